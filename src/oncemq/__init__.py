@@ -1,0 +1,3 @@
+"""OnceMQ: durable topics, exactly once, through every crash."""
+
+from oncemq.version import __version__ as __version__

@@ -1,0 +1,449 @@
+"""Every exception of OnceMQ, and the one table of stable codes.
+
+    OnceMQError
+    ├── Refused                      the broker decided: no. Repeating the command repeats the answer
+    │   ├── Malformed                MALFORMED
+    │   ├── VersionUnsupported       VERSION_UNSUPPORTED
+    │   ├── Unsupported              UNSUPPORTED
+    │   ├── NameInvalid              NAME_INVALID
+    │   ├── TooLarge                 TOO_LARGE
+    │   ├── LimitReached             LIMIT_REACHED
+    │   ├── TopicUnknown             TOPIC_UNKNOWN
+    │   ├── TopicExists              TOPIC_EXISTS
+    │   ├── TopicGone                TOPIC_GONE
+    │   ├── NotSubscribed            NOT_SUBSCRIBED
+    │   ├── OffsetOutOfRange         OFFSET_OUT_OF_RANGE
+    │   ├── RangeGone                RANGE_GONE
+    │   ├── Fenced                   FENCED
+    │   ├── SessionUnknown           SESSION_UNKNOWN
+    │   ├── SequenceReused           SEQUENCE_REUSED
+    │   ├── VerdictForgotten         VERDICT_FORGOTTEN
+    │   ├── KeyReused                KEY_REUSED
+    │   ├── StageUnknown             STAGE_UNKNOWN
+    │   ├── StageMismatch            STAGE_MISMATCH
+    │   ├── StageCommitted           STAGE_COMMITTED
+    │   ├── RegistryConflict         REGISTRY_CONFLICT
+    │   └── BrokerBug                BROKER_BUG
+    ├── NotNow                       nothing was decided: the same command may succeed later
+    │   ├── Gap                      GAP
+    │   ├── WindowFull               WINDOW_FULL
+    │   ├── Busy                     BUSY
+    │   ├── DiskFull                 DISK_FULL
+    │   ├── KeysFull                 KEYS_FULL
+    │   ├── Overloaded               OVERLOADED
+    │   ├── Stopping                 STOPPING
+    │   └── DamagedInTransit         DAMAGED_IN_TRANSIT
+    ├── BrokerAway                   BROKER_AWAY
+    ├── NothingNew                   NOTHING_NEW
+    ├── ClientClosed                 CLIENT_CLOSED
+    ├── ForkedError                  FORKED
+    ├── SettingInvalid               SETTING_INVALID
+    ├── MissingExtra                 MISSING_EXTRA
+    └── JournalError                 JOURNAL
+        ├── JournalLocked            JOURNAL_LOCKED
+        ├── JournalCorrupt           JOURNAL_CORRUPT
+        ├── JournalFailed            JOURNAL_FAILED
+        ├── JournalVersion           JOURNAL_VERSION
+        └── RecordCorrupt            RECORD_CORRUPT
+
+An exception's docstring is what it means; `advice` is what to do about it. Both go into
+docs/reference/errors.md, with the exit code of the command line and the HTTP status.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OnceMQError(Exception):
+    """Something went wrong in OnceMQ."""
+
+    code: ClassVar[str] = "ERROR"
+    exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+    advice: ClassVar[str] = "Read the message; it says what happened."
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text or (self.__doc__ or "").strip())
+        self.text = str(self)
+
+
+# What a client can provoke.
+
+
+class Refused(OnceMQError):
+    """The broker refused the command. It changed nothing."""
+
+    code = "REFUSED"
+    exit_code = 4
+    http_status = 400
+    advice = "The command as it stands can't succeed; change it."
+
+
+class Malformed(Refused):
+    """The request could not be read."""
+
+    code = "MALFORMED"
+    advice = "Compare the request with docs/protocol.md; a client and a broker of different versions may be the cause."
+
+
+class VersionUnsupported(Refused):
+    """Client and broker speak different versions of the protocol."""
+
+    code = "VERSION_UNSUPPORTED"
+    advice = "Upgrade the older of the two."
+
+
+class Unsupported(Refused):
+    """The broker knows the request's form, but not this option."""
+
+    code = "UNSUPPORTED"
+    http_status = 501
+    advice = "Leave the option out, or upgrade the broker."
+
+
+class NameInvalid(Refused):
+    """A name is empty, too long, or holds characters that it may not hold."""
+
+    code = "NAME_INVALID"
+    advice = "Names have 1 to 255 bytes of UTF-8, no control characters; '*' and '#' are reserved for patterns."
+
+
+class TooLarge(Refused):
+    """A message or batch is larger than the broker takes."""
+
+    code = "TOO_LARGE"
+    http_status = 413
+    advice = "Split the batch, or keep the large value elsewhere and send a reference to it."
+
+
+class LimitReached(Refused):
+    """A bound of the broker (topics, subscriptions, sessions, registry) is reached."""
+
+    code = "LIMIT_REACHED"
+    http_status = 429
+    advice = "Remove what is no longer needed (`oncemq topics rm`, `oncemq sessions rm`)."
+
+
+class TopicUnknown(Refused):
+    """There is no topic of that name."""
+
+    code = "TOPIC_UNKNOWN"
+    exit_code = 5
+    http_status = 404
+    advice = "Create it (`oncemq topics create`), subscribe to it first, or put with `create`."
+
+
+class TopicExists(Refused):
+    """A topic of that name exists already, with other settings."""
+
+    code = "TOPIC_EXISTS"
+    http_status = 409
+    advice = "Use it as it is, or delete it first."
+
+
+class TopicGone(Refused):
+    """The topic was deleted; one of the same name would be another topic."""
+
+    code = "TOPIC_GONE"
+    exit_code = 5
+    http_status = 410
+    advice = "Subscribe again: the new topic's messages have nothing to do with the old one's."
+
+
+class NotSubscribed(Refused):
+    """There is no such subscription."""
+
+    code = "NOT_SUBSCRIBED"
+    exit_code = 5
+    http_status = 404
+    advice = "Subscribe first (`oncemq sub TOPIC SUBSCRIBER`)."
+
+
+class OffsetOutOfRange(Refused):
+    """The offset lies beyond the topic's end."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+    http_status = 416
+    advice = "Use an offset that the broker has given out."
+
+
+class RangeGone(Refused):
+    """The messages asked for are no longer stored."""
+
+    code = "RANGE_GONE"
+    http_status = 410
+    advice = "Start at `earliest`, or set a retention that keeps messages longer."
+
+
+class Fenced(Refused):
+    """Another client took over this identity. This one is finished."""
+
+    code = "FENCED"
+    exit_code = 7
+    http_status = 409
+    advice = "Run one client per name. If the other one should not be there, stop it and connect again."
+
+
+class SessionUnknown(Refused):
+    """The broker does not know this session (any more)."""
+
+    code = "SESSION_UNKNOWN"
+    http_status = 404
+    advice = "Connect again. What was in flight has to be checked by the application."
+
+
+class SequenceReused(Refused):
+    """A number was used again for another command."""
+
+    code = "SEQUENCE_REUSED"
+    http_status = 409
+    advice = "A client must resend the same bytes under the same number. This is a bug of the client."
+
+
+class VerdictForgotten(Refused):
+    """The command was decided long ago, and the client said that it had seen the answer."""
+
+    code = "VERDICT_FORGOTTEN"
+    http_status = 409
+    advice = "A client must not resend what it has seen answered. This is a bug of the client."
+
+
+class KeyReused(Refused):
+    """The idempotency key was used for another request."""
+
+    code = "KEY_REUSED"
+    http_status = 422
+    advice = "Use a new key for a new request."
+
+
+class StageUnknown(Refused):
+    """There is no such stage: it expired, or was aborted."""
+
+    code = "STAGE_UNKNOWN"
+    http_status = 404
+    advice = "Stage the messages again, then commit."
+
+
+class StageMismatch(Refused):
+    """A stage does not hold what the commit says."""
+
+    code = "STAGE_MISMATCH"
+    http_status = 409
+    advice = "Abort and stage the messages again."
+
+
+class StageCommitted(Refused):
+    """This batch of this writer was committed before."""
+
+    code = "STAGE_COMMITTED"
+    http_status = 409
+    advice = "Nothing is to be done: the messages are stored already."
+
+
+class RegistryConflict(Refused):
+    """The registry entry is not what the command expected."""
+
+    code = "REGISTRY_CONFLICT"
+    http_status = 409
+    advice = "Read the entry again and decide anew."
+
+
+class BrokerBug(Refused):
+    """The broker failed while it decided; nothing was changed."""
+
+    code = "BROKER_BUG"
+    http_status = 500
+    advice = "Report it, with the broker's log."
+
+
+# Nothing was decided.
+
+
+class NotNow(OnceMQError):
+    """The broker can't decide this now. The same command may succeed later."""
+
+    code = "NOT_NOW"
+    exit_code = 8
+    http_status = 503
+    advice = "Try again; the client does so by itself as long as its time allows."
+
+
+class Gap(NotNow):
+    """A command before this one has not arrived."""
+
+    code = "GAP"
+    advice = "The client goes back to the number after the broker's last one, by itself."
+
+
+class WindowFull(NotNow):
+    """Too many commands are in flight."""
+
+    code = "WINDOW_FULL"
+    http_status = 429
+    advice = "The client waits for answers, by itself."
+
+
+class Busy(NotNow):
+    """Another client holds this subscription for a moment."""
+
+    code = "BUSY"
+    http_status = 409
+    advice = "The client tries again until its time is over."
+
+
+class DiskFull(NotNow):
+    """The broker's disk is full: it takes acknowledgements, but no new messages."""
+
+    code = "DISK_FULL"
+    http_status = 507
+    advice = "Free disk space, or let the subscribers catch up. Puts go on by themselves."
+
+
+class KeysFull(NotNow):
+    """The table of idempotency keys is full. None is forgotten before its time."""
+
+    code = "KEYS_FULL"
+    http_status = 429
+    advice = "Wait until older keys expire, or number the requests with a session instead."
+
+
+class Overloaded(NotNow):
+    """The broker has more to do than it takes on."""
+
+    code = "OVERLOADED"
+    advice = "Try again later, with fewer clients or larger batches."
+
+
+class Stopping(NotNow):
+    """The broker is stopping."""
+
+    code = "STOPPING"
+    advice = "The client tries again until the broker is back."
+
+
+class DamagedInTransit(NotNow):
+    """The payload does not match its checksum."""
+
+    code = "DAMAGED_IN_TRANSIT"
+    advice = "The client sends it again by itself. If it goes on, suspect memory or network hardware."
+
+
+# What the environment does.
+
+
+class BrokerAway(OnceMQError):
+    """The broker does not answer."""
+
+    code = "BROKER_AWAY"
+    exit_code = 6
+    http_status = 503
+    advice = "Start it (`oncemq serve`), or check the address. What was in flight may or may not have happened."
+
+
+class NothingNew(OnceMQError):
+    """There is nothing new for this subscription."""
+
+    code = "NOTHING_NEW"
+    exit_code = 3
+    http_status = 204
+    advice = "Come back later, or wait with `--wait`."
+
+
+class ClientClosed(OnceMQError):
+    """This client was closed."""
+
+    code = "CLIENT_CLOSED"
+    advice = "Connect again."
+
+
+class ForkedError(OnceMQError):
+    """This client or broker belongs to the parent process."""
+
+    code = "FORKED"
+    advice = "Connect in the child, or start children with the `spawn` method."
+
+
+class SettingInvalid(OnceMQError):
+    """A setting has a value that it can't have."""
+
+    code = "SETTING_INVALID"
+    exit_code = 2
+    advice = "docs/reference/settings.md lists the settings and their values."
+
+
+class MissingExtra(OnceMQError):
+    """An optional part is not installed."""
+
+    code = "MISSING_EXTRA"
+    exit_code = 2
+    advice = "Install it with the pip command in the message."
+
+
+class JournalError(OnceMQError):
+    """The journal can't be used."""
+
+    code = "JOURNAL"
+    exit_code = 9
+    advice = "Run `oncemq journal check` on the data folder."
+
+
+class JournalLocked(JournalError):
+    """Another process uses this data folder."""
+
+    code = "JOURNAL_LOCKED"
+    advice = "Connect to the broker that has it (tcp://…), stop that broker, or choose another folder."
+
+
+class JournalCorrupt(JournalError):
+    """The journal is damaged in a place that was acknowledged."""
+
+    code = "JOURNAL_CORRUPT"
+    advice = (
+        "Copy the data folder. `oncemq journal check` names the place, `export` saves what is readable, "
+        "`cut` gives up what lies behind it."
+    )
+
+
+class JournalFailed(JournalError):
+    """A write or sync failed. The broker stopped without answering."""
+
+    code = "JOURNAL_FAILED"
+    advice = "Check the disk, then start the broker again: it recovers what was acknowledged."
+
+
+class JournalVersion(JournalError):
+    """The journal was written by a newer version."""
+
+    code = "JOURNAL_VERSION"
+    advice = "Upgrade OnceMQ."
+
+
+class RecordCorrupt(JournalError):
+    """A stored batch does not match its checksum."""
+
+    code = "RECORD_CORRUPT"
+    advice = "The disk damaged it. `oncemq journal check` names the place; restore from a copy, or seek past it."
+
+
+def _tree(root: type[OnceMQError]) -> list[type[OnceMQError]]:
+    found = [root]
+    for child in root.__subclasses__():
+        found += _tree(child)
+    return found
+
+
+#: code → exception class: the one table that all interfaces use.
+BY_CODE: dict[str, type[OnceMQError]] = {kind.code: kind for kind in _tree(OnceMQError)}
+
+
+def from_code(code: str, text: str) -> OnceMQError:
+    """The exception for a code that came over the wire.
+
+    >>> from_code("FENCED", "gone").exit_code
+    7
+    """
+    kind = BY_CODE.get(code)
+    if kind is None:
+        return Refused(f"{code}: {text}")
+    return kind(text)

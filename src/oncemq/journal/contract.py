@@ -1,0 +1,165 @@
+"""What every journal does. One contract suite (tests/journal/) runs on each of them.
+
+A *group* is what one sync covers: events (opaque bytes) and records (payloads with what identifies them).
+A *position* is a place in the journal, a number that only grows: where a record lies, for ever. Positions
+are handed out before anything is written, by `place`, so that events can carry them. A group's first record
+lies at `Place.position`, the next at `after(position, size)`, and so on.
+
+The journal is cut into *extents* of `extent_bytes` positions each; a position's extent is
+`position // extent_bytes`. Extents are what is released.
+
+The order of calls: `load`, then rounds of `place`, `append`, `sync`, then `read`, with `maintain` between
+rounds. A failed append or sync is final: the journal raises JournalFailed from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+#: In front of every payload; see group.py for the layout.
+RECORD_HEADER_BYTES = 48
+
+
+def record_bytes(size: int) -> int:
+    """What a payload of `size` bytes takes in the journal."""
+    return RECORD_HEADER_BYTES + size + -size % 8
+
+
+def after(position: int, size: int) -> int:
+    """Where the record after this one lies, in the same group."""
+    return position + record_bytes(size)
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where the next group will lie, and how much it may hold."""
+
+    #: Of the group's first record.
+    position: int
+    #: Records and events together.
+    room_bytes: int
+    #: What of that may be new messages: 0 when the disk is full. The rest is kept for acks and moves.
+    writable_bytes: int
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A payload and what identifies it; all of it is verified when it is read."""
+
+    position: int
+    topic_id: int
+    #: -1 where the offset is not known yet (a stage).
+    first_offset: int
+    count: int
+    checksum: int
+    payload: bytes | memoryview
+
+
+class RecordHead(msgspec.Struct, frozen=True, gc=False):
+    """A record without its payload, as `scan` finds it."""
+
+    position: int
+    topic_id: int
+    first_offset: int
+    count: int
+    checksum: int
+    size: int
+
+
+class Wanted(msgspec.Struct, frozen=True, gc=False):
+    """A record to read: `read` refuses to return anything else than exactly this one."""
+
+    position: int
+    topic_id: int
+    #: What the record says, or -1 if that is not known (the record may say -1 as well).
+    first_offset: int
+    size: int
+
+
+class Group(msgspec.Struct, frozen=True, gc=False):
+    time_ms: int
+    events: bytes
+    records: Sequence[Record]
+
+
+class Replayed(msgspec.Struct, frozen=True, gc=False):
+    """A group as recovery finds it; its records were verified."""
+
+    sequence: int
+    time_ms: int
+    events: bytes
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What recovery starts from: the newest snapshot's chunks, and the groups behind it, in order."""
+
+    snapshot: Sequence[bytes] | None
+    groups: Iterator[Replayed]
+
+
+class Extent(msgspec.Struct, frozen=True, gc=False):
+    number: int
+    #: Bytes that it holds, live or not.
+    used_bytes: int
+    #: Lies behind what both newest snapshots need: goes as soon as nothing in it is live.
+    behind_snapshots: bool
+
+
+class SnapshotWriter(Protocol):
+    """Takes a state's chunks. The state must be that of the last synced group when it was begun."""
+
+    def add(self, chunk: bytes) -> None: ...
+
+    def finish(self) -> None:
+        """Make it durable beside the loop; a later `maintain` puts it in place."""
+
+    def abort(self) -> None: ...
+
+
+class Journal(Protocol):
+    #: Random, made with the journal.
+    journal_id: bytes
+    extent_bytes: int
+    #: Written since the newest snapshot: what a restart would have to replay.
+    replay_bytes: int
+
+    def describe(self) -> str:
+        """For people: where it stores."""
+
+    def load(self) -> Loaded: ...
+
+    def place(self, need_bytes: int) -> Place:
+        """Where a group that needs so many bytes goes; begins a new extent where the current one is too full.
+
+        If that can't be had, `room_bytes` is smaller than what was asked for."""
+
+    def append(self, group: Group) -> None:
+        """Write a group at the place given last. Not durable before `sync`."""
+
+    def sync(self) -> None: ...
+
+    def confirm(self) -> None:
+        """Append and sync an empty group, unless the last one is empty: guards the last group from looking
+        torn if the disk damages it later."""
+
+    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+        """Payloads and their checksums, verified. Raises RecordCorrupt."""
+
+    def begin_snapshot(self) -> SnapshotWriter | None:
+        """None while there is another one, or no room for it."""
+
+    def extents(self) -> list[Extent]: ...
+
+    def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:
+        """The records of an extent from a position on (0 = its start), and where to go on (0 = that was all)."""
+
+    def release(self, live: Mapping[int, int]) -> None:
+        """Recycle every extent that is behind the snapshots and has no entry in `live`."""
+
+    def maintain(self) -> None:
+        """Take in what was done beside the loop: spare segments, finished snapshots."""
+
+    def writable_bytes(self) -> int: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""The native protocol: commands and replies as frames (docs/protocol.md)."""
