@@ -37,6 +37,7 @@
     ├── NothingNew                   NOTHING_NEW
     ├── ClientClosed                 CLIENT_CLOSED
     ├── ForkedError                  FORKED
+    ├── ListenFailed                 LISTEN_FAILED
     ├── SettingInvalid               SETTING_INVALID
     ├── MissingExtra                 MISSING_EXTRA
     └── JournalError                 JOURNAL
@@ -362,6 +363,13 @@ class ForkedError(OnceMQError):
 
     code = "FORKED"
     advice = "Connect in the child, or start children with the `spawn` method."
+
+
+class ListenFailed(OnceMQError):
+    """The broker could not listen at an address."""
+
+    code = "LISTEN_FAILED"
+    advice = "Another broker may run there: stop it, or listen elsewhere with `--listen`."
 
 
 class SettingInvalid(OnceMQError):

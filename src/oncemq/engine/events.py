@@ -100,6 +100,8 @@ class OwnerChanged(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="
     topic_id: int
     subscriber: str
     epoch: int
+    #: The position at which the new owner starts.
+    acked: int
     #: A polite owner's hold ends then; 0 = none.
     held_until_ms: int
 
@@ -145,6 +147,8 @@ class Staged(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sg"):
     size: int
     position: int
     expires_ms: int
+    #: Messages in the stage by now.
+    stage_count: int
 
 
 class Committed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="cm"):
@@ -194,6 +198,8 @@ class Moved(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="mv"):
     """Copy-forward: a stored batch lies at another position now. The last one wins."""
 
     topic_id: int
+    #: -1 for a batch that is still staged.
+    first_offset: int
     old_position: int
     position: int
     size: int

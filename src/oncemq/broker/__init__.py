@@ -1,0 +1,1 @@
+"""The shell around the engine: the loop, recovery, what goes on beside it. The only room that acts."""

@@ -1,0 +1,60 @@
+"""The group that a round is writing: events and records, and the room that is left for more."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oncemq.engine.events import Event, Moved, Staged, Stored
+from oncemq.journal.contract import Group, Journal, Place, Record, after, record_bytes
+from oncemq.wire.frames import Frame
+
+_encode = msgspec.msgpack.Encoder().encode
+_NO_ROOM = Place(0, 0, 0)
+
+
+class Draft:
+    __slots__ = ("_cursor", "_group_bytes_max", "_journal", "_place", "_used_bytes", "events", "now_ms", "records")
+
+    def __init__(self, journal: Journal, now_ms: int, group_bytes_max: int) -> None:
+        self.now_ms = now_ms
+        self.events: list[Event] = []
+        self.records: list[Record] = []
+        self._journal = journal
+        self._group_bytes_max = group_bytes_max
+        self._place = _NO_ROOM
+        self._cursor = 0
+        self._used_bytes = 0
+
+    def place(self, need_bytes: int) -> Place | None:
+        """Where the next record goes, and what room there is. None: this group is full, the next may do."""
+        if self._used_bytes + need_bytes > self._place.room_bytes or self._used_bytes > self._group_bytes_max:
+            if self.events:
+                return None
+            self._place = self._journal.place(need_bytes)
+            self._cursor = self._place.position
+        room_bytes = self._place.room_bytes - self._used_bytes
+        if room_bytes < need_bytes:
+            return Place(self._cursor, 0, 0)
+        return Place(self._cursor, room_bytes, min(self._place.writable_bytes - self._used_bytes, room_bytes))
+
+    def add(self, event: Event, need_bytes: int) -> None:
+        self.events.append(event)
+        self._used_bytes += need_bytes
+
+    def add_payload(self, event: Stored | Staged | Moved, count: int, checksum: int, payload: Frame) -> None:
+        """The payload of an event that was added."""
+        assert event.position == self._cursor
+        first_offset = -1 if isinstance(event, Staged) else event.first_offset
+        self.records.append(Record(event.position, event.topic_id, first_offset, count, checksum, payload))
+        self._cursor = after(self._cursor, len(payload))
+
+    def record_bytes(self) -> int:
+        return sum(record_bytes(len(record.payload)) for record in self.records)
+
+    def group(self) -> Group:
+        return Group(self.now_ms, _encode(self.events), self.records)
+
+
+def copy_bytes(size: int) -> int:
+    """What moving a record takes."""
+    return record_bytes(size) + 256

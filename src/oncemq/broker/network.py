@@ -1,0 +1,85 @@
+"""The network seam: requests come in with the peer they came from, responses go out to a peer.
+
+In production a ZeroMQ ROUTER; inside a process a queue (embedded.py); in the simulator whatever loses,
+doubles and reorders.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import zmq
+
+from oncemq import errors
+from oncemq.limits import REQUEST_HEADER_BYTES_MAX
+from oncemq.wire.frames import Frame
+
+log = logging.getLogger("oncemq.broker")
+
+Arrival = tuple[bytes, Sequence[Frame]]
+
+#: What one round takes in at the most: the rest shares the next sync.
+_ARRIVALS_MAX = 1_000
+_ARRIVAL_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Network(Protocol):
+    def take(self, wait_ms: int) -> list[Arrival]:
+        """What has arrived; waits for something up to `wait_ms`."""
+
+    def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
+        """To a peer that may be gone: then the client will ask again."""
+
+
+class ZmqNetwork:
+    def __init__(self, addresses: Sequence[str], batch_bytes_max: int) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.SNDTIMEO, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max(batch_bytes_max, REQUEST_HEADER_BYTES_MAX) + 4096)
+        self._socket.setsockopt(zmq.SNDHWM, 10_000)
+        self._socket.setsockopt(zmq.RCVHWM, 10_000)
+        #: As bound: a port of `*` or 0 is a real one here.
+        self.addresses = [self._bind(address) for address in addresses]
+
+    def _bind(self, address: str) -> str:
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise errors.ListenFailed(f"can't listen at {address}: {error}") from None
+        bound = self._socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(bound, bytes)
+        return bound.rstrip(b"\0").decode()
+
+    def take(self, wait_ms: int) -> list[Arrival]:
+        socket = self._socket
+        if wait_ms and not socket.poll(wait_ms):
+            return []
+        arrivals: list[Arrival] = []
+        room_bytes = _ARRIVAL_BYTES_MAX
+        receive = socket.recv_multipart
+        try:
+            while len(arrivals) < _ARRIVALS_MAX and room_bytes > 0:
+                peer, *frames = receive(zmq.NOBLOCK)
+                arrivals.append((peer, frames))
+                for frame in frames:
+                    room_bytes -= len(frame)
+        except zmq.Again:
+            pass
+        return arrivals
+
+    def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
+        try:
+            self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            # Gone, or so slow that its queue is full: it will reconnect and ask again.
+            log.debug("reply not delivered to %s: %s", peer.hex(), error)
+
+    def close(self) -> None:
+        self._socket.close(0)
+        self._context.term()

@@ -1,0 +1,41 @@
+"""The engine as it was: snapshot, then the groups behind it."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import msgspec
+
+from oncemq import errors
+from oncemq.engine.engine import ApplyFailed, Engine
+from oncemq.engine.events import Event
+from oncemq.journal.contract import Journal
+from oncemq.limits import Limits
+
+_decode_events = msgspec.msgpack.Decoder(list[Event]).decode
+
+
+def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
+    """Raises JournalCorrupt where the journal holds what can't be."""
+    loaded = journal.load()
+    engine = new_engine(journal, limits)
+    try:
+        if loaded.snapshot is not None:
+            engine.restore(loaded.snapshot)
+        for group in loaded.groups:
+            counters["groups_replayed"] += 1
+            for event in _decode_events(group.events) if group.events else ():
+                engine.apply(group.time_ms, event)
+    except (msgspec.MsgspecError, ApplyFailed) as error:
+        raise errors.JournalCorrupt(f"{journal.describe()} holds an event that does not fit: {error}") from error
+    # What was just loaded lives long: keep the garbage collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
+    return engine
+
+
+def new_engine(journal: Journal, limits: Limits) -> Engine:
+    """Topic ids start at a number of the journal's own: those of another journal don't fit by accident."""
+    seed = int.from_bytes(journal.journal_id[:4], "little")
+    return Engine(journal.journal_id.hex(), (seed << 24) + 1, journal.extent_bytes, limits)

@@ -1,0 +1,280 @@
+"""The engine: `step` decides, `apply` changes.
+
+    command ─► step ─► decision: event to record, reply to send after the sync, slices to read for it
+
+Given the same events it ends in the same state. An exception in `step` has changed nothing; one in `apply`
+must stop the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import xxhash
+
+from oncemq.engine import commands as co
+from oncemq.engine import events as ev
+from oncemq.engine import reading
+from oncemq.engine import replies as re
+from oncemq.engine.applying import apply
+from oncemq.engine.capture import Capture, restore
+from oncemq.engine.names import refuse_key, refuse_name
+from oncemq.engine.operations import Situation, decide
+from oncemq.engine.reading import Reading
+from oncemq.engine.session import Session
+from oncemq.engine.state import State
+from oncemq.engine.ticking import expire
+from oncemq.journal.contract import Place, RecordHead, record_bytes
+from oncemq.limits import WINDOW_MAX, Limits
+
+_encode = msgspec.msgpack.Encoder().encode
+
+#: What one event takes in the journal at the most, beyond names and payloads that the command brings.
+EVENT_BYTES_MAX = 1024
+
+Decision = Reading
+
+
+def need_bytes(command: co.Command) -> int:
+    """Journal room that a command may need, payload included. 0: it records nothing."""
+    if isinstance(command, co.Numbered | co.Keyed):
+        operation = command.operation
+        if isinstance(operation, co.Put):
+            return EVENT_BYTES_MAX + 2 * len(operation.topic) + record_bytes(operation.envelope.size)
+        return EVENT_BYTES_MAX + len(_encode(command)) + _payload_bytes(operation)
+    if isinstance(command, co.Hello | co.Bye | co.Ack | co.Get):
+        return EVENT_BYTES_MAX
+    return 0
+
+
+def _payload_bytes(operation: co.Operation) -> int:
+    return record_bytes(operation.envelope.size) if isinstance(operation, co.Stage) else 0
+
+
+def digest_of(operation: co.Operation) -> int:
+    """Tells operations apart that are sent under one number; covers the payload through its checksum."""
+    return xxhash.xxh3_64_intdigest(_encode(operation))
+
+
+class ApplyFailed(Exception):
+    """A bug: an event could not be applied. The broker must stop and recover."""
+
+
+class Engine:
+    def __init__(self, broker_id: str, first_topic_id: int, extent_bytes: int, limits: Limits) -> None:
+        self.limits = limits
+        self.state = State(broker_id, first_topic_id, extent_bytes)
+        self._captures = 0
+        self._steppers: dict[type, Callable[[int, Place, Any], Decision]] = {
+            co.Numbered: self._numbered,
+            co.Keyed: self._keyed,
+            co.Hello: self._hello,
+            co.Bye: self._bye,
+            co.Get: self._get,
+            co.Ack: self._ack,
+            co.Read: lambda _now, _place, command: reading.decide_read(self.state, self.limits, command),
+            co.Topics: lambda _now, _place, command: Decision(reading.list_topics(self.state, command)),
+            co.Subscriptions: lambda _now, _place, command: Decision(reading.list_subscriptions(self.state, command)),
+            co.Sessions: lambda _now, _place, command: Decision(reading.list_sessions(self.state, command)),
+            co.RegistryList: lambda _now, _place, command: Decision(reading.list_registry(self.state, command)),
+        }
+
+    # Deciding.
+
+    def step(self, now_ms: int, place: Place, command: co.Command) -> Decision:
+        """Decide about a command and apply what was decided. `place` is where its payload would go."""
+        return self._steppers[type(command)](now_ms, place, command)
+
+    def tick(self, now_ms: int) -> list[ev.Event]:
+        """What time has brought about."""
+        expired = []
+        for event in expire(self.state, self.limits, now_ms):
+            self.apply(now_ms, event)
+            expired.append(event)
+        return expired
+
+    def next_tick_ms(self) -> int | None:
+        """When a tick may have something to do; None = never, as it stands."""
+        times = [self.state.schedule.next_ms()]
+        if self.state.keys:
+            times.append(next(iter(self.state.keys.values())).time_ms + self.limits.key_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    def apply(self, time_ms: int, event: ev.Event) -> re.Verdict | None:
+        """Raises ApplyFailed: the state can't be trusted any more."""
+        try:
+            return apply(self.state, self.limits, time_ms, event)
+        except Exception as error:
+            raise ApplyFailed(f"{type(event).__name__}: {error!r}") from error
+
+    def _decided(self, now_ms: int, decision: Decision) -> Decision:
+        if decision.event is not None:
+            self.apply(now_ms, decision.event)
+        return decision
+
+    def _numbered(self, now_ms: int, place: Place, command: co.Numbered) -> Decision:
+        session = self.state.sessions.get(command.session)
+        refusal = _refuse_epoch(session, command.session, command.epoch)
+        if session is None or refusal is not None:
+            return Decision(refusal or _session_unknown(command.session))
+        digest = digest_of(command.operation)
+        if command.number <= session.last_number:
+            return Decision(_repeat(session, command, digest))
+        if command.number != session.last_number + 1:
+            text = f"number {command.number} came, {session.last_number + 1} is next"
+            return Decision(re.NotNow("GAP", text, session.last_number))
+        if not 1 <= command.seen_below <= command.number:
+            return Decision(re.Refusal("MALFORMED", "seen_below lies between 1 and the number"))
+        if command.number - command.seen_below >= session.window:
+            return Decision(re.NotNow("WINDOW_FULL", f"{session.window} commands are in flight"))
+        claim = ev.Claim(session.id, command.number, digest, command.seen_below)
+        return self._operate(now_ms, place, claim, command.operation)
+
+    def _keyed(self, now_ms: int, place: Place, command: co.Keyed) -> Decision:
+        digest = digest_of(command.operation)
+        known = self.state.keys.get((command.principal, command.key))
+        if known is not None:
+            if known.digest != digest:
+                return Decision(re.Refusal("KEY_REUSED", f"key '{command.key}' was used for another request"))
+            return Decision(known.verdict)
+        refusal = refuse_name(command.principal, "principal's name") or refuse_key(command.key)
+        if refusal is not None:
+            return Decision(refusal)
+        if len(self.state.keys) >= self.limits.keys_max:
+            return Decision(re.NotNow("KEYS_FULL", f"there are {self.limits.keys_max} keys, which is the limit"))
+        claim = ev.KeyClaim(command.principal, command.key, digest)
+        return self._operate(now_ms, place, claim, command.operation)
+
+    def _operate(self, now_ms: int, place: Place, claim: ev.AnyClaim, operation: co.Operation) -> Decision:
+        if place.room_bytes <= 0:
+            return Decision(_disk_full())
+        outcome = decide(Situation(self.state, self.limits, now_ms, place, claim), operation)
+        if isinstance(outcome, re.NotNow):
+            return Decision(outcome)
+        if isinstance(outcome, re.Refusal):
+            # A refusal uses up its number, or a retry could succeed after the client was told no.
+            outcome = ev.Declined(claim, outcome.code, outcome.text)
+        verdict = self.apply(now_ms, outcome)
+        assert verdict is not None
+        return Decision(verdict, outcome)
+
+    # Sessions.
+
+    def _hello(self, now_ms: int, place: Place, command: co.Hello) -> Decision:
+        session = self.state.sessions.get(command.session)
+        if command.epoch:
+            refusal = _refuse_epoch(session, command.session, command.epoch)
+            return Decision(refusal or self._greet(command.session))
+        if session is not None and command.nonce in session.nonces:
+            if command.nonce == session.nonces[-1]:
+                return Decision(self._greet(command.session))
+            return Decision(_fenced(command.session))
+        refusal = refuse_name(command.session, "session's name")
+        if refusal is None and session is None and len(self.state.sessions) >= self.limits.sessions_max:
+            refusal = re.Refusal("LIMIT_REACHED", f"there are {self.limits.sessions_max} sessions, the limit")
+        if refusal is not None:
+            return Decision(refusal)
+        if place.room_bytes <= 0:
+            return Decision(_disk_full())
+        begun = ev.SessionBegun(
+            session.id if session is not None else self.state.next_session_id,
+            command.session,
+            session.epoch + 1 if session is not None else 1,
+            command.nonce,
+            max(1, min(command.window, WINDOW_MAX)),
+            command.anonymous,
+        )
+        self.apply(now_ms, begun)
+        return Decision(self._greet(command.session), begun)
+
+    def _greet(self, name: str) -> re.HelloReply:
+        session = self.state.sessions[name]
+        verdicts = tuple((number, verdict) for number, (_, verdict) in session.verdicts.items())
+        return re.HelloReply(session.epoch, session.last_number, session.window, verdicts, self.state.broker_id)
+
+    def _bye(self, now_ms: int, place: Place, command: co.Bye) -> Decision:
+        session = self.state.sessions.get(command.session)
+        if session is None or not session.anonymous or session.epoch != command.epoch or place.room_bytes <= 0:
+            return Decision(re.Done())
+        return self._decided(now_ms, Decision(re.Done(), ev.SessionEnded(session.id)))
+
+    # Reading.
+
+    def _get(self, now_ms: int, place: Place, command: co.Get) -> Decision:
+        if command.ack >= 0 and place.room_bytes <= 0:
+            return Decision(_disk_full())
+        decision = reading.decide_get(self.state, self.limits, command)
+        return self._decided(now_ms, decision)
+
+    def _ack(self, now_ms: int, place: Place, command: co.Ack) -> Decision:
+        if place.room_bytes <= 0:
+            return Decision(_disk_full())
+        return self._decided(now_ms, reading.decide_ack(self.state, command))
+
+    # Copy-forward.
+
+    def is_live(self, head: RecordHead) -> bool:
+        """Somebody still needs the record."""
+        return self._find_live(head) is not None
+
+    def move(self, now_ms: int, head: RecordHead, position: int) -> ev.Moved:
+        """A live record lies at another position from now on."""
+        first_offset = self._find_live(head)
+        assert first_offset is not None
+        moved = ev.Moved(head.topic_id, first_offset, head.position, position, head.size)
+        self.apply(now_ms, moved)
+        return moved
+
+    def _find_live(self, head: RecordHead) -> int | None:
+        topic = self.state.topics_by_id.get(head.topic_id)
+        if topic is not None:
+            index = topic.index
+            entry = index.find(head.first_offset) if head.first_offset >= 0 else index.at_position(head.position)
+            if index.head <= entry < len(index.ends) and index.positions[entry] == head.position:
+                return index.first_offset(entry)
+        for stage in self.state.stages.values():
+            if any(batch.position == head.position for batch in stage.batches):
+                return -1
+        return None
+
+    # Snapshots.
+
+    def capture(self) -> Capture:
+        self._captures += 1
+        return Capture(self.state, self._captures)
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        restore(self.state, self.limits, chunks)
+
+
+def _session_unknown(name: str) -> re.Refusal:
+    return re.Refusal("SESSION_UNKNOWN", f"there is no session '{name}'")
+
+
+def _fenced(name: str) -> re.Refusal:
+    return re.Refusal("FENCED", f"another client took over '{name}'")
+
+
+def _disk_full() -> re.NotNow:
+    return re.NotNow("DISK_FULL", "the disk is full, and what was kept in reserve is used up")
+
+
+def _refuse_epoch(session: Session | None, name: str, epoch: int) -> re.Refusal | None:
+    if session is None or epoch > session.epoch:
+        return _session_unknown(name)
+    return _fenced(name) if epoch < session.epoch else None
+
+
+def _repeat(session: Session, command: co.Numbered, digest: int) -> re.Reply:
+    """The client retried because our first reply was lost: answer it again."""
+    known = session.verdicts.get(command.number)
+    giving_up = isinstance(command.operation, co.Void)
+    if known is None:
+        if giving_up:
+            return re.Done()
+        return re.Refusal("VERDICT_FORGOTTEN", f"number {command.number} was decided and its answer seen")
+    if known[0] != digest and not giving_up:
+        return re.Refusal("SEQUENCE_REUSED", f"number {command.number} was used for another command")
+    return known[1]

@@ -1,0 +1,39 @@
+"""Verdicts out of events alone: what a client is told is what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oncemq.engine import events as ev
+from oncemq.engine import replies as re
+
+_DONE = re.Done()
+
+
+def _stored(time_ms: int, event: ev.Stored) -> re.Verdict:
+    return re.PutReply(event.topic_id, event.first_offset, event.count, time_ms, event.subscriptions)
+
+
+def _committed(time_ms: int, event: ev.Committed) -> re.Verdict:
+    return re.CommitReply(
+        event.topic_id, event.first_offset, event.count, time_ms, event.subscriptions, event.before
+    )
+
+
+#: Events that carry a claim. What is not named here is answered by "done".
+_VERDICTS: dict[type, Callable[[int, Any], re.Verdict]] = {
+    ev.Stored: _stored,
+    ev.Committed: _committed,
+    ev.Declined: lambda _, event: re.Refusal(event.code, event.text),
+    ev.TopicMade: lambda _, event: re.TopicReply(event.topic_id, event.created),
+    ev.Subscribed: lambda _, event: re.SubscribeReply(event.topic_id, event.acked, event.created),
+    ev.OwnerChanged: lambda _, event: re.OpenReply(event.topic_id, event.epoch, event.acked),
+    ev.Staged: lambda _, event: re.StageReply(event.stage_count),
+    ev.RegistryChanged: lambda _, event: re.RegistryReply(event.version),
+}
+
+
+def verdict_of(time_ms: int, event: ev.Event) -> re.Verdict:
+    make = _VERDICTS.get(type(event))
+    return make(time_ms, event) if make is not None else _DONE
