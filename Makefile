@@ -1,0 +1,47 @@
+# Everything sets itself up: a virtual environment in .venv, with the versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SEEDS ?= 1000
+KILLS ?= 200
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OnceMQ needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+.PHONY: help serve test lint bench simulate crash reference constraints
+
+help: ## Say what there is to do
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+serve: $(READY) ## Run a broker on ./oncemq-data
+	@exec $(BIN)/oncemq serve
+
+test: lint ## Check style and types, then run all tests
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(READY) ## ruff and mypy --strict
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+bench: $(READY) ## Measure, beside the limits of this machine
+	$(BIN)/oncemq bench
+
+simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
+
+crash: $(READY) ## Kill a real broker KILLS times (KILLS=1000)
+	$(BIN)/python -m tests.acceptance.crash --kills $(KILLS)
+
+reference: $(READY) ## Write docs/reference/ anew
+	$(BIN)/python -m oncemq.cli.reference
+
+constraints: $(READY) ## Write constraints.txt from what is installed
+	@{ echo "# Every version that make installs. Refresh with: make constraints"; \
+	   $(BIN)/python -m pip freeze --exclude-editable; } > constraints.txt

@@ -1,0 +1,131 @@
+"""Snapshots show one boundary, and a state comes back from its events or from a snapshot alike."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from oncemq.engine import commands as co
+from oncemq.engine.engine import Engine
+from oncemq.journal.contract import RecordHead
+from oncemq.limits import Limits
+from tests.engine.world import EXTENT_BYTES, World, image_of, put
+
+NAMES = ["a", "b", "c"]
+
+
+def random_command(world: World, rng: random.Random) -> None:
+    name, session = rng.choice(NAMES), rng.choice(NAMES)
+    operations: list[co.Operation] = [
+        put(name, rng.randint(1, 3), rng.randint(1, 200), rng.random() < 0.3),
+        put(name),
+        co.Subscribe(name, session, rng.choice([co.START_NEW, co.START_EARLIEST])),
+        co.Unsubscribe(name, session),
+        co.CreateTopic(name, 0, rng.choice([0, 300])),
+        co.DeleteTopic(name),
+        co.Stage(f"s{rng.randint(0, 3)}", name, "w", rng.randint(0, 5), co.Envelope(1, 10, 0)),
+        co.Commit("w", rng.randint(0, 5), name, ((f"s{rng.randint(0, 3)}", 1),)),
+        co.Abort((f"s{rng.randint(0, 3)}",)),
+        co.RegistrySet(name, session, rng.choice([None, b"x"])),
+        co.Open(name, session),
+    ]
+    operation = rng.choice(operations)
+    if rng.random() < 0.2:
+        world.send(co.Keyed("web", f"key{rng.randint(0, 9)}", operation))
+    else:
+        world.do(operation, session)
+    topic = world.engine.state.topics.get(name)
+    if topic is not None and (subscription := topic.subscriptions.get(session)):
+        upto = rng.randint(0, topic.next_offset)
+        world.send(co.Ack(topic.id, session, subscription.epoch, upto))
+    if rng.random() < 0.1:
+        world.tick(rng.randint(0, 300))
+
+
+def random_world(seed: int, commands: int) -> tuple[World, random.Random]:
+    world, rng = World(Limits(stage_ms=500, key_ms=700)), random.Random(seed)
+    for _ in range(commands):
+        random_command(world, rng)
+    return world, rng
+
+
+def restored(chunks: list[bytes]) -> Engine:
+    engine = Engine("broker", 1, EXTENT_BYTES, Limits(stage_ms=500, key_ms=700))
+    engine.restore(chunks)
+    return engine
+
+
+def comparable(images: list[object]) -> list[str]:
+    return sorted(map(repr, images))
+
+
+def test_the_same_events_end_in_the_same_state() -> None:
+    for seed in range(30):
+        world, _ = random_world(seed, 200)
+        twin = world.replayed()
+        assert image_of(twin) == world.image()
+        assert twin.state.live == world.engine.state.live
+
+
+def test_a_snapshot_brings_the_state_back() -> None:
+    for seed in range(30):
+        world, _ = random_world(seed, 200)
+        capture = world.engine.capture()
+        twin = restored(list(iter(capture.chunk, None)))
+        assert comparable(image_of(twin)) == comparable(world.image())
+        assert twin.state.live == world.engine.state.live
+        assert twin.state.subscriptions == world.engine.state.subscriptions
+
+
+def test_a_capture_shows_its_boundary_whatever_happens_meanwhile() -> None:
+    for seed in range(30):
+        world, rng = random_world(seed, 150)
+        expected = comparable(world.image())
+        capture = world.engine.capture()
+        chunks = []
+        while (chunk := capture.chunk(2)) is not None:
+            chunks.append(chunk)
+            for _ in range(3):
+                random_command(world, rng)
+        found = [image for chunk in chunks for image in msgspec.msgpack.decode(chunk)]
+        assert comparable(found) == expected
+
+
+def test_events_after_the_boundary_lead_on_from_the_snapshot() -> None:
+    for seed in range(20):
+        world, rng = random_world(seed, 100)
+        capture = world.engine.capture()
+        boundary = len(world.log)
+        for _ in range(100):
+            random_command(world, rng)
+        twin = restored(list(iter(capture.chunk, None)))
+        for time_ms, event in world.log[boundary:]:
+            twin.apply(time_ms, event)
+        assert comparable(image_of(twin)) == comparable(world.image())
+
+
+def test_a_moved_batch_is_found_at_its_new_position() -> None:
+    world = World()
+    world.do(co.Subscribe("orders", "a"))
+    world.do(put(count=2))
+    world.do(put(count=1))
+    owner = world.open("orders", "a")
+    old = world.get(owner, "a").slices[1]
+    head = RecordHead(old.position, owner.topic_id, old.first_offset, 1, 0, old.size)
+    assert world.engine.is_live(head)
+    world.engine.move(world.now_ms, head, 5 * EXTENT_BYTES)
+    assert not world.engine.is_live(head)
+    assert [s.position for s in world.get(owner, "a").slices] == [EXTENT_BYTES, 5 * EXTENT_BYTES]
+    assert set(world.engine.state.live) == {1, 5}
+
+
+def test_a_staged_batch_moves_before_and_after_its_commit() -> None:
+    world = World()
+    world.do(co.Subscribe("out", "a"))
+    world.do(co.Stage("s", "out", "w", 0, co.Envelope(1, 10, 0)))
+    position = world.engine.state.stages["s"].batches[0].position
+    world.engine.move(1, RecordHead(position, 1, -1, 1, 0, 10), 2 * EXTENT_BYTES)
+    world.do(co.Commit("w", 0, "out", (("s", 1),)))
+    world.engine.move(1, RecordHead(2 * EXTENT_BYTES, 1, -1, 1, 0, 10), 3 * EXTENT_BYTES)
+    assert world.get(world.open("out", "a"), "a").slices[0].position == 3 * EXTENT_BYTES

@@ -1,0 +1,105 @@
+"""An engine with a client beside it, for tests: no journal, time that stands still until it is moved."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.engine.engine import Decision, Engine
+from oncemq.engine.events import Event
+from oncemq.journal.contract import Place, record_bytes
+from oncemq.limits import Limits
+
+EXTENT_BYTES = 1 << 20
+ROOMY = 1 << 30
+
+
+class World:
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.engine = Engine("broker", 1, EXTENT_BYTES, self.limits)
+        self.now_ms = 1_000
+        self.position = EXTENT_BYTES
+        self.writable_bytes = ROOMY
+        self.room_bytes = ROOMY
+        self.log: list[tuple[int, Event]] = []
+        self.numbers: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
+
+    def send(self, command: co.Command) -> Decision:
+        place = Place(self.position, self.room_bytes, self.writable_bytes)
+        decision = self.engine.step(self.now_ms, place, command)
+        if decision.event is not None:
+            self.log.append((self.now_ms, decision.event))
+        envelope = co.carries_payload(command)
+        if envelope is not None and getattr(decision.event, "position", 0):
+            self.position += record_bytes(envelope.size)
+        return decision
+
+    def tick(self, forward_ms: int = 0) -> list[Event]:
+        self.now_ms += forward_ms
+        events = self.engine.tick(self.now_ms)
+        self.log += [(self.now_ms, event) for event in events]
+        return events
+
+    def hello(self, session: str = "alice", epoch: int = 0, nonce: int = 1, anonymous: bool = False) -> re.Reply:
+        reply = self.send(co.Hello(session, epoch, nonce, 8, anonymous)).reply
+        if isinstance(reply, re.HelloReply):
+            self.epochs[session] = reply.epoch
+            self.numbers.setdefault(session, reply.last_number)
+        return reply
+
+    def do(self, operation: co.Operation, session: str = "alice") -> re.Reply:
+        """The session's next command; makes the session if need be."""
+        if session not in self.epochs:
+            self.hello(session)
+        self.numbers[session] += 1
+        return self.again(operation, session)
+
+    def again(self, operation: co.Operation, session: str = "alice", number: int = 0) -> re.Reply:
+        """Under the number used last, or a given one."""
+        number = number or self.numbers[session]
+        return self.send(co.Numbered(session, self.epochs[session], number, number, operation)).reply
+
+    def open(self, topic: str, subscriber: str) -> re.OpenReply:
+        reply = self.do(co.Open(topic, subscriber), session="consumer")
+        assert isinstance(reply, re.OpenReply)
+        return reply
+
+    def get(self, owner: re.OpenReply, subscriber: str, position: int = -1, ack: int = -1) -> Decision:
+        if position < 0:
+            position = owner.acked
+        return self.send(co.Get(owner.topic_id, subscriber, owner.epoch, position, ROOMY, 0, ack))
+
+    def offsets(self, owner: re.OpenReply, subscriber: str, position: int = -1) -> list[int]:
+        slices = self.get(owner, subscriber, position).slices
+        return [offset for s in slices for offset in range(s.first_offset, s.first_offset + s.count)]
+
+    def image(self) -> list[object]:
+        return image_of(self.engine)
+
+    def replayed(self) -> Engine:
+        """Another engine that has seen the same events."""
+        twin = Engine("broker", 1, EXTENT_BYTES, self.limits)
+        for time_ms, event in self.log:
+            twin.apply(time_ms, event)
+        return twin
+
+
+def image_of(engine: Engine) -> list[object]:
+    """Everything that a snapshot would hold, comparable."""
+    capture = engine.capture()
+    images: list[object] = []
+    while (chunk := capture.chunk()) is not None:
+        images += msgspec.msgpack.decode(chunk)
+    return images
+
+
+def put(topic: str = "orders", count: int = 1, size: int = 100, create: bool = False, checksum: int = 0) -> co.Put:
+    return co.Put(topic, co.Envelope(count, size, checksum), create)
+
+
+def code(reply: re.Reply) -> str:
+    assert isinstance(reply, re.Refusal | re.NotNow), reply
+    return reply.code
