@@ -1,3 +1,76 @@
-"""OnceMQ: durable topics, exactly once, through every crash."""
+"""OnceMQ: durable topics, exactly once, through every crash.
+
+>>> import oncemq
+>>> with oncemq.connect() as client:
+...     client.put("orders", "one pizza", create=True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from oncemq.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from oncemq.client.batching import Handle as Handle
+    from oncemq.client.blocking import Client as Client
+    from oncemq.client.blocking import connect as connect
+    from oncemq.client.receipt import Receipt as Receipt
+    from oncemq.client.subscription import Subscription as Subscription
+    from oncemq.errors import BrokerAway as BrokerAway
+    from oncemq.errors import Busy as Busy
+    from oncemq.errors import ClientClosed as ClientClosed
+    from oncemq.errors import DiskFull as DiskFull
+    from oncemq.errors import Fenced as Fenced
+    from oncemq.errors import ForkedError as ForkedError
+    from oncemq.errors import NotNow as NotNow
+    from oncemq.errors import NotSubscribed as NotSubscribed
+    from oncemq.errors import OnceMQError as OnceMQError
+    from oncemq.errors import RangeGone as RangeGone
+    from oncemq.errors import Refused as Refused
+    from oncemq.errors import SessionUnknown as SessionUnknown
+    from oncemq.errors import TooLarge as TooLarge
+    from oncemq.errors import TopicGone as TopicGone
+    from oncemq.errors import TopicUnknown as TopicUnknown
+    from oncemq.message import Message as Message
+
+#: Public names and where they live; imported when they are used, so that `import oncemq` stays quick.
+_WHERE = {
+    "Client": "client.blocking",
+    "Handle": "client.batching",
+    "Message": "message",
+    "Receipt": "client.receipt",
+    "Subscription": "client.subscription",
+    "connect": "client.blocking",
+    "BrokerAway": "errors",
+    "Busy": "errors",
+    "ClientClosed": "errors",
+    "DiskFull": "errors",
+    "Fenced": "errors",
+    "ForkedError": "errors",
+    "NotNow": "errors",
+    "NotSubscribed": "errors",
+    "OnceMQError": "errors",
+    "RangeGone": "errors",
+    "Refused": "errors",
+    "SessionUnknown": "errors",
+    "TooLarge": "errors",
+    "TopicGone": "errors",
+    "TopicUnknown": "errors",
+}
+
+__all__ = ["__version__", *_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"oncemq.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

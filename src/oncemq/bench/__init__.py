@@ -1,0 +1,30 @@
+"""Figures of this machine, each beside the limit that it can't exceed (`oncemq bench`, `make bench`).
+
+A limit is the smallest of: raw write + sync on the same disk at the group sizes that the run really had,
+one-way ZeroMQ, and the bare codec. All are measured in the same run, since the machine may be noisy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oncemq import errors
+from oncemq.bench.cases import CASES
+from oncemq.bench.ground import Ground, ground
+from oncemq.bench.rows import Row
+
+__all__ = ["CASES", "Ground", "Row", "run"]
+
+
+def run(url: str | None, seconds: float, cases: list[str], progress: Callable[[str], None]) -> list[Row]:
+    """Measure the cases named (or whose names start so; none: all), on a broker of its own or on the one at `url`."""
+    chosen = [name for name in CASES if not cases or any(name.startswith(case) for case in cases)]
+    if not chosen:
+        raise errors.SettingInvalid(f"no case is named {', '.join(cases)}; there are: {', '.join(CASES)}")
+    rows: list[Row] = []
+    with ground(url, seconds, progress) as place:
+        for name in chosen:
+            progress(name)
+            rows += CASES[name](place)
+        progress("")
+    return rows

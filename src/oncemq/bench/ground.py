@@ -1,0 +1,119 @@
+"""What the cases stand on: a broker, the folder of its disk, and time for each case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import oncemq
+from oncemq import errors
+
+#: So much has to be written before segments are recycled, as they are in long runs.
+_WARM_SNAPSHOTS = 3
+_WARM_SECONDS_MAX = 20.0
+
+
+class Ground:
+    def __init__(self, url: str, folder: Path, seconds: float, progress: Callable[[str], None]) -> None:
+        self.url = url
+        #: On the disk that the broker writes to; never on tmpfs.
+        self.folder = folder
+        self.seconds = seconds
+        self.progress = progress
+
+    def connect(self, **options: Any) -> oncemq.Client:
+        return oncemq.connect(self.url, tries=20, **options)
+
+    def counters(self) -> dict[str, int]:
+        with self.connect() as client:
+            return client.health().counters
+
+    @contextmanager
+    def counted(self) -> Iterator[dict[str, int]]:
+        """What the broker's counters rose by inside the block; filled in at its end."""
+        risen: dict[str, int] = {}
+        before = self.counters()
+        yield risen
+        risen.update({name: value - before.get(name, 0) for name, value in self.counters().items()})
+
+
+@contextmanager
+def ground(url: str | None, seconds: float, progress: Callable[[str], None]) -> Iterator[Ground]:
+    """A broker at `url`, or one that is started in the current folder's disk, warm, and removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as folder:
+        _refuse_tmpfs(folder)
+        if url is not None:
+            yield Ground(url, Path(folder), seconds, progress)
+            return
+        with broker_process(Path(folder) / "data") as own_url:
+            place = Ground(own_url, Path(folder), seconds, progress)
+            progress("warming up")
+            _warm_up(place)
+            yield place
+
+
+def _refuse_tmpfs(folder: str) -> None:
+    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False).stdout
+    if kind.strip() in ("tmpfs", "ramfs"):
+        raise errors.SettingInvalid("this folder is in memory (tmpfs): a sync would cost nothing. Run it on a disk.")
+
+
+def free_url() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@contextmanager
+def broker_process(data: Path, options: Sequence[str] = ()) -> Iterator[str]:
+    """A broker as a process of its own; its URL."""
+    url = free_url()
+    command = [sys.executable, "-m", "oncemq", "serve", "--listen", url, "--data", str(data), "--log-level", "error"]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        oncemq.connect(url, timeout_s=0.5, tries=60).close()
+        yield url
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def _warm_up(place: Ground) -> None:
+    until = time.perf_counter() + _WARM_SECONDS_MAX
+    with place.connect() as client, Drain(client, "bench.warm") as drain:
+        values = [b"w" * 1000] * 5000
+        while client.health().counters.get("snapshots", 0) < _WARM_SNAPSHOTS and time.perf_counter() < until:
+            for _ in range(10):
+                client.put_many("bench.warm", values)
+            drain.all()
+
+
+class Drain:
+    """A subscription whose messages are acked unread, so that what a case puts is stored and then let go."""
+
+    def __init__(self, client: oncemq.Client, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        client.subscribe(topic, "bench")
+        self._subscription = client.subscription(topic, "bench", auto_ack=False)
+
+    def __enter__(self) -> Drain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._subscription.close()
+        self._client.unsubscribe(self._topic, "bench")
+
+    def all(self) -> None:
+        end = next(info.end_offset for info in self._client.topics() if info.name == self._topic)
+        if end:
+            self._subscription.ack(end - 1)

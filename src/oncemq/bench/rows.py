@@ -1,0 +1,33 @@
+"""A figure beside its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Row(msgspec.Struct, frozen=True):
+    case: str
+    value: float
+    unit: str
+    limit: float
+    limit_name: str
+    #: value / limit; for times, how many times the limit.
+    ratio: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    p999_ms: float | None = None
+
+
+def beside(case: str, value: float, unit: str, limits: dict[str, float], times_s: Sequence[float] = ()) -> Row:
+    """A row with the smallest of the limits."""
+    name = min(limits, key=lambda key: limits[key])
+    limit = limits[name]
+    spread = [round(quantile(times_s, share) * 1000, 4) for share in (0.5, 0.99, 0.999)] if times_s else [None] * 3
+    return Row(case, round(value, 4), unit, round(limit, 4), name, round(value / limit, 3), *spread)
+
+
+def quantile(times_s: Sequence[float], share: float) -> float:
+    ordered = sorted(times_s)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

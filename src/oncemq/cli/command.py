@@ -1,0 +1,97 @@
+"""What every command is made of: help that ends with examples and exit codes, and the lazy group at the root.
+
+Knows nothing of brokers and settings.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+#: Every exit code of the command line. Errors bring theirs along (errors.py).
+EXIT_CODES = {
+    0: "done",
+    1: "something unexpected, or the answer to a question was no",
+    2: "the command or a setting can't be understood",
+    3: "nothing new",
+    4: "the broker refused",
+    5: "no such topic or subscription",
+    6: "the broker does not answer",
+    7: "another client took over",
+    8: "not now: try again later",
+    9: "the journal can't be used",
+    130: "interrupted (Ctrl-C)",
+    141: "the reader of the output went away",
+}
+#: What any command that asks a broker can end with.
+BROKER_EXITS = (0, 2, 4, 6, 8)
+
+
+class Documented(click.Command):
+    """A command whose help ends with examples and exit codes."""
+
+    def __init__(self, *args: Any, examples: str = "", exits: Sequence[int] = (0, 2), **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.examples = [line.strip() for line in examples.strip().splitlines()]
+        self.exits = sorted({*exits, 130})
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), EXIT_CODES[code]) for code in self.exits])
+
+
+class DocumentedGroup(Documented, click.Group):
+    """A noun: its verbs are commands of their own; alone, it lists."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        alone = not args or (args[0].startswith("-") and not set(args) & set(ctx.help_option_names))
+        return super().parse_args(ctx, ["ls", *args] if alone and "ls" in self.commands else args)
+
+
+class Lazy(NamedTuple):
+    """A command that is imported when it is needed."""
+
+    #: "module:name"
+    target: str
+    section: str
+    #: As the command itself says it; a test compares them.
+    short_help: str
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and one line; imports only the one that runs."""
+
+    def __init__(self, *args: Any, lazy: dict[str, Lazy], **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self.lazy:
+            return None
+        module, _, name = self.lazy[cmd_name].target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for section in dict.fromkeys(entry.section for entry in self.lazy.values()):
+            rows = [(name, entry.short_help) for name, entry in self.lazy.items() if entry.section == section]
+            with formatter.section(section):
+                formatter.write_dl(rows, col_spacing=4)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in self.lazy if name.startswith(incomplete)]
+        if names and not incomplete.startswith("-"):
+            return [CompletionItem(name, help=self.lazy[name].short_help) for name in names]
+        return click.Command.shell_complete(self, ctx, incomplete)

@@ -1,0 +1,48 @@
+"""`oncemq health`: one look at a running broker."""
+
+from __future__ import annotations
+
+import click
+
+from oncemq.cli.command import BROKER_EXITS, Documented
+from oncemq.cli.options import Reach, connected, json_option, reaches_broker
+from oncemq.cli.output import bytes_text, duration_text, json_line
+
+
+@click.command(
+    cls=Documented,
+    exits=BROKER_EXITS,
+    examples="""
+        oncemq health
+        oncemq health --timeout 0.5 --tries 1 && echo up
+        oncemq health --json | jq .writable_bytes
+    """,
+)
+@json_option
+@reaches_broker
+def health(as_json: bool, reach: Reach) -> None:
+    """Ask a broker how it is.
+
+    Exit code 0 says that it answers.
+    """
+    with connected(reach) as client:
+        found = client.health()
+    if as_json:
+        click.echo(json_line(found))
+        return
+    room = "not known" if found.writable_bytes < 0 else bytes_text(found.writable_bytes)
+    if found.writable_bytes == 0:
+        room = click.style("none: the disk is full, puts are refused", fg="red")
+    facts = [
+        ("version", found.version),
+        ("broker", found.broker_id),
+        ("journal", found.journal),
+        ("running for", duration_text(found.uptime_ms)),
+        ("topics", f"{found.topics:,}"),
+        ("sessions", f"{found.sessions:,}"),
+        ("room for messages", room),
+        *((name.replace("_", " "), f"{value:,}") for name, value in sorted(found.counters.items())),
+    ]
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        click.echo(f"{name.ljust(width)}  {value}")

@@ -1,0 +1,54 @@
+"""Where log lines go: standard error, as text for people or JSON for machines. Set up once, here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+_COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
+#: What every record has; the rest was given with `extra`.
+_USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+
+
+class TextFormatter(logging.Formatter):
+    def __init__(self, colours: bool) -> None:
+        super().__init__()
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = f"{record.levelname.lower():7}"
+        if self._colours:
+            level = f"\033[{_COLOURS.get(record.levelname, '0')}m{level}\033[0m"
+        extras = "".join(f" {name}={value}" for name, value in extras_of(record).items())
+        text = f"{_time_text(record)} {level} {record.name}: {record.getMessage()}{extras}"
+        return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time_text(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "text": record.getMessage(),
+            **extras_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def extras_of(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _USUAL}
+
+
+def _time_text(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
+def set_up(level: str, form: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(sys.stderr.isatty()))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

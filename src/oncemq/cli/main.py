@@ -1,0 +1,88 @@
+"""`oncemq`: the list of commands, and what becomes of an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from oncemq.cli.command import Lazy, LazyGroup
+from oncemq.errors import OnceMQError
+from oncemq.version import __version__
+
+INTERRUPTED = 130
+READER_GONE = 141
+
+_MESSAGES, _THINGS, _BROKER = "Messages", "Things", "Broker and tools"
+
+COMMANDS = {
+    "put": Lazy("oncemq.cli.put:put", _MESSAGES, "Store a message, or each line of standard input."),
+    "get": Lazy("oncemq.cli.get:get", _MESSAGES, "Print a subscriber's next messages, and ack them."),
+    "sub": Lazy("oncemq.cli.sub:sub", _MESSAGES, "Subscribe to a topic."),
+    "unsub": Lazy("oncemq.cli.sub:unsub", _MESSAGES, "End a subscription."),
+    "tail": Lazy("oncemq.cli.tail:tail", _MESSAGES, "Print a topic's messages as they come, without acking."),
+    "topics": Lazy("oncemq.cli.topics:topics", _THINGS, "List, create and remove topics."),
+    "subs": Lazy("oncemq.cli.subs:subs", _THINGS, "List subscriptions and how far behind they are."),
+    "sessions": Lazy("oncemq.cli.sessions:sessions", _THINGS, "List and remove sessions."),
+    "journal": Lazy("oncemq.cli.journal:journal", _THINGS, "Check, export and cut a stopped broker's journal."),
+    "serve": Lazy("oncemq.cli.serve:serve", _BROKER, "Run a broker."),
+    "health": Lazy("oncemq.cli.health:health", _BROKER, "Ask a broker how it is."),
+    "bench": Lazy("oncemq.cli.bench:bench", _BROKER, "Measure a broker against its limits."),
+    "completion": Lazy("oncemq.cli.completion:completion", _BROKER, "Print a shell's completion script."),
+}
+
+
+class Root(LazyGroup):
+    """Turns what goes wrong into a sentence and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OnceMQError as error:
+            report(error, as_json=ctx.meta.get("oncemq.json", False))
+            ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            _forget_output()
+            ctx.exit(READER_GONE)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+def report(error: OnceMQError, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        line = {"code": error.code, "text": error.text, "advice": error.advice}
+        click.echo(json.dumps(line, ensure_ascii=False), err=True)
+        return
+    click.echo(click.style("error: ", fg="red", bold=True) + error.text, err=True)
+    click.echo(f"       {error.advice}", err=True)
+
+
+def _forget_output() -> None:
+    """Whoever read our output has gone. Point it nowhere, or Python complains when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+@click.group(
+    cls=Root,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "--version", prog_name="oncemq")
+def cli() -> None:
+    """A message broker: durable topics, exactly once, through every crash.
+
+    Start one with `oncemq serve`, then `oncemq sub`, `put` and `get`. Each command explains itself with --help.
+    """
+
+
+def main() -> None:
+    try:
+        cli(prog_name="oncemq")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,191 @@
+"""`oncemq put`: one message from the command line, or many from standard input."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from oncemq.cli.command import BROKER_EXITS, Documented
+from oncemq.cli.options import TOPIC, Reach, connected, json_option, reaches_broker
+from oncemq.cli.output import count_of, is_terminal, json_line, note, warn
+
+if TYPE_CHECKING:
+    from oncemq.client import Client, Receipt
+
+#: Puts whose answers are still out, at the most; the client's window bounds what is really in flight.
+_HANDLES_MAX = 10_000
+_READ_BYTES = 1 << 20
+_PROGRESS_EVERY_S = 0.2
+
+
+@click.command(
+    cls=Documented,
+    exits=(*BROKER_EXITS, 5),
+    examples="""
+        oncemq put orders "one pizza"
+        oncemq put orders "one pizza" --key table-7 --header source=web --create
+        seq 1000 | oncemq put numbers --create
+        find . -print0 | oncemq put files --null --create --json
+    """,
+)
+@click.argument("topic", type=TOPIC)
+@click.argument("message", required=False)
+@click.option("--as", "client_name", metavar="CLIENT", help="Whose messages these are (see above).")
+@click.option("--key", metavar="TEXT", help="The messages' key.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
+@click.option("--create", is_flag=True, help="Make the topic where there is none. It stays.")
+@click.option("--null", is_flag=True, help="Messages on standard input end with NUL instead of a line's end.")
+@json_option
+@reaches_broker
+def put(
+    topic: str,
+    message: str | None,
+    client_name: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    create: bool,
+    null: bool,
+    as_json: bool,
+    reach: Reach,
+) -> None:
+    """Store a message, or each line of standard input.
+
+    Ends when everything is on the broker's disk, and says at which offset and for how many subscriptions.
+    Lost packets and a broker that restarts meanwhile do no harm: each message is stored once.
+
+    Any number of puts may run side by side, also with the same --as: each run is a session of its own, and --as
+    is the beginning of its name in `oncemq sessions`. A run that was killed before it ended may have stored some
+    of its messages, and running it again stores them again.
+    """
+    options = {"key": _encoded(key), "headers": _parse_headers(headers), "create": create}
+    with connected(reach, client_name=client_name) as client:
+        summary = Summary(topic)
+        if message is not None:
+            summary.add(client.put(topic, _bytes_of(message), **options))
+        else:
+            _put_stream(client, summary, sys.stdin.buffer, null, options)
+    summary.say(as_json)
+
+
+def _bytes_of(argument: str) -> bytes:
+    """A command-line argument's bytes, as they were given."""
+    return argument.encode("utf-8", "surrogateescape")
+
+
+def _encoded(key: str | None) -> bytes | None:
+    return None if key is None else _bytes_of(key)
+
+
+def _parse_headers(pairs: tuple[str, ...]) -> dict[str, bytes] | None:
+    parsed = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.", param_hint="--header")
+        parsed[name] = _bytes_of(value)
+    return parsed or None
+
+
+class Summary:
+    """What was stored, over all answers."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.topic_id = 0
+        self.messages = 0
+        self.first_offset = -1
+        self.last_offset = -1
+        self.timestamp_ms = 0
+        #: The fewest that a message was stored for.
+        self.subscriptions = -1
+
+    def add(self, receipt: Receipt) -> None:
+        if not self.messages:
+            self.first_offset, self.subscriptions = receipt.offset, receipt.subscriptions
+        self.messages += receipt.count
+        self.topic_id, self.timestamp_ms = receipt.topic_id, receipt.timestamp_ms
+        self.last_offset = receipt.offset + receipt.count - 1
+        self.subscriptions = min(self.subscriptions, receipt.subscriptions)
+
+    def say(self, as_json: bool) -> None:
+        if as_json:
+            click.echo(json_line(vars(self)))
+        elif not self.messages:
+            note("Nothing to put: standard input was empty.")
+        else:
+            click.echo(self.text())
+        if self.subscriptions == 0:
+            warn(f"{self.topic} had no subscription. Without a retention, such messages are not kept.")
+
+    def text(self) -> str:
+        place = f"at offset {self.first_offset}"
+        if self.messages > 1:
+            place = f"at offsets {self.first_offset} to {self.last_offset}"
+        if self.messages != self.last_offset - self.first_offset + 1:
+            place += ", others' between them"
+        stored = count_of(self.messages, "message")
+        return f"Stored {stored} in {self.topic} {place}, for {count_of(self.subscriptions, 'subscription')}."
+
+
+def _put_stream(client: Client, summary: Summary, stream: BinaryIO, null: bool, options: dict[str, Any]) -> None:
+    """Send while reading. If it breaks off, say how far it came, and let the error go on."""
+    if stream.isatty():
+        note("Reading messages, one per line; Ctrl-D ends.")
+    handles: deque[Any] = deque()
+    progress = Progress(is_terminal())
+    try:
+        for value in _null_separated(stream) if null else _lines(stream):
+            handles.append(client.put_nowait(summary.topic, value, **options))
+            while len(handles) > _HANDLES_MAX or (handles and handles[0].done()):
+                _take_answer(handles, summary)
+            progress.show(summary.messages)
+        client.flush()
+        while handles:
+            _take_answer(handles, summary)
+    except BaseException:
+        progress.end()
+        note(f"Broken off: {count_of(summary.messages, 'message')} had been answered as stored.")
+        raise
+    progress.end()
+
+
+def _take_answer(handles: deque[Any], summary: Summary) -> None:
+    summary.add(handles.popleft().result())
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    for line in stream:
+        yield line.removesuffix(b"\n")
+
+
+def _null_separated(stream: BinaryIO) -> Iterator[bytes]:
+    rest = b""
+    while chunk := stream.read(_READ_BYTES):
+        *whole, rest = (rest + chunk).split(b"\0")
+        yield from whole
+    if rest:
+        yield rest
+
+
+class Progress:
+    """A counter on the terminal, while there is one to see it."""
+
+    def __init__(self, visible: bool) -> None:
+        self._visible = visible
+        self._next_s = time.monotonic() + _PROGRESS_EVERY_S
+        self._shown = False
+
+    def show(self, count: int) -> None:
+        if self._visible and time.monotonic() >= self._next_s:
+            click.echo(f"\r{count:,} stored", nl=False, err=True)
+            self._next_s = time.monotonic() + _PROGRESS_EVERY_S
+            self._shown = True
+
+    def end(self) -> None:
+        if self._shown:
+            click.echo("\r\033[K", nl=False, err=True)

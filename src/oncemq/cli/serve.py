@@ -1,0 +1,84 @@
+"""`oncemq serve`: the broker in the foreground. Every setting of it is a flag as well."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import click
+
+from oncemq import config
+from oncemq.cli import logs
+from oncemq.cli.command import Documented
+from oncemq.cli.options import Function, config_option
+from oncemq.cli.output import warn
+
+
+def _flag(setting: config.Setting) -> Any:
+    """A setting as an option. Its value stays text: config.py reads it, as it does with the environment's."""
+    rest: dict[str, Any] = {"help": f"{setting.description} [default: {_default(setting)}]"}
+    kind = config.plain_kind(setting)
+    if kind is bool:
+        return click.option(setting.flag, setting.field, is_flag=True, default=None, help=setting.description)
+    if typing.get_origin(kind) is typing.Literal:
+        rest["type"] = click.Choice(typing.get_args(kind))
+    elif kind == tuple[str, ...]:
+        rest |= {"multiple": True, "metavar": "URL", "default": None}
+    else:
+        rest["metavar"] = _METAVARS.get(setting.field, {"bytes": "SIZE", "milliseconds": "TIME"}.get(setting.unit, "N"))
+    return click.option(setting.flag, setting.field, **rest)
+
+
+_METAVARS = {"data": "DIR", "journal": "URL"}
+
+
+def _default(setting: config.Setting) -> str:
+    default = setting.default
+    if isinstance(default, tuple):
+        return ", ".join(default)
+    return config.quantity_text(default, setting.unit) if isinstance(default, int) else default or "none"
+
+
+def _with_settings(function: Function) -> Function:
+    for setting in reversed(config.SERVE_SETTINGS):
+        function = _flag(setting)(function)
+    return function
+
+
+@click.command(
+    cls=Documented,
+    exits=(0, 2, 9),
+    examples="""
+        oncemq serve
+        oncemq serve --data /var/lib/oncemq --log-format json
+        oncemq serve --listen tcp://127.0.0.1:7000 --listen ipc:///run/oncemq.sock
+        ONCEMQ_DATA=/var/lib/oncemq oncemq serve --config /etc/oncemq.toml
+    """,
+)
+@_with_settings
+@config_option
+@click.pass_context
+def serve(ctx: click.Context, /, **flags: Any) -> None:
+    """Run a broker.
+
+    It stores everything in one folder, and stops on Ctrl-C or SIGTERM: it answers what it has begun, syncs, takes
+    a snapshot, and ends with 0. Killed any other way, it recovers at the next start, without a loss of anything
+    that it had answered. Each flag is also a setting of oncemq.toml and an ONCEMQ_ variable.
+    """
+    flags["listen"] = flags["listen"] or None
+    settings = config.load_serve(flags)
+    logs.set_up(settings.log_level, settings.log_format)
+    for address in config.open_addresses(settings):
+        warn(f"{address} can be reached from other machines, and anybody who reaches it may read and write.")
+
+    from oncemq.broker.server import serve as serve_broker
+
+    ctx.exit(serve_broker(settings, announce=lambda address: _announce(address, settings)))
+
+
+def _announce(address: str, settings: config.ServeSettings) -> None:
+    """The first thing that people see of a broker: where it is, and what to do with it."""
+    click.echo(f"OnceMQ listens on {address} and stores in {settings.folder}. Ctrl-C stops it. Try:")
+    where = "" if address == config.DEFAULT_URL else f" --url {address}"
+    for command in ("sub orders kitchen", 'put orders "one pizza"', "get orders kitchen"):
+        click.echo(f"  oncemq {command}{where}")

@@ -1,0 +1,35 @@
+"""The client: a sans-I/O core that owns numbering and retries, and the shells that move its bytes.
+
+    core, answers, flight, requests, pending   what to send, what an answer means; no sockets, threads or clock
+    batching, producing                        many small puts become few batches
+    transport, driver                          sockets, and which thread looks after them
+    blocking, subscription, reading, …         what people use
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oncemq.client.batching import Handle as Handle
+    from oncemq.client.blocking import Client as Client
+    from oncemq.client.blocking import connect as connect
+    from oncemq.client.receipt import Receipt as Receipt
+    from oncemq.client.subscription import Subscription as Subscription
+
+_WHERE = {
+    "Client": "blocking",
+    "Handle": "batching",
+    "Receipt": "receipt",
+    "Subscription": "subscription",
+    "connect": "blocking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are used: the simulator needs the core alone."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"oncemq.client.{_WHERE[name]}"), name)

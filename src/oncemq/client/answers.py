@@ -1,0 +1,278 @@
+"""What the broker's answers mean for the commands they answer: the receiving half of the core.
+
+Whatever arrives, nothing here raises: what can't be read is counted and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncemq import errors
+from oncemq.client.flight import Flight
+from oncemq.client.options import Options
+from oncemq.client.pending import Entry, Pending, Sent
+from oncemq.client.requests import Requests
+from oncemq.engine.commands import Close, RemoveSession, Void
+from oncemq.engine.replies import Done, HelloReply, NotNow, Refusal, Reply, Verdict
+from oncemq.wire.frames import Frame, decode_response, opening_of
+
+#: Refusals that may come from in front of the engine, where no number is used up: a void makes sure of it.
+_NUMBER_IN_DOUBT = frozenset({"MALFORMED", "VERSION_UNSUPPORTED", "TOO_LARGE", "BROKER_BUG"})
+#: Obstacles that pass quickly.
+_SHORT = frozenset({"WINDOW_FULL", "STOPPING", "OVERLOADED", "DAMAGED_IN_TRANSIT"})
+
+
+class Answers:
+    """The part of the core that receives; its state is the core's."""
+
+    options: Options
+    epoch: int
+    broker_id: str
+    finished: errors.OnceMQError | None
+    garbage_count: int
+    _flight: Flight
+    _requests: Requests
+    _asks: dict[Entry, None]
+    _greetings: list[Pending]
+    _hello: Sent | None
+    _hello_not_before_ms: float
+    _is_open: bool
+    _is_away: bool
+    _timeouts: int
+    _pause_until_ms: float
+    _pause_ms: float
+    _obstacle: errors.OnceMQError | None
+
+    def _fail_all(self, error: errors.OnceMQError) -> None:
+        raise NotImplementedError
+
+    def receive(self, now_ms: float, frames: Sequence[Frame]) -> None:
+        """Take in whatever arrived."""
+        try:
+            response, payloads = decode_response(frames)
+        except errors.VersionUnsupported as error:
+            self._receive_foreign(now_ms, frames, error)
+            return
+        except errors.OnceMQError:
+            self.garbage_count += 1
+            return
+        sent = self._requests.find(response.request_id)
+        if sent is None or self.finished is not None:
+            self.garbage_count += 1
+            return
+        if not self._fits(sent, response.replies):
+            self.garbage_count += 1
+            return
+        self._heard(now_ms, sent)
+        if sent.greeting >= 0:
+            self._receive_hello(now_ms, sent, response.replies[0])
+            return
+        if len(response.replies) < len(sent.entries):
+            # The request as a whole was refused: it could not be read.
+            response_replies: Sequence[Reply] = response.replies * len(sent.entries)
+            payloads = [[]] * len(sent.entries)
+        else:
+            response_replies = response.replies
+        for entry, reply, frames_of_it in zip(list(sent.entries), response_replies, payloads, strict=True):
+            self._receive_one(now_ms, sent, entry, reply, frames_of_it)
+
+    def _receive_foreign(self, now_ms: float, frames: Sequence[Frame], error: errors.VersionUnsupported) -> None:
+        sent = self._requests.find(opening_of(frames)[1])
+        self.garbage_count += 1
+        if sent is None or self.finished is not None:
+            return
+        self._heard(now_ms, sent)
+        refusal = Refusal(error.code, error.text)
+        if sent.greeting >= 0:
+            self._receive_hello(now_ms, sent, refusal)
+        for entry in list(sent.entries):
+            self._receive_one(now_ms, sent, entry, refusal, [])
+
+    @staticmethod
+    def _fits(sent: Sent, replies: Sequence[Reply]) -> bool:
+        if sent.greeting >= 0:
+            return len(replies) == 1 and isinstance(replies[0], HelloReply | NotNow | Refusal)
+        if len(replies) != len(sent.entries):
+            return len(replies) == 1 and isinstance(replies[0], Refusal)
+        return all(
+            not entry.number or isinstance(reply, NotNow | Verdict)
+            for entry, reply in zip(sent.entries, replies, strict=True)
+        )
+
+    def _heard(self, now_ms: float, sent: Sent) -> None:
+        self._requests.answered(sent, now_ms)
+        self._timeouts = 0
+
+    # One command's answer.
+
+    def _receive_one(
+        self, now_ms: float, sent: Sent, entry: Entry, reply: Reply, payloads: Sequence[Frame]
+    ) -> None:
+        if entry.settled or self.finished is not None:
+            return
+        if isinstance(reply, NotNow):
+            if entry.request_ids[-1] == sent.request_id:
+                self._receive_not_now(now_ms, entry, reply)
+            # Else it has been sent again since: that answer counts.
+        elif entry.number:
+            self._receive_verdict(entry, reply)
+        else:
+            self._settle(entry, reply, payloads)
+
+    def _receive_verdict(self, entry: Entry, reply: Reply) -> None:
+        if isinstance(reply, Refusal):
+            if self._ends_session(entry, reply):
+                self._finish(errors.from_code(reply.code, reply.text))
+                return
+            if reply.code in _NUMBER_IN_DOUBT and not isinstance(entry.body, Void):
+                pending = entry.pending
+                self._flight.void(entry)
+                if pending is not None:
+                    pending.succeed(reply)
+                return
+        self._pause_until_ms = self._pause_ms = 0.0
+        self._obstacle = None
+        self._settle(entry, reply, ())
+
+    @staticmethod
+    def _ends_session(entry: Entry, reply: Refusal) -> bool:
+        """The session itself is meant, not what the operation is about."""
+        if reply.code == "FENCED":
+            return not isinstance(entry.body, Close)
+        return reply.code == "SESSION_UNKNOWN" and not isinstance(entry.body, RemoveSession)
+
+    def _settle(self, entry: Entry, reply: Reply, payloads: Sequence[Frame]) -> None:
+        entry.settled = True
+        self._requests.settled(entry)
+        if entry.number:
+            self._flight.settle(entry)
+        else:
+            self._asks.pop(entry, None)
+        if entry.pending is not None:
+            entry.pending.succeed(reply, payloads)
+
+    def _give_up_entry(self, entry: Entry, error: errors.OnceMQError) -> None:
+        pending = entry.pending
+        if entry.number:
+            self._flight.void(entry)
+        else:
+            if entry in self._asks:
+                del self._asks[entry]
+            else:
+                self._flight.drop(entry)
+            entry.settled = True
+            self._requests.settled(entry)
+        if pending is not None:
+            pending.fail(error)
+
+    # Nothing was decided.
+
+    def _receive_not_now(self, now_ms: float, entry: Entry, reply: NotNow) -> None:
+        error = errors.from_code(reply.code, reply.text)
+        if not entry.number:
+            self._pause_ask(now_ms, entry, reply.code, error)
+            return
+        if reply.code == "GAP":
+            self._flight.go_back(min(reply.last_number + 1, entry.number))
+            error = self._obstacle or error
+        else:
+            self._obstacle = error
+            self._flight.go_back(entry.number)
+            self._pause(now_ms, reply.code)
+        if entry.pending is not None and now_ms >= entry.pending.deadline_ms:
+            self._give_up_entry(entry, error)
+            self._pause_until_ms = 0.0
+
+    def _pause(self, now_ms: float, code: str) -> None:
+        if now_ms < self._pause_until_ms:
+            return
+        first_ms = self.options.pause_short_ms if code in _SHORT else self.options.pause_ms
+        self._pause_ms = min(max(2 * self._pause_ms, first_ms), self.options.pause_ms_max)
+        self._pause_until_ms = now_ms + self._pause_ms
+
+    def _pause_ask(self, now_ms: float, entry: Entry, code: str, error: errors.OnceMQError) -> None:
+        assert entry.pending is not None
+        if now_ms >= entry.pending.deadline_ms:
+            self._give_up_entry(entry, error)
+            return
+        first_ms = self.options.pause_short_ms if code in _SHORT else self.options.pause_ms
+        tries = len(entry.request_ids) - 1
+        entry.must_send = True
+        entry.not_before_ms = now_ms + min(first_ms * 2 ** min(tries, 16), self.options.pause_ms_max)
+
+    # The session.
+
+    def _receive_hello(self, now_ms: float, sent: Sent, reply: Reply) -> None:
+        is_newest = sent is self._hello
+        if isinstance(reply, HelloReply):
+            if self.epoch and reply.epoch != self.epoch:
+                self.garbage_count += 1
+                return
+            if is_newest:
+                self._open(sent, reply)
+            elif self.epoch:
+                self._take_verdicts(reply)
+            return
+        if isinstance(reply, Refusal) and self.epoch and reply.code in ("FENCED", "SESSION_UNKNOWN"):
+            self._finish(errors.from_code(reply.code, reply.text))
+            return
+        if is_newest:
+            self._hello = None
+            self._hello_refused(now_ms, reply)
+
+    def _hello_refused(self, now_ms: float, reply: Reply) -> None:
+        assert isinstance(reply, Refusal | NotNow)
+        error = errors.from_code(reply.code, reply.text)
+        if isinstance(reply, Refusal):
+            self._is_away = True
+            self._fail_all(error)
+            return
+        self._obstacle = error
+        self._pause(now_ms, reply.code)
+        self._hello_not_before_ms = self._pause_until_ms
+        for greeting in [greeting for greeting in self._greetings if now_ms >= greeting.deadline_ms]:
+            self._greetings.remove(greeting)
+            greeting.fail(error)
+        for entry in list(self._flight):
+            if entry.pending is not None and now_ms >= entry.pending.deadline_ms:
+                self._give_up_entry(entry, error)
+
+    def _callers_of_session(self) -> list[Pending]:
+        """Who waits for the session to be open."""
+        waiting = [entry.pending for entry in self._flight if entry.pending is not None]
+        return [*self._greetings, *waiting]
+
+    def _open(self, sent: Sent, reply: HelloReply) -> None:
+        self._hello = None
+        if self.epoch == 0:
+            self._flight.next_number = reply.last_number + 1
+        elif reply.last_number < sent.greeting:
+            self._finish(
+                errors.SessionUnknown(
+                    f"the broker's memory of this session ends at number {reply.last_number}, "
+                    f"and {sent.greeting} was answered before"
+                )
+            )
+            return
+        self.epoch = reply.epoch
+        self.broker_id = reply.broker_id
+        self._flight.window = max(1, min(self.options.window, reply.window))
+        self._is_open = True
+        self._pause_until_ms = self._pause_ms = 0.0
+        self._take_verdicts(reply)
+        self._flight.go_back(0)
+        greetings, self._greetings = self._greetings, []
+        for pending in greetings:
+            pending.succeed(Done())
+
+    def _take_verdicts(self, reply: HelloReply) -> None:
+        for number, verdict in reply.verdicts:
+            entry = self._flight.get(number)
+            if entry is not None:
+                self._settle(entry, verdict, ())
+
+    def _finish(self, error: errors.OnceMQError) -> None:
+        """Final: no flapping between twins."""
+        self.finished = error
+        self._requests.abandon()
+        self._fail_all(error)

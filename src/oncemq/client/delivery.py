@@ -1,0 +1,75 @@
+"""What a get or a read brought: batches that were checked and are not yet decoded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from oncemq import errors
+from oncemq.engine.replies import BatchHead, GetReply
+from oncemq.message import Message, checksum, decode_batch
+from oncemq.wire.frames import Frame
+
+#: Small batches are decoded together, up to so many messages.
+_DECODE_MESSAGES = 256
+#: A payload that arrives damaged so often in a row is not the network's fault.
+_DAMAGES_MAX = 3
+
+
+class Delivery:
+    """A buffer of batches, in order; knows where to go on."""
+
+    def __init__(self, topic: str, position: int) -> None:
+        self.topic = topic
+        self.topic_id = 0
+        #: The offset to ask for next.
+        self.position = position
+        self.end_offset = 0
+        self.buffered_bytes = 0
+        self._batches: deque[tuple[BatchHead, bytes]] = deque()
+        self._damages = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self.position >= self.end_offset
+
+    def take(self, reply: GetReply, payloads: Sequence[Frame]) -> None:
+        """Take in a reply. A damaged payload is asked for again, and what lies behind it."""
+        for head, frame in zip(reply.batches, payloads, strict=True):
+            payload = frame if isinstance(frame, bytes) else bytes(frame)
+            if checksum(payload) != head.checksum:
+                self._note_damage(head)
+                return
+            self._batches.append((head, payload))
+            self.buffered_bytes += len(payload)
+            self.position = head.first_offset + head.count
+        self._damages = 0
+        self.topic_id = reply.topic_id
+        self.position = reply.next_position
+        self.end_offset = reply.end_offset
+
+    def _note_damage(self, head: BatchHead) -> None:
+        self._damages += 1
+        if self._damages >= _DAMAGES_MAX:
+            raise errors.DamagedInTransit(
+                f"the messages of '{self.topic}' from offset {head.first_offset} on don't match their checksum"
+            )
+
+    def decode(self) -> list[Message]:
+        """The next messages: a whole batch, or several small ones."""
+        messages: list[Message] = []
+        while self._batches and len(messages) < _DECODE_MESSAGES:
+            head, payload = self._batches.popleft()
+            self.buffered_bytes -= len(payload)
+            decoded = decode_batch(
+                payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip, head.skip + head.count
+            )
+            messages = messages + decoded if messages else decoded
+        return messages
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self.buffered_bytes = 0

@@ -1,0 +1,104 @@
+"""The numbered commands of a session: their order, their numbers, and the window.
+
+A command gets its number when it enters the window, in order of submission. A number once given is used,
+by its command or, when that was given up, by a void: the broker takes numbers without gaps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from oncemq import errors
+from oncemq.client.pending import Entry
+from oncemq.engine.commands import Void
+
+
+class Flight:
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.next_number = 1
+        #: number → entry, in order of number; undecided as far as this side knows.
+        self._entries: dict[int, Entry] = {}
+        self._queue: deque[Entry] = deque()
+        self._unsent = False
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._queue)
+
+    def __iter__(self) -> Iterator[Entry]:
+        yield from self._entries.values()
+        yield from self._queue
+
+    @property
+    def seen_below(self) -> int:
+        """The lowest number whose answer has not been seen."""
+        return next(iter(self._entries), self.next_number)
+
+    @property
+    def has_work(self) -> bool:
+        """Something could be sent now, if nothing else stands in the way."""
+        return self._unsent or (bool(self._queue) and self._has_room())
+
+    @property
+    def has_callers(self) -> bool:
+        """Somebody waits for something of this."""
+        return bool(self._queue) or any(entry.pending is not None for entry in self._entries.values())
+
+    def add(self, entry: Entry) -> None:
+        self._queue.append(entry)
+
+    def get(self, number: int) -> Entry | None:
+        return self._entries.get(number)
+
+    def take(self) -> Iterator[Entry]:
+        """Entries to send now, in order of number; those from the queue get their numbers."""
+        if self._unsent:
+            self._unsent = False
+            for entry in self._entries.values():
+                if entry.must_send:
+                    yield entry
+        while self._queue and self._has_room():
+            entry = self._queue.popleft()
+            entry.number = self.next_number
+            self.next_number += 1
+            self._entries[entry.number] = entry
+            yield entry
+
+    def _has_room(self) -> bool:
+        return self.next_number - self.seen_below < self.window
+
+    def settle(self, entry: Entry) -> None:
+        self._entries.pop(entry.number, None)
+
+    def go_back(self, number: int) -> None:
+        """Everything from this number on is to be sent again."""
+        for entry in self._entries.values():
+            if entry.number >= number:
+                entry.must_send = self._unsent = True
+
+    def send_again(self, entry: Entry) -> None:
+        entry.must_send = self._unsent = True
+
+    def void(self, entry: Entry) -> None:
+        """Its caller gave it up: from now on only its number is sent."""
+        entry.body, entry.payload, entry.pending = Void(), None, None
+        self.send_again(entry)
+
+    def drop(self, entry: Entry) -> bool:
+        """Take back what has no number yet. False where it has one."""
+        if entry.number:
+            return False
+        self._queue.remove(entry)
+        return True
+
+    def give_up(self, error: errors.OnceMQError) -> None:
+        """Everything fails for its caller; what was sent is void from now on."""
+        given_up = [entry.pending for entry in self._entries.values()]
+        given_up += [entry.pending for entry in self._queue]
+        self._queue.clear()
+        for entry in self._entries.values():
+            self.void(entry)
+        for pending in given_up:
+            if pending is not None:
+                pending.fail(error)

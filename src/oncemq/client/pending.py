@@ -1,0 +1,98 @@
+"""One command's way to its answer. Knows nothing of sockets, numbers or time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from oncemq import errors
+from oncemq.engine.commands import Command, Operation, Put, Stage
+from oncemq.engine.replies import Refusal, Reply
+from oncemq.wire.frames import Frame
+
+
+def again(error: errors.OnceMQError) -> errors.OnceMQError:
+    """The same error, to be raised once more."""
+    return type(error)(error.text)
+
+
+class Pending:
+    """What a caller holds while the core looks after a command."""
+
+    __slots__ = ("deadline_ms", "done", "error", "give_up_ms", "on_done", "payloads", "reply")
+
+    def __init__(self, give_up_ms: float, on_done: Callable[[Pending], None] | None = None) -> None:
+        self.done = False
+        self.reply: Reply | None = None
+        self.payloads: Sequence[Frame] = ()
+        self.error: errors.OnceMQError | None = None
+        #: Called once, when it is done, with the pending itself.
+        self.on_done = on_done
+        #: How long "not now" is taken for an answer, from the first sending on.
+        self.give_up_ms = give_up_ms
+        self.deadline_ms = 0.0
+
+    def result(self) -> Reply:
+        """The answer; raises what the broker refused it with."""
+        if self.error is not None:
+            # A fresh one: several callers may share this error, and each adds its own traceback.
+            raise again(self.error)
+        assert self.reply is not None, "asked for a result before there was one"
+        return self.reply
+
+    def succeed(self, reply: Reply, payloads: Sequence[Frame] = ()) -> None:
+        if isinstance(reply, Refusal):
+            self.fail(errors.from_code(reply.code, reply.text))
+            return
+        self.reply = reply
+        self.payloads = payloads
+        self._finish()
+
+    def fail(self, error: errors.OnceMQError) -> None:
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self.on_done is not None:
+            self.on_done(self)
+
+
+class Entry:
+    """A command as the core keeps it: what to send, and where it was sent."""
+
+    __slots__ = ("body", "must_send", "not_before_ms", "number", "payload", "pending", "request_ids", "settled")
+
+    def __init__(self, body: Operation | Command, payload: Frame | None, pending: Pending | None) -> None:
+        self.body = body
+        self.payload = payload
+        #: None: its caller gave it up; the number still has to be used.
+        self.pending = pending
+        #: 0 until it has one, and for what needs none.
+        self.number = 0
+        self.must_send = True
+        self.not_before_ms = 0.0
+        #: Requests that carried it, the newest last: a late answer to an old one is as good.
+        self.request_ids: list[int] = []
+        self.settled = False
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.body.envelope.size if isinstance(self.body, Put | Stage) else 0
+
+
+class Sent:
+    """A request on its way."""
+
+    __slots__ = ("at_ms", "entries", "greeting", "live_count", "open_count", "patience_ms", "request_id")
+
+    def __init__(self, request_id: int, entries: list[Entry], at_ms: float, patience_ms: float) -> None:
+        self.request_id = request_id
+        self.entries = entries
+        self.at_ms = at_ms
+        self.patience_ms = patience_ms
+        #: Entries that were not sent again since.
+        self.live_count = len(entries)
+        #: Entries that are not settled.
+        self.open_count = len(entries)
+        #: The highest number seen answered when this hello was sent; -1 = not a hello.
+        self.greeting = -1

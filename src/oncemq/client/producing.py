@@ -1,0 +1,347 @@
+"""Putting messages: one, many, or without waiting.
+
+Order on one topic is the order of the calls, whichever of them is used: a put first freezes the topic's open
+batch. Nothing is held back for long: a thread of its own, begun with the first `put_nowait`, sends batches
+that have lingered and takes in answers when nobody else does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from oncemq import errors
+from oncemq.client.batching import Batch, Handle, Headers, Value, as_bytes, headers_as_bytes, make_put
+from oncemq.client.driver import Driver, now_ms
+from oncemq.client.pending import Pending
+from oncemq.client.receipt import Receipt, receipt_of
+from oncemq.engine.replies import PutReply
+
+log = logging.getLogger("oncemq.client")
+
+#: A batch of `put_many`, at the most, unless the client was told to make larger ones.
+_MANY_MESSAGES = 4000
+_MANY_BYTES = 512 * 1024
+#: What the first look at the values of `put_many` takes, to learn how large they are.
+_MANY_FIRST = 16
+
+
+class Producing:
+    """The producer's half of a client."""
+
+    def __init__(
+        self, driver: Driver, *, batch_messages: int, batch_bytes: int, linger_ms: float, buffer_bytes: int
+    ) -> None:
+        self._driver = driver
+        self._lock = driver.lock
+        self._batch_messages = batch_messages
+        self._batch_bytes = batch_bytes
+        self._linger_ms = linger_ms
+        self._buffer_bytes = buffer_bytes
+        #: One open batch per topic, at the most.
+        self._open: dict[str, Batch] = {}
+        #: Those of them that have neither keys nor headers: the short way in `put_nowait`.
+        self._plain: dict[str, Batch] = {}
+        self._unanswered_bytes = 0
+        self._unanswered_batches = 0
+        self._first_error: errors.OnceMQError | None = None
+        self._keeper: threading.Thread | None = None
+        self._bell = threading.Condition(driver.lock)
+        self._keeper_rests = False
+
+    # One message.
+
+    def put(
+        self, topic: str, value: Value, *, key: Value | None = None, headers: Headers | None = None,
+        create: bool = False,
+    ) -> Receipt:
+        """Store one message. When this returns, it is on the broker's disk.
+
+        >>> client.put("orders", "one pizza", key="table-7", create=True).offset
+        0
+        """
+        operation, payload = make_put(
+            topic,
+            create,
+            [as_bytes(value)],
+            None if key is None else [as_bytes(key)],
+            None if headers is None else [headers_as_bytes(headers)],
+        )
+        driver = self._driver
+        with self._lock:
+            driver.check_usable()
+            self._freeze_topic(topic)
+            pending = driver.core.submit(operation, payload)
+            driver.wait_locked(pending)
+        return receipt_of(topic, _put_reply(pending))
+
+    # Many messages.
+
+    def put_many(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        keys: Iterable[Value | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
+        create: bool = False,
+    ) -> Receipt:
+        """Store any number of messages, in order. When this returns, all are on the broker's disk.
+
+        They are sent in batches; each of them is stored whole or not at all. If one is refused, the others may
+        be stored nevertheless; the error's notes say how many were.
+
+        >>> client.put_many("orders", ["one pizza", "two salads"]).count
+        2
+        """
+        pendings: list[Pending] = []
+        for chunk_values, chunk_keys, chunk_headers in self._chunks(values, keys, headers):
+            operation, payload = make_put(topic, create, chunk_values, chunk_keys, chunk_headers)
+            with self._lock:
+                self._driver.check_usable()
+                self._wait_for_room()
+                self._freeze_topic(topic)
+                self._count_in(len(payload))
+                on_done = self._counts_out(len(payload), keep_error=False)
+                pendings.append(self._driver.core.submit(operation, payload, on_done=on_done))
+                self._driver.pump_locked()
+        with self._lock:
+            self._driver.wait_until_locked(lambda: all(pending.done for pending in pendings))
+        return _summary(topic, pendings)
+
+    def _chunks(
+        self, values: Iterable[Value], keys: Iterable[Value | None] | None, headers: Iterable[Headers | None] | None
+    ) -> Iterator[tuple[list[bytes], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None]]:
+        keys_left = None if keys is None else iter(keys)
+        headers_left = None if headers is None else iter(headers)
+        for chunk in self._value_chunks(values):
+            count = len(chunk)
+            chunk_keys = None
+            if keys_left is not None:
+                chunk_keys = [None if key is None else as_bytes(key) for key in islice(keys_left, count)]
+                _check_length(chunk_keys, count, "keys")
+            chunk_headers = None
+            if headers_left is not None:
+                chunk_headers = [headers_as_bytes(entry) if entry else None for entry in islice(headers_left, count)]
+                _check_length(chunk_headers, count, "headers")
+            yield chunk, chunk_keys, chunk_headers  # type: ignore[misc]
+
+    def _value_chunks(self, values: Iterable[Value]) -> Iterator[list[bytes]]:
+        """Chunks of about the right size, learning from each how many messages the next may have."""
+        values_left = iter(values)
+        messages_max = max(_MANY_MESSAGES, self._batch_messages)
+        bytes_max = max(_MANY_BYTES, self._batch_bytes)
+        count = _MANY_FIRST
+        while chunk := [value if type(value) is bytes else as_bytes(value) for value in islice(values_left, count)]:
+            size = sum(map(len, chunk))
+            fitting = max(1, bytes_max * len(chunk) // max(size, 1))
+            count = min(fitting, count * 16, messages_max)
+            yield from [chunk] if size <= 2 * bytes_max else _split(chunk, bytes_max)
+
+    # Without waiting.
+
+    def put_nowait(
+        self, topic: str, value: Value, *, key: Value | None = None, headers: Headers | None = None,
+        create: bool = False,
+    ) -> Handle:
+        """Store one message, together with others, without waiting for the answer.
+
+        Waits only when `buffer_bytes` are unanswered. `flush` waits for everything and raises the first error.
+
+        >>> for line in file:
+        ...     client.put_nowait("lines", line)
+        >>> client.flush()
+        """
+        with self._lock:
+            batch = self._plain.get(topic)
+            if (
+                batch is None
+                or type(value) is not bytes
+                or key is not None
+                or headers is not None
+                or create is not batch.create
+            ):
+                return self._put_slowly(topic, value, key, headers, create)
+            values = batch.values
+            values.append(value)
+            place = len(values)
+            batch.size = size = batch.size + len(value)
+            if size >= self._batch_bytes or place >= self._batch_messages:
+                self._freeze(batch)
+                self._driver.pump_locked()
+            return Handle(batch, place)
+
+    def _put_slowly(
+        self, topic: str, value: Value, key: Value | None, headers: Headers | None, create: bool
+    ) -> Handle:
+        value_bytes = as_bytes(value)
+        key_bytes = None if key is None else as_bytes(key)
+        headers_bytes = None if headers is None else headers_as_bytes(headers)
+        batch = self._open_batch(topic, create)
+        place = batch.add(value_bytes, key_bytes, headers_bytes)
+        if not batch.is_plain:
+            self._plain.pop(topic, None)
+        if batch.size >= self._batch_bytes or place >= self._batch_messages:
+            self._freeze(batch)
+            self._driver.pump_locked()
+        return Handle(batch, place)
+
+    def _open_batch(self, topic: str, create: bool) -> Batch:
+        self._driver.check_usable()
+        batch = self._open.get(topic)
+        if batch is not None and batch.create is not create:
+            self._freeze(batch)
+            batch = None
+        if batch is None:
+            self._wait_for_room()
+            batch = self._open.get(topic)
+        if batch is None or batch.create is not create:
+            self._freeze_topic(topic)
+            batch = Batch(self, topic, create, now_ms())
+            self._open[topic] = self._plain[topic] = batch
+            self._wake_keeper()
+        return batch
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything that was put is answered. Raises the first error since the last flush."""
+        with self._lock:
+            self._driver.check_usable()
+            self._freeze_all()
+            until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+            if not self._driver.wait_until_locked(lambda: self._unanswered_batches == 0, until_ms):
+                raise TimeoutError(f"{self._unanswered_batches} batches are not answered after {timeout_s} s")
+            error, self._first_error = self._first_error, None
+        if error is not None:
+            raise error
+
+    # Batches.
+
+    def _freeze_topic(self, topic: str) -> None:
+        batch = self._open.get(topic)
+        if batch is not None:
+            self._freeze(batch)
+
+    def _freeze_all(self) -> None:
+        for batch in list(self._open.values()):
+            self._freeze(batch)
+
+    def _freeze(self, batch: Batch) -> None:
+        del self._open[batch.topic]
+        self._plain.pop(batch.topic, None)
+        operation, payload = batch.freeze()
+        self._count_in(len(payload))
+        batch.pending = self._driver.core.submit(operation, payload, on_done=self._counts_out(len(payload)))
+
+    def _count_in(self, size: int) -> None:
+        self._unanswered_bytes += size
+        self._unanswered_batches += 1
+
+    def _counts_out(self, size: int, *, keep_error: bool = True) -> _CountOut:
+        return _CountOut(self, size, keep_error)
+
+    def _wait_for_room(self) -> None:
+        if self._unanswered_bytes >= self._buffer_bytes:
+            self._driver.wait_until_locked(lambda: self._unanswered_bytes < self._buffer_bytes)
+
+    def _result_of(self, batch: Batch, place: int, timeout_s: float | None) -> Receipt:
+        if batch.pending is None or not batch.pending.done:
+            with self._lock:
+                self._driver.check_usable()
+                if batch.pending is None:
+                    self._freeze(batch)
+                assert batch.pending is not None
+                until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+                if not self._driver.wait_locked(batch.pending, until_ms):
+                    raise TimeoutError(f"no answer after {timeout_s} s")
+        reply = _put_reply(batch.pending)
+        offset = reply.first_offset + place - 1
+        return Receipt(batch.topic, reply.topic_id, offset, 1, reply.time_ms, reply.subscriptions)
+
+    # The keeper: lingering batches, and answers that nobody waits for.
+
+    def _wake_keeper(self) -> None:
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, name="oncemq-keeper", daemon=True)
+            self._keeper.start()
+        elif self._keeper_rests:
+            self._bell.notify()
+
+    def _keep(self) -> None:
+        with self._lock:
+            while self._driver.stopped is None:
+                self._keeper_rests = not self._open and not self._unanswered_batches
+                self._bell.wait(None if self._keeper_rests else self._linger_ms / 1000)
+                self._keeper_rests = False
+                if self._driver.stopped is None:
+                    self._keep_once()
+
+    def _keep_once(self) -> None:
+        self._freeze_lingering()
+        try:
+            self._driver.pump_locked()
+        except errors.OnceMQError as error:
+            # An embedded broker failed; the next caller meets it too.
+            log.warning("%s", error)
+
+    def _freeze_lingering(self) -> None:
+        due_ms = now_ms() - self._linger_ms
+        for batch in [batch for batch in self._open.values() if batch.opened_ms <= due_ms]:
+            self._freeze(batch)
+
+
+class _CountOut:
+    """Called when a batch is answered."""
+
+    __slots__ = ("keep_error", "producing", "size")
+
+    def __init__(self, producing: Producing, size: int, keep_error: bool) -> None:
+        self.producing = producing
+        self.size = size
+        self.keep_error = keep_error
+
+    def __call__(self, pending: Pending) -> None:
+        producing = self.producing
+        producing._unanswered_bytes -= self.size
+        producing._unanswered_batches -= 1
+        if self.keep_error and pending.error is not None and producing._first_error is None:
+            producing._first_error = pending.error
+
+
+def _put_reply(pending: Pending) -> PutReply:
+    reply = pending.result()
+    if not isinstance(reply, PutReply):
+        raise errors.Malformed(f"a put was answered with {type(reply).__name__}")
+    return reply
+
+
+def _summary(topic: str, pendings: Sequence[Pending]) -> Receipt:
+    stored = [pending.reply for pending in pendings if isinstance(pending.reply, PutReply)]
+    count = sum(reply.count for reply in stored)
+    for pending in pendings:
+        if pending.error is not None:
+            pending.error.add_note(f"{count} messages of this put_many were stored, in {len(stored)} batches.")
+            raise pending.error
+    if not stored:
+        return Receipt(topic, 0, -1, 0, 0, 0, 0)
+    subscriptions = min(reply.subscriptions for reply in stored)
+    first, last = stored[0], stored[-1]
+    return Receipt(topic, first.topic_id, first.first_offset, count, last.time_ms, subscriptions, len(stored))
+
+
+def _check_length(found: Sequence[object], count: int, what: str) -> None:
+    if len(found) != count:
+        raise ValueError(f"put_many got fewer {what} than values")
+
+
+def _split(chunk: list[bytes], bytes_max: int) -> Iterator[list[bytes]]:
+    part: list[bytes] = []
+    size = 0
+    for value in chunk:
+        if part and size + len(value) > bytes_max:
+            yield part
+            part, size = [], 0
+        part.append(value)
+        size += len(value)
+    yield part

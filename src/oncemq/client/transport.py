@@ -1,0 +1,194 @@
+"""How frames leave the process and come in: the seam between the driver and the network.
+
+A transport is used under the driver's lock, except `wait` and `wake`: one thread may wait while another
+sends. So a ZeroMQ socket is never waited on through ZeroMQ, but through its file descriptor, which touches
+nothing of the socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from oncemq import errors
+from oncemq.wire.frames import Frame
+
+DEFAULT_URL = "tcp://127.0.0.1:5555"
+#: From this size on, pyzmq sends without copying.
+_COPY_BYTES_MAX = 1024 * 1024
+_MESSAGES_MAX = 100_000
+#: An embedded broker is run in slices of this length, so that other threads have their turn.
+_SLICE_MS = 5.0
+
+
+class Transport(Protocol):
+    """What a driver needs of a network."""
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        """Never blocks and never raises for a broker that is away: the core sends again."""
+
+    def receive(self) -> Sequence[Frame] | None:
+        """What has arrived, without waiting."""
+
+    def wait(self, timeout_ms: float) -> None:
+        """Until something may have arrived, or `wake` is called. By one thread at a time, without the lock."""
+
+    def wake(self) -> None:
+        """End a wait, from any thread."""
+
+    def reconnect(self) -> None:
+        """A new connection, to the next address. What was queued on the old one is dropped."""
+
+    def close(self) -> None: ...
+
+
+def split_urls(url: str | Sequence[str] | None) -> list[str]:
+    """Addresses out of what a user gave, or ONCEMQ_URL, or the default."""
+    if url is None:
+        url = os.environ.get("ONCEMQ_URL") or DEFAULT_URL
+    if isinstance(url, str):
+        url = url.split(",")
+    urls = [part.strip() for part in url if part.strip()]
+    if not urls:
+        raise errors.SettingInvalid("the broker's address is empty; it looks like tcp://127.0.0.1:5555")
+    return urls
+
+
+def open_transport(urls: Sequence[str]) -> Transport:
+    """The transport for these addresses."""
+    if urls[0].startswith(("file:", "memory:")):
+        if len(urls) > 1:
+            raise errors.SettingInvalid("an embedded broker (file:, memory:) has one address")
+        return EmbeddedTransport(urls[0])
+    for url in urls:
+        if not url.startswith(("tcp://", "ipc://", "inproc://")):
+            raise errors.SettingInvalid(
+                f"{url!r} is not an address; use tcp://HOST:PORT, ipc://PATH, file:FOLDER or memory:"
+            )
+    return ZmqTransport(urls)
+
+
+class ZmqTransport:
+    """A DEALER socket to one of several addresses."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        import zmq
+
+        self._zmq = zmq
+        self._urls = list(urls)
+        self._next_url = 0
+        self._context: Any = zmq.Context.instance()
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._socket: Any = None
+        self._descriptor = -1
+        self._connect()
+
+    def _connect(self) -> None:
+        zmq = self._zmq
+        url = self._urls[self._next_url % len(self._urls)]
+        self._next_url += 1
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, _MESSAGES_MAX)
+        self._socket.setsockopt(zmq.RCVHWM, _MESSAGES_MAX)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise errors.SettingInvalid(f"can't connect to {url!r}: {error}") from None
+        self._descriptor = self._socket.getsockopt(zmq.FD)
+        self._receive = self._socket.recv_multipart
+        self._send = self._socket.send_multipart
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        large = len(frames) > 1 and max(map(len, frames)) >= _COPY_BYTES_MAX
+        # A full queue drops the request: its time-out brings it back.
+        with contextlib.suppress(self._zmq.Again):
+            self._send(frames, self._zmq.NOBLOCK, copy=not large)
+
+    def receive(self) -> Sequence[Frame] | None:
+        # The descriptor tells only of changes, so events have to be asked for until there are none.
+        if not self._socket.getsockopt(self._zmq.EVENTS) & self._zmq.POLLIN:
+            return None
+        frames: Sequence[Frame] = self._receive(self._zmq.NOBLOCK)
+        return frames
+
+    def wait(self, timeout_ms: float) -> None:
+        _wait_readable(self._descriptor, self._woken.fileno(), timeout_ms)
+        self._forget_wake()
+
+    def _forget_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._woken.recv(4096)
+
+    def wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._waker.send(b"\0")
+
+    def reconnect(self) -> None:
+        self._socket.close(0)
+        self._connect()
+        self.wake()
+
+    def close(self) -> None:
+        self._socket.close(0)
+        self._waker.close()
+        self._woken.close()
+
+
+def _wait_readable(descriptor: int, wake_descriptor: int, timeout_ms: float) -> None:
+    if wake_descriptor < 0:
+        return
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.register(wake_descriptor, select.POLLIN)
+        poll.poll(timeout_ms)
+    else:
+        with contextlib.suppress(OSError):
+            select.select([descriptor, wake_descriptor], [], [], timeout_ms / 1000)
+
+
+class EmbeddedTransport:
+    """A broker inside this process, run by the thread that waits for it."""
+
+    def __init__(self, url: str) -> None:
+        from oncemq.broker.embedded import attach
+
+        self._attach = attach
+        self._url = url
+        self._link: Any = attach(url)
+        self._arrived: list[Sequence[Frame]] = []
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        self._link.send(frames)
+
+    def receive(self) -> Sequence[Frame] | None:
+        if self._arrived:
+            return self._arrived.pop(0)
+        frames: Sequence[Frame] | None = self._link.receive(0)
+        return frames
+
+    def wait(self, timeout_ms: float) -> None:
+        frames = self._link.receive(min(timeout_ms, _SLICE_MS))
+        if frames is not None:
+            self._arrived.append(frames)
+
+    def wake(self) -> None:
+        """Slices are short: nothing to do."""
+
+    def reconnect(self) -> None:
+        # In this order: the last link to go stops the broker.
+        former, self._link = self._link, self._attach(self._url)
+        former.close()
+
+    def close(self) -> None:
+        self._link.close()

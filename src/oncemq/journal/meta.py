@@ -1,0 +1,86 @@
+"""Making a journal's folder, and finding out what an existing one is.
+
+`journal.meta` is written last: as long as it is not there, nothing was acknowledged, and what an earlier attempt
+left behind is removed.
+"""
+
+from __future__ import annotations
+
+from oncemq import errors
+from oncemq.journal.allocation import is_full
+from oncemq.journal.disk import Disk
+from oncemq.journal.group import boundaries
+from oncemq.journal.layout import (
+    CUT,
+    HEAD_BYTES,
+    META,
+    META_MAGIC,
+    SEGMENTS,
+    SNAPSHOTS,
+    Layout,
+    decode_head,
+    encode_meta,
+    make_layout,
+)
+from oncemq.journal.segments import SPARES_WANTED, Segments
+from oncemq.journal.snapshots import Snapshots
+from oncemq.journal.worker import InlineWorker
+
+
+def read_layout(disk: Disk) -> Layout:
+    """Raises JournalCorrupt, JournalVersion."""
+    file = disk.open(META)
+    raw = file.read(0, HEAD_BYTES)
+    file.close()
+    head = decode_head(raw, META_MAGIC, META)
+    if head is None:
+        raise errors.JournalCorrupt(f"{disk.describe()}: {META} is damaged. Restore it from a copy of the folder.")
+    return make_layout(head.journal_id, head.segment_bytes, head.block_bytes)
+
+
+def create(disk: Disk, layout: Layout) -> None:
+    """A new journal, durable when this returns. Raises JournalError when the disk is full."""
+    for folder in (SEGMENTS, SNAPSHOTS, CUT):
+        disk.make_folder(folder)
+    _remove_leftovers(disk)
+    try:
+        _create(disk, layout)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise errors.JournalError(
+            f"{disk.describe()}: the disk has no room for a new journal, which begins with "
+            f"{SPARES_WANTED + 1} segments of {layout.segment_bytes} bytes. "
+            "Free some space, or make it with smaller segments."
+        ) from None
+
+
+def _create(disk: Disk, layout: Layout) -> None:
+    segments = Segments(disk, InlineWorker(), layout)
+    segments.create()
+    segments.close()
+    Snapshots(disk, InlineWorker(), layout, []).create()
+    file = disk.open(META + ".making", create=True)
+    file.write(0, [encode_meta(layout)])
+    file.sync("meta")
+    file.close()
+    disk.rename(META + ".making", META)
+    disk.sync_folder("", "meta name")
+
+
+def _remove_leftovers(disk: Disk) -> None:
+    for name in disk.list(SEGMENTS):
+        path = f"{SEGMENTS}/{name}"
+        file = disk.open(path)
+        data = file.read(0, file.size())
+        file.close()
+        # A segment of an unfinished attempt was zero-filled and got a head, and nothing else.
+        if next(boundaries(data, 0, 512), None) is not None:
+            raise errors.JournalCorrupt(
+                f"{disk.describe()}: {path} holds groups, and {META} is missing. Restore it from a copy of the folder."
+            )
+        disk.remove(path)
+    for name in disk.list(SNAPSHOTS):
+        disk.remove(f"{SNAPSHOTS}/{name}")
+    if disk.exists(META + ".making"):
+        disk.remove(META + ".making")

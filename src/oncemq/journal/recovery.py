@@ -1,0 +1,250 @@
+"""Recovery: from files to groups, and from there to the one place where writing goes on.
+
+At each group's place there are four possibilities:
+
+- the group that is expected, whole: it is replayed;
+- nothing, and the next segment's head says that it goes on there;
+- nothing good, and a good group anywhere behind it: an acknowledged group is damaged. Refuse.
+- nothing good, and nothing good behind it: the end. A group that was begun here was never acknowledged, since
+  the next is not written before the last is synced; its bytes are kept in `cut/`.
+
+Then the last group is written again and synced, before anything in it is served: after a process was killed,
+and above all after a sync that failed, the page cache may hold what the disk does not. Losing power during
+that may damage a group that was acknowledged long ago: so a copy is made durable first (`journal.last`).
+
+An error while reading is never taken for the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import xxhash
+
+from oncemq import errors
+from oncemq.journal.allocation import is_full
+from oncemq.journal.contract import Replayed
+from oncemq.journal.disk import Disk
+from oncemq.journal.group import BadGroup, Decoded, decode, find_good, torn_bytes
+from oncemq.journal.layout import CUT, LAST, Head, Layout, decode_segment_head, segment_path
+from oncemq.journal.segments import Segments
+
+
+class LastGroup(msgspec.Struct, frozen=True):
+    number: int
+    position: int
+    image: bytes
+    is_empty: bool
+
+
+class Recovery:
+    """One pass over the groups from a position on; afterwards its fields say where writing goes on."""
+
+    def __init__(self, disk: Disk, layout: Layout, segments: Segments, warnings: list[str]) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._segments = segments
+        self._warnings = warnings
+        self._copy = b""
+        #: The next group's.
+        self.sequence = 1
+        self.number = 0
+        self.at = 0
+        self.time_ms = 0
+        self.replayed_bytes = 0
+        self.last: LastGroup | None = None
+
+    @property
+    def position(self) -> int:
+        return self.number * self._layout.segment_bytes + self.at
+
+    def start(self, sequence: int, position: int) -> None:
+        """The first group expected; position 0 is the journal's beginning."""
+        self.sequence = sequence
+        if position == 0:
+            position = self._layout.segment_bytes
+        self.number, self.at = divmod(position, self._layout.segment_bytes)
+        held = self._segments.numbers
+        if self.at == 0 and self.number - 1 in held:
+            # The snapshot was taken when its segment was full to the last byte.
+            self.number, self.at = self.number - 1, self._layout.segment_bytes
+        elif self.at == 0:
+            self.at = self._layout.block_bytes
+        if self.number not in held:
+            raise self._corrupt(self.number, 0, "the segment is missing")
+
+    def groups(self) -> Iterator[Replayed]:
+        self._copy = self._read_copy()
+        data = self._enter(self.number)
+        while True:
+            for group in self._good_groups(data):
+                yield Replayed(group.sequence, group.time_ms, group.events)
+            if not self._next_segment_follows():
+                break
+            self.number, self.at = self.number + 1, self._layout.block_bytes
+            data = self._enter(self.number)
+        self._check_end(data)
+        self._cut_torn(data)
+        self._secure()
+
+    def _enter(self, number: int) -> bytes:
+        """All of a segment, whose head must be right."""
+        data = self._segments.file(number).read(0, self._layout.segment_bytes)
+        if decode_segment_head(data, self._layout, number) is None:
+            raise self._corrupt(number, 0, "the segment's head is damaged")
+        if len(data) != self._layout.segment_bytes:
+            raise self._corrupt(number, len(data), "the segment is shorter than it was made")
+        return data
+
+    def _good_groups(self, data: bytes) -> Iterator[Decoded]:
+        while True:
+            try:
+                group = decode(data, self.at, self.position, self._layout)
+                image = data[self.at : self.at + group.size]
+            except BadGroup:
+                restored = self._restored()
+                if restored is None:
+                    return
+                group, image = restored, self._copy
+                self._segments.file(self.number).write(self.at, [image])
+            if group.sequence != self.sequence:
+                return
+            self._advance(group, image)
+            yield group
+
+    def _advance(self, group: Decoded, image: bytes) -> None:
+        self.last = LastGroup(self.number, group.position, image, group.is_empty)
+        self.sequence += 1
+        self.at += group.size
+        self.time_ms = group.time_ms
+        self.replayed_bytes += group.size
+
+    def _head_of(self, number: int) -> Head | None:
+        raw = self._segments.file(number).read(0, self._layout.block_bytes)
+        return decode_segment_head(raw, self._layout, number)
+
+    def _next_segment_follows(self) -> bool:
+        if self.number + 1 not in self._segments.numbers:
+            return False
+        head = self._head_of(self.number + 1)
+        return head is not None and head.first_sequence == self.sequence
+
+    # The end.
+
+    def _check_end(self, data: bytes) -> None:
+        """Refuse unless nothing good lies behind; segments that were never begun become spares again."""
+        base = self.number * self._layout.segment_bytes
+        self._refuse_later(find_good(data, self.at, base, self.sequence, self._layout))
+        unused = []
+        for number in self._segments.numbers:
+            if number <= self.number:
+                continue
+            if self._head_of(number) is not None:
+                raise self._corrupt(
+                    self.number, self.at, f"group {self.sequence} is damaged or missing, and segment {number} follows"
+                )
+            data = self._segments.file(number).read(0, self._layout.segment_bytes)
+            base = number * self._layout.segment_bytes
+            self._refuse_later(find_good(data, 0, base, self.sequence, self._layout))
+            unused.append(number)
+        self._segments.unbegin(unused)
+
+    def _refuse_later(self, later: Decoded | None) -> None:
+        if later is not None:
+            number, at = divmod(later.position, self._layout.segment_bytes)
+            raise self._corrupt(
+                self.number,
+                self.at,
+                f"group {self.sequence} is damaged, and a good one (group {later.sequence}) "
+                f"lies behind it in {segment_path(number)} at byte {at}",
+            )
+
+    def _corrupt(self, number: int, at: int, what: str) -> errors.JournalCorrupt:
+        return errors.JournalCorrupt(
+            f"{self._disk.describe()}: {segment_path(number)} at byte {at} "
+            f"(position {number * self._layout.segment_bytes + at}): {what}. {errors.JournalCorrupt.advice}"
+        )
+
+    def _cut_torn(self, data: bytes) -> None:
+        size = torn_bytes(data, self.at, self.position, self.sequence, self._layout)
+        if not size:
+            return
+        torn = data[self.at : self.at + size]
+        path = f"{CUT}/{self.position:020d}-{xxhash.xxh3_64_hexdigest(torn)}"
+        where = f"{segment_path(self.number)} at byte {self.at}: group {self.sequence} was not finished"
+        try:
+            save_cut(self._disk, path, torn)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._warnings.append(f"{where}; it is left out, and the disk is too full to keep its bytes")
+        else:
+            self._warnings.append(f"{where}; it is left out, and its bytes are kept in {path}")
+
+    # The last group, once more.
+
+    def _secure(self) -> None:
+        last = self.last
+        if last is not None:
+            if not last.is_empty:
+                self._save_copy(last.image)
+            file = self._segments.file(last.number)
+            file.write(last.position % self._layout.segment_bytes, [last.image])
+            file.sync("last group again")
+        if self.at == self._layout.block_bytes:
+            # A head without groups: it too may be in the page cache only.
+            self._segments.write_head(self.number, self.sequence, "segment head again")
+        self._segments.active = self.number
+        if self._disk.exists(LAST):
+            self._disk.remove(LAST)
+
+    def _save_copy(self, image: bytes) -> None:
+        try:
+            write_file(self._disk, LAST + ".making", image, "copy of the last group")
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._warnings.append("the disk is too full for a copy of the last group while it is written again")
+            return
+        self._disk.rename(LAST + ".making", LAST)
+        self._disk.sync_folder("", "name of the last group's copy")
+
+    def _read_copy(self) -> bytes:
+        if not self._disk.exists(LAST):
+            return b""
+        file = self._disk.open(LAST)
+        image = file.read(0, file.size())
+        file.close()
+        return image
+
+    def _restored(self) -> Decoded | None:
+        """The copy, if it is of the very group that is expected here and damaged."""
+        if not self._copy:
+            return None
+        try:
+            group = decode(self._copy, 0, self.position, self._layout)
+        except BadGroup:
+            return None
+        return group if group.sequence == self.sequence and group.size == len(self._copy) else None
+
+
+def write_file(disk: Disk, path: str, content: bytes, label: str) -> None:
+    """A whole file, synced; its name is not."""
+    if disk.exists(path):
+        disk.remove(path)
+    file = disk.open(path, create=True)
+    try:
+        file.write(0, [content])
+        file.sync(label)
+    except OSError:
+        file.close()
+        disk.remove(path)
+        raise
+    file.close()
+
+
+def save_cut(disk: Disk, path: str, content: bytes) -> None:
+    """Durable before the place that it comes from is written again."""
+    write_file(disk, path, content, "cut bytes")
+    disk.sync_folder(CUT, "cut name")

@@ -1,0 +1,77 @@
+"""How messages look when they are printed."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+
+from oncemq.cli import output
+from oncemq.cli.formats import compile_template, json_bytes, renderer
+from oncemq.message import Message
+
+HELLO = Message(
+    topic="orders", offset=12, value=b"hello", key=b"k", headers={"a": b"1"}, timestamp_ms=1_700_000_000_123, topic_id=31
+)
+BINARY = Message(
+    topic="orders", offset=0, value=b"\xff\0", key=None, headers={"h": b"\xfe"}, timestamp_ms=0, topic_id=1
+)
+
+
+def test_a_message_is_printed_as_its_bytes_and_a_lines_end() -> None:
+    assert renderer(as_json=False, template=None, null=False)(BINARY) == b"\xff\0\n"
+    assert renderer(as_json=False, template=None, null=True)(HELLO) == b"hello\0"
+
+
+def test_json_has_text_where_it_is_text() -> None:
+    assert json.loads(json_bytes(HELLO)) == {
+        "topic": "orders",
+        "offset": 12,
+        "timestamp_ms": 1_700_000_000_123,
+        "idempotency_key": "1f-12",
+        "key": "k",
+        "headers": {"a": "1"},
+        "value": "hello",
+    }
+
+
+def test_json_has_base64_where_it_is_not() -> None:
+    entry = json.loads(json_bytes(BINARY))
+    assert entry["value_base64"] == "/wA="
+    assert entry["headers"] == {"h_base64": "/g=="}
+    assert "value" not in entry
+    assert "key" not in entry
+
+
+def test_a_template_names_parts_of_the_message() -> None:
+    render = compile_template(r"{offset}\t{key}\t{value} {header:a}{header:none} {{x}} {time} {topic} {idempotency_key}")
+    assert render(HELLO) == b"12\tk\thello 1 {x} 2023-11-14T22:13:20.123Z orders 1f-12"
+
+
+def test_bytes_pass_a_template_unchanged() -> None:
+    assert compile_template("<{value}>")(BINARY) == b"<\xff\0>"
+
+
+@pytest.mark.parametrize("template", ["{colour}", "{", "{header}", "{0}"])
+def test_a_template_that_means_nothing_is_refused(template: str) -> None:
+    with pytest.raises(click.BadParameter):
+        compile_template(template)
+
+
+def test_a_table_has_numbers_to_the_right() -> None:
+    assert output.table(["TOPIC", "END"], [("a", 12_345), ("long name", 7)]) == [
+        "TOPIC         END",
+        "a          12,345",
+        "long name       7",
+    ]
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**41, "2.0 TiB")])
+def test_sizes_for_people(size: int, text: str) -> None:
+    assert output.bytes_text(size) == text
+
+
+@pytest.mark.parametrize(("span_ms", "text"), [(5, "5 ms"), (90_000, "1.5 min"), (86_400_000, "1 d")])
+def test_times_for_people(span_ms: int, text: str) -> None:
+    assert output.duration_text(span_ms) == text

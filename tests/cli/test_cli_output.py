@@ -1,0 +1,82 @@
+"""What has left through a pipe, and what has not."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+
+import pytest
+
+from oncemq.cli.output import Output
+
+
+class Pipe:
+    """A pipe in place of standard output."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reader, writer = os.pipe()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(os.fdopen(writer, "wb")))
+        self.output = Output()
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Pipe:
+    return Pipe(monkeypatch)
+
+
+def test_what_the_reader_has_read_has_left(pipe: Pipe) -> None:
+    got: list[bytes] = []
+
+    def read_all() -> None:
+        while len(b"".join(got)) < 300_000:
+            got.append(os.read(pipe.reader, 4096))
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    assert pipe.output.deliver([b"x" * 100_000] * 3) == 3
+    reader.join()
+    os.close(pipe.reader)
+
+
+def test_what_a_reader_left_in_the_pipe_has_not_left(pipe: Pipe) -> None:
+    def read_one() -> None:
+        os.read(pipe.reader, 10)
+        os.close(pipe.reader)
+
+    reader = threading.Thread(target=read_one)
+    reader.start()
+    assert pipe.output.deliver([b"123456789\n"] * 5) == 1
+    reader.join()
+
+
+def test_a_record_that_was_read_in_part_has_not_left(pipe: Pipe) -> None:
+    def read_half() -> None:
+        os.read(pipe.reader, 15)
+        os.close(pipe.reader)
+
+    reader = threading.Thread(target=read_half)
+    reader.start()
+    assert pipe.output.deliver([b"123456789\n"] * 20_000) == 1
+    reader.join()
+
+
+def test_without_a_reader_nothing_leaves(pipe: Pipe) -> None:
+    os.close(pipe.reader)
+    assert pipe.output.deliver([b"lost"]) == 0
+
+
+def test_counts_go_on_from_one_delivery_to_the_next(pipe: Pipe) -> None:
+    reader = threading.Thread(target=lambda: [os.read(pipe.reader, 4), os.read(pipe.reader, 4), os.close(pipe.reader)])
+    reader.start()
+    assert pipe.output.deliver([b"ab", b"cd"]) == 2
+    assert pipe.output.deliver([b"ef", b"gh", b"ij"]) == 2
+    reader.join()
+
+
+def test_what_is_no_pipe_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(taken))
+    assert Output().deliver([b"a", b"b"]) == 2
+    assert taken.getvalue() == b"ab"

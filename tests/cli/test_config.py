@@ -1,0 +1,172 @@
+"""Settings: which source wins, what is refused and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncemq import config
+from oncemq.errors import SettingInvalid
+from oncemq.limits import Limits
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write_file(text: str, name: str = "oncemq.toml") -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    assert config.load_serve({}, {}) == config.ServeSettings()
+    assert config.load_client({}, {}) == config.ClientSettings()
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file() -> None:
+    write_file('[serve]\ndata = "of-file"\n')
+    environment = {"ONCEMQ_DATA": "of-environment"}
+    assert config.load_serve({}, {}).data == "of-file"
+    assert config.load_serve({}, environment).data == "of-environment"
+    assert config.load_serve({"data": "of-flag"}, environment).data == "of-flag"
+    assert config.load_serve({"data": None}, environment).data == "of-environment"
+
+
+def test_the_file_can_be_named_by_flag_or_environment() -> None:
+    write_file("[client]\ntries = 1\n")
+    write_file("[client]\ntries = 2\n", "two.toml")
+    write_file("[client]\ntries = 3\n", "three.toml")
+    assert config.load_client({}, {}).tries == 1
+    assert config.load_client({}, {"ONCEMQ_CONFIG": "two.toml"}).tries == 2
+    assert config.load_client({"config": "three.toml"}, {"ONCEMQ_CONFIG": "two.toml"}).tries == 3
+
+
+def test_all_sections_of_the_file_reach_the_broker() -> None:
+    write_file(
+        '[serve]\nlisten = ["tcp://127.0.0.1:1", "ipc:///tmp/x"]\nsegment_bytes = "128MiB"\n'
+        "[limits]\ntopics_max = 7\n"
+        '[log]\nlevel = "debug"\nformat = "json"\n'
+    )
+    settings = config.load_serve({}, {})
+    assert settings.listen == ("tcp://127.0.0.1:1", "ipc:///tmp/x")
+    assert settings.segment_bytes == 128 * 2**20
+    assert settings.limits == Limits(topics_max=7)
+    assert (settings.log_level, settings.log_format) == ("debug", "json")
+
+
+def test_text_of_the_environment_becomes_the_settings_type() -> None:
+    environment = {
+        "ONCEMQ_LISTEN": "tcp://127.0.0.1:1, tcp://localhost:2",
+        "ONCEMQ_INSECURE": "true",
+        "ONCEMQ_KEY_MS": "1.5h",
+        "ONCEMQ_SNAPSHOT_EVENTS": "1_000",
+    }
+    settings = config.load_serve({}, environment)
+    assert settings.listen == ("tcp://127.0.0.1:1", "tcp://localhost:2")
+    assert settings.insecure is True
+    assert settings.key_ms == 5_400_000
+    assert settings.snapshot_events == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[serve]\ndaat = 'x'\n", ["oncemq.toml", "serve.daat", "data"]),
+        ("[serve]\nqqq = 1\n", ["serve.qqq", "listen"]),
+        ("[server]\ndata = 'x'\n", ["[server]", "client, limits, log, serve"]),
+        ("data = 'x'\n", ["[data]", "serve"]),
+        ("[serve]\ndata = 5\n", ["serve.data = 5", "text"]),
+        ("[serve]\nlisten = [1]\n", ["serve.listen", "a list of texts"]),
+        ("[limits]\ntopics_max = 0\n", ["limits.topics_max = 0", "at least 1"]),
+        ("[limits]\ntopics_max = true\n", ["limits.topics_max", "a whole number"]),
+        ("[log]\nlevel = 'loud'\n", ["log.level = 'loud'", "debug or info or warning or error"]),
+        ("[serve]\ninsecure = 'maybe'\n", ["serve.insecure", "true or false"]),
+        ("[serve]\nsegment_bytes = '64 pounds'\n", ["serve.segment_bytes", "64MiB"]),
+        ("[serve\n", ["oncemq.toml is not TOML"]),
+        ("[client]\ntries = 0\n", ["client.tries = 0", "at least 1"]),
+    ],
+)
+def test_what_the_file_may_not_hold_is_named_with_file_key_and_what_is_allowed(text: str, expected: list[str]) -> None:
+    write_file(text)
+    with pytest.raises(SettingInvalid) as caught:
+        config.load_serve({}, {})
+    for part in expected:
+        assert part in caught.value.text
+    assert caught.value.exit_code == 2
+
+
+def test_a_named_file_must_exist() -> None:
+    with pytest.raises(SettingInvalid, match=r"none\.toml can't be read"):
+        config.load_serve({"config": "none.toml"}, {})
+
+
+def test_a_wrong_variable_is_named() -> None:
+    with pytest.raises(SettingInvalid, match="ONCEMQ_TRIES = 'many'"):
+        config.load_client({}, {"ONCEMQ_TRIES": "many"})
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://127.0.0.1:5555", "tcp://127.8.9.1:1", "tcp://localhost:0", "tcp://[::1]:5555", "ipc:///tmp/x", "tcp://127.0.0.1:*"],
+)
+def test_loopback_addresses_are_fine(address: str) -> None:
+    config.check_address(address, insecure=False)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.168.0.7:5555", "tcp://[::]:5555", "tcp://localhost.evil.org:1", "tcp://127.0.0.1.evil.org:1"],
+)
+def test_other_addresses_need_insecure(address: str) -> None:
+    with pytest.raises(SettingInvalid, match="insecure"):
+        config.check_address(address, insecure=False)
+    config.check_address(address, insecure=True)
+    assert config.open_addresses(config.ServeSettings(listen=("ipc://x", address))) == [address]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:5555", "tcp://127.0.0.1", "tcp://127.0.0.1:70000", "http://x:1", "ipc://", "tcp://:1"])
+def test_what_is_not_an_address_is_refused_even_if_insecure(address: str) -> None:
+    with pytest.raises(SettingInvalid, match="is not an address"):
+        config.check_address(address, insecure=True)
+
+
+@pytest.mark.parametrize(("flags", "folder"), [({}, "./oncemq-data"), ({"data": "d"}, "d"), ({"data": "d", "journal": "file:j"}, "j")])
+def test_the_journal_lies_in_the_data_folder_unless_its_url_says_otherwise(flags: dict[str, Any], folder: str) -> None:
+    assert config.load_serve(flags, {}).folder == folder
+
+
+@pytest.mark.parametrize("url", ["postgresql://localhost/x", "file:", "elsewhere"])
+def test_other_journals_are_refused(url: str) -> None:
+    with pytest.raises(SettingInvalid, match="journal: "):
+        config.load_serve({"journal": url}, {})
+
+
+def test_a_batch_must_fit_into_a_segment() -> None:
+    with pytest.raises(SettingInvalid, match=r"limits\.batch_bytes_max.*serve\.segment_bytes"):
+        config.load_serve({"segment_bytes": "4MiB"}, {})
+    config.load_serve({"segment_bytes": "4MiB", "batch_bytes_max": "1MiB"}, {})
+
+
+def test_every_setting_is_described_and_has_names_of_its_own() -> None:
+    assert all(setting.description for setting in config.SETTINGS)
+    assert len({setting.variable for setting in config.SETTINGS}) == len(config.SETTINGS)
+    assert len({(setting.section, setting.key) for setting in config.SETTINGS}) == len(config.SETTINGS)
+    assert {setting.field for setting in config.SETTINGS if setting.section == "limits"} == {*Limits.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "number"),
+    [("64MiB", "bytes", 2**26), ("10 kb", "bytes", 10_000), ("7d", "milliseconds", 604_800_000), ("12", "", 12), ("2d", "bytes", "2d"), ("-1", "", "-1")],
+)
+def test_quantities_have_units(text: str, unit: str, number: int | str) -> None:
+    assert config.quantity(text, unit) == number
+
+
+def test_a_quantity_written_out_reads_back() -> None:
+    for setting in config.SERVE_SETTINGS:
+        if type(setting.default) is int:
+            assert config.quantity(config.quantity_text(setting.default, setting.unit), setting.unit) == setting.default

@@ -1,0 +1,73 @@
+"""A core with the network in the test's hands: what it sends is looked at, what it gets is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncemq.client.core import Core
+from oncemq.client.options import Options
+from oncemq.client.pending import Pending
+from oncemq.engine.commands import Command, Envelope, Hello, Numbered, Put
+from oncemq.engine.replies import HelloReply, PutReply, Reply, Verdict
+from oncemq.message import checksum, encode_batch
+from oncemq.wire.frames import Frame, Request, decode_request, encode_response
+
+
+class Desk:
+    """The broker's end of the wire, by hand."""
+
+    def __init__(self, *, name: str = "billing", anonymous: bool = False, **options: object) -> None:
+        self.core = Core(name, anonymous, nonce=7, options=Options(**options))  # type: ignore[arg-type]
+        self.now_ms = 1000.0
+        self.requests: list[Request] = []
+        self.payloads: list[list[Frame | None]] = []
+
+    def sent(self) -> list[Request]:
+        """Requests that the core sends now."""
+        new = []
+        for frames in self.core.outgoing(self.now_ms):
+            request, payloads = decode_request(frames)
+            new.append(request)
+            self.payloads.append(payloads)
+        self.requests += new
+        return new
+
+    def commands(self) -> list[Command]:
+        return [command for request in self.sent() for command in request.commands]
+
+    def numbered(self) -> list[Numbered]:
+        return [command for command in self.commands() if isinstance(command, Numbered)]
+
+    def numbers(self) -> list[int]:
+        return [command.number for command in self.numbered()]
+
+    def answer(self, request: Request, *replies: Reply, payloads: Sequence[Frame] = ()) -> None:
+        self.core.receive(self.now_ms, encode_response(request.request_id, replies, payloads))
+
+    def answer_last(self, *replies: Reply) -> None:
+        self.answer(self.requests[-1], *replies)
+
+    def greet(self, *, epoch: int = 1, last_number: int = 0, window: int = 64) -> Hello:
+        """Let the core say hello, and answer it."""
+        self.core.greet()
+        [request] = self.sent()
+        [hello] = request.commands
+        assert isinstance(hello, Hello)
+        self.answer(request, HelloReply(epoch, last_number, window, (), "broker"))
+        return hello
+
+    def resume(self, *, last_number: int, verdicts: tuple[tuple[int, Verdict], ...] = (), epoch: int = 1) -> None:
+        [request] = [request for request in self.sent() if isinstance(request.commands[0], Hello)]
+        self.answer(request, HelloReply(epoch, last_number, 64, verdicts, "broker"))
+
+    def put(self, value: bytes = b"x") -> Pending:
+        payload = encode_batch([value])
+        return self.core.submit(Put("orders", Envelope(1, len(payload), checksum(payload))), payload)
+
+    def pass_ms(self, time_ms: float) -> bool:
+        self.now_ms += time_ms
+        return self.core.check(self.now_ms)
+
+
+def stored(offset: int) -> PutReply:
+    return PutReply(5, offset, 1, 1_000, 1)

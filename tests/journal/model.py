@@ -1,0 +1,162 @@
+"""A random life of a journal, with crashes anywhere, against a model that knows what was promised.
+
+Promised: everything synced is there after any crash; nothing else is, but for the one group whose sync had not
+returned; what recovery has handed out stays; cut bytes stay; live records can be read.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
+from tests.simulation.disk import SimCrash, SimDisk
+
+from oncemq import errors
+from oncemq.journal.contract import Wanted
+from oncemq.journal.files import FileJournal
+from oncemq.journal.worker import StepWorker
+
+_encode = msgspec.msgpack.encode
+
+
+class Damage(Exception):
+    """The journal broke a promise."""
+
+
+class Life:
+    def __init__(self, seed: int, skip_labels: frozenset[str] = frozenset()) -> None:
+        self.random = Random(seed)
+        self.disk = SimDisk(Random(seed + 1))
+        self.disk.skip_labels |= skip_labels
+        #: Events that were synced, or handed out by recovery.
+        self.promised: list[bytes] = []
+        self.doubtful: list[bytes] = []
+        self.live: dict[int, tuple[Wanted, bytes]] = {}
+        self.doubtful_live: list[tuple[Wanted, bytes]] = []
+        self.cut: dict[str, bytes] = {}
+        self.number = 0
+        self.restart()
+
+    # Crash and recovery.
+
+    def crash(self) -> None:
+        if self.random.random() < 0.4:
+            self.disk.kill()
+        else:
+            self.disk.power_loss()
+        if self.random.random() < 0.3:
+            # Once more, in the middle of recovery.
+            self.disk.crash_after(self.random.randrange(12))
+            try:
+                self.restart()
+            except SimCrash:
+                self.disk.power_loss()
+            else:
+                return
+        self.restart()
+
+    def restart(self) -> None:
+        self.worker = StepWorker()
+        try:
+            self.journal: FileJournal = open_sim(self.disk, self.worker)
+            loaded = self.journal.load()
+            state = msgspec.msgpack.decode(b"".join(loaded.snapshot or [_encode([])]), type=list[bytes])
+            state += [group.events for group in loaded.groups if group.events]
+        except errors.JournalError as error:
+            raise Damage(str(error)) from error
+        self._check(state)
+
+    def _check(self, state: list[bytes]) -> None:
+        with_doubtful = [*self.promised, *self.doubtful]
+        if state not in (self.promised, with_doubtful):
+            raise Damage(f"{len(self.promised)} events promised, {len(self.doubtful)} in doubt, {len(state)} found")
+        if state == with_doubtful:
+            self.promised = with_doubtful
+            self.live.update((wanted.position, (wanted, payload)) for wanted, payload in self.doubtful_live)
+        self.doubtful, self.doubtful_live = [], []
+        self._check_live()
+        self._check_cut()
+
+    def _check_live(self) -> None:
+        entries = list(self.live.values())
+        try:
+            found = self.journal.read([wanted for wanted, _ in entries])
+        except errors.RecordCorrupt as error:
+            raise Damage(str(error)) from error
+        if [payload for payload, _ in found] != [payload for _, payload in entries]:
+            raise Damage("a record has another payload")
+
+    def _check_cut(self) -> None:
+        for path, content in self.cut.items():
+            if not self.disk.exists(path) or self.disk.open(path).read(0, len(content)) != content:
+                raise Damage(f"{path} was lost")
+        for warning in self.journal.warnings:
+            path = warning.rpartition(" ")[2]
+            if path.startswith("cut/"):
+                file = self.disk.open(path)
+                self.cut[path] = file.read(0, file.size())
+
+    # Living.
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.random.random() < 0.06:
+                self.disk.crash_after(self.random.randrange(6))
+            try:
+                self.step()
+            except SimCrash:
+                self.crash()
+        self.crash()
+
+    def step(self) -> None:
+        choice = self.random.random()
+        if choice < 0.55:
+            self.put()
+        elif choice < 0.65:
+            self.snapshot()
+        elif choice < 0.72:
+            self.journal.release(self.live_extents())
+        elif choice < 0.85:
+            self.journal.maintain()
+            self.worker.advance()
+        elif choice < 0.9:
+            self.journal.confirm()
+        elif choice < 0.95:
+            self.forget()
+        else:
+            self.crash()
+
+    def put(self) -> None:
+        self.number += 1
+        event = b"event %d" % self.number
+        payloads = [self.random.randbytes(self.random.choice((10, 300, 3000, 9000))) for _ in range(self.count())]
+        self.doubtful = [event]
+        wanted = begin(self.journal, payloads, event)
+        self.doubtful_live = list(zip(wanted, payloads, strict=True))
+        if self.random.random() < 0.05:
+            self.crash()
+            return
+        self.journal.sync()
+        self.promised.append(event)
+        self.live.update((one.position, (one, payload)) for one, payload in self.doubtful_live)
+        self.doubtful, self.doubtful_live = [], []
+
+    def count(self) -> int:
+        return self.random.choice((0, 1, 1, 2, 3))
+
+    def snapshot(self) -> None:
+        writer = self.journal.begin_snapshot()
+        if writer is not None:
+            state = _encode(self.promised)
+            for at in range(0, len(state), 700):
+                writer.add(state[at : at + 700])
+            writer.finish()
+
+    def forget(self) -> None:
+        """As if all old messages had been acked."""
+        newest = max(self.live, default=0)
+        self.live = {position: entry for position, entry in self.live.items() if newest - position < SEGMENT_BYTES}
+
+    def live_extents(self) -> dict[int, int]:
+        return {position // SEGMENT_BYTES: 1 for position in self.live}

@@ -1,0 +1,202 @@
+"""A full disk, failing writes, spare segments, and what is reused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from tests.journal.rig import LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, open_sim, snapshot, write
+from tests.simulation.disk import SimDisk
+
+from oncemq import errors
+from oncemq.journal.files import FileJournal
+from oncemq.journal.segments import SPARES_MAX
+from oncemq.journal.worker import StepWorker
+
+
+def fill(journal: FileJournal) -> int:
+    """Put until the journal refuses; how often it took one."""
+    count = 0
+    while journal.place(len(LARGE) + 100).writable_bytes > len(LARGE) + 100:
+        write(journal, [LARGE], b"put")
+        journal.maintain()
+        count += 1
+    return count
+
+
+def full_disk(segments: int = 8) -> tuple[SimDisk, FileJournal]:
+    disk = SimDisk(Random(1), capacity_bytes=segments * SEGMENT_BYTES + 3 * 64 * 1024 + 1024)
+    journal, _ = loaded(disk)
+    return disk, journal
+
+
+def test_a_full_disk_refuses_puts_and_still_takes_acks() -> None:
+    _, journal = full_disk()
+    assert fill(journal) == 6
+    assert journal.writable_bytes() == 0
+    place = journal.place(100)
+    assert place.writable_bytes == 0
+    assert place.room_bytes > 100
+    for _ in range(50):
+        write(journal, events=b"ack")
+        journal.maintain()
+    assert journal.place(100).writable_bytes == 0
+
+
+def test_the_reserve_has_an_end_and_says_so() -> None:
+    _, journal = full_disk()
+    fill(journal)
+    count = 0
+    while journal.place(1000).room_bytes >= 1000:
+        write(journal, events=b"a" * 1000)
+        count += 1
+    assert count > 40
+    assert journal.place(1000).room_bytes < 1000
+
+
+def test_puts_go_on_by_themselves_when_space_is_back() -> None:
+    disk, journal = full_disk()
+    fill(journal)
+    for _ in range(200):
+        journal.maintain()
+    assert journal.place(100).writable_bytes == 0
+    disk.capacity_bytes += 4 * SEGMENT_BYTES
+    for _ in range(200):
+        journal.maintain()
+    assert journal.place(100).writable_bytes > 100
+    assert fill(journal) == 4
+
+
+def test_a_full_disk_is_freed_by_acks_and_snapshots_alone() -> None:
+    _, journal = full_disk()
+    fill(journal)
+    assert journal.place(100).writable_bytes == 0
+    for _ in range(2):
+        write(journal, events=b"acks")
+        snapshot(journal)
+    journal.release({})
+    journal.maintain()
+    assert journal.place(100).writable_bytes > 0
+    assert fill(journal) >= 4
+
+
+def test_a_full_disk_can_be_recovered_and_still_takes_acks() -> None:
+    disk, journal = full_disk()
+    fill(journal)
+    disk.kill()
+    journal, _ = loaded(disk)
+    journal.maintain()
+    assert journal.place(100).writable_bytes == 0
+    write(journal, events=b"ack")
+
+
+def test_a_disk_that_is_too_small_for_a_journal_says_so() -> None:
+    disk = SimDisk(Random(1), capacity_bytes=3 * SEGMENT_BYTES)
+    with pytest.raises(errors.JournalError, match="no room for a new journal"):
+        open_sim(disk)
+    disk.capacity_bytes *= 4
+    journal, _ = loaded(disk)
+    write(journal)
+
+
+def test_a_snapshot_larger_than_its_reserve_on_a_full_disk_is_given_up() -> None:
+    disk, journal = full_disk()
+    fill(journal)
+    writer = journal.begin_snapshot()
+    assert writer is not None
+    for _ in range(40):
+        writer.add(b"s" * 8192)
+    writer.finish()
+    journal.maintain()
+    disk.capacity_bytes *= 4
+    for _ in range(200):
+        journal.maintain()
+    snapshot(journal, [b"s" * 8192] * 40)
+    disk.power_loss()
+    assert open_sim(disk).load().snapshot == [b"s" * 8192] * 40
+
+
+def test_the_disk_is_not_filled_again_and_again_while_it_is_full() -> None:
+    disk, journal = full_disk()
+    fill(journal)
+    before = disk.faults["no space"]
+    for _ in range(1000):
+        journal.maintain()
+    assert disk.faults["no space"] == before
+
+
+def test_writing_that_is_faster_than_filling_waits_for_a_spare() -> None:
+    worker = StepWorker()
+    _, journal = new_journal(1, worker)
+    for _ in range(20):
+        assert journal.place(len(LARGE) + 100).writable_bytes > len(LARGE)
+        write(journal, [LARGE])
+
+
+def test_released_segments_are_recycled_and_the_surplus_is_removed() -> None:
+    disk, journal = new_journal()
+    for _ in range(20):
+        write(journal, [LARGE])
+        journal.maintain()
+    snapshot(journal)
+    snapshot(journal)
+    journal.release({})
+    names = disk.list("segments")
+    assert len([name for name in names if name.startswith("spare")]) == SPARES_MAX
+    filled = disk.labels["speed: zero-filled file"]
+    for _ in range(4):
+        write(journal, [LARGE])
+        journal.maintain()
+    assert disk.labels["speed: zero-filled file"] == filled
+
+
+def failing_write(disk: SimDisk, journal: FileJournal) -> None:
+    disk.fail_write()
+    begin(journal)
+
+
+def failing_sync(disk: SimDisk, journal: FileJournal) -> None:
+    begin(journal)
+    disk.fail_sync()
+    journal.sync()
+
+
+def failing_segment(disk: SimDisk, journal: FileJournal) -> None:
+    write(journal, [LARGE])
+    disk.fail_sync()
+    journal.place(len(LARGE))
+
+
+def failing_snapshot(disk: SimDisk, journal: FileJournal) -> None:
+    write(journal)
+    disk.fail_sync()
+    snapshot(journal)
+
+
+@pytest.mark.parametrize("failing", [failing_write, failing_sync, failing_segment, failing_snapshot])
+def test_a_failed_write_or_sync_is_final(failing: Callable[[SimDisk, FileJournal], None]) -> None:
+    disk, journal = new_journal()
+    write(journal, events=b"good")
+    with pytest.raises(errors.JournalFailed):
+        failing(disk, journal)
+    calls: list[Callable[[], object]] = [
+        lambda: journal.place(1),
+        lambda: begin(journal),
+        journal.sync,
+        journal.confirm,
+        journal.maintain,
+        journal.begin_snapshot,
+        lambda: journal.release({}),
+    ]
+    for call in calls:
+        with pytest.raises(errors.JournalFailed):
+            call()
+    journal.close()
+    assert events_of(loaded(disk)[1])[0] == b"good"
+
+
+def test_a_journal_that_was_not_loaded_takes_nothing() -> None:
+    journal = open_sim(SimDisk(Random(1)))
+    with pytest.raises(errors.JournalFailed, match="not loaded"):
+        journal.place(1)

@@ -1,0 +1,279 @@
+"""The broker's machine: a disk, a process that runs the real broker, and what ends that process.
+
+Beside the broker runs a *twin*: an engine that applies what was synced. What recovery finds must be the twin's
+state, or that plus the one group that was written and not synced when the process ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from oncemq import errors
+from oncemq.broker import recovery as broker_recovery
+from oncemq.broker.broker import Broker
+from oncemq.engine.engine import ApplyFailed, Engine
+from oncemq.engine.events import Event
+from oncemq.journal.contract import Group
+from oncemq.journal.files import FileJournal
+from oncemq.journal.worker import StepWorker
+from tests.simulation.disk import SimCrash, SimDisk
+from tests.simulation.network import SimNetwork
+from tests.simulation.world import Violation, World
+
+BLOCK_BYTES = 512
+JOURNAL_ID = bytes(range(1, 17))
+#: What a disk needs at the least to be started on; "full" leaves less than a segment.
+ROOMY_BYTES = 1 << 30
+
+_decode_events = msgspec.msgpack.Decoder(list[Event]).decode
+_decode_images = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+class _NoCollector:
+    """Stands in for `gc` in the broker's recovery, which is run too often here to collect each time."""
+
+    def collect(self) -> None: ...
+
+    def freeze(self) -> None: ...
+
+
+setattr(broker_recovery, "gc", _NoCollector())  # noqa: B010
+
+
+class WatchedJournal(FileJournal):
+    """Tells the host what was appended and what was synced."""
+
+    def __init__(self, host: Host, disk: SimDisk, worker: StepWorker, segment_bytes: int) -> None:
+        self._host = host
+        super().__init__(disk, worker, segment_bytes=segment_bytes, block_bytes=BLOCK_BYTES, journal_id=JOURNAL_ID)
+
+    def append(self, group: Group) -> None:
+        super().append(group)
+        if group.events:
+            self._host.appended = (group.time_ms, group.events)
+
+    def sync(self) -> None:
+        super().sync()
+        self._host.group_synced()
+
+
+def digest_of(engine: Engine) -> tuple[object, ...]:
+    """A state, in a form that does not depend on the order in which it was captured."""
+    capture = engine.capture()
+    images: list[bytes] = []
+    while (chunk := capture.chunk(1_000_000)) is not None:
+        images += [bytes(image) for image in _decode_images(chunk)]
+    keys = [image for image in images if image[1:5] == b"\xa3key"]
+    others = sorted(image for image in images if image[1:5] != b"\xa3key")
+    return keys, others, engine.state.live, engine.state.subscriptions, engine.state.registry_entries
+
+
+class Host:
+    def __init__(self, world: World, network: SimNetwork) -> None:
+        self._world = world
+        self._network = network
+        self._random = world.random("host")
+        self.disk = SimDisk(world.random("disk"), ROOMY_BYTES)
+        self.broker: Broker | None = None
+        self.worker = StepWorker()
+        self.twin: Engine | None = None
+        #: Written, and not synced as far as anybody knows.
+        self.appended: tuple[int, bytes] | None = None
+        self._round_ms = 0
+        self._rounds = 0
+        self._crash_kind = "kill"
+        self._restarting = False
+        network.arrived = self._wake
+
+    # The process.
+
+    def start(self) -> None:
+        world = self._world
+        self._restarting = False
+        if self.broker is not None:
+            return
+        if not world.healed and self._random.random() < world.weather.during_recovery:
+            self._crash_kind = self._choose_kind()
+            self.disk.crash_after(int(self._random.random() ** 2 * 30))
+            world.tally["broker: crash aimed at recovery"] += 1
+        try:
+            self._start()
+        except SimCrash:
+            self._die(f"{self._crash_kind} during recovery")
+        except errors.JournalCorrupt as error:
+            raise Violation(f"refused to start: {error}") from error
+        except errors.JournalError as error:
+            # A new journal finds no room, or a sync was told to fail.
+            self._die(f"kill after {type(error).__name__} at the start: {error}")
+
+    def _start(self) -> None:
+        world = self._world
+        self.worker = StepWorker()
+        journal = WatchedJournal(self, self.disk, self.worker, world.weather.segment_bytes)
+        broker = Broker(journal, self._network, self, world.weather.limits, world.weather.policy)
+        self.disk.crash_after(-1)
+        self.broker = broker
+        for warning in journal.warnings:
+            world.tally["recovery: " + ("torn group cut off" if "not finished" in warning else "other warning")] += 1
+            if "damaged" in warning:
+                raise Violation(f"a finished snapshot is damaged, though no synced byte ever was: {warning}")
+        world.tally["broker: recoveries"] += 1
+        world.tally["broker: groups replayed"] += broker.counters["groups_replayed"]
+        world.note(f"BROKER started, {broker.counters['groups_replayed']} groups replayed {journal.warnings}")
+        self._compare_with_twin(broker, journal)
+        self._wake()
+
+    def _compare_with_twin(self, broker: Broker, journal: FileJournal) -> None:
+        if self.twin is None:
+            self.twin = broker_recovery.new_engine(journal, self._world.weather.limits)
+        found = digest_of(broker.engine)
+        if found != digest_of(self.twin) and self.appended is not None:
+            self._world.tally["recovery: unsynced group survived"] += 1
+            self._apply_to_twin()
+        if found != digest_of(self.twin):
+            raise Violation("inconsistent: the state after recovery is not what was synced" + self._difference(found))
+        self.appended = None
+
+    def _difference(self, found: tuple[object, ...]) -> str:
+        assert self.twin is not None
+        synced = digest_of(self.twin)
+        parts = []
+        for name, one, other in zip(("keys", "state"), found, synced, strict=False):
+            assert isinstance(one, list)
+            assert isinstance(other, list)
+            parts += [f"\n  recovered {name}: {image!r}" for image in one if image not in other]
+            parts += [f"\n  synced {name}:    {image!r}" for image in other if image not in one]
+        return "".join(parts)[:2000]
+
+    def _apply_to_twin(self) -> None:
+        assert self.appended is not None
+        assert self.twin is not None
+        time_ms, events = self.appended
+        self.appended = None
+        tally = self._world.tally
+        for event in _decode_events(events):
+            tally["event: " + type(event).__name__] += 1
+            self.twin.apply(time_ms, event)
+
+    def group_synced(self) -> None:
+        if self.appended is not None:
+            self._apply_to_twin()
+
+    # Rounds.
+
+    def now_ms(self) -> int:
+        return self._world.now_ms
+
+    def not_before(self, recorded_ms: int) -> None:
+        if recorded_ms > self._world.now_ms:
+            raise Violation(f"inconsistent: time {recorded_ms} was recorded at {self._world.now_ms}")
+
+    def _wake(self) -> bool:
+        if self.broker is None:
+            return False
+        self._schedule(self._world.now_ms + 1)
+        return True
+
+    def _schedule(self, time_ms: int) -> None:
+        if self._round_ms and self._round_ms <= time_ms:
+            return
+        self._round_ms = time_ms
+        self._rounds += 1
+        number = self._rounds
+        self._world.at(time_ms, lambda: self._round(number))
+
+    def _round(self, number: int) -> None:
+        if number != self._rounds or self.broker is None:
+            return
+        self._round_ms = 0
+        self._guarded(self._run_once)
+
+    def _run_once(self) -> None:
+        broker = self.broker
+        assert broker is not None
+        broker.run_once(0)
+        for _ in range(int(self._random.random() * 3)):
+            self.worker.advance()
+        if broker.housekeeping._damaged:
+            raise Violation("lost: a stored batch can't be read and moved")
+        self._schedule(self._world.now_ms + max(1, broker.wait_ms()))
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run something of the broker's that may end its process."""
+        try:
+            action()
+        except SimCrash:
+            self._die(f"{self._crash_kind} at a disk operation")
+        except errors.JournalCorrupt as error:
+            raise Violation(f"lost: {error}") from error
+        except errors.JournalFailed as error:
+            if not self.disk.faults["sync failed"] and not self.disk.faults["write failed"]:
+                raise Violation(f"the journal failed without a reason: {error}") from error
+            self._die("kill after a failed sync or write")
+        except ApplyFailed as error:
+            raise Violation(f"an event could not be applied: {error}") from error
+
+    # Its ends.
+
+    def _choose_kind(self) -> str:
+        return "power loss" if self._random.random() < self._world.weather.power_loss else "kill"
+
+    def strike(self) -> None:
+        """Somehow end the process, now or at one of its next disk operations."""
+        if self.broker is None:
+            return
+        weather = self._world.weather
+        chance = self._random.random()
+        self._crash_kind = self._choose_kind()
+        if chance < weather.clean_stop:
+            self._guarded(self._stop)
+        elif chance < weather.clean_stop + weather.failed_sync:
+            self.disk.fail_sync(1 + int(self._random.random() * 4))
+        elif self._random.random() < weather.at_an_operation:
+            self.disk.crash_after(int(self._random.random() ** 2 * 12))
+        else:
+            self._die(self._crash_kind)
+
+    def _stop(self) -> None:
+        assert self.broker is not None
+        self.broker.stop()
+        self._die("clean stop")
+
+    def _die(self, how: str) -> None:
+        world = self._world
+        world.tally["broker: " + how.split(" after ")[0].split(" at the start")[0]] += 1
+        world.tally["crashes"] += how != "clean stop"
+        world.note(f"BROKER ends: {how}")
+        self.broker = None
+        self._round_ms = 0
+        self._rounds += 1
+        self._network.inbox.clear()
+        self.worker = StepWorker()
+        if how.startswith("power loss"):
+            self.disk.power_loss()
+        else:
+            self.disk.kill()
+        if not self._restarting:
+            self._restarting = True
+            world.after(10 + int(self._random.random() ** 3 * 600), self.start)
+
+    def heal(self) -> None:
+        self.disk.capacity_bytes = ROOMY_BYTES
+        self.disk.fail_sync(0)
+        self.disk.crash_after(-1)
+
+    # Space.
+
+    def fill_disk(self, duration_ms: int) -> None:
+        """No byte more than there is now, for a while."""
+        room = int(self._random.random() * 2 * self._world.weather.segment_bytes)
+        self.disk.capacity_bytes = self.disk.used_bytes + room
+        self._world.tally["disk: full for a while"] += 1
+        self._world.note("DISK full")
+        self._world.after(duration_ms, self._empty_disk)
+
+    def _empty_disk(self) -> None:
+        self._world.note("DISK has room again")
+        self.disk.capacity_bytes = ROOMY_BYTES

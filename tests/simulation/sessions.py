@@ -1,0 +1,204 @@
+"""What the packets between clients and broker say about sessions, read from outside.
+
+Each (session, epoch, number) is a *try* at something. A verdict decides it; a hello that takes over decides all
+tries of earlier owners: what lies above the broker's last number never happened and never will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from tests.simulation.ledger import Attempt, Ledger
+from tests.simulation.world import Violation, World
+
+#: Refusals that say something about the session, not about the command.
+_ABOUT_SESSION = frozenset({"FENCED", "SESSION_UNKNOWN"})
+_BUGS = frozenset({"BROKER_BUG", "MALFORMED", "RECORD_CORRUPT", "VERSION_UNSUPPORTED"})
+
+#: Told what became of an attempt's try: the verdict, or None when it never happened.
+Decided = Callable[[co.Operation, re.Verdict | None], None]
+
+
+class Try:
+    __slots__ = ("attempt", "epoch", "is_open", "is_void", "number", "operation")
+
+    def __init__(self, epoch: int, number: int, operation: co.Operation, attempt: Attempt | None) -> None:
+        self.epoch = epoch
+        self.number = number
+        self.operation = operation
+        self.attempt = attempt
+        self.is_open = True
+        #: A void was sent under this number too.
+        self.is_void = False
+        if attempt is not None:
+            attempt.open += 1
+
+
+class SessionBook:
+    """One session, from the outside. A new *generation* begins when the broker has forgotten it."""
+
+    def __init__(self, name: str, ledger: Ledger) -> None:
+        self.name = name
+        self._ledger = ledger
+        self._generation_nonces: set[int] = set()
+        self._epoch_of_nonce: dict[int, int] = {}
+        self.epoch = 0
+        self.last_number = 0
+        self._tries: dict[tuple[int, int], Try] = {}
+        self._verdicts: dict[int, re.Verdict] = {}
+        self._seen_below = 1
+        #: It may be gone: removed, expired, said goodbye.
+        self.may_vanish = False
+
+    # What clients send.
+
+    def sent(self, command: co.Numbered, attempt: Attempt | None) -> None:
+        self._seen_below = max(self._seen_below, command.seen_below)
+        known = self._tries.get((command.epoch, command.number))
+        if known is None:
+            known = Try(command.epoch, command.number, command.operation, attempt)
+            self._tries[command.epoch, command.number] = known
+            if command.epoch < self.epoch:
+                self._never(known)
+        elif isinstance(command.operation, co.Void):
+            known.is_void = True
+        elif known.operation != command.operation:
+            raise Violation(f"{self.name} sent another command under number {command.number}")
+
+    # What the broker answers.
+
+    def answered(self, command: co.Numbered, reply: re.Reply) -> None:
+        if isinstance(reply, re.NotNow):
+            return
+        found = self._tries.get((command.epoch, command.number))
+        if found is None:
+            return  # Of a generation that is gone.
+        if isinstance(reply, re.Refusal) and self._is_about_session(found, command, reply):
+            return
+        is_forgotten_void = isinstance(command.operation, co.Void) and isinstance(reply, re.Done)
+        if is_forgotten_void and not isinstance(found.operation, co.Void) and not found.is_open:
+            return
+        if not found.is_open and command.number not in self._verdicts:
+            raise Violation(
+                f"a fenced client succeeded: '{self.name}' epoch {command.epoch} number {command.number} "
+                f"was answered by {reply}, after epoch {self.epoch} began"
+            )
+        self._decide(found, reply)  # type: ignore[arg-type]
+
+    def _is_about_session(self, found: Try, command: co.Numbered, reply: re.Refusal) -> bool:
+        if reply.code in _BUGS:
+            raise Violation(f"'{self.name}' number {command.number} was answered by {reply}")
+        if reply.code in _ABOUT_SESSION and not isinstance(found.operation, co.RemoveSession | co.Close):
+            if reply.code == "SESSION_UNKNOWN" and not self.may_vanish:
+                raise Violation(f"lost: session '{self.name}' is unknown, and nobody removed it")
+            return True
+        if reply.code == "VERDICT_FORGOTTEN":
+            if found.is_open:
+                raise Violation(f"'{self.name}' number {command.number}: its verdict was forgotten before it was seen")
+            return True
+        if reply.code == "SEQUENCE_REUSED":
+            if not found.is_void:
+                raise Violation(f"'{self.name}' number {command.number}: {reply.text}")
+            return True
+        return False
+
+    def _decide(self, found: Try, verdict: re.Verdict) -> None:
+        known = self._verdicts.get(found.number)
+        if known is not None and known != verdict:
+            raise Violation(
+                f"inconsistent: '{self.name}' number {found.number} was answered by {known} and then by {verdict}"
+            )
+        self._verdicts[found.number] = verdict
+        self.last_number = max(self.last_number, found.number)
+        if not found.is_open:
+            return
+        found.is_open = False
+        attempt = found.attempt
+        if attempt is None:
+            return
+        attempt.open -= 1
+        if isinstance(verdict, re.PutReply) or (isinstance(verdict, re.CommitReply) and not verdict.before):
+            attempt.done += 1
+            self._ledger.acknowledged(attempt, verdict)
+        else:
+            attempt.dead += 1
+
+    @staticmethod
+    def _never(found: Try) -> None:
+        if found.is_open:
+            found.is_open = False
+            if found.attempt is not None:
+                found.attempt.open -= 1
+                found.attempt.dead += 1
+
+    # Hellos.
+
+    def greeted(self, hello: co.Hello, reply: re.HelloReply) -> None:
+        if hello.epoch:
+            if reply.epoch != hello.epoch:
+                raise Violation(f"'{self.name}' resumed epoch {hello.epoch} and was given {reply.epoch}")
+            if reply.epoch == self.epoch:
+                self._check_verdicts(reply)
+            return
+        known = self._epoch_of_nonce.setdefault(hello.nonce, reply.epoch)
+        if known != reply.epoch:
+            raise Violation(f"'{self.name}': one hello was given epoch {known} and then {reply.epoch}")
+        if reply.epoch == 1 and hello.nonce not in self._generation_nonces:
+            self._begin_generation(hello.nonce, reply)
+        if reply.epoch > self.epoch:
+            self._take_over(reply)
+
+    def _begin_generation(self, nonce: int, reply: re.HelloReply) -> None:
+        if self.epoch and not self.may_vanish:
+            raise Violation(f"lost: session '{self.name}' began anew, and nobody had removed it")
+        if reply.last_number:
+            raise Violation(f"session '{self.name}' is new and has number {reply.last_number}")
+        self._generation_nonces.add(nonce)
+        self.epoch = 0
+        self.last_number = 0
+        self._tries = {}
+        self._verdicts = {}
+        self._seen_below = 1
+        self.may_vanish = False
+
+    def _take_over(self, reply: re.HelloReply) -> None:
+        if reply.last_number < self.last_number:
+            raise Violation(
+                f"lost: '{self.name}' had number {self.last_number} answered, the broker's last is {reply.last_number}"
+            )
+        self.epoch = reply.epoch
+        self._check_verdicts(reply)
+        decided = {number for number, _ in reply.verdicts}
+        for found in self._tries.values():
+            if not found.is_open or found.epoch >= reply.epoch:
+                continue
+            if found.number > reply.last_number:
+                self._never(found)
+            elif found.number >= self._seen_below and found.number not in decided:
+                raise Violation(f"'{self.name}' number {found.number}: its verdict was forgotten before it was seen")
+
+    def _check_verdicts(self, reply: re.HelloReply) -> None:
+        for number, verdict in reply.verdicts:
+            tries = [found for found in self._tries.values() if found.number == number and found.epoch <= reply.epoch]
+            alive = [found for found in tries if found.is_open or number in self._verdicts]
+            if alive:
+                self._decide(alive[-1], verdict)
+
+
+class Sessions:
+    """All of them."""
+
+    def __init__(self, world: World, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._books: dict[str, SessionBook] = {}
+
+    def book(self, name: str) -> SessionBook:
+        found = self._books.get(name)
+        if found is None:
+            found = self._books[name] = SessionBook(name, self._ledger)
+        return found
+
+    def may_vanish(self, name: str) -> None:
+        self.book(name).may_vanish = True

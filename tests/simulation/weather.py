@@ -1,0 +1,93 @@
+"""What a seed's run is like: how bad the network, how often the broker dies, how small everything is."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from oncemq.broker.housekeeping import Policy
+from oncemq.limits import Limits
+
+
+class Weather(msgspec.Struct, frozen=True, kw_only=True):
+    # The network.
+    loss: float
+    duplication: float
+    #: A packet takes the long way: it is overtaken by others.
+    reordering: float
+    damage: float
+    #: Between two partitions of a client, on average.
+    partition_every_ms: int
+    # The broker.
+    crash_every_ms: int
+    #: Shares of the ways in which it ends; what is left are kills.
+    power_loss: float
+    clean_stop: float
+    failed_sync: float
+    #: It dies at one of the next disk operations, not between rounds.
+    at_an_operation: float
+    during_recovery: float
+    full_every_ms: int
+    # Clients.
+    client_crash_every_ms: int
+    think_ms: int
+    segment_bytes: int
+    duration_ms: int
+    policy: Policy
+    limits: Limits
+
+
+def weather_of(seed: int) -> Weather:
+    random = Random(f"{seed}/weather")
+    calm = random.random() < 0.1
+
+    def rate(highest: float) -> float:
+        return 0.0 if calm or random.random() < 0.25 else random.random() * highest
+
+    return Weather(
+        loss=rate(0.3),
+        duplication=rate(0.3),
+        reordering=rate(0.3),
+        damage=rate(0.05),
+        partition_every_ms=random.choice((2_000, 6_000, 1_000_000)),
+        crash_every_ms=random.choice((450, 700, 1_000)),
+        power_loss=random.choice((0.2, 0.5, 0.8)),
+        clean_stop=0.08,
+        failed_sync=0.1,
+        at_an_operation=random.choice((0.3, 0.7, 0.9)),
+        during_recovery=random.choice((0.0, 0.1, 0.3)),
+        full_every_ms=random.choice((4_000, 1_000_000)),
+        client_crash_every_ms=random.choice((1_500, 4_000, 10_000)),
+        think_ms=random.choice((40, 80, 150)),
+        segment_bytes=random.choice((24, 32, 48)) * 1024,
+        duration_ms=7_000,
+        policy=_policy_of(random),
+        limits=_limits_of(random),
+    )
+
+
+def _policy_of(random: Random) -> Policy:
+    return Policy(
+        snapshot_bytes=random.choice((16, 32, 96)) * 1024,
+        snapshot_events=random.choice((20, 50, 200)),
+        copy_round_bytes=random.choice((600, 4096)),
+        copy_below_share=random.choice((0.5, 0.8)),
+        copy_extents_min=random.choice((1, 2)),
+        look_every_ms=random.choice((60, 150)),
+    )
+
+
+def _limits_of(random: Random) -> Limits:
+    return Limits(
+        batch_bytes_max=2_000,
+        get_bytes_max=random.choice((300, 1_000, 4_000)),
+        group_bytes_max=random.choice((1_500, 6_000, 20_000)),
+        topics_max=10,
+        session_idle_ms=random.choice((1_500, 4_000)),
+        keys_max=random.choice((8, 40)),
+        key_ms=3_000,
+        registry_entries_max=3,
+        stage_ms=random.choice((700, 2_000)),
+        stages_max=random.choice((4, 30)),
+    )

@@ -1,0 +1,60 @@
+"""Virtual time and the queue of what is to happen; the transcript; what was counted. Knows no broker."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+
+from tests.simulation.weather import Weather, weather_of
+
+START_MS = 1_000_000
+TRANSCRIPT_LINES = 40
+
+
+class Violation(Exception):
+    """A promise was broken; the text says which, in the words of checker.py."""
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.weather: Weather = weather_of(seed)
+        self.now_ms = START_MS
+        #: True in the second phase: everything works, and everything must come to its end.
+        self.healed = False
+        self.tally: Counter[str] = Counter()
+        self.transcript: deque[str] = deque(maxlen=TRANSCRIPT_LINES)
+        self.digest = 0
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._entries = 0
+
+    def random(self, name: str) -> Random:
+        """A stream of its own for each part, so that a change in one leaves the others alone."""
+        return Random(f"{self.seed}/{name}")
+
+    def note(self, line: str) -> None:
+        text = f"{self.now_ms - START_MS:6d} {line}"
+        self.digest = zlib.crc32(text.encode(), self.digest)
+        self.transcript.append(text)
+
+    def at(self, time_ms: int, action: Callable[[], None]) -> None:
+        self._entries += 1
+        heappush(self._queue, (time_ms, self._entries, action))
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self._entries += 1
+        heappush(self._queue, (self.now_ms + delay_ms, self._entries, action))
+
+    def run(self, until_ms: int, is_over: Callable[[], bool] | None = None) -> None:
+        queue = self._queue
+        while queue and queue[0][0] <= until_ms:
+            time_ms, _, action = heappop(queue)
+            if time_ms > self.now_ms:
+                self.now_ms = time_ms
+                if is_over is not None and is_over():
+                    return
+            action()
+        self.now_ms = max(self.now_ms, until_ms)
