@@ -98,7 +98,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     tries: Annotated[int, Meta(ge=1, description="Ask so many times before giving up.")] = 5
     window: Annotated[int, Meta(ge=1, le=1024, description="Commands in flight at the most.")] = 64
     batch_messages: Annotated[int, Meta(ge=1, description="Messages that one batch collects at the most.")] = 1000
-    batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one batch collects at the most.")] = 2**20
+    batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one batch collects at the most.")] = 256 * 2**10
     linger_ms: Annotated[int, Meta(ge=0, description="A batch waits so long for more messages before it is sent.")] = 5
 
 

@@ -12,7 +12,13 @@ from oncemq.cli.formats import compile_template, json_bytes, renderer
 from oncemq.message import Message
 
 HELLO = Message(
-    topic="orders", offset=12, value=b"hello", key=b"k", headers={"a": b"1"}, timestamp_ms=1_700_000_000_123, topic_id=31
+    topic="orders",
+    offset=12,
+    value=b"hello",
+    key=b"k",
+    headers={"a": b"1"},
+    timestamp_ms=1_700_000_000_123,
+    topic_id=31,
 )
 BINARY = Message(
     topic="orders", offset=0, value=b"\xff\0", key=None, headers={"h": b"\xfe"}, timestamp_ms=0, topic_id=1
@@ -45,7 +51,9 @@ def test_json_has_base64_where_it_is_not() -> None:
 
 
 def test_a_template_names_parts_of_the_message() -> None:
-    render = compile_template(r"{offset}\t{key}\t{value} {header:a}{header:none} {{x}} {time} {topic} {idempotency_key}")
+    render = compile_template(
+        r"{offset}\t{key}\t{value} {header:a}{header:none} {{x}} {time} {topic} {idempotency_key}"
+    )
     assert render(HELLO) == b"12\tk\thello 1 {x} 2023-11-14T22:13:20.123Z orders 1f-12"
 
 

@@ -156,9 +156,13 @@ def test_completion_scripts_call_back(shell: str) -> None:
 
 
 def complete(words: str) -> list[str]:
-    environment = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1), "_ONCEMQ_COMPLETE": "bash_complete"}
+    environment = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "_ONCEMQ_COMPLETE": "bash_complete",
+    }
     result = CliRunner(env=environment).invoke(cli, [], prog_name="oncemq")
-    return [line.partition(",")[2] for line in result.stdout.splitlines()]
+    return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
 
 def test_commands_and_options_are_completed() -> None:
@@ -185,7 +189,7 @@ def make_record(**extra: object) -> logging.LogRecord:
 
 def test_log_lines_as_json_carry_their_extras() -> None:
     assert json.loads(logs.JsonFormatter().format(make_record(sync_ms=7))) == {
-        "time": "1970-01-01T00:00:00.000Z",
+        "time": "1970-01-01T00:00:00.500Z",
         "level": "warning",
         "logger": "oncemq.broker",
         "text": "slow sync",
@@ -195,5 +199,5 @@ def test_log_lines_as_json_carry_their_extras() -> None:
 
 def test_log_lines_have_colours_only_where_asked_for() -> None:
     plain = logs.TextFormatter(colours=False).format(make_record())
-    assert plain == "1970-01-01T00:00:00.000Z warning oncemq.broker: slow sync"
+    assert plain == "1970-01-01T00:00:00.500Z warning oncemq.broker: slow sync"
     assert "\033[33m" in logs.TextFormatter(colours=True).format(make_record())

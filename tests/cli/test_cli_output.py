@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 import threading
 
 import pytest
@@ -15,25 +14,24 @@ from oncemq.cli.output import Output
 class Pipe:
     """A pipe in place of standard output."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.reader, writer = os.pipe()
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(os.fdopen(writer, "wb")))
-        self.output = Output()
+        self.output = Output(os.fdopen(writer, "wb"))
 
 
 @pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Pipe:
-    return Pipe(monkeypatch)
+def pipe() -> Pipe:
+    return Pipe()
 
 
 def test_what_the_reader_has_read_has_left(pipe: Pipe) -> None:
     got: list[bytes] = []
 
     def read_all() -> None:
-        while len(b"".join(got)) < 300_000:
+        while sum(map(len, got)) < 300_000 and (not got or got[-1]):
             got.append(os.read(pipe.reader, 4096))
 
-    reader = threading.Thread(target=read_all)
+    reader = threading.Thread(target=read_all, daemon=True)
     reader.start()
     assert pipe.output.deliver([b"x" * 100_000] * 3) == 3
     reader.join()
@@ -45,7 +43,7 @@ def test_what_a_reader_left_in_the_pipe_has_not_left(pipe: Pipe) -> None:
         os.read(pipe.reader, 10)
         os.close(pipe.reader)
 
-    reader = threading.Thread(target=read_one)
+    reader = threading.Thread(target=read_one, daemon=True)
     reader.start()
     assert pipe.output.deliver([b"123456789\n"] * 5) == 1
     reader.join()
@@ -56,7 +54,7 @@ def test_a_record_that_was_read_in_part_has_not_left(pipe: Pipe) -> None:
         os.read(pipe.reader, 15)
         os.close(pipe.reader)
 
-    reader = threading.Thread(target=read_half)
+    reader = threading.Thread(target=read_half, daemon=True)
     reader.start()
     assert pipe.output.deliver([b"123456789\n"] * 20_000) == 1
     reader.join()
@@ -68,15 +66,19 @@ def test_without_a_reader_nothing_leaves(pipe: Pipe) -> None:
 
 
 def test_counts_go_on_from_one_delivery_to_the_next(pipe: Pipe) -> None:
-    reader = threading.Thread(target=lambda: [os.read(pipe.reader, 4), os.read(pipe.reader, 4), os.close(pipe.reader)])
+    def read_twice() -> None:
+        os.read(pipe.reader, 4)
+        os.read(pipe.reader, 4)
+        os.close(pipe.reader)
+
+    reader = threading.Thread(target=read_twice, daemon=True)
     reader.start()
     assert pipe.output.deliver([b"ab", b"cd"]) == 2
     assert pipe.output.deliver([b"ef", b"gh", b"ij"]) == 2
     reader.join()
 
 
-def test_what_is_no_pipe_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_pipe_takes_everything() -> None:
     taken = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(taken))
-    assert Output().deliver([b"a", b"b"]) == 2
+    assert Output(taken).deliver([b"a", b"b"]) == 2
     assert taken.getvalue() == b"ab"

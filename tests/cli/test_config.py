@@ -111,7 +111,14 @@ def test_a_wrong_variable_is_named() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["tcp://127.0.0.1:5555", "tcp://127.8.9.1:1", "tcp://localhost:0", "tcp://[::1]:5555", "ipc:///tmp/x", "tcp://127.0.0.1:*"],
+    [
+        "tcp://127.0.0.1:5555",
+        "tcp://127.8.9.1:1",
+        "tcp://localhost:0",
+        "tcp://[::1]:5555",
+        "ipc:///tmp/x",
+        "tcp://127.0.0.1:*",
+    ],
 )
 def test_loopback_addresses_are_fine(address: str) -> None:
     config.check_address(address, insecure=False)
@@ -119,7 +126,14 @@ def test_loopback_addresses_are_fine(address: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.168.0.7:5555", "tcp://[::]:5555", "tcp://localhost.evil.org:1", "tcp://127.0.0.1.evil.org:1"],
+    [
+        "tcp://0.0.0.0:5555",
+        "tcp://*:5555",
+        "tcp://192.168.0.7:5555",
+        "tcp://[::]:5555",
+        "tcp://localhost.evil.org:1",
+        "tcp://127.0.0.1.evil.org:1",
+    ],
 )
 def test_other_addresses_need_insecure(address: str) -> None:
     with pytest.raises(SettingInvalid, match="insecure"):
@@ -128,13 +142,17 @@ def test_other_addresses_need_insecure(address: str) -> None:
     assert config.open_addresses(config.ServeSettings(listen=("ipc://x", address))) == [address]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:5555", "tcp://127.0.0.1", "tcp://127.0.0.1:70000", "http://x:1", "ipc://", "tcp://:1"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:5555", "tcp://127.0.0.1", "tcp://127.0.0.1:70000", "http://x:1", "ipc://", "tcp://:1"]
+)
 def test_what_is_not_an_address_is_refused_even_if_insecure(address: str) -> None:
     with pytest.raises(SettingInvalid, match="is not an address"):
         config.check_address(address, insecure=True)
 
 
-@pytest.mark.parametrize(("flags", "folder"), [({}, "./oncemq-data"), ({"data": "d"}, "d"), ({"data": "d", "journal": "file:j"}, "j")])
+@pytest.mark.parametrize(
+    ("flags", "folder"), [({}, "./oncemq-data"), ({"data": "d"}, "d"), ({"data": "d", "journal": "file:j"}, "j")]
+)
 def test_the_journal_lies_in_the_data_folder_unless_its_url_says_otherwise(flags: dict[str, Any], folder: str) -> None:
     assert config.load_serve(flags, {}).folder == folder
 
@@ -160,7 +178,14 @@ def test_every_setting_is_described_and_has_names_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("text", "unit", "number"),
-    [("64MiB", "bytes", 2**26), ("10 kb", "bytes", 10_000), ("7d", "milliseconds", 604_800_000), ("12", "", 12), ("2d", "bytes", "2d"), ("-1", "", "-1")],
+    [
+        ("64MiB", "bytes", 2**26),
+        ("10 kb", "bytes", 10_000),
+        ("7d", "milliseconds", 604_800_000),
+        ("12", "", 12),
+        ("2d", "bytes", "2d"),
+        ("-1", "", "-1"),
+    ],
 )
 def test_quantities_have_units(text: str, unit: str, number: int | str) -> None:
     assert config.quantity(text, unit) == number

@@ -219,6 +219,24 @@ def test_losing_power_while_the_last_group_is_written_again_does_not_harm_it() -
             assert events_of(loaded(disk)[1]) == [b"acknowledged"]
 
 
+def test_losing_power_while_an_empty_segments_head_is_written_again_does_not_harm_it() -> None:
+    for seed in range(200):
+        disk, journal = new_journal(seed)
+        if seed % 2:
+            write(journal, [LARGE])
+            journal.place(len(LARGE))
+            snapshot(journal)
+            snapshot(journal)
+            journal.release({})
+        disk.kill()
+        disk.crash_after(seed // 2 % 3)
+        with suppress(SimCrash):
+            loaded(disk)
+        disk.power_loss()
+        journal, _ = loaded(disk)
+        write(journal, events=b"goes on")
+
+
 def test_a_crash_at_any_point_of_the_creation_leaves_a_folder_that_can_be_used() -> None:
     for operations in range(40):
         disk = SimDisk(Random(operations))

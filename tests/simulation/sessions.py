@@ -161,7 +161,6 @@ class SessionBook:
         self._tries = {}
         self._verdicts = {}
         self._seen_below = 1
-        self.may_vanish = False
 
     def _take_over(self, reply: re.HelloReply) -> None:
         if reply.last_number < self.last_number:

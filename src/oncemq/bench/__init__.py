@@ -7,17 +7,19 @@ one-way ZeroMQ, and the bare codec. All are measured in the same run, since the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from oncemq import errors
-from oncemq.bench.cases import CASES
-from oncemq.bench.ground import Ground, ground
-from oncemq.bench.rows import Row
 
-__all__ = ["CASES", "Ground", "Row", "run"]
+if TYPE_CHECKING:
+    from oncemq.bench.rows import Row
 
 
 def run(url: str | None, seconds: float, cases: list[str], progress: Callable[[str], None]) -> list[Row]:
     """Measure the cases named (or whose names start so; none: all), on a broker of its own or on the one at `url`."""
+    from oncemq.bench.cases import CASES
+    from oncemq.bench.ground import ground
+
     chosen = [name for name in CASES if not cases or any(name.startswith(case) for case in cases)]
     if not chosen:
         raise errors.SettingInvalid(f"no case is named {', '.join(cases)}; there are: {', '.join(CASES)}")

@@ -49,7 +49,8 @@ class Draft:
         self._cursor = after(self._cursor, len(payload))
 
     def record_bytes(self) -> int:
-        return sum(record_bytes(len(record.payload)) for record in self.records)
+        """From the first record to the end of the last."""
+        return self._cursor - self.records[0].position if self.records else 0
 
     def group(self) -> Group:
         return Group(self.now_ms, _encode(self.events), self.records)

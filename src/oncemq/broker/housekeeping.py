@@ -61,7 +61,7 @@ class Housekeeping:
         self._events += len(draft.events)
         if self._capture is not None:
             self._go_on_with_snapshot()
-        if draft.now_ms >= self.next_look_ms or self._snapshot_due():
+        if draft.now_ms >= self.next_look_ms:
             self.next_look_ms = draft.now_ms + self._policy.look_every_ms
             self._look()
 

@@ -23,6 +23,8 @@ Arrival = tuple[bytes, Sequence[Frame]]
 #: What one round takes in at the most: the rest shares the next sync.
 _ARRIVALS_MAX = 1_000
 _ARRIVAL_BYTES_MAX = 8 * 1024 * 1024
+#: Below this size a copy is cheaper than keeping ZeroMQ's buffer.
+_COPY_BELOW_BYTES = 32 * 1024
 
 
 class Network(Protocol):
@@ -62,16 +64,26 @@ class ZmqNetwork:
             return []
         arrivals: list[Arrival] = []
         room_bytes = _ARRIVAL_BYTES_MAX
-        receive = socket.recv_multipart
         try:
             while len(arrivals) < _ARRIVALS_MAX and room_bytes > 0:
-                peer, *frames = receive(zmq.NOBLOCK)
+                peer = socket.recv(zmq.NOBLOCK)
+                frames = self._receive_rest()
                 arrivals.append((peer, frames))
                 for frame in frames:
                     room_bytes -= len(frame)
         except zmq.Again:
             pass
         return arrivals
+
+    def _receive_rest(self) -> list[Frame]:
+        """The frames after the peer's. A large one is not copied: the disk gets ZeroMQ's own buffer."""
+        frames: list[Frame] = []
+        more = True
+        while more:
+            frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+            more = frame.more
+            frames.append(frame.bytes if len(frame) < _COPY_BELOW_BYTES else frame.buffer)
+        return frames
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 
 import msgspec
@@ -29,9 +28,6 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
                 engine.apply(group.time_ms, event)
     except (msgspec.MsgspecError, ApplyFailed) as error:
         raise errors.JournalCorrupt(f"{journal.describe()} holds an event that does not fit: {error}") from error
-    # What was just loaded lives long: keep the garbage collector from walking it again and again.
-    gc.collect()
-    gc.freeze()
     return engine
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
@@ -72,6 +73,9 @@ def run(
         journal.describe(),
         broker.counters["groups_replayed"],
     )
+    # What was just loaded lives long: keep the garbage collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
     for address in network.addresses:
         announce(address)
     try:

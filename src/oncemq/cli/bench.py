@@ -21,7 +21,9 @@ from oncemq.cli.output import is_terminal, json_line, table
     """,
 )
 @click.option("--url", metavar="URL", help="Measure this broker. [default: one that is started for it]")
-@click.option("--seconds", metavar="N", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Time for each case.")
+@click.option(
+    "--seconds", metavar="N", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Time for each case."
+)
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="Only this one; may be repeated. [default: all]")
 @json_option
 def bench(url: str | None, seconds: float, cases: tuple[str, ...], as_json: bool) -> None:

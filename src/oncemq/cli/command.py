@@ -53,6 +53,8 @@ class DocumentedGroup(Documented, click.Group):
     """A noun: its verbs are commands of their own; alone, it lists."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
         alone = not args or (args[0].startswith("-") and not set(args) & set(ctx.help_option_names))
         return super().parse_args(ctx, ["ls", *args] if alone and "ls" in self.commands else args)
 

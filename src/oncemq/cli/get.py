@@ -6,7 +6,6 @@ while another holds it. So none fences another, and each message is printed by o
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ _TURN_S = 3.0
 #: Others that hold the subscription are waited for at least this long.
 _PATIENCE_S = 30.0
 _BATCH_MESSAGES = 1000
-_BUSY_PAUSE_S_MAX = 0.1
 
 
 @click.command(
@@ -117,17 +115,10 @@ class Turns:
             subscription.close()
 
     def _open(self) -> Subscription:
-        from oncemq.errors import Busy
-
-        pause_s = 0.005
-        while True:
-            try:
-                return self._client.subscription(self._topic, self._subscriber, hold_ms=_HOLD_MS, auto_ack=False)
-            except Busy:
-                if time.monotonic() >= self._patient_until_s:
-                    raise
-                time.sleep(pause_s * random.uniform(0.5, 1.5))
-                pause_s = min(_BUSY_PAUSE_S_MAX, pause_s * 2)
+        patience_s = max(0.0, self._patient_until_s - time.monotonic())
+        return self._client.subscription(
+            self._topic, self._subscriber, hold_ms=_HOLD_MS, busy_s=patience_s, auto_ack=False
+        )
 
 
 def _take(turns: Turns, render: Render, count: int) -> int:

@@ -45,7 +45,7 @@ def extras_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _time_text(record: logging.LogRecord) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.created % 1 * 1000):03d}Z"
 
 
 def set_up(level: str, form: str) -> None:

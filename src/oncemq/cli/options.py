@@ -36,7 +36,9 @@ def reaches_broker(function: Function) -> Function:
 
     for option in (
         config_option,
-        click.option("--tries", metavar="N", type=click.IntRange(min=1), help="Ask so many times before giving up. [default: 5]"),
+        click.option(
+            "--tries", metavar="N", type=click.IntRange(min=1), help="Ask so many times before giving up. [default: 5]"
+        ),
         click.option("--timeout", type=float, metavar="SECONDS", help="Wait so long for an answer. [default: 1]"),
         click.option("--url", metavar="URL", help="The broker's address. [default: tcp://127.0.0.1:5555]"),
     ):
@@ -72,6 +74,7 @@ def connected(reach: Reach, *, client_name: str | None = None) -> Iterator[Clien
     settings = config.load_client(reach)
     with oncemq.connect(
         settings.url,
+        label=client_name or "anonymous",
         timeout_s=settings.timeout_s,
         tries=settings.tries,
         window=settings.window,
@@ -88,7 +91,10 @@ class TopicName(ParamType):
     name = "topic"
 
     def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str  # noqa: ARG002
+        self,
+        ctx: click.Context,
+        param: click.Parameter,
+        incomplete: str,  # noqa: ARG002
     ) -> list[CompletionItem]:
         from oncemq import errors
 
@@ -139,6 +145,9 @@ class Start(ParamType):
         return self.fail(f"{value!r} is neither `new`, nor `earliest`, nor an offset.", param, ctx)
 
     def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str  # noqa: ARG002
+        self,
+        ctx: click.Context,
+        param: click.Parameter,
+        incomplete: str,  # noqa: ARG002
     ) -> list[CompletionItem]:
         return [CompletionItem(word) for word in ("new", "earliest") if word.startswith(incomplete)]

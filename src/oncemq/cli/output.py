@@ -16,7 +16,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -26,8 +26,8 @@ _DRAIN_POLL_S_MAX = 0.02
 class Output:
     """Standard output, for records that must not get lost between here and the reader."""
 
-    def __init__(self) -> None:
-        self._stream = sys.stdout.buffer
+    def __init__(self, stream: BinaryIO | None = None) -> None:
+        self._stream = stream or sys.stdout.buffer
         self._pipe = _pipe_of(self._stream)
         self._written_bytes = 0
 

@@ -62,7 +62,7 @@ def put(
     is the beginning of its name in `oncemq sessions`. A run that was killed before it ended may have stored some
     of its messages, and running it again stores them again.
     """
-    options = {"key": _encoded(key), "headers": _parse_headers(headers), "create": create}
+    options: dict[str, Any] = {"key": _encoded(key), "headers": _parse_headers(headers), "create": create}
     with connected(reach, client_name=client_name) as client:
         summary = Summary(topic)
         if message is not None:

@@ -73,12 +73,17 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
 
     from oncemq.broker.server import serve as serve_broker
 
-    ctx.exit(serve_broker(settings, announce=lambda address: _announce(address, settings)))
+    addresses: list[str] = []
+    ctx.exit(serve_broker(settings, announce=lambda address: _announce(address, addresses, settings)))
 
 
-def _announce(address: str, settings: config.ServeSettings) -> None:
+def _announce(address: str, addresses: list[str], settings: config.ServeSettings) -> None:
     """The first thing that people see of a broker: where it is, and what to do with it."""
-    click.echo(f"OnceMQ listens on {address} and stores in {settings.folder}. Ctrl-C stops it. Try:")
+    addresses.append(address)
+    if len(addresses) < len(settings.listen):
+        return
+    click.echo(f"OnceMQ listens on {' and '.join(addresses)}, and stores in {settings.folder}. Ctrl-C stops it. Try:")
+    address = addresses[0]
     where = "" if address == config.DEFAULT_URL else f" --url {address}"
     for command in ("sub orders kitchen", 'put orders "one pizza"', "get orders kitchen"):
         click.echo(f"  oncemq {command}{where}")

@@ -22,9 +22,7 @@ from oncemq.cli.options import TOPIC, Reach, Start, connected, json_option, reac
     """,
 )
 @click.argument("topic", type=TOPIC)
-@click.option(
-    "--from", "start", type=Start(), help="Where to begin. [default: new; with --no-follow: earliest]"
-)
+@click.option("--from", "start", type=Start(), help="Where to begin. [default: new; with --no-follow: earliest]")
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--no-follow", is_flag=True, help="End at the topic's end instead of waiting for more.")
 @click.option("--format", "template", metavar="TEXT", help=FORMAT_HELP)

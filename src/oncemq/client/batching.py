@@ -1,13 +1,14 @@
-"""Batches that are being filled, and the handles of the messages in them.
+"""Messages that wait to be sent together, and their handles.
 
 A handle is two fields and nothing else: a future for each of millions of messages would cost more than the
-messages.
+messages. It begins as the message's place in a stream and ends as its place in a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Protocol
 
 import msgspec
 
@@ -47,54 +48,120 @@ def make_put(
     return Put(topic, Envelope(len(values), len(payload), checksum(payload)), create), payload
 
 
-class Batch:
-    """Messages of one topic on their way. Its boundaries are fixed when it is frozen."""
+#: Value, key, headers and whether the topic may be made: what a message has that is not a plain value.
+Item = tuple[bytes, bytes | None, Mapping[str, bytes] | None, bool]
 
-    __slots__ = ("create", "headers", "keys", "opened_ms", "pending", "producer", "size", "topic", "values")
 
-    def __init__(self, producer: Producer, topic: str, create: bool, opened_ms: float) -> None:
+class Stream:
+    """Messages of one topic that are not yet sent.
+
+    Threads append to `handles` without a lock: appending to a list is atomic, and whoever sends takes a prefix,
+    under the client's lock. So nothing is lost and nothing is sent twice, whoever comes between.
+    """
+
+    __slots__ = ("create", "handles", "is_mixed", "opened_ms", "producer", "size", "topic")
+
+    def __init__(self, producer: Producer, topic: str, create: bool) -> None:
         self.producer = producer
         self.topic = topic
+        #: Whether plain values may make the topic.
         self.create = create
-        self.opened_ms = opened_ms
-        self.values: list[bytes] = []
-        self.keys: list[bytes | None] | None = None
-        self.headers: list[Mapping[str, bytes] | None] | None = None
+        self.handles: list[Handle] = []
+        #: About: threads may count over each other. What is sent is measured.
         self.size = 0
-        #: None while it is open.
+        #: There are or were items among the values.
+        self.is_mixed = False
+        #: When its first message came.
+        self.opened_ms = 0.0
+
+    def add_item(self, item: Item) -> Handle:
+        plain = item[1] is None and item[2] is None and item[3] is self.create
+        if not plain:
+            self.is_mixed = True
+        handle = Handle(self, item[0] if plain else item)
+        self.handles.append(handle)
+        self.size += len(item[0])
+        return handle
+
+    def take(self) -> list[Handle]:
+        """Everything that is there now; what comes meanwhile stays."""
+        count = len(self.handles)
+        taken = self.handles[:count]
+        del self.handles[:count]
+        self.size = 0
+        return taken
+
+    def freeze(self, bytes_max: int) -> Iterator[tuple[Batch, Put, bytes]]:
+        """Batches of what is there now: one, unless it is large or differs in what it may make."""
+        taken = self.take()
+        values: list[Any] = [handle.at for handle in taken]
+        if self.is_mixed:
+            yield from self._freeze_mixed(taken, values, bytes_max)
+            return
+        start = 0
+        for stop in cuts(values, bytes_max):
+            batch = Batch(self.topic, self.producer)
+            _assign(taken[start:stop], batch)
+            yield batch, *make_put(self.topic, self.create, values[start:stop])
+            start = stop
+
+    def _freeze_mixed(
+        self, taken: list[Handle], values: list[Any], bytes_max: int
+    ) -> Iterator[tuple[Batch, Put, bytes]]:
+        items: list[Item] = [
+            (value, None, None, self.create) if type(value) is bytes else value for value in values
+        ]
+        start = 0
+        for create, run in groupby(items, key=lambda item: item[3]):
+            columns = list(run)
+            part = taken[start : start + len(columns)]
+            start += len(columns)
+            first = 0
+            for stop in cuts([item[0] for item in columns], bytes_max):
+                batch = Batch(self.topic, self.producer)
+                _assign(part[first:stop], batch)
+                run_values, keys, headers, _ = (list(column) for column in zip(*columns[first:stop], strict=True))
+                yield batch, *make_put(self.topic, create, run_values, keys, headers)
+                first = stop
+
+
+def cuts(values: Sequence[bytes], bytes_max: int) -> list[int]:
+    """Where to cut values into batches of not much more than `bytes_max`; the last cut is their end."""
+    count = len(values)
+    if not count:
+        return []
+    if sum(map(len, values)) <= 2 * bytes_max:
+        return [count]
+    found, size = [], 0
+    for index, value in enumerate(values):
+        if size and size + len(value) > bytes_max:
+            found.append(index)
+            size = 0
+        size += len(value)
+    return [*found, count]
+
+
+def _assign(handles: list[Handle], batch: Batch) -> None:
+    for place, handle in enumerate(handles):
+        handle.at = place
+        handle.batch = batch
+
+
+class Batch:
+    """Messages that are on their way together. Their number and order are fixed."""
+
+    __slots__ = ("pending", "producer", "topic")
+
+    def __init__(self, topic: str, producer: Producer) -> None:
+        self.topic = topic
+        self.producer = producer
         self.pending: Pending | None = None
-
-    def add(self, value: bytes, key: bytes | None, headers: Mapping[str, bytes] | None) -> int:
-        """Returns the message's place, counted from 1."""
-        before = len(self.values)
-        if key is not None and self.keys is None:
-            self.keys = [None] * before
-        if headers is not None and self.headers is None:
-            self.headers = [None] * before
-        if self.keys is not None:
-            self.keys.append(key)
-            self.size += len(key or b"")
-        if self.headers is not None:
-            self.headers.append(headers)
-            self.size += sum(len(name) + len(entry) for name, entry in (headers or {}).items())
-        self.values.append(value)
-        self.size += len(value)
-        return before + 1
-
-    @property
-    def is_plain(self) -> bool:
-        return self.keys is None and self.headers is None
-
-    def freeze(self) -> tuple[Put, bytes]:
-        operation = make_put(self.topic, self.create, self.values, self.keys, self.headers)
-        self.values, self.keys, self.headers = [], None, None
-        return operation
 
 
 class Producer(Protocol):
-    """Whoever sends a batch; its handles ask it for the answer."""
+    """Whoever sends; handles ask it for their answer."""
 
-    def _result_of(self, batch: Batch, place: int, timeout_s: float | None) -> Receipt: ...
+    def _result_of(self, handle: Handle, timeout_s: float | None) -> Receipt: ...
 
 
 class Handle(msgspec.Struct, gc=False):
@@ -105,15 +172,16 @@ class Handle(msgspec.Struct, gc=False):
     0
     """
 
-    batch: Batch
-    #: In the batch, counted from 1.
-    place: int
+    #: Where the message is: in a stream, later in a batch.
+    batch: Stream | Batch
+    #: The message itself; later its place in the batch.
+    at: bytes | Item | int
 
     def done(self) -> bool:
         """The broker has answered, or it is known that it won't."""
-        pending = self.batch.pending
-        return pending is not None and pending.done
+        batch = self.batch
+        return isinstance(batch, Batch) and batch.pending is not None and batch.pending.done
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait for the answer. Raises what the message was refused with, or TimeoutError."""
-        return self.batch.producer._result_of(self.batch, self.place, timeout_s)
+        return self.batch.producer._result_of(self, timeout_s)

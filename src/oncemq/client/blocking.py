@@ -242,8 +242,7 @@ class Client(Producing, Administration):
             if self._driver.stopped is not None:
                 return
             self._driver.stop_locked(errors.ClientClosed("this client was closed; connect again"))
-            self._open.clear()
-            self._plain.clear()
+            self._streams = {}
             self._bell.notify_all()
             self._driver.wait_for_poller_locked()
             self._driver.transport.close()
@@ -251,7 +250,7 @@ class Client(Producing, Administration):
     def _after_fork(self) -> None:
         self._driver.after_fork()
         self._lock = self._driver.lock
-        self._open, self._plain = {}, {}
+        self._streams = {}
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from oncemq import errors
-from oncemq.client.batching import Batch, Handle, Headers, Value, as_bytes, headers_as_bytes, make_put
+from oncemq.client.batching import Batch, Handle, Headers, Stream, Value, as_bytes, cuts, headers_as_bytes, make_put
 from oncemq.client.driver import Driver, now_ms
 from oncemq.client.pending import Pending
 from oncemq.client.receipt import Receipt, receipt_of
@@ -26,6 +26,10 @@ _MANY_MESSAGES = 4000
 _MANY_BYTES = 512 * 1024
 #: What the first look at the values of `put_many` takes, to learn how large they are.
 _MANY_FIRST = 16
+#: Topics with a stream of their own at a time.
+_STREAMS_MAX = 10_000
+#: The keeper looks around that often when there is nothing to do.
+_REST_S = 0.25
 
 
 class Producing:
@@ -40,10 +44,9 @@ class Producing:
         self._batch_bytes = batch_bytes
         self._linger_ms = linger_ms
         self._buffer_bytes = buffer_bytes
-        #: One open batch per topic, at the most.
-        self._open: dict[str, Batch] = {}
-        #: Those of them that have neither keys nor headers: the short way in `put_nowait`.
-        self._plain: dict[str, Batch] = {}
+        self._streams: dict[str, Stream] = {}
+        #: Some thread may still be about to append to one of these.
+        self._former_streams: dict[str, Stream] = {}
         self._unanswered_bytes = 0
         self._unanswered_batches = 0
         self._first_error: errors.OnceMQError | None = None
@@ -138,13 +141,15 @@ class Producing:
             size = sum(map(len, chunk))
             fitting = max(1, bytes_max * len(chunk) // max(size, 1))
             count = min(fitting, count * 16, messages_max)
-            yield from [chunk] if size <= 2 * bytes_max else _split(chunk, bytes_max)
+            start = 0
+            for stop in cuts(chunk, bytes_max):
+                yield chunk[start:stop]
+                start = stop
 
     # Without waiting.
 
     def put_nowait(
-        self, topic: str, value: Value, *, key: Value | None = None, headers: Headers | None = None,
-        create: bool = False,
+        self, topic: str, value: Value, key: Value | None = None, headers: Headers | None = None, create: bool = False
     ) -> Handle:
         """Store one message, together with others, without waiting for the answer.
 
@@ -154,55 +159,57 @@ class Producing:
         ...     client.put_nowait("lines", line)
         >>> client.flush()
         """
-        with self._lock:
-            batch = self._plain.get(topic)
-            if (
-                batch is None
-                or type(value) is not bytes
-                or key is not None
-                or headers is not None
-                or create is not batch.create
-            ):
-                return self._put_slowly(topic, value, key, headers, create)
-            values = batch.values
-            values.append(value)
-            place = len(values)
-            batch.size = size = batch.size + len(value)
-            if size >= self._batch_bytes or place >= self._batch_messages:
-                self._freeze(batch)
-                self._driver.pump_locked()
-            return Handle(batch, place)
+        stream = self._streams.get(topic)
+        if (
+            stream is None
+            or type(value) is not bytes
+            or key is not None
+            or headers is not None
+            or create is not stream.create
+        ):
+            return self._put_slowly(topic, value, key, headers, create)
+        handle = Handle(stream, value)
+        handles = stream.handles
+        handles.append(handle)
+        stream.size = size = stream.size + len(value)
+        if size >= self._batch_bytes or not 1 < len(handles) < self._batch_messages:
+            self._attend(stream)
+        return handle
 
     def _put_slowly(
         self, topic: str, value: Value, key: Value | None, headers: Headers | None, create: bool
     ) -> Handle:
-        value_bytes = as_bytes(value)
-        key_bytes = None if key is None else as_bytes(key)
-        headers_bytes = None if headers is None else headers_as_bytes(headers)
-        batch = self._open_batch(topic, create)
-        place = batch.add(value_bytes, key_bytes, headers_bytes)
-        if not batch.is_plain:
-            self._plain.pop(topic, None)
-        if batch.size >= self._batch_bytes or place >= self._batch_messages:
-            self._freeze(batch)
-            self._driver.pump_locked()
-        return Handle(batch, place)
+        item = (
+            as_bytes(value),
+            None if key is None else as_bytes(key),
+            None if headers is None else headers_as_bytes(headers),
+            bool(create),
+        )
+        stream = self._streams.get(topic) or self._begin_stream(topic, item[3])
+        handle = stream.add_item(item)
+        if stream.size >= self._batch_bytes or not 1 < len(stream.handles) < self._batch_messages:
+            self._attend(stream)
+        return handle
 
-    def _open_batch(self, topic: str, create: bool) -> Batch:
-        self._driver.check_usable()
-        batch = self._open.get(topic)
-        if batch is not None and batch.create is not create:
-            self._freeze(batch)
-            batch = None
-        if batch is None:
+    def _begin_stream(self, topic: str, create: bool) -> Stream:
+        with self._lock:
+            self._driver.check_usable()
+            if len(self._streams) >= _STREAMS_MAX:
+                self._freeze_all()
+                self._former_streams, self._streams = self._streams, {}
+            return self._streams.setdefault(topic, Stream(self, topic, create))
+
+    def _attend(self, stream: Stream) -> None:
+        """A stream got its first message, or is full."""
+        with self._lock:
+            self._driver.check_usable()
+            if len(stream.handles) <= 1:
+                stream.opened_ms = now_ms()
+                self._wake_keeper()
             self._wait_for_room()
-            batch = self._open.get(topic)
-        if batch is None or batch.create is not create:
-            self._freeze_topic(topic)
-            batch = Batch(self, topic, create, now_ms())
-            self._open[topic] = self._plain[topic] = batch
-            self._wake_keeper()
-        return batch
+            if len(stream.handles) >= self._batch_messages or stream.size >= self._batch_bytes:
+                self._freeze(stream)
+                self._driver.pump_locked()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything that was put is answered. Raises the first error since the last flush."""
@@ -219,20 +226,23 @@ class Producing:
     # Batches.
 
     def _freeze_topic(self, topic: str) -> None:
-        batch = self._open.get(topic)
-        if batch is not None:
-            self._freeze(batch)
+        stream = self._streams.get(topic)
+        if stream is not None and stream.handles:
+            self._freeze(stream)
 
     def _freeze_all(self) -> None:
-        for batch in list(self._open.values()):
-            self._freeze(batch)
+        for stream in self._waiting_streams():
+            self._freeze(stream)
 
-    def _freeze(self, batch: Batch) -> None:
-        del self._open[batch.topic]
-        self._plain.pop(batch.topic, None)
-        operation, payload = batch.freeze()
-        self._count_in(len(payload))
-        batch.pending = self._driver.core.submit(operation, payload, on_done=self._counts_out(len(payload)))
+    def _waiting_streams(self) -> list[Stream]:
+        streams = chain(self._former_streams.values(), self._streams.values())
+        return [stream for stream in streams if stream.handles]
+
+    def _freeze(self, stream: Stream) -> None:
+        for batch, operation, payload in stream.freeze(self._batch_bytes):
+            self._count_in(len(payload))
+            on_done = self._counts_out(len(payload))
+            batch.pending = self._driver.core.submit(operation, payload, on_done=on_done)
 
     def _count_in(self, size: int) -> None:
         self._unanswered_bytes += size
@@ -245,19 +255,23 @@ class Producing:
         if self._unanswered_bytes >= self._buffer_bytes:
             self._driver.wait_until_locked(lambda: self._unanswered_bytes < self._buffer_bytes)
 
-    def _result_of(self, batch: Batch, place: int, timeout_s: float | None) -> Receipt:
-        if batch.pending is None or not batch.pending.done:
+    def _result_of(self, handle: Handle, timeout_s: float | None) -> Receipt:
+        if not handle.done():
             with self._lock:
                 self._driver.check_usable()
-                if batch.pending is None:
-                    self._freeze(batch)
-                assert batch.pending is not None
+                if isinstance(handle.batch, Stream):
+                    self._freeze(handle.batch)
+                assert isinstance(handle.batch, Batch)
+                assert handle.batch.pending is not None
                 until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
-                if not self._driver.wait_locked(batch.pending, until_ms):
+                if not self._driver.wait_locked(handle.batch.pending, until_ms):
                     raise TimeoutError(f"no answer after {timeout_s} s")
-        reply = _put_reply(batch.pending)
-        offset = reply.first_offset + place - 1
-        return Receipt(batch.topic, reply.topic_id, offset, 1, reply.time_ms, reply.subscriptions)
+        assert isinstance(handle.batch, Batch)
+        assert isinstance(handle.at, int)
+        assert handle.batch.pending is not None
+        reply = _put_reply(handle.batch.pending)
+        offset = reply.first_offset + handle.at
+        return Receipt(handle.batch.topic, reply.topic_id, offset, 1, reply.time_ms, reply.subscriptions)
 
     # The keeper: lingering batches, and answers that nobody waits for.
 
@@ -271,8 +285,8 @@ class Producing:
     def _keep(self) -> None:
         with self._lock:
             while self._driver.stopped is None:
-                self._keeper_rests = not self._open and not self._unanswered_batches
-                self._bell.wait(None if self._keeper_rests else self._linger_ms / 1000)
+                self._keeper_rests = not self._unanswered_batches and not self._waiting_streams()
+                self._bell.wait(_REST_S if self._keeper_rests else max(self._linger_ms, 1.0) / 1000)
                 self._keeper_rests = False
                 if self._driver.stopped is None:
                     self._keep_once()
@@ -287,8 +301,9 @@ class Producing:
 
     def _freeze_lingering(self) -> None:
         due_ms = now_ms() - self._linger_ms
-        for batch in [batch for batch in self._open.values() if batch.opened_ms <= due_ms]:
-            self._freeze(batch)
+        for stream in self._waiting_streams():
+            if stream.opened_ms <= due_ms:
+                self._freeze(stream)
 
 
 class _CountOut:
@@ -333,15 +348,3 @@ def _summary(topic: str, pendings: Sequence[Pending]) -> Receipt:
 def _check_length(found: Sequence[object], count: int, what: str) -> None:
     if len(found) != count:
         raise ValueError(f"put_many got fewer {what} than values")
-
-
-def _split(chunk: list[bytes], bytes_max: int) -> Iterator[list[bytes]]:
-    part: list[bytes] = []
-    size = 0
-    for value in chunk:
-        if part and size + len(value) > bytes_max:
-            yield part
-            part, size = [], 0
-        part.append(value)
-        size += len(value)
-    yield part

@@ -228,15 +228,17 @@ class Engine:
         return moved
 
     def _find_live(self, head: RecordHead) -> int | None:
+        """The offset at which a record is needed, -1 in a stage, None if nobody needs it."""
         topic = self.state.topics_by_id.get(head.topic_id)
         if topic is not None:
             index = topic.index
             entry = index.find(head.first_offset) if head.first_offset >= 0 else index.at_position(head.position)
             if index.head <= entry < len(index.ends) and index.positions[entry] == head.position:
                 return index.first_offset(entry)
-        for stage in self.state.stages.values():
-            if any(batch.position == head.position for batch in stage.batches):
-                return -1
+        if head.first_offset < 0:
+            for stage in self.state.stages.values():
+                if any(batch.position == head.position for batch in stage.batches):
+                    return -1
         return None
 
     # Snapshots.

@@ -63,20 +63,22 @@ class BatchIndex:
         return self.ends[entry - 1] if entry > self.head else self.first
 
     def slices(self, offset: int, bytes_max: int, slices_max: int) -> list[Slice]:
-        """Whole entries from the one that holds `offset` on; at least one, if there is one."""
+        """Entries from the one that holds `offset` on, that one from there on; at least one, if there is one."""
         found: list[Slice] = []
         entry = self.find(offset)
         first = self.first_offset(entry) if entry < len(self.ends) else self.end
+        #: What the first entry holds in front of `offset`.
+        before = max(0, offset - first)
         while entry < len(self.ends) and len(found) < slices_max:
             size = self.sizes[entry]
             bytes_max -= size
             if bytes_max < 0 and found:
                 break
             end = self.ends[entry]
-            found.append(
-                Slice(self.positions[entry], size, first, end - first, self.skips[entry], self.times[entry])
-            )
-            first = end
+            skip = self.skips[entry] + before
+            first += before
+            found.append(Slice(self.positions[entry], size, first, end - first, skip, self.times[entry]))
+            first, before = end, 0
             entry += 1
         return found
 

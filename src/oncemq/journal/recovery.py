@@ -89,10 +89,15 @@ class Recovery:
         self._secure()
 
     def _enter(self, number: int) -> bytes:
-        """All of a segment, whose head must be right."""
+        """All of a segment, whose head must be right once it has groups: before that, recovery itself may have
+        lost power while it wrote the head again."""
         data = self._segments.file(number).read(0, self._layout.segment_bytes)
         if decode_segment_head(data, self._layout, number) is None:
-            raise self._corrupt(number, 0, "the segment's head is damaged")
+            has_groups = self.at > self._layout.block_bytes or find_good(
+                data, 0, number * self._layout.segment_bytes, 0, self._layout
+            )
+            if has_groups:
+                raise self._corrupt(number, 0, "the segment's head is damaged")
         if len(data) != self._layout.segment_bytes:
             raise self._corrupt(number, len(data), "the segment is shorter than it was made")
         return data
@@ -121,8 +126,11 @@ class Recovery:
         self.replayed_bytes += group.size
 
     def _head_of(self, number: int) -> Head | None:
-        raw = self._segments.file(number).read(0, self._layout.block_bytes)
-        return decode_segment_head(raw, self._layout, number)
+        """None where the segment was not begun: the sync of its head covers its size too."""
+        file = self._segments.file(number)
+        if file.size() != self._layout.segment_bytes:
+            return None
+        return decode_segment_head(file.read(0, self._layout.block_bytes), self._layout, number)
 
     def _next_segment_follows(self) -> bool:
         if self.number + 1 not in self._segments.numbers:

@@ -1,0 +1,274 @@
+"""Processes that own a subscription: open, get, ack, crash, come back; some have a twin that fences them."""
+
+from __future__ import annotations
+
+from oncemq import errors
+from oncemq.client.delivery import Delivery
+from oncemq.client.pending import Pending
+from oncemq.engine import commands as co
+from oncemq.engine.replies import AckReply, GetReply, OpenReply, SubscribeReply
+from tests.simulation.process import Process, Surroundings
+from tests.simulation.subscriptions import SubscriptionBook
+from tests.simulation.world import Violation
+
+_GONE = (errors.TopicGone, errors.NotSubscribed, errors.TopicUnknown)
+
+
+class Consumer(Process):
+    """`start`: where its subscription begins. `polite`: holds it. `churns`: unsubscribes now and then."""
+
+    def __init__(
+        self, around: Surroundings, name: str, topic: str, subscriber: str, start: int,
+        *, twin: bool = False, polite: bool = False, churns: bool = False, own_session: bool = False,
+    ) -> None:
+        super().__init__(around, name)
+        self.topic = topic
+        self.subscriber = subscriber
+        self.start_at = start
+        self.twin = twin
+        self.polite = polite
+        self.churns = churns
+        self.own_session = own_session
+        self.is_fenced = False
+        self._opened: OpenReply | None = None
+        self._delivery = Delivery(topic, 0)
+        self._position = 0
+        self._end_offset = -1
+        self._ack_sent = 0
+        self._acked = 0
+        self.book: SubscriptionBook | None = None
+        if churns:
+            around.subscriptions.vanishing.add((topic, subscriber))
+
+    @property
+    def has_twin(self) -> bool:
+        return self.twin
+
+    def session(self) -> str:
+        return self.name.rstrip("'") if self.twin and not self.own_session else self.name
+
+    def begin(self) -> None:
+        self.is_fenced = False
+        self._subscribe()
+
+    @property
+    def is_settled(self) -> bool:
+        if self.core is None or self.is_fenced:
+            return self.twin
+        return self._end_offset >= 0 and self._position == self._end_offset == self._acked
+
+    def trouble(self) -> str:
+        return f"{super().trouble()}: at {self._position} of {self._end_offset}, {self._acked} acked"
+
+    # Becoming the owner.
+
+    def _subscribe(self) -> None:
+        self._opened = None
+        self._end_offset = -1
+        self.around.subscriptions.asked.setdefault(self.topic, set()).add(self.subscriber)
+        self.submit(co.Subscribe(self.topic, self.subscriber, self.start_at), None, self._subscribed)
+
+    def _again(self, pending: Pending) -> bool:
+        """The command failed for a reason that passes: begin anew in a while."""
+        if self.is_over(pending):
+            return True
+        error = pending.error
+        if error is None:
+            return False
+        if isinstance(error, errors.RangeGone | errors.OffsetOutOfRange) and not self._opened:
+            self.start_at = co.START_EARLIEST
+        elif isinstance(error, _GONE):
+            if not self.around.subscriptions.may_vanish(self.topic, self.subscriber):
+                raise Violation(f"lost: {self.name}: {error.code}, and nobody removed it")
+        elif not isinstance(error, errors.BrokerAway | errors.NotNow | errors.LimitReached):
+            raise Violation(f"{self.name} got {error.code}: {error}")
+        self.later(20 + int(self.random.random() * 60), self._subscribe)
+        return True
+
+    def _subscribed(self, pending: Pending) -> None:
+        if self._again(pending):
+            return
+        reply = pending.reply
+        assert isinstance(reply, SubscribeReply)
+        self.world.note(f"{self.name} subscribed to '{self.topic}': {reply}")
+        self.book = self.around.subscriptions.subscribed(self.topic, self.subscriber, reply)
+        acked_before = self.book.ack_confirmed
+        hold_ms = 300 if self.polite else 0
+        self.submit(
+            co.Open(self.topic, self.subscriber, hold_ms), None, lambda done: self._open_done(done, acked_before)
+        )
+
+    def _open_done(self, pending: Pending, acked_before: int) -> None:
+        if self._again(pending):
+            return
+        reply = pending.reply
+        assert isinstance(reply, OpenReply)
+        assert self.book is not None
+        book = self.around.subscriptions.books.get((reply.topic_id, self.subscriber))
+        if book is not self.book:
+            # Its topic was deleted and made again between the two commands.
+            self._subscribe()
+            return
+        self.world.note(f"{self.name} opened: {reply}")
+        book.opened(reply, f"{self.name}~{self.lives}", acked_before)
+        self._opened = reply
+        self._position = self._ack_sent = self._acked = reply.acked
+        self._delivery = Delivery(self.topic, reply.acked)
+        self._get()
+
+    # Getting.
+
+    def _get(self) -> None:
+        opened = self._opened
+        assert opened is not None
+        assert self.book is not None
+        random = self.random.random
+        ack = -1
+        if random() < 0.5:
+            ack = self._ack_sent = self._done_upto()
+            self.book.ack_sent = max(self.book.ack_sent, ack)
+        wait_ms = 0 if random() < 0.4 else int(random() * 500)
+        bytes_max = 200 if random() < 0.3 else 5_000
+        command = co.Get(
+            opened.topic_id, self.subscriber, opened.epoch, self._delivery.position, bytes_max, wait_ms, ack
+        )
+        epoch = self.book.epoch
+        self.ask(command, lambda pending: self._got(pending, command, epoch))
+
+    def _fenced(self, pending: Pending) -> bool:
+        if not isinstance(pending.error, errors.Fenced):
+            return False
+        if self.is_over(pending):
+            return True
+        assert self.book is not None
+        if not self.twin and not self.book.may_vanish and self.lives == 1:
+            raise Violation(f"{self.name} was fenced, and has no twin")
+        self.world.note(f"{self.name} was fenced")
+        self.world.tally["client: fenced owner"] += 1
+        self._opened = None
+        self.is_fenced = True
+        if not self.world.healed:
+            self.later(100 + int(self.random.random() * 800), self._take_back)
+        return True
+
+    def _take_back(self) -> None:
+        if not self.world.healed:
+            self.is_fenced = False
+            self._subscribe()
+
+    def _got(self, pending: Pending, command: co.Get, epoch_when_sent: int) -> None:
+        if self._fenced(pending):
+            return
+        if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
+            self._think()
+            return
+        if isinstance(pending.error, errors.RangeGone):
+            raise Violation(f"lost: {self.name} asks for {command.position}: {pending.error}")
+        if self._again(pending):
+            return
+        reply = pending.reply
+        assert isinstance(reply, GetReply)
+        assert self.book is not None
+        self.book.succeeded(command.epoch, epoch_when_sent, "get")
+        self.book.check_position(reply.acked, 0)
+        try:
+            self._delivery.take(reply, pending.payloads)
+        except errors.DamagedInTransit:
+            self._delivery._damages = 0
+        while self._delivery:
+            self._take_messages()
+        if self._delivery.position == reply.next_position:
+            self._end_offset = reply.end_offset
+            self._note_acked(reply.acked, command.ack)
+        self._go_on()
+
+    def _take_messages(self) -> None:
+        messages = self._delivery.decode()
+        assert self.book is not None
+        first = messages[0].offset
+        for message in messages:
+            if message.offset != self._position:
+                raise Violation(f"out of order: {self.name} got {message.offset} after {self._position - 1}")
+            self.around.ledger.observe(
+                message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
+            )
+            self._position += 1
+        self.book.given(first, self._position)
+        self.world.tally["messages delivered"] += len(messages)
+        self.world.note(f"{self.name} got {first}..{self._position - 1}")
+
+    def _note_acked(self, acked: int, upto: int) -> None:
+        assert self.book is not None
+        if acked < upto:
+            raise Violation(f"{self.name}: an ack of {upto} was answered by {acked}")
+        self._acked = max(self._acked, acked)
+        self.book.ack_confirmed = max(self.book.ack_confirmed, acked)
+
+    def _done_upto(self) -> int:
+        """Everything that it was given, or not quite: an ack may fall into the middle of a batch."""
+        if self.world.healed or self.random.random() < 0.7 or self._position <= self._acked:
+            return self._position
+        return self._acked + int(self.random.random() * (self._position - self._acked))
+
+    # What it does next.
+
+    def _go_on(self) -> None:
+        random = self.random.random
+        if random() < 0.25 and self._position > self._acked:
+            self._ack()
+        elif not self.world.healed and self.churns and random() < 0.06:
+            self.submit(co.Unsubscribe(self.topic, self.subscriber), None, self._left)
+        elif not self.world.healed and self.polite and random() < 0.08:
+            self._close()
+        else:
+            self._think()
+
+    def _think(self) -> None:
+        caught_up = self._position == self._end_offset == self._acked and self.world.healed
+        self.later(400 if caught_up else int(self.random.random() * self.world.weather.think_ms), self._get_if_open)
+
+    def _get_if_open(self) -> None:
+        if self._opened is not None:
+            self._get()
+
+    def _ack(self) -> None:
+        opened = self._opened
+        assert opened is not None
+        assert self.book is not None
+        upto = self._ack_sent = self._done_upto()
+        self.book.ack_sent = max(self.book.ack_sent, upto)
+        command = co.Ack(opened.topic_id, self.subscriber, opened.epoch, upto)
+        epoch = self.book.epoch
+        self.ask(command, lambda pending: self._ack_done(pending, command, epoch))
+
+    def _ack_done(self, pending: Pending, command: co.Ack, epoch_when_sent: int) -> None:
+        if self._fenced(pending):
+            return
+        if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
+            self._think()
+            return
+        if self._again(pending):
+            return
+        assert isinstance(pending.reply, AckReply)
+        assert self.book is not None
+        self.book.succeeded(command.epoch, epoch_when_sent, "ack")
+        self._note_acked(pending.reply.acked, command.upto)
+        self._think()
+
+    def _left(self, pending: Pending) -> None:
+        self.world.note(f"{self.name} left: {pending.error or pending.reply}")
+        if not self._again(pending):
+            self.start_at = (co.START_NEW, co.START_EARLIEST, self._position)[int(self.random.random() * 3)]
+            self.later(50, self._subscribe)
+
+    def _close(self) -> None:
+        assert self._opened is not None
+        operation = co.Close(self._opened.topic_id, self.subscriber, self._opened.epoch)
+        self._opened = None
+        self.submit(operation, None, self._closed)
+
+    def _closed(self, pending: Pending) -> None:
+        if isinstance(pending.error, errors.Fenced) and self.core is not None and self.core.finished is None:
+            self._subscribe()
+        elif not self._again(pending):
+            self._subscribe()

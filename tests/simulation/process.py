@@ -1,0 +1,239 @@
+"""A client's process: the real core, driven by virtual time, and everything that it says overheard.
+
+Its memory is lost when it crashes; what it had in flight is then decided by what the next hello says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isinf
+
+from oncemq import errors
+from oncemq.client.core import Core
+from oncemq.client.options import Options
+from oncemq.client.pending import Pending
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.wire.frames import Frame, decode_request, decode_response
+from tests.simulation.ledger import Attempt, Ledger
+from tests.simulation.network import SimNetwork
+from tests.simulation.sessions import Sessions
+from tests.simulation.subscriptions import Subscriptions
+from tests.simulation.world import Violation, World
+
+OPTIONS = Options(timeout_ms=150.0, tries=4, window=6, pause_ms=20.0, pause_short_ms=5.0, pause_ms_max=200.0,
+                  wait_slack_ms=150.0, request_commands_max=4)
+
+Answered = Callable[[Pending], None]
+
+
+class Surroundings:
+    """What every process of a run shares."""
+
+    def __init__(self, world: World, network: SimNetwork) -> None:
+        self.world = world
+        self.network = network
+        self.ledger = Ledger(world)
+        self.sessions = Sessions(world, self.ledger)
+        self.subscriptions = Subscriptions()
+        #: What an operation on the wire is an attempt at: by checksum of its payload, or by commit.
+        self.attempts: dict[object, Attempt] = {}
+
+    def attempt_of(self, operation: co.Operation) -> Attempt | None:
+        if isinstance(operation, co.Put):
+            return self.attempts.get(operation.envelope.checksum)
+        if isinstance(operation, co.Commit):
+            return self.attempts.get((operation.writer, operation.batch, operation.stages))
+        return None
+
+
+class Process:
+    """One client. Subclasses say what it does: `begin` after each start, and `is_settled`."""
+
+    anonymous = False
+
+    def __init__(self, around: Surroundings, name: str) -> None:
+        self.around = around
+        self.world = around.world
+        self.name = name
+        self.random = self.world.random(f"process {name}")
+        self.lives = 0
+        self.core: Core | None = None
+        self._peer = b""
+        self._alarm_ms: float = inf
+        self._alarms = 0
+        self._requests: dict[int, tuple[co.Command, ...]] = {}
+        self._done: list[tuple[Answered, Pending]] = []
+
+    # Its life.
+
+    def session(self) -> str:
+        return f"{self.name}~{self.lives}" if self.anonymous else self.name
+
+    def start(self) -> None:
+        self.lives += 1
+        self.core = Core(self.session(), self.anonymous, self.random.getrandbits(62) + 1, OPTIONS)
+        if self.anonymous:
+            self.around.sessions.may_vanish(self.core.session)
+        self._connect()
+        self.begin()
+        self.pump()
+
+    def crash(self) -> None:
+        if self.core is None:
+            return
+        self.world.note(f"{self.name} crashes")
+        self.world.tally["client: crash"] += 1
+        self.stop()
+        self.world.after(20 + int(self.random.random() ** 2 * 500), self.start)
+
+    def stop(self) -> None:
+        self.around.network.disconnect(self._peer)
+        self.core = None
+        self._alarms += 1
+        self._alarm_ms = inf
+        self._requests = {}
+        self._done = []
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def is_settled(self) -> bool:
+        raise NotImplementedError
+
+    def trouble(self) -> str:
+        """What it waits for, when it should be settled and is not."""
+        core = self.core
+        waiting = "" if core is None else f", {len(core._flight)} numbered and {len(core._asks)} asked in flight"
+        return f"{self.name} is not settled{waiting}"
+
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Unless it crashes meanwhile."""
+        life = self.lives
+
+        def act() -> None:
+            if self.core is not None and self.lives == life:
+                action()
+                self.pump()
+
+        self.world.after(delay_ms, act)
+
+    # Commands.
+
+    def submit(self, operation: co.Operation, payload: bytes | None, answered: Answered) -> Pending:
+        assert self.core is not None
+        return self._watch(self.core.submit(operation, payload), answered)
+
+    def ask(self, command: co.Command, answered: Answered) -> Pending:
+        assert self.core is not None
+        return self._watch(self.core.ask(command), answered)
+
+    def _watch(self, pending: Pending, answered: Answered) -> Pending:
+        if pending.done:
+            self._done.append((answered, pending))
+        else:
+            pending.on_done = lambda done: self._done.append((answered, done))
+        return pending
+
+    # Driving the core.
+
+    def _connect(self) -> None:
+        self.around.network.disconnect(self._peer)
+        self._peer = self.around.network.connect(self.receive)
+
+    def cut_off(self, duration_ms: int) -> None:
+        self.around.network.cut_off(self._peer, duration_ms)
+
+    def pump(self) -> None:
+        """As the client's driver does."""
+        core = self.core
+        while core is not None:
+            now_ms = float(self.world.now_ms)
+            for frames in core.outgoing(now_ms):
+                self._send(frames)
+            if core.check(now_ms):
+                self.world.tally["client: reconnect"] += 1
+                self._connect()
+            elif not self._done:
+                self._set_alarm(core.next_deadline_ms())
+                return
+            self._handle_done()
+            core = self.core
+
+    def _handle_done(self) -> None:
+        while self._done:
+            done, self._done = self._done, []
+            for answered, pending in done:
+                if self.core is not None:
+                    answered(pending)
+
+    def _set_alarm(self, time_ms: float) -> None:
+        if time_ms >= self._alarm_ms or isinf(time_ms):
+            return
+        self._alarm_ms = time_ms
+        self._alarms += 1
+        number = self._alarms
+        self.world.at(max(self.world.now_ms + 1, int(time_ms)), lambda: self._alarm(number))
+
+    def _alarm(self, number: int) -> None:
+        if number == self._alarms and self.core is not None:
+            self._alarm_ms = inf
+            self.pump()
+
+    def _send(self, frames: list[Frame]) -> None:
+        request, _ = decode_request(frames)
+        self._requests[request.request_id] = request.commands
+        for command in request.commands:
+            if isinstance(command, co.Numbered):
+                self.around.sessions.book(command.session).sent(command, self.around.attempt_of(command.operation))
+        self.around.network.request(self._peer, frames)
+
+    def receive(self, frames: list[Frame]) -> None:
+        core = self.core
+        if core is None:
+            return
+        self._overhear(frames)
+        core.receive(float(self.world.now_ms), frames)
+        self._handle_done()
+        self.pump()
+
+    def _overhear(self, frames: list[Frame]) -> None:
+        response, _ = decode_response(frames)
+        commands = self._requests[response.request_id]
+        if len(commands) != len(response.replies):
+            raise Violation(f"{self.name} sent {len(commands)} commands and got {response.replies}")
+        for command, reply in zip(commands, response.replies, strict=True):
+            if isinstance(reply, re.NotNow):
+                self.world.tally["not now: " + reply.code] += 1
+            elif isinstance(reply, re.Refusal):
+                self.world.tally["refused: " + reply.code] += 1
+                if reply.code in ("BROKER_BUG", "RECORD_CORRUPT"):
+                    raise Violation(f"{self.name}: {command} was answered by {reply}")
+            if isinstance(command, co.Numbered):
+                self.around.sessions.book(command.session).answered(command, reply)
+            elif isinstance(command, co.Hello) and isinstance(reply, re.HelloReply):
+                self.around.sessions.book(command.session).greeted(command, reply)
+
+    # Errors, in general.
+
+    def is_over(self, pending: Pending) -> bool:
+        """The session has ended for this process: it stops, or begins again with a new one."""
+        error = pending.error
+        assert self.core is not None
+        if self.core.finished is None or not isinstance(error, errors.Fenced | errors.SessionUnknown):
+            return False
+        self.world.note(f"{self.name} is finished: {error.code}")
+        self.world.tally["client: " + error.code] += 1
+        self.stop()
+        if isinstance(error, errors.SessionUnknown) or not self.world.healed:
+            self.world.after(50 + int(self.random.random() * 400), self._start_again)
+        return True
+
+    def _start_again(self) -> None:
+        if self.core is None and not (self.world.healed and self.has_twin):
+            self.start()
+
+    @property
+    def has_twin(self) -> bool:
+        return False
