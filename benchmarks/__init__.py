@@ -1,0 +1,1 @@
+"""Figures that need a broker in a certain state: many topics, many sessions, a long history, housekeeping."""

@@ -1,0 +1,61 @@
+"""A bare client for benchmarks that need many commands in one request, or many sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+import zmq
+
+from oncemq.engine import commands as co
+from oncemq.engine.replies import HelloReply, Reply
+from oncemq.message import checksum, encode_batch
+from oncemq.wire.frames import Frame, decode_response, encode_request
+
+
+class RawClient:
+    """One request, one response. No retries: a broker that is away is an error here."""
+
+    def __init__(self, url: str, session: str = "raw") -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVTIMEO, 60_000)
+        self._socket.connect(url)
+        self._requests = 0
+        self._session = session
+        hello = self.call([co.Hello(session, 0, 1, 1024)])[0]
+        assert isinstance(hello, HelloReply), hello
+        self._epoch = hello.epoch
+        self._number = hello.last_number
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close(0)
+        self._context.term()
+
+    def call(self, commands: Sequence[co.Command], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
+        self._requests += 1
+        self._socket.send_multipart(encode_request(self._requests, commands, payloads))
+        return decode_response(self._socket.recv_multipart())[0].replies
+
+    def do(self, operations: Sequence[co.Operation], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
+        """Numbered, in one request; at most a window of them."""
+        first = self._number + 1
+        self._number += len(operations)
+        return self.call(
+            [
+                co.Numbered(self._session, self._epoch, first + index, first, operation)
+                for index, operation in enumerate(operations)
+            ],
+            payloads,
+        )
+
+
+def put_of(topic: str, count: int, size: int) -> tuple[co.Put, bytes]:
+    payload = encode_batch([b"v" * size] * count)
+    return co.Put(topic, co.Envelope(count, len(payload), checksum(payload))), payload
