@@ -345,6 +345,7 @@ def test_being_fenced_is_learned_from_a_numbered_reply_too() -> None:
     assert isinstance(first.error, errors.Fenced)
     assert isinstance(second.error, errors.Fenced)
     assert isinstance(desk.core.finished, errors.Fenced)
+    assert not desk.core.has_outgoing(desk.now_ms)
 
 
 def test_a_subscription_that_was_fenced_does_not_end_the_session() -> None:

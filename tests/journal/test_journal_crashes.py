@@ -10,7 +10,7 @@ SYNCS = {
     "group": 0,
     "segment name": 0,
     "segment head": 5,
-    "segment head again": 0,
+    "segment head again": 632,
     "meta": 2,
     "meta name": 1,
     "snapshot": 19,

@@ -34,6 +34,8 @@ class Consumer(Process):
         self._delivery = Delivery(topic, 0)
         self._position = 0
         self._end_offset = -1
+        #: When the last get that was answered was sent.
+        self._looked_ms = 0
         self._ack_sent = 0
         self._acked = 0
         self.book: SubscriptionBook | None = None
@@ -55,7 +57,10 @@ class Consumer(Process):
     def is_settled(self) -> bool:
         if self.core is None or self.is_fenced:
             return self.twin
-        return self._end_offset >= 0 and self._position == self._end_offset == self._acked
+        quiet_ms = self.world.quiet_ms
+        if quiet_ms is None or self._looked_ms <= quiet_ms:
+            return False
+        return self._position == self._end_offset == self._acked
 
     def trouble(self) -> str:
         return f"{super().trouble()}: at {self._position} of {self._end_offset}, {self._acked} acked"
@@ -132,8 +137,8 @@ class Consumer(Process):
         command = co.Get(
             opened.topic_id, self.subscriber, opened.epoch, self._delivery.position, bytes_max, wait_ms, ack
         )
-        epoch = self.book.epoch
-        self.ask(command, lambda pending: self._got(pending, command, epoch))
+        epoch, now_ms = self.book.epoch, self.world.now_ms
+        self.ask(command, lambda pending: self._got(pending, command, epoch, now_ms))
 
     def _fenced(self, pending: Pending) -> bool:
         if not isinstance(pending.error, errors.Fenced):
@@ -156,7 +161,7 @@ class Consumer(Process):
             self.is_fenced = False
             self._subscribe()
 
-    def _got(self, pending: Pending, command: co.Get, epoch_when_sent: int) -> None:
+    def _got(self, pending: Pending, command: co.Get, epoch_when_sent: int, sent_ms: int) -> None:
         if self._fenced(pending):
             return
         if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
@@ -179,6 +184,7 @@ class Consumer(Process):
             self._take_messages()
         if self._delivery.position == reply.next_position:
             self._end_offset = reply.end_offset
+            self._looked_ms = sent_ms
             self._note_acked(reply.acked, command.ack)
         self._go_on()
 
@@ -224,8 +230,7 @@ class Consumer(Process):
             self._think()
 
     def _think(self) -> None:
-        caught_up = self._position == self._end_offset == self._acked and self.world.healed
-        self.later(400 if caught_up else int(self.random.random() * self.world.weather.think_ms), self._get_if_open)
+        self.later(int(self.random.random() * self.world.weather.think_ms), self._get_if_open)
 
     def _get_if_open(self) -> None:
         if self._opened is not None:

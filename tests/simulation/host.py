@@ -246,6 +246,7 @@ class Host:
         world.tally["broker: " + how.split(" after ")[0].split(" at the start")[0]] += 1
         world.tally["crashes"] += how != "clean stop"
         world.note(f"BROKER ends: {how}")
+        self.count()
         self.broker = None
         self._round_ms = 0
         self._rounds += 1
@@ -257,7 +258,13 @@ class Host:
             self.disk.kill()
         if not self._restarting:
             self._restarting = True
-            world.after(10 + int(self._random.random() ** 3 * 600), self.start)
+            world.after(10 + int(self._random.random() ** 3 * 250), self.start)
+
+    def count(self) -> None:
+        """What the process that ends has counted."""
+        if self.broker is not None:
+            for name in ("commands", "groups", "snapshots", "records_moved"):
+                self._world.tally[name] += self.broker.counters[name]
 
     def heal(self) -> None:
         self.disk.capacity_bytes = ROOMY_BYTES

@@ -8,21 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf, isinf
 
+import msgspec
+
 from oncemq import errors
 from oncemq.client.core import Core
 from oncemq.client.options import Options
 from oncemq.client.pending import Pending
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
-from oncemq.wire.frames import Frame, decode_request, decode_response
+from oncemq.wire.frames import Frame, Request, Response
 from tests.simulation.ledger import Attempt, Ledger
 from tests.simulation.network import SimNetwork
 from tests.simulation.sessions import Sessions
 from tests.simulation.subscriptions import Subscriptions
 from tests.simulation.world import Violation, World
 
-OPTIONS = Options(timeout_ms=150.0, tries=4, window=6, pause_ms=20.0, pause_short_ms=5.0, pause_ms_max=200.0,
-                  wait_slack_ms=150.0, request_commands_max=4)
+OPTIONS = Options(timeout_ms=60.0, tries=4, window=6, pause_ms=20.0, pause_short_ms=5.0, pause_ms_max=100.0,
+                  wait_slack_ms=60.0, request_commands_max=4)
+
+_decode_request = msgspec.msgpack.Decoder(Request).decode
+_decode_response = msgspec.msgpack.Decoder(Response).decode
 
 Answered = Callable[[Pending], None]
 
@@ -182,7 +187,7 @@ class Process:
             self.pump()
 
     def _send(self, frames: list[Frame]) -> None:
-        request, _ = decode_request(frames)
+        request = _decode_request(frames[0])
         self._requests[request.request_id] = request.commands
         for command in request.commands:
             if isinstance(command, co.Numbered):
@@ -199,7 +204,7 @@ class Process:
         self.pump()
 
     def _overhear(self, frames: list[Frame]) -> None:
-        response, _ = decode_response(frames)
+        response = _decode_response(frames[0])
         commands = self._requests[response.request_id]
         if len(commands) != len(response.replies):
             raise Violation(f"{self.name} sent {len(commands)} commands and got {response.replies}")

@@ -37,12 +37,11 @@ class Try:
 
 
 class SessionBook:
-    """One session, from the outside. A new *generation* begins when the broker has forgotten it."""
+    """One session, from the outside."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self.name = name
         self._ledger = ledger
-        self._generation_nonces: set[int] = set()
         self._epoch_of_nonce: dict[int, int] = {}
         self.epoch = 0
         self.last_number = 0
@@ -74,7 +73,7 @@ class SessionBook:
             return
         found = self._tries.get((command.epoch, command.number))
         if found is None:
-            return  # Of a generation that is gone.
+            return  # Of a session that was removed since.
         if isinstance(reply, re.Refusal) and self._is_about_session(found, command, reply):
             return
         is_forgotten_void = isinstance(command.operation, co.Void) and isinstance(reply, re.Done)
@@ -145,18 +144,13 @@ class SessionBook:
         known = self._epoch_of_nonce.setdefault(hello.nonce, reply.epoch)
         if known != reply.epoch:
             raise Violation(f"'{self.name}': one hello was given epoch {known} and then {reply.epoch}")
-        if reply.epoch == 1 and hello.nonce not in self._generation_nonces:
-            self._begin_generation(hello.nonce, reply)
         if reply.epoch > self.epoch:
+            if self.may_vanish and reply.last_number == 0:
+                self._forget()
             self._take_over(reply)
 
-    def _begin_generation(self, nonce: int, reply: re.HelloReply) -> None:
-        if self.epoch and not self.may_vanish:
-            raise Violation(f"lost: session '{self.name}' began anew, and nobody had removed it")
-        if reply.last_number:
-            raise Violation(f"session '{self.name}' is new and has number {reply.last_number}")
-        self._generation_nonces.add(nonce)
-        self.epoch = 0
+    def _forget(self) -> None:
+        """The broker began it anew. What was in flight before may have happened or not."""
         self.last_number = 0
         self._tries = {}
         self._verdicts = {}

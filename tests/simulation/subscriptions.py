@@ -54,9 +54,14 @@ class Subscriptions:
         #: Names of topics that may go: deleted by somebody, or with their last subscriber.
         self.vanishing_topics: set[str] = set()
         self.vanishing: set[tuple[str, str]] = set()
+        #: Topics that are known to have been made.
+        self.made: set[str] = set()
         #: topic → subscribers that were ever asked for, and those that are there for certain.
         self.asked: dict[str, set[str]] = {}
         self.certain: dict[str, set[str]] = {}
+
+    def is_topic_certain(self, topic: str) -> bool:
+        return topic in self.made and topic not in self.vanishing_topics
 
     def may_vanish(self, topic: str, subscriber: str) -> bool:
         return topic in self.vanishing_topics or (topic, subscriber) in self.vanishing
@@ -64,11 +69,15 @@ class Subscriptions:
     def subscribed(self, topic: str, subscriber: str, reply: SubscribeReply) -> SubscriptionBook:
         key = (reply.topic_id, subscriber)
         book = self.books.get(key)
+        self.made.add(topic)
         label = f"'{subscriber}' on '{topic}' ({reply.topic_id:x})"
         is_stable = not self.may_vanish(topic, subscriber)
         if book is not None and reply.created and is_stable:
             raise Violation(f"lost: {label} was made twice, and nobody had removed it")
         if book is None or reply.created:
+            book = self.books[key] = SubscriptionBook(label, reply.acked)
+        if not is_stable and reply.acked > book.ack_sent:
+            # Its owner crashed between leaving and coming back, and does not know that it came back.
             book = self.books[key] = SubscriptionBook(label, reply.acked)
         if is_stable:
             self.certain.setdefault(topic, set()).add(subscriber)

@@ -25,6 +25,8 @@ class World:
         self.now_ms = START_MS
         #: True in the second phase: everything works, and everything must come to its end.
         self.healed = False
+        #: When everybody but the consumers had come to rest.
+        self.quiet_ms: int | None = None
         self.tally: Counter[str] = Counter()
         self.transcript: deque[str] = deque(maxlen=TRANSCRIPT_LINES)
         self.digest = 0
@@ -51,10 +53,9 @@ class World:
     def run(self, until_ms: int, is_over: Callable[[], bool] | None = None) -> None:
         queue = self._queue
         while queue and queue[0][0] <= until_ms:
-            time_ms, _, action = heappop(queue)
-            if time_ms > self.now_ms:
-                self.now_ms = time_ms
+            if queue[0][0] > self.now_ms:
                 if is_over is not None and is_over():
                     return
-            action()
+                self.now_ms = queue[0][0]
+            heappop(queue)[2]()
         self.now_ms = max(self.now_ms, until_ms)

@@ -29,6 +29,8 @@ class Writer(Process):
         self._staged_ms: dict[str, int] = {}
         self._values = 0
         self._idle = True
+        self._is_topic_certain = False
+        self._begun_ms = 0
         #: Commits to repeat later, from whatever session.
         self._commits: list[co.Commit] = []
 
@@ -47,6 +49,7 @@ class Writer(Process):
         if self.world.healed:
             return
         self._idle = False
+        self._is_topic_certain = self.around.subscriptions.is_topic_certain(self.topic)
         if self._commits and self.random.random() < 0.15:
             self._repeat_commit()
         else:
@@ -56,6 +59,7 @@ class Writer(Process):
 
     def _plan(self) -> None:
         self._tries += 1
+        self._begun_ms = self.world.now_ms
         self._stages, self._left = [], []
         values: list[bytes] = []
         for task in range(1 + int(self.random.random() * 3)):
@@ -82,13 +86,13 @@ class Writer(Process):
         stage, values = self._left.pop(0)
         put, payload = make_put(self.topic, False, values)
         operation = co.Stage(stage, self.topic, self.name, self._batch, put.envelope)
-        self.submit(operation, payload, lambda pending: self._staged(pending, stage))
+        self._staged_ms[stage] = self.world.now_ms
+        self.submit(operation, payload, self._staged)
 
-    def _staged(self, pending: Pending, stage: str) -> None:
+    def _staged(self, pending: Pending) -> None:
         if self._failed(pending):
             return
         assert isinstance(pending.reply, StageReply)
-        self._staged_ms[stage] = self.world.now_ms
         self._stage_next()
 
     def _failed(self, pending: Pending) -> bool:
@@ -106,10 +110,10 @@ class Writer(Process):
         elif not isinstance(
             error, errors.BrokerAway | errors.NotNow | errors.TopicUnknown | errors.TopicGone | errors.LimitReached
         ):
-            raise Violation(f"{self.name} got {error.code}: {error}")
-        if isinstance(error, errors.TopicUnknown | errors.TopicGone) and self.topic not in (
-            self.around.subscriptions.vanishing_topics
-        ):
+            is_old = self.world.now_ms - self._begun_ms >= self.world.weather.limits.stage_ms
+            if not isinstance(error, errors.StageMismatch) or (self._is_topic_certain and not is_old):
+                raise Violation(f"{self.name} got {error.code}: {error}")
+        if isinstance(error, errors.TopicUnknown | errors.TopicGone) and self._is_topic_certain:
             raise Violation(f"lost: {self.name} got {error.code}, and nobody deleted '{self.topic}'")
         self._think()
         return True
@@ -123,7 +127,7 @@ class Writer(Process):
     def _finish_batch(self) -> None:
         chance = self.random.random()
         if chance < 0.08:
-            self._abort(self._think)
+            self._abort()
         elif chance < 0.14:
             self.later(self.world.weather.limits.stage_ms + 300, self._commit)
         elif chance < 0.2:
@@ -131,7 +135,7 @@ class Writer(Process):
         else:
             self._commit()
 
-    def _abort(self, then: object) -> None:
+    def _abort(self) -> None:
         names = tuple(stage for stage, _ in self._stages)
         self._aborted.update(names)
         self.submit(co.Abort(names), None, self._aborted_now)
@@ -156,7 +160,7 @@ class Writer(Process):
         self.world.note(f"{self.name} committed batch {operation.batch}: {pending.reply}")
         self._batch = max(self._batch, operation.batch + 1)
         if self.random.random() < 0.1:
-            self._abort(self._think)
+            self._abort()
         else:
             self._think()
 

@@ -23,6 +23,11 @@ from oncemq.limits import Limits
 from oncemq.wire.frames import Frame
 
 
+#: A process of its own can't spare as much disk as a server: four segments are made at the start.
+SEGMENT_BYTES = 16 * 1024 * 1024
+LIMITS = Limits(batch_bytes_max=8 * 1024 * 1024)
+
+
 class Link:
     """One client's way to the broker of this process."""
 
@@ -67,7 +72,7 @@ class _Hub:
         self._arrived: list[Arrival] = []
         self._peers = 0
         self._failure: BaseException | None = None
-        self._broker = Broker(journal, self, SystemClock(), Limits())
+        self._broker = Broker(journal, self, SystemClock(), LIMITS)
         threading.Thread(target=self._look_after, name="oncemq-embedded", daemon=True).start()
 
     # The broker's network.
@@ -167,5 +172,5 @@ def _open_journal(scheme: str, rest: str) -> Journal:
     if scheme == "file":
         from oncemq.journal.files import open_files
 
-        return open_files(rest or ".")
+        return open_files(rest or ".", segment_bytes=SEGMENT_BYTES)
     raise errors.SettingInvalid(f"'{scheme}:' is not a place for an embedded broker; use file:PATH or memory:")

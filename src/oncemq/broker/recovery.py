@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 
 import msgspec
@@ -32,6 +33,9 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
 
 
 def new_engine(journal: Journal, limits: Limits) -> Engine:
-    """Topic ids start at a number of the journal's own: those of another journal don't fit by accident."""
-    seed = int.from_bytes(journal.journal_id[:4], "little")
-    return Engine(journal.journal_id.hex(), (seed << 24) + 1, journal.extent_bytes, limits)
+    """Topic ids start at a number of the journal's own: those of another journal don't fit by accident.
+
+    The journal's id itself stays secret: it seeds the checksums that keep payloads from posing as groups."""
+    public_id = hashlib.sha256(journal.journal_id).digest()[:16]
+    first_topic_id = (int.from_bytes(public_id[:4], "little") << 24) + 1
+    return Engine(public_id.hex(), first_topic_id, journal.extent_bytes, limits)

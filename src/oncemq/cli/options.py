@@ -90,12 +90,8 @@ class TopicName(ParamType):
 
     name = "topic"
 
-    def shell_complete(
-        self,
-        ctx: click.Context,
-        param: click.Parameter,
-        incomplete: str,  # noqa: ARG002
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del param
         from oncemq import errors
 
         reach = {
@@ -144,10 +140,6 @@ class Start(ParamType):
             return int(value)
         return self.fail(f"{value!r} is neither `new`, nor `earliest`, nor an offset.", param, ctx)
 
-    def shell_complete(
-        self,
-        ctx: click.Context,
-        param: click.Parameter,
-        incomplete: str,  # noqa: ARG002
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del ctx, param
         return [CompletionItem(word) for word in ("new", "earliest") if word.startswith(incomplete)]

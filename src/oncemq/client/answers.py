@@ -213,7 +213,9 @@ class Answers:
             elif self.epoch:
                 self._take_verdicts(reply)
             return
-        if isinstance(reply, Refusal) and self.epoch and reply.code in ("FENCED", "SESSION_UNKNOWN"):
+        is_lost = isinstance(reply, Refusal) and reply.code in ("FENCED", "SESSION_UNKNOWN")
+        if isinstance(reply, Refusal) and is_lost and (self.epoch or reply.code == "FENCED"):
+            # Fenced before the first answer came: another call of the same name was later than this one.
             self._finish(errors.from_code(reply.code, reply.text))
             return
         if is_newest:
@@ -274,5 +276,6 @@ class Answers:
     def _finish(self, error: errors.OnceMQError) -> None:
         """Final: no flapping between twins."""
         self.finished = error
+        self._is_open = False
         self._requests.abandon()
         self._fail_all(error)

@@ -38,6 +38,7 @@ class Delivery:
 
     def take(self, reply: GetReply, payloads: Sequence[Frame]) -> None:
         """Take in a reply. A damaged payload is asked for again, and what lies behind it."""
+        self.topic_id = reply.topic_id
         for head, frame in zip(reply.batches, payloads, strict=True):
             payload = frame if isinstance(frame, bytes) else bytes(frame)
             if checksum(payload) != head.checksum:
@@ -47,7 +48,6 @@ class Delivery:
             self.buffered_bytes += len(payload)
             self.position = head.first_offset + head.count
         self._damages = 0
-        self.topic_id = reply.topic_id
         self.position = reply.next_position
         self.end_offset = reply.end_offset
 

@@ -42,10 +42,10 @@ def _session_begun(state: State, limits: Limits, time_ms: int, event: ev.Session
         if state.capture is not None:
             session.captured = state.capture.generation
         state.sessions[event.name] = state.sessions_by_id[event.session_id] = session
-        state.next_session_id = event.session_id + 1
         if event.anonymous:
             state.schedule.sessions.add(time_ms + limits.session_idle_ms, event.session_id)
     session.begin(event.epoch, event.nonce, event.window, time_ms)
+    state.next_epoch = event.epoch + 1
 
 
 def _forget_session(state: State, session_id: int) -> None:
@@ -121,6 +121,7 @@ def _owner_changed(state: State, _limits: Limits, _time_ms: int, event: ev.Owner
     subscription = state.topic_to_change(event.topic_id).subscriptions[event.subscriber]
     subscription.epoch = event.epoch
     subscription.held_until_ms = event.held_until_ms
+    state.next_epoch = event.epoch + 1
 
 
 def _owner_left(state: State, _limits: Limits, _time_ms: int, event: ev.OwnerLeft) -> None:

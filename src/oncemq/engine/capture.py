@@ -23,7 +23,7 @@ CHUNK_ENTITIES = 200
 
 class HeadImage(msgspec.Struct, array_like=True, frozen=True, tag="head"):
     next_topic_id: int
-    next_session_id: int
+    next_epoch: int
     time_ms: int
 
 
@@ -137,7 +137,7 @@ class Capture:
         self._topics = list(state.topics_by_id.values())
         self._sessions = list(state.sessions_by_id.values())
         self._images = self._walk(
-            HeadImage(state.next_topic_id, state.next_session_id, state.time_ms),
+            HeadImage(state.next_topic_id, state.next_epoch, state.time_ms),
             list(state.stages.values()),
             list(state.keys.values()),
             [(space, list(entries.values())) for space, entries in state.registry.items()],
@@ -223,7 +223,7 @@ def _install(state: State, limits: Limits, image: Image) -> None:
         state.writers[image.writer] = image.batch
     else:
         state.next_topic_id = image.next_topic_id
-        state.next_session_id = image.next_session_id
+        state.next_epoch = image.next_epoch
         state.time_ms = image.time_ms
 
 

@@ -179,9 +179,9 @@ class Engine:
         if place.room_bytes <= 0:
             return Decision(_disk_full())
         begun = ev.SessionBegun(
-            session.id if session is not None else self.state.next_session_id,
+            session.id if session is not None else self.state.next_epoch,
             command.session,
-            session.epoch + 1 if session is not None else 1,
+            self.state.next_epoch,
             command.nonce,
             max(1, min(command.window, WINDOW_MAX)),
             command.anonymous,

@@ -146,7 +146,7 @@ def _open(at: Situation, op: co.Open) -> Outcome:
         return NotNow("BUSY", f"another client holds '{op.subscriber}' on '{op.topic}' for a moment")
     held_until_ms = at.now_ms + op.hold_ms if op.hold_ms > 0 else 0
     return ev.OwnerChanged(
-        at.claim, topic.id, op.subscriber, subscription.epoch + 1, subscription.acked, held_until_ms
+        at.claim, topic.id, op.subscriber, at.state.next_epoch, subscription.acked, held_until_ms
     )
 
 

@@ -49,7 +49,9 @@ class State:
         self.broker_id = broker_id
         self.extent_bytes = extent_bytes
         self.next_topic_id = first_topic_id
-        self.next_session_id = 1
+        #: Sessions' ids and all epochs come from it, none is given twice: what belonged to a session or
+        #: subscription that was removed does not fit a later one of the same name.
+        self.next_epoch = 1
         #: The last recorded time: time never falls.
         self.time_ms = 0
         self.topics: dict[str, Topic] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from oncemq import errors
@@ -65,7 +66,6 @@ class FileJournal:
         self._segments = Segments(disk, worker, self._layout)
         self._snapshots = Snapshots(disk, worker, self._layout, self.warnings)
         self._failed = "the journal was not loaded"
-        self._is_loaded = False
         self._is_synced = True
         self._is_last_empty = True
         self._time_ms = 0
@@ -83,29 +83,37 @@ class FileJournal:
     def load(self) -> Loaded:
         """The groups have to be taken to their end before anything else is called."""
         recovery = Recovery(self._disk, self._layout, self._segments, self.warnings)
-        try:
+        with self._recovering():
             self._segments.find()
             chunks = self._snapshots.find()
-        except OSError as error:
-            raise self._fail("recovery", error) from error
-        newest = self._snapshots.kept[-1] if self._snapshots.kept else None
-        if newest is None:
-            recovery.start(1, 0)
-        else:
-            recovery.start(newest.sequence + 1, newest.position)
+            newest = self._snapshots.kept[-1] if self._snapshots.kept else None
+            if newest is None:
+                recovery.start(1, 0)
+            else:
+                recovery.start(newest.sequence + 1, newest.position)
         return Loaded(chunks, self._replay(recovery))
 
-    def _replay(self, recovery: Recovery) -> Iterator[Replayed]:
+    @contextmanager
+    def _recovering(self) -> Iterator[None]:
+        """What can't be recovered is closed, so that its lock goes too."""
         try:
-            yield from recovery.groups()
+            yield
         except OSError as error:
-            raise self._fail("recovery", error) from error
+            failure = self._fail("recovery", error)
+            self.close()
+            raise failure from error
+        except errors.JournalError:
+            self.close()
+            raise
+
+    def _replay(self, recovery: Recovery) -> Iterator[Replayed]:
+        with self._recovering():
+            yield from recovery.groups()
         self._sequence = recovery.sequence
         self._time_ms = recovery.time_ms
         self.replay_bytes = recovery.replayed_bytes
-        self._is_last_empty = recovery.last.is_empty if recovery.last else recovery.sequence == 1
+        self._is_last_empty = recovery.last.group.is_empty if recovery.last else recovery.sequence == 1
         self._go_on_at(recovery.position)
-        self._is_loaded = True
         self._failed = ""
 
     def _go_on_at(self, position: int) -> None:

@@ -31,11 +31,16 @@ from oncemq.journal.layout import CUT, LAST, Head, Layout, decode_segment_head, 
 from oncemq.journal.segments import Segments
 
 
-class LastGroup(msgspec.Struct, frozen=True):
+class LastGroup(msgspec.Struct, frozen=True, gc=False):
     number: int
-    position: int
-    image: bytes
-    is_empty: bool
+    group: Decoded
+    #: Holds the group's bytes, from `at` on.
+    data: bytes
+    at: int
+
+    @property
+    def image(self) -> bytes:
+        return self.data[self.at : self.at + self.group.size]
 
 
 class Recovery:
@@ -103,27 +108,25 @@ class Recovery:
         return data
 
     def _good_groups(self, data: bytes) -> Iterator[Decoded]:
+        base = self.number * self._layout.segment_bytes
         while True:
             try:
-                group = decode(data, self.at, self.position, self._layout)
-                image = data[self.at : self.at + group.size]
+                group = decode(data, self.at, base + self.at, self._layout)
+                last = LastGroup(self.number, group, data, self.at)
             except BadGroup:
                 restored = self._restored()
                 if restored is None:
                     return
-                group, image = restored, self._copy
-                self._segments.file(self.number).write(self.at, [image])
+                group, last = restored, LastGroup(self.number, restored, self._copy, 0)
+                self._segments.file(self.number).write(self.at, [self._copy])
             if group.sequence != self.sequence:
                 return
-            self._advance(group, image)
+            self.last = last
+            self.sequence += 1
+            self.at += group.size
+            self.time_ms = group.time_ms
+            self.replayed_bytes += group.size
             yield group
-
-    def _advance(self, group: Decoded, image: bytes) -> None:
-        self.last = LastGroup(self.number, group.position, image, group.is_empty)
-        self.sequence += 1
-        self.at += group.size
-        self.time_ms = group.time_ms
-        self.replayed_bytes += group.size
 
     def _head_of(self, number: int) -> Head | None:
         """None where the segment was not begun: the sync of its head covers its size too."""
@@ -195,10 +198,11 @@ class Recovery:
     def _secure(self) -> None:
         last = self.last
         if last is not None:
-            if not last.is_empty:
-                self._save_copy(last.image)
+            image = last.image
+            if not last.group.is_empty:
+                self._save_copy(image)
             file = self._segments.file(last.number)
-            file.write(last.position % self._layout.segment_bytes, [last.image])
+            file.write(last.group.position % self._layout.segment_bytes, [image])
             file.sync("last group again")
         if self.at == self._layout.block_bytes:
             # A head without groups: it too may be in the page cache only.

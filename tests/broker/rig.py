@@ -1,0 +1,199 @@
+"""A broker on seams that a test controls: a network of lists, a clock that stands still, a journal that tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from oncemq import errors
+from oncemq.broker.broker import Broker
+from oncemq.broker.housekeeping import Policy
+from oncemq.broker.network import Arrival
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.journal.contract import Group, Journal, Wanted
+from oncemq.journal.memory import MemoryJournal
+from oncemq.limits import Limits
+from oncemq.message import checksum, encode_batch
+from oncemq.wire.frames import Frame, decode_response, encode_request
+
+_T = TypeVar("_T")
+
+GET_BYTES = 1 << 20
+
+
+class FakeNetwork:
+    def __init__(self, story: list[str] | None = None) -> None:
+        self.arriving: list[Arrival] = []
+        self.sent: list[tuple[bytes, list[Frame]]] = []
+        self._story = story if story is not None else []
+
+    def take(self, wait_ms: int) -> list[Arrival]:
+        arrived, self.arriving = self.arriving, []
+        return arrived
+
+    def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
+        self._story.append("send")
+        self.sent.append((peer, list(frames)))
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.time_ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def not_before(self, recorded_ms: int) -> None:
+        self.time_ms = max(self.time_ms, recorded_ms)
+
+
+class TellingJournal(MemoryJournal):
+    """Writes down what is done to it, and fails on demand."""
+
+    def __init__(self, story: list[str], extent_bytes: int = 1 << 20) -> None:
+        super().__init__(extent_bytes=extent_bytes)
+        self.story = story
+        self.fails = ""
+
+    def append(self, group: Group) -> None:
+        self.story.append("append")
+        if self.fails == "append":
+            raise errors.JournalFailed("a write failed")
+        super().append(group)
+
+    def sync(self) -> None:
+        self.story.append("sync")
+        if self.fails == "sync":
+            raise errors.JournalFailed("a sync failed")
+        super().sync()
+
+    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+        self.story.append("read")
+        return super().read(wanted)
+
+
+class Rig:
+    """A broker, and any number of peers that talk to it."""
+
+    def __init__(
+        self, journal: Journal | None = None, limits: Limits | None = None, policy: Policy | None = None
+    ) -> None:
+        self.story: list[str] = []
+        self.journal = journal if journal is not None else TellingJournal(self.story)
+        self.network = FakeNetwork(self.story)
+        self.clock = FakeClock()
+        self.limits = limits or Limits()
+        self.policy = policy or Policy(look_every_ms=0)
+        self.broker = self._broker()
+        self.numbers: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
+        self._requests = 0
+
+    def _broker(self) -> Broker:
+        return Broker(self.journal, self.network, self.clock, self.limits, self.policy)
+
+    def restart(self) -> None:
+        """A crash: what was synced is there, and nothing else."""
+        assert isinstance(self.journal, MemoryJournal)
+        self.journal = self.journal.reopen()
+        self.network.arriving.clear()
+        self.broker = self._broker()
+
+    # Raw requests.
+
+    def post(self, commands: Sequence[co.Command], payloads: Sequence[Frame] = (), peer: bytes = b"peer") -> int:
+        """Lay a request before the broker; returns its id."""
+        self._requests += 1
+        self.network.arriving.append((peer, encode_request(self._requests, commands, payloads)))
+        return self._requests
+
+    def rounds(self, count: int = 1, forward_ms: int = 0) -> None:
+        self.clock.time_ms += forward_ms
+        for _ in range(count):
+            self.broker.run_once()
+
+    def answers(self) -> dict[int, tuple[list[re.Reply], list[list[Frame]]]]:
+        """What was sent since the last look, by request id."""
+        sent, self.network.sent = self.network.sent, []
+        found: dict[int, tuple[list[re.Reply], list[list[Frame]]]] = {}
+        for _, frames in sent:
+            response, payloads = decode_response(frames)
+            assert response.request_id not in found, "a request was answered twice"
+            found[response.request_id] = (list(response.replies), payloads)
+        return found
+
+    def ask(self, command: co.Command, payload: Frame | None = None) -> re.Reply:
+        """One command, one round, one reply."""
+        request_id = self.post([command], [] if payload is None else [payload])
+        self.rounds()
+        [reply], _ = self.answers()[request_id]
+        return reply
+
+    # What clients do.
+
+    def hello(self, session: str = "alice", nonce: int = 1) -> re.HelloReply:
+        reply = expect(re.HelloReply, self.ask(co.Hello(session, 0, nonce, 1000)))
+        self.epochs[session] = reply.epoch
+        self.numbers[session] = reply.last_number
+        return reply
+
+    def numbered(self, operation: co.Operation, session: str = "alice") -> co.Numbered:
+        if session not in self.epochs:
+            self.hello(session)
+        self.numbers[session] += 1
+        number = self.numbers[session]
+        return co.Numbered(session, self.epochs[session], number, number, operation)
+
+    def do(self, operation: co.Operation, session: str = "alice") -> re.Reply:
+        return self.ask(self.numbered(operation, session))
+
+    def put(self, *values: bytes, topic: str = "orders", session: str = "alice") -> re.PutReply:
+        command, payload = self.put_command(*values, topic=topic, session=session)
+        return expect(re.PutReply, self.ask(command, payload))
+
+    def put_command(
+        self, *values: bytes, topic: str = "orders", session: str = "alice"
+    ) -> tuple[co.Numbered, bytes]:
+        payload = encode_batch(values)
+        envelope = co.Envelope(len(values), len(payload), checksum(payload))
+        return self.numbered(co.Put(topic, envelope), session), payload
+
+    def subscribe(self, topic: str = "orders", subscriber: str = "kitchen") -> Owner:
+        self.do(co.Subscribe(topic, subscriber, co.START_EARLIEST))
+        return self.open(topic, subscriber)
+
+    def open(self, topic: str = "orders", subscriber: str = "kitchen") -> Owner:
+        reply = expect(re.OpenReply, self.do(co.Open(topic, subscriber), session=f"owner of {subscriber}"))
+        return Owner(subscriber, reply)
+
+
+class Owner:
+    """A subscription as its owner asks for it."""
+
+    def __init__(self, subscriber: str, opened: re.OpenReply) -> None:
+        self.subscriber = subscriber
+        self.opened = opened
+
+    def get(self, position: int | None = None, *, wait_ms: int = 0, ack: int = -1) -> co.Get:
+        opened = self.opened
+        position = opened.acked if position is None else position
+        return co.Get(opened.topic_id, self.subscriber, opened.epoch, position, GET_BYTES, wait_ms, ack)
+
+    def ack(self, upto: int) -> co.Ack:
+        return co.Ack(self.opened.topic_id, self.subscriber, self.opened.epoch, upto)
+
+
+def expect(kind: type[_T], reply: re.Reply) -> _T:
+    assert isinstance(reply, kind), reply
+    return reply
+
+
+def code(reply: re.Reply) -> str:
+    assert isinstance(reply, re.Refusal | re.NotNow), reply
+    return reply.code
+
+
+def offsets(reply: re.Reply) -> list[int]:
+    got = expect(re.GetReply, reply)
+    return [offset for head in got.batches for offset in range(head.first_offset, head.first_offset + head.count)]

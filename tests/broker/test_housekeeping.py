@@ -1,0 +1,165 @@
+"""Snapshots, copy-forward and release: space comes back, and nothing that is needed goes with it."""
+
+from __future__ import annotations
+
+from oncemq.broker.housekeeping import Policy
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.journal.contract import Group
+from oncemq.journal.memory import MemoryJournal
+from tests.broker.rig import Owner, Rig, expect, offsets
+from tests.engine.world import image_of
+
+EXTENT_BYTES = 64 * 1024
+EAGER = Policy(
+    snapshot_bytes=EXTENT_BYTES, snapshot_events=10_000, copy_extents_min=1, copy_round_bytes=4_000, look_every_ms=0
+)
+
+
+def _rig() -> Rig:
+    return Rig(MemoryJournal(extent_bytes=EXTENT_BYTES), policy=EAGER)
+
+
+def _extents(rig: Rig) -> set[int]:
+    return {extent.number for extent in rig.journal.extents()}
+
+
+def _settle(rig: Rig) -> None:
+    """Rounds until there is nothing to do."""
+    for _ in range(300):
+        rig.rounds(forward_ms=1)
+
+
+def _put_on_two_topics(rig: Rig, count: int) -> tuple[Owner, Owner]:
+    """Every tenth batch is on a topic whose subscriber is slow."""
+    quick, slow = rig.subscribe("quick", "q"), rig.subscribe("slow", "s")
+    for number in range(count):
+        rig.put(bytes(1_000) + b"%d" % number, topic="slow" if number % 10 == 0 else "quick")
+    return quick, slow
+
+
+def test_extents_that_nobody_needs_are_released() -> None:
+    rig = _rig()
+    owner = rig.subscribe()
+    for _ in range(300):
+        reply = rig.put(bytes(1_000))
+        rig.ask(owner.ack(reply.first_offset + 1))
+    _settle(rig)
+    assert 1 not in _extents(rig)
+    assert len(_extents(rig)) <= 4
+
+
+def test_copy_forward_moves_live_batches_and_releases_their_extents() -> None:
+    rig = _rig()
+    quick, slow = _put_on_two_topics(rig, 400)
+    old = _extents(rig)
+    rig.ask(quick.ack(360))
+    for _ in range(200):
+        rig.put(bytes(1_000), topic="quick")
+        _settle_a_little(rig)
+    assert rig.broker.counters["records_moved"] > 0
+    assert len(_extents(rig) & old) < len(old) // 2
+    assert offsets(rig.ask(slow.get())) == list(range(40))
+
+
+def _settle_a_little(rig: Rig) -> None:
+    for _ in range(5):
+        rig.rounds(forward_ms=1)
+
+
+def test_what_was_moved_is_found_after_a_crash_at_any_round() -> None:
+    rig = _rig()
+    quick, slow = _put_on_two_topics(rig, 300)
+    rig.ask(quick.ack(270))
+    for number in range(150):
+        rig.put(bytes(1_000), topic="quick")
+        rig.rounds(2, forward_ms=1)
+        if number % 10 == 0:
+            before = image_of(rig.broker.engine)
+            rig.restart()
+            assert image_of(rig.broker.engine) == before
+    assert offsets(rig.ask(slow.get())) == list(range(30))
+
+
+def test_a_snapshot_shortens_the_replay() -> None:
+    rig = _rig()
+    owner = rig.subscribe()
+    for _ in range(500):
+        rig.put(bytes(1_000))
+    _settle(rig)
+    assert rig.broker.counters["snapshots"] > 0
+    rig.restart()
+    assert rig.broker.counters["groups_replayed"] < 400
+    request = rig.post([owner.get()])
+    rig.rounds()
+    assert offsets(rig.answers()[request][0][0]) == list(range(500))
+
+
+def test_a_snapshot_is_consistent_although_commands_go_on_while_it_is_taken() -> None:
+    rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES), policy=Policy(snapshot_events=20, look_every_ms=0))
+    for number in range(30):
+        rig.do(co.Subscribe(f"topic {number}", "s"))
+    for number in range(200):
+        rig.put(b"%d" % number, topic=f"topic {number % 30}")
+        if number % 20 == 19:
+            before = image_of(rig.broker.engine)
+            rig.restart()
+            assert image_of(rig.broker.engine) == before
+    assert rig.broker.counters["snapshots"] >= 0
+
+
+def test_a_full_journal_refuses_puts_takes_acks_and_goes_on_by_itself() -> None:
+    rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES, extents_max=8), policy=EAGER)
+    owner = rig.subscribe()
+    stored = 0
+    while isinstance(reply := _try_put(rig), re.PutReply):
+        stored = reply.first_offset + 1
+    assert isinstance(reply, re.NotNow)
+    assert reply.code == "DISK_FULL"
+    assert stored > 100
+    acked = expect(re.AckReply, rig.ask(owner.ack(stored)))
+    assert acked.acked == stored
+    _settle(rig)
+    # The same command, the same number: nothing was decided before.
+    command, payload = rig.put_command(bytes(1_000))
+    assert expect(re.PutReply, rig.ask(command, payload)).first_offset == stored
+
+
+def _try_put(rig: Rig) -> re.Reply:
+    command, payload = rig.put_command(bytes(1_000))
+    reply = rig.ask(command, payload)
+    if isinstance(reply, re.NotNow):
+        rig.numbers["alice"] -= 1
+    return reply
+
+
+def test_a_record_that_can_not_be_read_keeps_its_extent_and_is_said_so() -> None:
+    rig = _rig()
+    owner = rig.subscribe()
+    rig.put(b"one")
+    journal = rig.journal
+    assert isinstance(journal, MemoryJournal)
+    [position] = journal._records
+    journal._records[position] = _damaged(journal._records[position])
+    reply = expect(re.Refusal, rig.ask(owner.get()))
+    assert reply.code == "RECORD_CORRUPT"
+    assert rig.put(b"two").first_offset == 1
+
+
+def _damaged(record: object) -> object:
+    import msgspec
+
+    return msgspec.structs.replace(record, payload=b"\0" * len(record.payload))  # type: ignore[attr-defined, type-var]
+
+
+def test_an_empty_group_is_no_event() -> None:
+    rig = _rig()
+    rig.journal.append(Group(1, b"", ()))
+    rig.journal.sync()
+    rig.restart()
+    assert rig.put(b"one", topic=_topic(rig)).first_offset == 0
+
+
+def _topic(rig: Rig) -> str:
+    rig.subscribe()
+    return "orders"

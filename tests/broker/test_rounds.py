@@ -1,0 +1,193 @@
+"""The central promise: nothing leaves before the sync that covers it."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncemq import errors
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.limits import Limits
+from oncemq.message import encode_batch
+from tests.broker.rig import Rig, TellingJournal, code, expect, offsets
+from tests.engine.world import image_of
+
+
+def _telling(rig: Rig) -> TellingJournal:
+    assert isinstance(rig.journal, TellingJournal)
+    return rig.journal
+
+
+def test_a_reply_is_sent_after_append_and_sync() -> None:
+    rig = Rig()
+    rig.subscribe()
+    rig.story.clear()
+    rig.put(b"one")
+    assert rig.story == ["append", "sync", "send"]
+
+
+def test_reads_and_refusals_of_a_round_wait_for_its_sync_too() -> None:
+    rig = Rig()
+    owner = rig.subscribe()
+    rig.put(b"one")
+    command, payload = rig.put_command(b"two")
+    rig.story.clear()
+    rig.post([owner.get()], peer=b"reader")
+    rig.post([command], [payload], peer=b"writer")
+    rig.post([co.Read("unknown", 0, 1)], peer=b"lost")
+    rig.network.arriving.append((b"garbage", [b"\xc1"]))
+    rig.rounds()
+    assert rig.story.count("send") == 4
+    assert rig.story[:2] == ["append", "sync"]
+
+
+def test_a_get_of_the_same_round_sees_the_put_only_because_both_share_the_sync() -> None:
+    rig = Rig()
+    owner = rig.subscribe()
+    command, payload = rig.put_command(b"one")
+    rig.post([command], [payload])
+    got = rig.post([owner.get()])
+    rig.story.clear()
+    rig.rounds()
+    assert offsets(rig.answers()[got][0][0]) == [0]
+    assert rig.story == ["append", "sync", "send", "read", "send"]
+
+
+@pytest.mark.parametrize("fault", ["append", "sync"])
+def test_a_failed_write_or_sync_answers_nobody_and_raises(fault: str) -> None:
+    rig = Rig()
+    owner = rig.subscribe()
+    rig.put(b"one")
+    command, payload = rig.put_command(b"two")
+    rig.post([owner.get()], peer=b"reader")
+    rig.post([command], [payload], peer=b"writer")
+    rig.post([co.Read("unknown", 0, 1)], peer=b"lost")
+    _telling(rig).fails = fault
+    with pytest.raises(errors.JournalFailed):
+        rig.rounds()
+    assert rig.network.sent == []
+
+
+def test_what_a_failed_sync_left_undecided_is_decided_after_a_restart_once() -> None:
+    rig = Rig()
+    rig.subscribe()
+    command, payload = rig.put_command(b"one")
+    _telling(rig).fails = "sync"
+    rig.post([command], [payload])
+    with pytest.raises(errors.JournalFailed):
+        rig.rounds()
+    rig.restart()
+    first = expect(re.PutReply, rig.ask(command, payload))
+    assert first == rig.ask(command, payload)
+    assert offsets(rig.ask(rig.open().get())) == [0]
+
+
+def test_a_round_without_events_does_not_sync() -> None:
+    rig = Rig()
+    rig.subscribe()
+    rig.clock.time_ms += 1000
+    rig.rounds()
+    rig.story.clear()
+    rig.ask(co.Topics())
+    assert rig.story == ["send"]
+
+
+def test_the_last_group_is_confirmed_after_a_short_quiet() -> None:
+    rig = Rig()
+    rig.subscribe()
+    rig.put(b"one")
+    rig.story.clear()
+    rig.rounds(forward_ms=1000)
+    assert rig.story == ["append", "sync"]
+    rig.rounds(3, forward_ms=1000)
+    assert rig.story == ["append", "sync"]
+
+
+def test_a_request_larger_than_a_group_is_spread_over_rounds_and_answered_once() -> None:
+    rig = Rig(limits=Limits(group_bytes_max=10_000))
+    owner = rig.subscribe()
+    puts = [rig.put_command(bytes(3_000)) for _ in range(20)]
+    rig.post([command for command, _ in puts], [payload for _, payload in puts])
+    behind = rig.post([co.Topics()])
+    syncs_before = rig.story.count("sync")
+    rig.rounds()
+    assert rig.answers() == {}
+    while rig.broker.busy:
+        rig.rounds()
+    answered = rig.answers()
+    assert len(answered) == 2
+    assert behind in answered
+    [(replies, _)] = [found for request_id, found in answered.items() if request_id != behind]
+    assert [expect(re.PutReply, reply).first_offset for reply in replies] == list(range(20))
+    assert rig.story.count("sync") - syncs_before > 3
+    assert offsets(rig.ask(owner.get())) == list(range(20))
+
+
+def test_one_request_carries_commands_of_several_sessions() -> None:
+    rig = Rig()
+    rig.subscribe()
+    puts = [rig.put_command(name.encode(), session=name) for name in ("alice", "bob", "carol", "bob")]
+    rig.network.sent.clear()
+    request = rig.post([command for command, _ in puts], [payload for _, payload in puts])
+    rig.rounds()
+    replies, _ = rig.answers()[request]
+    assert [expect(re.PutReply, reply).first_offset for reply in replies] == [0, 1, 2, 3]
+
+
+def test_a_payload_that_does_not_match_its_checksum_is_not_stored_and_uses_up_no_number() -> None:
+    rig = Rig()
+    rig.subscribe()
+    command, payload = rig.put_command(b"one")
+    damaged = bytes([payload[0] ^ 1]) + payload[1:]
+    reply = rig.ask(command, damaged)
+    assert isinstance(reply, re.NotNow)
+    assert code(reply) == "DAMAGED_IN_TRANSIT"
+    assert expect(re.PutReply, rig.ask(command, payload)).first_offset == 0
+
+
+def test_health_tells_what_there_is() -> None:
+    rig = Rig()
+    rig.subscribe()
+    rig.put(b"one")
+    health = expect(re.HealthReply, rig.ask(co.Health()))
+    assert (health.topics, health.sessions) == (1, 2)
+    assert health.counters["groups"] > 0
+    assert health.writable_bytes > 0
+    assert health.broker_id == rig.hello("carol").broker_id
+
+
+def test_recovery_after_any_round_gives_the_same_state() -> None:
+    rig = Rig()
+    owner = rig.subscribe()
+    for number in range(40):
+        rig.put(*[b"%d" % number] * (1 + number % 3))
+        if number % 7 == 0:
+            rig.ask(owner.ack(number))
+        if number % 11 == 0:
+            rig.do(co.Subscribe("orders", f"subscriber {number}"))
+        before = image_of(rig.broker.engine)
+        rig.restart()
+        assert image_of(rig.broker.engine) == before
+
+
+def test_an_engine_that_fails_to_decide_refuses_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.subscribe()
+
+    def fail(*_arguments: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.broker.engine, "step", fail)
+        assert code(rig.ask(co.Topics())) == "BROKER_BUG"
+    assert rig.put(b"one").first_offset == 0
+
+
+def test_an_empty_batch_payload_is_kept_byte_for_byte() -> None:
+    rig = Rig()
+    owner = rig.subscribe()
+    rig.put(b"", b"", b"x")
+    request = rig.post([owner.get()])
+    rig.rounds()
+    _, [payloads] = rig.answers()[request]
+    assert [bytes(payload) for payload in payloads] == [encode_batch([b"", b"", b"x"])]

@@ -1,0 +1,300 @@
+"""The command line against a real broker, each command a process of its own as in a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncemq.testing import BrokerProcess, free_url
+
+COMMAND = [sys.executable, "-m", "oncemq"]
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
+    process.start()
+    yield process
+    process.kill()
+
+
+class Shell:
+    """Runs commands against one broker, on a topic of its own."""
+
+    numbers = count()
+
+    def __init__(self, url: str) -> None:
+        self.environment = {**os.environ, "ONCEMQ_URL": url, "ONCEMQ_TRIES": "20"}
+        self.topic = f"topic {next(self.numbers)}"
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*COMMAND, *arguments], input=stdin, capture_output=True, env=self.environment, timeout=TIMEOUT_S
+        )
+
+    def ok(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, bufsize=0
+        )
+
+    def subscription(self) -> Any:
+        return json.loads(self.ok("subs", self.topic, "--json"))
+
+    def put_numbers(self, number: int) -> None:
+        self.ok("put", self.topic, "--create", stdin=b"".join(b"%d\n" % n for n in range(number)))
+
+
+@pytest.fixture
+def shell(broker: BrokerProcess) -> Shell:
+    return Shell(broker.url)
+
+
+def test_a_message_goes_round(shell: Shell) -> None:
+    assert shell.ok("sub", shell.topic, "alice") == f"Subscribed alice to {shell.topic}.\n".encode()
+    assert b"was subscribed" in shell.ok("sub", shell.topic, "alice")
+    stored = shell.ok("put", shell.topic, "one pizza")
+    assert stored == f"Stored 1 message in {shell.topic} at offset 0, for 1 subscription.\n".encode()
+    assert shell.ok("get", shell.topic, "alice") == b"one pizza\n"
+
+
+def test_nothing_new_is_exit_code_3(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    done = shell.run("get", shell.topic, "alice")
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert b"nothing new" in done.stderr
+    done = shell.run("get", shell.topic, "alice", "--wait", "0.2", "--json")
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert json.loads(done.stderr)["code"] == "NOTHING_NEW"
+
+
+def test_what_does_not_exist_is_exit_code_5(shell: Shell) -> None:
+    assert shell.run("put", shell.topic, "x").returncode == 5
+    assert shell.run("get", shell.topic, "alice").returncode == 5
+    assert shell.run("unsub", shell.topic, "alice").returncode == 5
+    shell.ok("topics", "create", shell.topic)
+    assert shell.run("get", shell.topic, "alice").returncode == 5
+
+
+def test_a_name_that_is_not_possible_is_refused(shell: Shell) -> None:
+    assert shell.run("sub", "a\tb", "alice").returncode == 4
+
+
+def test_a_broker_that_is_away_is_exit_code_6(shell: Shell) -> None:
+    shell.environment["ONCEMQ_URL"] = free_url()
+    done = shell.run("health", "--tries", "1", "--timeout", "0.2")
+    assert done.returncode == 6
+    assert b"oncemq serve" in done.stderr
+
+
+def test_a_put_that_nobody_wants_is_stored_with_a_warning(shell: Shell) -> None:
+    done = shell.run("put", shell.topic, "x", "--create", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["subscriptions"] == 0
+    assert b"warning" in done.stderr
+
+
+def test_lines_of_standard_input_are_messages(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    summary = json.loads(shell.ok("put", shell.topic, "--json", stdin=b"first\n\n\xff\r\nlast"))
+    assert (summary["messages"], summary["first_offset"], summary["last_offset"]) == (4, 0, 3)
+    assert shell.ok("get", shell.topic, "alice", "--count", "9", "--null") == b"first\0\0\xff\r\0last\0"
+
+
+def test_messages_may_end_with_nul(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    shell.ok("put", shell.topic, "--null", stdin=b"two\nlines\0and more")
+    assert shell.ok("get", shell.topic, "alice", "--count", "9", "--null") == b"two\nlines\0and more\0"
+
+
+def test_empty_input_puts_nothing(shell: Shell) -> None:
+    done = shell.run("put", shell.topic)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_key_and_headers_arrive(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    shell.ok("put", shell.topic, "x", "--key", "k", "--header", "a=1", "--header", "b=2=3")
+    entry = json.loads(shell.ok("get", shell.topic, "alice", "--json"))
+    assert (entry["value"], entry["key"], entry["headers"]) == ("x", "k", {"a": "1", "b": "2=3"})
+
+
+def test_successive_gets_print_every_message_once(shell: Shell) -> None:
+    """Counts that fall in the middle of batches, of which there are several."""
+    shell.ok("sub", shell.topic, "alice")
+    shell.ok("put", shell.topic, "x")
+    shell.put_numbers(5000)
+    printed = b"".join(shell.ok("get", shell.topic, "alice", "--count", size) for size in ("1", "777", "1234", "9999"))
+    assert printed == b"x\n" + b"".join(b"%d\n" % n for n in range(5000))
+    assert shell.subscription()["lag"] == 0
+
+
+def test_no_ack_leaves_everything_where_it_is(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    shell.put_numbers(3)
+    assert shell.ok("get", shell.topic, "alice", "--count", "2", "--no-ack") == b"0\n1\n"
+    assert shell.ok("get", shell.topic, "alice", "--count", "9", "--no-ack") == b"0\n1\n2\n"
+    assert shell.ok("get", shell.topic, "alice") == b"0\n"
+
+
+def test_get_waits_for_a_message(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    waiting = shell.start("get", shell.topic, "alice", "--wait", "60")
+    shell.ok("put", shell.topic, "late")
+    assert waiting.communicate(timeout=TIMEOUT_S) == (b"late\n", b"")
+    assert waiting.returncode == 0
+
+
+def test_what_the_reader_did_not_read_is_not_acked(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    shell.put_numbers(1000)
+    getting = shell.start("get", shell.topic, "alice", "--count", "1000")
+    assert getting.stdout is not None
+    assert getting.stderr is not None
+    assert os.read(getting.stdout.fileno(), 4) == b"0\n1\n"
+    getting.stdout.close()
+    assert getting.wait(TIMEOUT_S) == 141
+    assert getting.stderr.read() == b""
+    assert shell.subscription()["acked"] == 2
+    assert shell.ok("get", shell.topic, "alice") == b"2\n"
+
+
+def test_head_ends_a_tail_silently(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    shell.put_numbers(50_000)
+    script = f"{sys.executable} -m oncemq tail '{shell.topic}' --no-follow | head -n 1"
+    done = subprocess.run(script, shell=True, capture_output=True, env=shell.environment, timeout=TIMEOUT_S)
+    assert (done.stdout, done.stderr) == (b"0\n", b"")
+
+
+def test_an_interrupted_get_is_130_and_acks_nothing(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    waiting = shell.start("get", shell.topic, "alice", "--wait", "60")
+    # It is at work once the broker knows of a new owner.
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while shell.subscription()["epoch"] == 0:
+        assert time.monotonic() < deadline_s
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.communicate(timeout=TIMEOUT_S) == (b"", b"")
+    assert waiting.returncode == 130
+    assert shell.subscription()["acked"] == 0
+
+
+def test_an_interrupted_tail_is_130(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    shell.put_numbers(1)
+    tailing = shell.start("tail", shell.topic, "--from", "earliest")
+    assert tailing.stdout is not None
+    assert tailing.stdout.readline() == b"0\n"
+    tailing.send_signal(signal.SIGINT)
+    assert tailing.communicate(timeout=TIMEOUT_S) == (b"", b"")
+    assert tailing.returncode == 130
+
+
+def test_parallel_puts_and_gets_lose_and_double_nothing(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    numbers = "\n".join(str(n) for n in range(16)).encode()
+    command = " ".join(COMMAND)
+    puts = f"xargs -P8 -I{{}} {command} put '{shell.topic}' 'm {{}}' --as importer"
+    subprocess.run(puts, shell=True, input=numbers, env=shell.environment, check=True, stdout=subprocess.DEVNULL)
+    gets = f"xargs -P8 -I{{}} {command} get '{shell.topic}' alice"
+    done = subprocess.run(gets, shell=True, input=numbers, env=shell.environment, check=True, stdout=subprocess.PIPE)
+    assert sorted(done.stdout.splitlines()) == sorted(b"m %d" % n for n in range(16))
+    assert shell.run("get", shell.topic, "alice").returncode == 3
+
+
+def test_tail_shows_and_takes_nothing(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    shell.put_numbers(5)
+    assert shell.ok("tail", shell.topic, "--no-follow") == b"0\n1\n2\n3\n4\n"
+    assert shell.ok("tail", shell.topic, "--from", "3", "--count", "1", "--format", "{offset}={value}") == b"3=3\n"
+    assert shell.subscription()["acked"] == 0
+
+
+def test_topics_are_made_listed_and_removed(shell: Shell) -> None:
+    assert json.loads(shell.ok("topics", "create", shell.topic, "--retain", "7d", "--json"))["created"] is True
+    assert shell.ok("topics", "create", shell.topic, "--retain", "7d") == f"{shell.topic} was there before.\n".encode()
+    listed = [json.loads(line) for line in shell.ok("topics", "--json").splitlines()]
+    assert [topic["retain_ms"] for topic in listed if topic["name"] == shell.topic] == [7 * 86_400_000]
+    shell.ok("topics", "rm", shell.topic, "--yes")
+    assert shell.topic.encode() not in shell.ok("topics")
+
+
+def test_a_subscription_ends(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    shell.ok("unsub", shell.topic, "alice")
+    assert shell.run("subs", shell.topic).returncode == 5
+
+
+def test_sessions_are_listed_and_removed(shell: Shell, broker: BrokerProcess) -> None:
+    with broker.connect(name="billing"):
+        pass
+    assert b"billing" in shell.ok("sessions")
+    shell.ok("sessions", "rm", "billing", "--yes")
+    assert b"billing" not in shell.ok("sessions")
+
+
+def test_health_tells_the_version(shell: Shell) -> None:
+    assert json.loads(shell.ok("health", "--json"))["version"]
+    assert b"running for" in shell.ok("health")
+
+
+def test_serve_says_where_it_is_and_ends_with_0_on_sigterm(shell: Shell, tmp_path: Path) -> None:
+    url = free_url()
+    serving = shell.start("serve", "--listen", url, "--data", str(tmp_path / "data"), "--log-format", "json")
+    assert serving.stdout is not None
+    lines = [serving.stdout.readline().decode() for _ in range(4)]
+    assert url in lines[0]
+    assert str(tmp_path / "data") in lines[0]
+    assert [line.split()[1] for line in lines[1:]] == ["sub", "put", "get"]
+    assert all(line.endswith(f"--url {url}\n") for line in lines[1:])
+    serving.send_signal(signal.SIGTERM)
+    _, log = serving.communicate(timeout=TIMEOUT_S)
+    assert serving.returncode == 0
+    assert all(json.loads(line)["level"] for line in log.splitlines())
+
+
+def test_a_second_broker_on_the_same_folder_is_refused(shell: Shell, broker: BrokerProcess) -> None:
+    done = shell.run("serve", "--listen", free_url(), "--data", str(broker.folder))
+    assert done.returncode == 9
+    assert b"error: " in done.stderr
+
+
+def test_a_journal_is_checked_exported_and_cut(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data")
+    broker.start()
+    shell = Shell(broker.url)
+    try:
+        shell.ok("sub", shell.topic, "alice")
+        shell.ok("put", shell.topic, "one pizza")
+        assert shell.run("journal", "check", str(broker.folder)).returncode == 9
+    finally:
+        broker.kill()
+    folder, out = str(broker.folder), str(tmp_path / "out.jsonl")
+    report = json.loads(shell.ok("journal", "check", folder, "--json"))
+    assert (report["records"], report["problems"]) == (1, [])
+    assert b"sound" in shell.ok("journal", "check", folder)
+    shell.ok("journal", "export", folder, out)
+    lines = [json.loads(line) for line in Path(out).read_text(encoding="utf-8").splitlines()]
+    assert [line["count"] for line in lines if line["kind"] == "record"] == [1]
+    stored = [line for line in lines if line["kind"] == "group" and "Stored" in json.dumps(line["events"])]
+    assert shell.run("journal", "export", folder, out).returncode == 2
+    assert shell.run("journal", "cut", folder, str(stored[0]["position"]), stdin=b"n\n").returncode == 1
+    assert json.loads(shell.ok("journal", "check", folder, "--json"))["records"] == 1
+    assert json.loads(shell.ok("journal", "cut", folder, str(stored[0]["position"]), "--yes", "--json"))["groups"]
+    assert json.loads(shell.ok("journal", "check", folder, "--json"))["records"] == 0

@@ -1,0 +1,270 @@
+"""Streams, batches and handles: what `put_nowait` promises, against a broker that is a few lines long."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from oncemq import errors
+from oncemq.client.batching import as_bytes, cuts
+from oncemq.client.blocking import Client
+from oncemq.client.core import Core
+from oncemq.client.driver import Driver
+from oncemq.client.options import Options
+from oncemq.engine.commands import Hello, Numbered, Put
+from oncemq.engine.replies import Done, HelloReply, PutReply, Refusal, Reply
+from oncemq.message import Message, decode_batch
+from oncemq.wire.frames import Frame, decode_request, encode_response
+
+
+class Store:
+    """A transport that is its own broker: it keeps batches, and answers at once unless it is told to wait."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, bool, list[Message]]] = []
+        self.refuses: set[str] = set()
+        self.is_slow = False
+        self._answers: deque[list[Frame]] = deque()
+        self._offset = 0
+        self._woken = threading.Event()
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        request, payloads = decode_request(frames)
+        replies = [self._reply(command, payload) for command, payload in zip(request.commands, payloads, strict=True)]
+        self._answers.append(encode_response(request.request_id, replies))
+
+    def _reply(self, command: object, payload: Frame | None) -> Reply:
+        if isinstance(command, Hello):
+            return HelloReply(1, 0, command.window, (), "store")
+        if not isinstance(command, Numbered) or not isinstance(command.operation, Put):
+            return Done()
+        operation = command.operation
+        if operation.topic in self.refuses:
+            return Refusal("TOPIC_UNKNOWN", f"there is no topic '{operation.topic}'")
+        assert payload is not None
+        count = operation.envelope.count
+        messages = decode_batch(bytes(payload), operation.topic, 1, self._offset, 0, 0, count)
+        self.batches.append((operation.topic, operation.create, messages))
+        self._offset += count
+        return PutReply(1, self._offset - count, count, 0, 1)
+
+    def receive(self) -> Sequence[Frame] | None:
+        return self._answers.popleft() if self._answers and not self.is_slow else None
+
+    def wait(self, timeout_ms: float) -> None:
+        self._woken.wait(min(timeout_ms, 5) / 1000)
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def reconnect(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def values(self, topic: str = "t") -> list[bytes]:
+        return [message.value for name, _, messages in self.batches for message in messages if name == topic]
+
+    def sizes(self) -> list[int]:
+        return [len(messages) for _, _, messages in self.batches]
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def client(store: Store) -> Iterator[Client]:
+    yield from make_client(store)
+
+
+def make_client(store: Store, *, linger_ms: float = 60_000, buffer_bytes: int = 1 << 26) -> Iterator[Client]:
+    driver = Driver(Core("test", True, 1, Options()), store)
+    made = Client(driver, batch_messages=10, batch_bytes=1000, linger_ms=linger_ms, buffer_bytes=buffer_bytes)
+    made._greet()
+    yield made
+    store.is_slow = False
+    made._close(clean=False)
+
+
+def test_a_batch_is_sent_when_it_has_enough_messages(client: Client, store: Store) -> None:
+    handles = [client.put_nowait("t", b"%d" % index) for index in range(25)]
+    assert store.sizes() == [10, 10]
+    assert [handle.done() for handle in handles] == [True] * 20 + [False] * 5
+    client.flush()
+    assert store.sizes() == [10, 10, 5]
+    assert [handle.result().offset for handle in handles] == list(range(25))
+    assert store.values() == [b"%d" % index for index in range(25)]
+
+
+def test_a_batch_is_sent_when_it_has_enough_bytes(client: Client, store: Store) -> None:
+    for _ in range(3):
+        client.put_nowait("t", b"x" * 600)
+    assert store.sizes() == [2]
+
+
+def test_a_lingering_batch_is_sent_by_itself(store: Store) -> None:
+    for client in make_client(store, linger_ms=1):
+        handle = client.put_nowait("t", b"alone")
+        waited = threading.Event()
+        for _ in range(1000):
+            if handle.done():
+                break
+            waited.wait(0.005)
+        assert store.values() == [b"alone"]
+        assert handle.result().offset == 0
+
+
+def test_asking_for_a_result_sends_the_batch(client: Client, store: Store) -> None:
+    first = client.put_nowait("t", "text")
+    second = client.put_nowait("t", b"bytes")
+    assert second.result().offset == 1
+    assert first.done()
+    assert store.values() == [b"text", b"bytes"]
+
+
+def test_every_way_to_put_keeps_the_order_of_a_topic(client: Client, store: Store) -> None:
+    client.put_nowait("t", b"0")
+    client.put_nowait("other", b"elsewhere")
+    client.put("t", b"1")
+    client.put_nowait("t", b"2", key=b"k")
+    client.put_nowait("t", b"3")
+    client.put_many("t", [b"4", b"5"])
+    client.put_nowait("t", b"6", create=True)
+    client.put_nowait("t", b"7")
+    client.flush()
+    assert store.values() == [b"%d" % index for index in range(8)]
+
+
+def test_keys_and_headers_stay_with_their_messages(client: Client, store: Store) -> None:
+    client.put_nowait("t", b"plain")
+    client.put_nowait("t", "keyed", key="k")
+    client.put_nowait("t", b"headed", headers={"h": "1"})
+    client.put_nowait("t", b"plain again")
+    client.flush()
+    [(_, _, messages)] = store.batches
+    assert [(message.value, message.key, dict(message.headers)) for message in messages] == [
+        (b"plain", None, {}),
+        (b"keyed", b"k", {}),
+        (b"headed", None, {"h": b"1"}),
+        (b"plain again", None, {}),
+    ]
+
+
+def test_create_is_kept_apart_without_changing_the_order(client: Client, store: Store) -> None:
+    handles = [client.put_nowait("t", b"%d" % index, create=index in (2, 3)) for index in range(6)]
+    client.flush()
+    assert [(create, len(messages)) for _, create, messages in store.batches] == [(False, 2), (True, 2), (False, 2)]
+    assert [handle.result().offset for handle in handles] == list(range(6))
+
+
+def test_a_refused_batch_fails_its_handles_and_the_next_flush(client: Client, store: Store) -> None:
+    store.refuses.add("missing")
+    good = client.put_nowait("t", b"good")
+    bad = client.put_nowait("missing", b"bad")
+    with pytest.raises(errors.TopicUnknown, match="missing"):
+        client.flush()
+    assert good.result().offset == 0
+    for _ in range(2):
+        with pytest.raises(errors.TopicUnknown):
+            bad.result()
+    client.flush()
+
+
+def test_put_many_says_how_much_was_stored_before_it_failed(client: Client, store: Store) -> None:
+    store.refuses.add("missing")
+    with pytest.raises(errors.TopicUnknown) as caught:
+        client.put_many("missing", [b"a", b"b"])
+    assert caught.value.__notes__ == ["0 messages of this put_many were stored, in 0 batches."]
+
+
+def test_put_many_takes_any_iterable_and_makes_batches_of_a_sensible_size(client: Client, store: Store) -> None:
+    receipt = client.put_many("t", (b"%d" % index for index in range(20_000)))
+    assert (receipt.offset, receipt.count, receipt.batches) == (0, 20_000, len(store.batches))
+    assert store.values() == [b"%d" % index for index in range(20_000)]
+    assert max(store.sizes()) <= 4000
+
+
+def test_put_many_cuts_large_values_apart(client: Client, store: Store) -> None:
+    client.put_many("t", [b"x" * 200_000] * 40)
+    assert sum(store.sizes()) == 40
+    assert max(store.sizes()) <= 6
+
+
+def test_put_many_of_nothing_stores_nothing(client: Client, store: Store) -> None:
+    assert client.put_many("t", []).count == 0
+    assert store.batches == []
+
+
+def test_put_many_wants_a_key_for_each_value(client: Client) -> None:
+    with pytest.raises(ValueError, match="fewer keys than values"):
+        client.put_many("t", [b"a", b"b"], keys=[b"k"])
+
+
+def test_a_full_buffer_makes_the_next_put_wait(store: Store) -> None:
+    for client in make_client(store, buffer_bytes=500):
+        store.is_slow = True
+        for _ in range(10):
+            client.put_nowait("t", b"x" * 100)
+        putting = threading.Thread(target=client.put_nowait, args=("t", b"late"))
+        putting.start()
+        putting.join(0.05)
+        assert putting.is_alive()
+        store.is_slow = False
+        putting.join(5)
+        assert not putting.is_alive()
+        client.flush()
+        assert store.values()[-1] == b"late"
+
+
+def test_flush_gives_up_when_its_time_is_over(client: Client, store: Store) -> None:
+    store.is_slow = True
+    handle = client.put_nowait("t", b"x")
+    with pytest.raises(TimeoutError):
+        client.flush(timeout_s=0.01)
+    with pytest.raises(TimeoutError):
+        handle.result(timeout_s=0.01)
+
+
+def test_many_threads_lose_and_double_nothing(client: Client, store: Store) -> None:
+    def work(name: int) -> None:
+        handles = [client.put_nowait("t", b"%d-%d" % (name, index)) for index in range(500)]
+        offsets = [handle.result().offset for handle in handles]
+        assert offsets == sorted(offsets)
+        found.extend((offset, b"%d-%d" % (name, index)) for index, offset in enumerate(offsets))
+
+    found: list[tuple[int, bytes]] = []
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [value for _, value in sorted(found)] == store.values()
+
+
+def test_closing_sends_what_is_left(store: Store) -> None:
+    for client in make_client(store):
+        client.put_nowait("t", b"last words")
+        client.close()
+        assert store.values() == [b"last words"]
+        with pytest.raises(errors.ClientClosed):
+            client.put_nowait("t", b"too late")
+        with pytest.raises(errors.ClientClosed):
+            client.put("t", b"too late")
+
+
+def test_only_bytes_and_text_are_values() -> None:
+    assert as_bytes(bytearray(b"a")) == as_bytes(memoryview(b"a")) == as_bytes("a") == b"a"
+    with pytest.raises(TypeError, match="not int"):
+        as_bytes(5)  # type: ignore[arg-type]
+
+
+def test_cuts_fall_between_values_and_end_at_the_end() -> None:
+    assert cuts([], 10) == []
+    assert cuts([b"x" * 10] * 2, 10) == [2]
+    assert cuts([b"x" * 10] * 5, 20) == [2, 4, 5]
+    assert cuts([b"x" * 100] * 3, 10) == [1, 2, 3]

@@ -1,0 +1,80 @@
+"""Format version 1, as files: what was written once must be read for ever.
+
+`golden/version-1` is a journal of 2 KiB segments with a snapshot. If a change of the format is wanted, the version
+rises, and a new folder comes beside this one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.journal.rig import snapshot, write
+from tests.simulation.disk import SimDisk
+
+from oncemq.journal.check import check
+from oncemq.journal.contract import Wanted
+from oncemq.journal.files import FileJournal
+from oncemq.journal.os_disk import OsDisk
+from oncemq.journal.worker import InlineWorker
+
+GOLDEN = Path(__file__).parent / "golden" / "version-1"
+RECORD = Wanted(2048 + 512 + 64, 7, 0, 5)
+
+
+def written() -> SimDisk:
+    disk = SimDisk(Random(1))
+    journal = FileJournal(disk, InlineWorker(), journal_id=bytes(range(16)), segment_bytes=2048, block_bytes=512)
+    list(journal.load().groups)
+    write(journal, [b"first", b"second"], b"one", time_ms=1_700_000_000_000)
+    snapshot(journal, [b"state", b"", b"of one"])
+    write(journal, [b"p" * 700], b"two", time_ms=1_700_000_000_001)
+    write(journal, [b"p" * 700], b"three", time_ms=1_700_000_000_002)
+    journal.close()
+    return disk
+
+
+def files(disk: SimDisk) -> dict[str, bytes]:
+    """Those that hold something; a snapshot without the zeros behind it."""
+    paths = [f"{folder}/{name}" for folder in ("segments", "snapshots") for name in disk.list(folder) if name.isdigit()]
+    content = {}
+    for path in ["journal.meta", *paths]:
+        file = disk.open(path)
+        raw = file.read(0, file.size())
+        content[path] = raw.rstrip(b"\0") if path.startswith("snapshots") else raw
+    return content
+
+
+def test_the_format_has_not_changed() -> None:
+    for path, raw in files(written()).items():
+        assert (GOLDEN / f"{path}.hex").read_text().split() == [line.hex() for line in lines(raw)], path
+
+
+def lines(raw: bytes) -> list[bytes]:
+    return [raw[at : at + 32] for at in range(0, len(raw), 32)]
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    for path in GOLDEN.rglob("*.hex"):
+        target = tmp_path / path.relative_to(GOLDEN).with_suffix("")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(bytes.fromhex(path.read_text()))
+    (tmp_path / "cut").mkdir()
+    return tmp_path
+
+
+def test_a_journal_of_version_1_is_read(golden: Path) -> None:
+    assert check(OsDisk(golden)).is_good
+    journal = FileJournal(OsDisk(golden), InlineWorker())
+    loaded = journal.load()
+    assert loaded.snapshot == [b"state", b"", b"of one"]
+    groups = [(group.sequence, group.time_ms, group.events) for group in loaded.groups]
+    assert groups == [
+        (2, 1_700_000_000_001, b"two"),
+        (3, 1_700_000_000_002, b"three"),
+        (4, 1_700_000_000_002, b""),
+    ]
+    assert journal.read([RECORD])[0][0] == b"first"
+    journal.close()

@@ -1,0 +1,144 @@
+"""The operating system's disk: short writes, the lock, forks, and a journal with its thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.journal.rig import LARGE, events_of, snapshot, write
+
+from oncemq import errors
+from oncemq.journal.files import FileJournal, open_files
+from oncemq.journal.os_disk import OsDisk
+from oncemq.journal.worker import InlineWorker
+
+SEGMENT_BYTES = 64 * 1024
+
+
+def test_parts_large_and_small_arrive_in_order(tmp_path: Path) -> None:
+    file = OsDisk(tmp_path).open("parts", create=True)
+    parts = [bytes([number % 251]) * size for number in range(700) for size in (3, 0, 20_000)]
+    file.write(5, parts)
+    file.sync("test")
+    assert file.read(0, 1 << 30) == b"\0" * 5 + b"".join(parts)
+    assert file.size() == 5 + sum(map(len, parts))
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write, real_writev = os.pwrite, os.pwritev
+
+    def half(descriptor: int, parts: list[memoryview], offset: int) -> int:
+        return real_writev(descriptor, [parts[0][: max(1, len(parts[0]) // 2)]], offset)
+
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: real_write(descriptor, data[:7], offset))
+    monkeypatch.setattr(os, "pwritev", half)
+    file = OsDisk(tmp_path).open("short", create=True)
+    small, large = b"0123456789" * 10, [b"a" * 300_000, b"tiny", b"b" * 300_000]
+    file.write(0, [small])
+    file.write(100, large)
+    assert file.read(0, 1 << 20) == small + b"".join(large)
+
+
+def test_files_are_made_once_and_found(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path / "a" / "b")
+    disk.make_folder("folder")
+    disk.open("folder/two", create=True).close()
+    disk.open("folder/one", create=True).close()
+    with pytest.raises(FileExistsError):
+        disk.open("folder/one", create=True)
+    with pytest.raises(FileNotFoundError):
+        disk.open("folder/three")
+    disk.rename("folder/two", "folder/three")
+    disk.sync_folder("folder", "test")
+    assert disk.list("folder") == ["one", "three"]
+    disk.remove("folder/one")
+    assert not disk.exists("folder/one")
+    assert disk.free_bytes() > 0
+
+
+def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
+    journal = open_files(tmp_path, segment_bytes=SEGMENT_BYTES)
+    list(journal.load().groups)
+    with pytest.raises(errors.JournalLocked) as caught:
+        open_files(tmp_path, segment_bytes=SEGMENT_BYTES)
+    assert str(tmp_path) in str(caught.value)
+    assert f"pid {os.getpid()}" in str(caught.value)
+    assert "Connect to the broker" in str(caught.value)
+    journal.close()
+    open_files(tmp_path, segment_bytes=SEGMENT_BYTES).close()
+
+
+def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from oncemq.journal.files import open_files\n"
+        f"journal = open_files(sys.argv[1], segment_bytes={SEGMENT_BYTES})\n"
+        "list(journal.load().groups)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=60)
+    journal = open_files(tmp_path)
+    assert journal.extent_bytes == SEGMENT_BYTES
+    journal.close()
+
+
+def test_a_forked_child_neither_keeps_the_lock_nor_uses_the_journal(tmp_path: Path) -> None:
+    # With threads a fork is warned about; an inline worker has none.
+    journal = FileJournal(OsDisk(tmp_path), InlineWorker(), segment_bytes=SEGMENT_BYTES)
+    list(journal.load().groups)
+    ready, stop = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = b"no error"
+        try:
+            write(journal)
+        except errors.ForkedError:
+            answer = b"forked"
+        except BaseException as error:
+            answer = repr(error).encode()
+        os.write(ready[1], answer)
+        os.close(stop[1])
+        os.read(stop[0], 1)
+        os._exit(0)
+    try:
+        assert os.read(ready[0], 100) == b"forked"
+        write(journal, events=b"the parent goes on")
+        with pytest.raises(errors.JournalLocked):
+            OsDisk(tmp_path).lock("journal.lock")
+        journal.close()
+        # The child still lives; the folder is free.
+        again = FileJournal(OsDisk(tmp_path), InlineWorker(), segment_bytes=SEGMENT_BYTES)
+        assert events_of(list(again.load().groups)) == [b"the parent goes on"]
+        again.close()
+    finally:
+        os.close(stop[1])
+        os.waitpid(child, 0)
+
+
+def test_a_journal_with_its_thread_lives_and_comes_back(tmp_path: Path) -> None:
+    journal = open_files(tmp_path, segment_bytes=SEGMENT_BYTES)
+    list(journal.load().groups)
+    for number in range(30):
+        write(journal, [LARGE], b"event %d" % number)
+        journal.maintain()
+    writer = journal.begin_snapshot()
+    assert writer is not None
+    writer.add(b"state")
+    writer.finish()
+    write(journal, events=b"behind")
+    journal.close()
+    again = open_files(tmp_path)
+    loaded = again.load()
+    assert loaded.snapshot == [b"state"]
+    assert events_of(list(loaded.groups)) == [b"behind"]
+    snapshot(again)
+    again.close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(errors.JournalError, match="can't be made"):
+        OsDisk(tmp_path / "file" / "data")

@@ -1,0 +1,145 @@
+"""The last look, when everything has come to rest: lists and reads everything, and compares with what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncemq import errors
+from oncemq.client.delivery import Delivery
+from oncemq.client.pending import Pending
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from tests.simulation.operators import Operator
+from tests.simulation.process import Process, Surroundings
+from tests.simulation.world import Violation
+
+
+class Auditor(Process):
+    anonymous = True
+
+    def __init__(self, around: Surroundings, name: str, operator: Operator) -> None:
+        super().__init__(around, name)
+        self._operator = operator
+        self._waiting = 0
+        self.topics: dict[str, re.TopicInfo] = {}
+        self.subscriptions: list[re.SubscriptionInfo] = []
+        self.entries: tuple[re.RegistryEntry, ...] = ()
+
+    def begin(self) -> None:
+        self._look(co.Topics(), self._see_topics)
+        self._look(co.RegistryList("sim"), self._see_registry)
+
+    @property
+    def is_settled(self) -> bool:
+        return self._waiting == 0
+
+    def _look(self, command: co.Command, see: object) -> None:
+        self._waiting += 1
+
+        def seen(pending: Pending) -> None:
+            self._waiting -= 1
+            assert callable(see)
+            see(pending)
+
+        self.ask(command, seen)
+
+    def _see_topics(self, pending: Pending) -> None:
+        reply = pending.result()
+        assert isinstance(reply, re.TopicsReply)
+        for info in reply.topics:
+            self.topics[info.name] = info
+            self._look(co.Subscriptions(info.name), self._see_subscriptions)
+            self._read(Delivery(info.name, info.first_offset), info)
+
+    def _see_subscriptions(self, pending: Pending) -> None:
+        reply = pending.result()
+        assert isinstance(reply, re.SubscriptionsReply)
+        self.subscriptions += reply.subscriptions
+
+    def _see_registry(self, pending: Pending) -> None:
+        reply = pending.result()
+        assert isinstance(reply, re.RegistryListReply)
+        self.entries = reply.entries
+
+    def _read(self, delivery: Delivery, info: re.TopicInfo) -> None:
+        command = co.Read(info.name, delivery.position, 4_000, 0, info.topic_id)
+        self._look(command, lambda pending: self._see_messages(pending, delivery, info))
+
+    def _see_messages(self, pending: Pending, delivery: Delivery, info: re.TopicInfo) -> None:
+        if isinstance(pending.error, errors.RangeGone) and info.retain_ms:
+            return
+        reply = pending.result()
+        assert isinstance(reply, re.GetReply)
+        position = delivery.position
+        delivery.take(reply, pending.payloads)
+        while delivery:
+            for message in delivery.decode():
+                if message.offset != position:
+                    raise Violation(f"lost: '{info.name}' has no {position}, the next is {message.offset}")
+                position += 1
+                self.around.ledger.observe(
+                    info.topic_id, message.offset, message.value, message.timestamp_ms, self.name
+                )
+        if position != delivery.position:
+            raise Violation(f"lost: '{info.name}' has {position}..{delivery.position - 1} not")
+        if not delivery.is_caught_up:
+            self._read(delivery, info)
+
+    # Comparing.
+
+    def check(self, processes: Sequence[Process]) -> None:
+        self._check_topics()
+        self._check_subscriptions()
+        self._check_registry()
+
+    def _check_topics(self) -> None:
+        for attempt in self.around.ledger.attempts:
+            info = self.topics.get(attempt.topic)
+            if attempt.acked is None:
+                continue
+            if info is None:
+                if attempt.topic not in self.around.subscriptions.vanishing_topics:
+                    raise Violation(f"lost: topic '{attempt.topic}', with {attempt.label}")
+            elif attempt.acked.topic_id > info.topic_id:
+                raise Violation(f"lost: {attempt.label} is in a later topic than '{attempt.topic}' is now")
+            elif attempt.acked.topic_id == info.topic_id:
+                end = attempt.acked.first_offset + attempt.acked.count
+                if end > info.end_offset:
+                    raise Violation(f"lost: {attempt.label} ends at {end}, the topic at {info.end_offset}")
+            elif attempt.topic not in self.around.subscriptions.vanishing_topics:
+                raise Violation(f"lost: '{attempt.topic}' is another topic than {attempt.label} went to")
+
+    def _check_subscriptions(self) -> None:
+        there = {(self.topics[info.topic].topic_id, info.subscriber): info for info in self.subscriptions}
+        for key, info in there.items():
+            book = self.around.subscriptions.books.get(key)
+            if book is None:
+                raise Violation(f"unexpected: subscription {info}")
+            if info.acked != info.end_offset:
+                raise Violation(f"lost: {book.label} was acked up to {info.acked} of {info.end_offset}")
+            if book.given_end != info.end_offset:
+                raise Violation(f"lost: {book.label} was given all below {book.given_end} of {info.end_offset}")
+            self._check_given(key[0], book.start, info.end_offset, book.label)
+        certain = self.around.subscriptions.certain
+        for topic, subscriber in [(topic, one) for topic, all_of in certain.items() for one in sorted(all_of)]:
+            if topic not in self.topics or (self.topics[topic].topic_id, subscriber) not in there:
+                raise Violation(f"lost: the subscription of '{subscriber}' to '{topic}'")
+
+    def _check_given(self, topic_id: int, start: int, end: int, label: str) -> None:
+        log = self.around.ledger.log.get(topic_id, {})
+        for offset in range(start, end):
+            if offset not in log:
+                raise Violation(f"lost: {label} never got {offset}")
+
+    def _check_registry(self) -> None:
+        newest: dict[str, int] = {}
+        for key, version in self._operator.registered:
+            newest[key] = max(version, newest.get(key, 0))
+        there = {entry.key: entry for entry in self.entries}
+        for key, version in newest.items():
+            entry = there.get(key)
+            if entry is None or entry.version < version:
+                raise Violation(f"lost: version {version} of registry entry '{key}'; there is {entry}")
+            known = self._operator.registered.get((key, entry.version))
+            if known is not None and known != entry.value:
+                raise Violation(f"inconsistent: registry entry {entry} was set to {known!r}")

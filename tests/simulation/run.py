@@ -1,0 +1,187 @@
+"""One seed: a cast of clients, a phase with faults, a phase in which everything heals, and the last look."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oncemq.engine import commands as co
+from tests.simulation.audit import Auditor
+from tests.simulation.consumers import Consumer
+from tests.simulation.host import Host
+from tests.simulation.network import SimNetwork
+from tests.simulation.operators import KeyedCaller, Operator
+from tests.simulation.process import Process, Surroundings
+from tests.simulation.producers import Producer
+from tests.simulation.readers import Reader
+from tests.simulation.world import START_MS, Violation, World
+from tests.simulation.writers import Writer
+
+HEALING_MS_MAX = 30_000
+#: By then every packet of the bad times has arrived.
+LATEST_MS = 410
+
+
+class Outcome(msgspec.Struct):
+    seed: int
+    violation: str
+    transcript: list[str]
+    digest: int
+    tally: dict[str, int]
+
+
+class Run:
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.network = SimNetwork(self.world)
+        self.host = Host(self.world, self.network)
+        self.around = Surroundings(self.world, self.network)
+        self._random = self.world.random("cast")
+        self.producers: list[Producer] = []
+        self.processes: list[Process] = []
+        self.callers: list[KeyedCaller] = []
+        self._cast()
+        self.consumers = [one for one in self.processes if isinstance(one, Consumer)]
+        others = [one for one in self.processes if not isinstance(one, Consumer)]
+        self.others: list[Process | KeyedCaller] = [*others, *self.callers]
+
+    # Who is there.
+
+    def _cast(self) -> None:
+        around = self.around
+        random = self._random.random
+        churned = "churned"
+        kept = {"orders": (0, 0), "kept": (0, 3_000) if random() < 0.5 else (300, 0), churned: (0, 0)}
+        self.operator = Operator(around, "operator", kept, churned, "victim")
+        self.processes.append(self.operator)
+        self._cast_consumers(churned)
+        self._cast_producers(churned)
+        self.processes.append(Writer(around, "writer", "orders" if random() < 0.7 else churned))
+        if random() < 0.3:
+            self.processes.append(Writer(around, "writer 2", "orders"))
+        self.processes.append(Reader(around, "reader", ["kept", "orders", churned]))
+        self.callers.append(KeyedCaller(around, "caller", "orders" if random() < 0.7 else churned))
+
+    def _cast_consumers(self, churned: str) -> None:
+        around = self.around
+        random = self._random.random
+        twins = random() < 0.4
+        apart = random() < 0.5
+        start = co.START_NEW if random() < 0.3 else co.START_EARLIEST
+        self.processes.append(
+            Consumer(around, "kitchen", "orders", "kitchen", start, twin=twins, polite=not twins and random() < 0.4)
+        )
+        if twins:
+            twin = Consumer(around, "kitchen'", "orders", "kitchen", start, twin=True, own_session=apart)
+            self.processes.append(twin)
+        self.processes.append(Consumer(around, "bar", "orders", "bar", co.START_NEW, churns=random() < 0.4))
+        if random() < 0.7:
+            self.processes.append(Consumer(around, "till", churned, "till", co.START_NEW))
+        if random() < 0.3:
+            self.processes.append(Consumer(around, "slow", "kept", "slow", co.START_EARLIEST))
+        around.subscriptions.vanishing_topics.add("passing")
+        if random() < 0.4:
+            self.processes.append(Consumer(around, "guest", "passing", "guest", co.START_NEW, churns=True))
+
+    def _cast_producers(self, churned: str) -> None:
+        around = self.around
+        random = self._random.random
+        add = self.producers.append
+        twins = random() < 0.3
+        add(Producer(around, "cook", ["orders", "kept"], anonymous=False, twin=twins))
+        if twins:
+            add(Producer(around, "cook'", ["orders"], anonymous=False, twin=True))
+        add(Producer(around, "victim", ["orders", churned], anonymous=False, twin=False))
+        add(Producer(around, "passer", [churned, "kept", "passing"], anonymous=True, twin=False))
+        self.processes += self.producers
+
+    # What happens.
+
+    def _begin(self) -> None:
+        world = self.world
+        self.host.start()
+        for process in self.processes:
+            world.after(1 + int(self._random.random() * 200), process.start)
+        for caller in self.callers:
+            world.after(50, caller.start)
+        self._every(world.weather.crash_every_ms, self.host.strike)
+        self._every(world.weather.client_crash_every_ms, self._crash_somebody)
+        self._every(world.weather.partition_every_ms, self._cut_somebody_off)
+        self._every(world.weather.full_every_ms, lambda: self.host.fill_disk(100 + int(self._random.random() * 700)))
+
+    def _every(self, mean_ms: int, action: object) -> None:
+        def act() -> None:
+            if self.world.healed:
+                return
+            assert callable(action)
+            action()
+            self.world.after(1 + int(self._random.expovariate(1 / mean_ms)), act)
+
+        self.world.after(1 + int(self._random.expovariate(1 / mean_ms)), act)
+
+    def _somebody(self) -> Process:
+        return self.processes[int(self._random.random() * len(self.processes))]
+
+    def _crash_somebody(self) -> None:
+        self._somebody().crash()
+
+    def _cut_somebody_off(self) -> None:
+        self._somebody().cut_off(40 + int(self._random.random() * 400))
+
+    def _is_settled(self) -> bool:
+        if self.host.broker is None:
+            return False
+        if self.world.quiet_ms is None:
+            if all(one.is_settled for one in self.others):
+                self.world.quiet_ms = self.world.now_ms
+            return False
+        return all(consumer.is_settled for consumer in self.consumers)
+
+    def go(self) -> None:
+        world = self.world
+        self._begin()
+        world.run(START_MS + world.weather.duration_ms)
+        world.note("--- everything heals ---")
+        world.healed = True
+        self.host.heal()
+        world.run(world.now_ms + LATEST_MS)
+        world.run(world.now_ms + HEALING_MS_MAX, self._is_settled)
+        if not self._is_settled():
+            stuck = [one.trouble() for one in (*self.processes, *self.callers) if not one.is_settled]
+            raise Violation("stuck: " + "; ".join(stuck or ["the broker is not there"]))
+        self._check()
+
+    # The last look.
+
+    def _check(self) -> None:
+        auditor = Auditor(self.around, "auditor", self.operator)
+        auditor.start()
+        self.world.run(self.world.now_ms + HEALING_MS_MAX, lambda: auditor.is_settled)
+        if not auditor.is_settled:
+            raise Violation("stuck: " + auditor.trouble())
+        auditor.check(self.processes)
+        self.around.ledger.check_outcomes()
+        for producer in self.producers:
+            if not producer.twin:
+                self.around.ledger.check_order(producer.name, producer.made)
+
+    def count(self) -> None:
+        tally = self.world.tally
+        self.host.count()
+        for kind, count in self.host.disk.faults.items():
+            tally["disk: " + kind] += count
+        for label, count in self.host.disk.labels.items():
+            tally["sync: " + label] += count
+
+
+def run_seed(seed: int, tracing: bool = False) -> Outcome:
+    run = Run(seed)
+    if tracing:
+        run.world.trace = True
+    violation = ""
+    try:
+        run.go()
+    except Violation as error:
+        violation = str(error)
+    run.count()
+    world = run.world
+    return Outcome(seed, violation, list(world.transcript), world.digest, dict(world.tally))
