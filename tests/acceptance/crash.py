@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -72,15 +73,17 @@ class Campaign:
 
     def _start_broker(self, kind: str) -> Child:
         seed = self._random.randrange(2**32)
-        if kind == "command":
-            body = self._command_broker
-        else:
-            body = lambda ready: live(self._settings, seed if kind == "shim" else None, lambda _: ready())  # noqa: E731
+
+        def body(ready: Callable[[], None]) -> int:
+            if kind == "command":
+                self._become_command()
+            return live(self._settings, seed if kind == "shim" else None, lambda _: ready())
+
         self._broker = Child(body, self._folder / "broker.log")
         return self._broker
 
-    def _command_broker(self, ready: object) -> int:
-        """Becomes `oncemq serve`, and never says that it is ready."""
+    def _become_command(self) -> None:
+        """`oncemq serve`, which never says that it is ready."""
         command = [sys.executable, "-m", "oncemq", "serve", "--listen", self._url, "--data", self._settings.data]
         os.execv(sys.executable, [*command, "--log-level", "warning", *(word for flag in FLAGS for word in flag)])
 
@@ -91,13 +94,13 @@ class Campaign:
         url = self._url
         self._workers[plan.name] = Child(lambda _: Worker(plan, url, work, life).run(), work / "workers.log")
 
-    def _ask(self, body: object, name: str) -> dict[str, int]:
+    def _ask(self, body: Callable[[oncemq.Client], dict[str, int]], name: str) -> dict[str, int]:
         """Something asked of the broker, by a child: this process has no sockets."""
         answer = self._folder / f"{name}.json"
 
         def child(_ready: object) -> int:
             with oncemq.connect(self._url, timeout_s=PATIENT[0], tries=PATIENT[1]) as client:
-                found = body(client)  # type: ignore[operator]
+                found = body(client)
             answer.with_suffix(".making").write_text(json.dumps(found))
             answer.with_suffix(".making").rename(answer)
             return 0
@@ -280,7 +283,8 @@ def _explain(folder: Path, kills: int, seed: int) -> None:
         log = folder / name
         if log.exists():
             sys.stderr.write(f"--- {name}\n{log.read_text(errors='replace')[-3000:]}\n")
-    sys.stderr.write(f"Evidence is in {folder}. Again: python -m tests.acceptance.crash --kills {kills} --seed {seed}\n")
+    again = f"python -m tests.acceptance.crash --kills {kills} --seed {seed}"
+    sys.stderr.write(f"Evidence is in {folder}. Again: {again}\n")
 
 
 if __name__ == "__main__":

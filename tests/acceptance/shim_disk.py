@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -98,7 +99,7 @@ class ShimFile:
 
 def _overlap(writes: list[_Piece]) -> bool:
     spans = sorted((offset, offset + len(data)) for offset, data in writes)
-    return any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False))
+    return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
 
 
 class ShimDisk:

@@ -10,7 +10,6 @@ import functools
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ def _strace_problem() -> str:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a topic, a subscription and a few messages, of a broker that was killed."""
     if _strace_problem():
         pytest.skip(_strace_problem())
@@ -47,7 +46,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             client.put_many("orders", OLD)
     finally:
         process.kill()
-    yield process.folder
+    return process.folder
 
 
 def _start_broken(broker: BrokerProcess, prepared: Path, injection: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from oncemq.broker.housekeeping import Policy
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
-from oncemq.journal.contract import Group
+from oncemq.journal.contract import Record
 from oncemq.journal.memory import MemoryJournal
 from tests.broker.rig import Owner, Rig, expect, offsets
 from tests.engine.world import image_of
@@ -75,9 +77,9 @@ def test_what_was_moved_is_found_after_a_crash_at_any_round() -> None:
         rig.put(bytes(1_000), topic="quick")
         rig.rounds(2, forward_ms=1)
         if number % 10 == 0:
-            before = image_of(rig.broker.engine)
+            before = _image(rig)
             rig.restart()
-            assert image_of(rig.broker.engine) == before
+            assert _image(rig) == before
     assert offsets(rig.ask(slow.get())) == list(range(30))
 
 
@@ -102,10 +104,14 @@ def test_a_snapshot_is_consistent_although_commands_go_on_while_it_is_taken() ->
     for number in range(200):
         rig.put(b"%d" % number, topic=f"topic {number % 30}")
         if number % 20 == 19:
-            before = image_of(rig.broker.engine)
+            before = _image(rig)
             rig.restart()
-            assert image_of(rig.broker.engine) == before
-    assert rig.broker.counters["snapshots"] >= 0
+            assert _image(rig) == before
+
+
+def _image(rig: Rig) -> list[str]:
+    """Topics and sessions in any order: what changes while a snapshot is taken goes into it early."""
+    return sorted(map(repr, image_of(rig.broker.engine)))
 
 
 def test_a_full_journal_refuses_puts_takes_acks_and_goes_on_by_itself() -> None:
@@ -146,20 +152,5 @@ def test_a_record_that_can_not_be_read_keeps_its_extent_and_is_said_so() -> None
     assert rig.put(b"two").first_offset == 1
 
 
-def _damaged(record: object) -> object:
-    import msgspec
-
-    return msgspec.structs.replace(record, payload=b"\0" * len(record.payload))  # type: ignore[attr-defined, type-var]
-
-
-def test_an_empty_group_is_no_event() -> None:
-    rig = _rig()
-    rig.journal.append(Group(1, b"", ()))
-    rig.journal.sync()
-    rig.restart()
-    assert rig.put(b"one", topic=_topic(rig)).first_offset == 0
-
-
-def _topic(rig: Rig) -> str:
-    rig.subscribe()
-    return "orders"
+def _damaged(record: Record) -> Record:
+    return msgspec.structs.replace(record, payload=bytes(len(record.payload)))

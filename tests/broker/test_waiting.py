@@ -126,6 +126,17 @@ def test_readers_of_a_topic_wait_side_by_side() -> None:
     assert all(offsets(answered[request][0][0]) == [0] for request in requests)
 
 
+def test_a_reader_who_waits_does_not_slip_into_a_topic_that_was_made_again() -> None:
+    rig = Rig()
+    rig.subscribe()
+    waiting = rig.post([co.Read("orders", co.START_NEW, 1000, 5_000)], peer=b"reader")
+    rig.rounds()
+    request = [rig.numbered(co.DeleteTopic("orders")), rig.numbered(co.CreateTopic("orders"))]
+    rig.post(request)
+    rig.rounds()
+    assert code(rig.answers()[waiting][0][0]) == "TOPIC_GONE"
+
+
 def test_a_stop_answers_those_who_wait() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe())

@@ -51,6 +51,7 @@ class SubscriptionBook:
 class Subscriptions:
     def __init__(self) -> None:
         self.books: dict[Key, SubscriptionBook] = {}
+        self._created: set[Key] = set()
         #: Names of topics that may go: deleted by somebody, or with their last subscriber.
         self.vanishing_topics: set[str] = set()
         self.vanishing: set[tuple[str, str]] = set()
@@ -72,9 +73,11 @@ class Subscriptions:
         self.made.add(topic)
         label = f"'{subscriber}' on '{topic}' ({reply.topic_id:x})"
         is_stable = not self.may_vanish(topic, subscriber)
-        if book is not None and reply.created and is_stable:
-            raise Violation(f"lost: {label} was made twice, and nobody had removed it")
-        if book is None or reply.created:
+        if is_stable and reply.created:
+            if key in self._created:
+                raise Violation(f"lost: {label} was made twice, and nobody had removed it")
+            self._created.add(key)
+        if book is None or (reply.created and not is_stable):
             book = self.books[key] = SubscriptionBook(label, reply.acked)
         if not is_stable and reply.acked > book.ack_sent:
             # Its owner crashed between leaving and coming back, and does not know that it came back.

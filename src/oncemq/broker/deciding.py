@@ -12,7 +12,7 @@ from oncemq.broker.waiting import Parked, WaitingRoom, wait_ms_of
 from oncemq.engine import commands as co
 from oncemq.engine.engine import ApplyFailed, Decision, Engine, need_bytes
 from oncemq.engine.events import Acked, Event, Staged, Stored
-from oncemq.engine.replies import HealthReply, NotNow, Refusal
+from oncemq.engine.replies import GetReply, HealthReply, NotNow, Refusal
 from oncemq.engine.ticking import TICK_BYTES_MAX
 from oncemq.limits import WAIT_MS_MAX
 from oncemq.message import checksum
@@ -52,6 +52,8 @@ class Round:
                 return
             self._counters["commands"] += 1
             if decision.waits_for and (wait_ms := wait_ms_of(job)):
+                assert isinstance(decision.reply, GetReply)
+                job.settle_start(decision.waits_for, decision.reply.next_position)
                 self._park(job, decision.waits_for, self._draft.now_ms + min(wait_ms, WAIT_MS_MAX))
                 return
             job.answer(decision.reply, decision.slices)

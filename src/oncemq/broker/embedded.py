@@ -22,8 +22,7 @@ from oncemq.journal.contract import Journal
 from oncemq.limits import Limits
 from oncemq.wire.frames import Frame
 
-
-#: A process of its own can't spare as much disk as a server: four segments are made at the start.
+#: Less than a server takes, since it lies in somebody's program: four segments are made at the start.
 SEGMENT_BYTES = 16 * 1024 * 1024
 LIMITS = Limits(batch_bytes_max=8 * 1024 * 1024)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from oncemq import errors
+from oncemq.engine.commands import Read
 from oncemq.engine.index import Slice
 from oncemq.engine.replies import BatchHead, GetReply, NotNow, Refusal, Reply
 from oncemq.journal.contract import Journal, Wanted
@@ -33,6 +34,13 @@ class Job:
         """Nothing more is decided: the rest gets the same answer."""
         while len(self.replies) < len(self.request.commands):
             self.replies.append(reply)
+
+    def settle_start(self, topic_id: int, position: int) -> None:
+        """A read that waits goes on where it stood when it came: "new" must not mean newer with each look."""
+        command = self.request.commands[0]
+        if isinstance(command, Read):
+            settled = msgspec.structs.replace(command, topic_id=topic_id, position=position)
+            self.request = msgspec.structs.replace(self.request, commands=(settled,))
 
     def encode(self, journal: Journal) -> list[Frame]:
         """The response. Reads what its gets found: only after the sync."""

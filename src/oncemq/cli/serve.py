@@ -47,7 +47,7 @@ def _with_settings(function: Function) -> Function:
 
 @click.command(
     cls=Documented,
-    exits=(0, 2, 9),
+    exits=(0, 1, 2, 9),
     examples="""
         oncemq serve
         oncemq serve --data /var/lib/oncemq --log-format json

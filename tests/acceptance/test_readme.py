@@ -1,0 +1,45 @@
+"""What the README shows is what a reader sees."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from oncemq.broker.process import BrokerProcess
+
+README = Path(__file__).parent.parent.parent / "README.md"
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def sessions_of(block: str) -> list[tuple[str, str]]:
+    """(command, expected output) pairs of a console block."""
+    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_the_first_messages_go_as_shown(tmp_path: Path) -> None:
+    [block] = [block for block in blocks("console") if "oncemq sub orders kitchen\nSubscribed" in block]
+    with BrokerProcess(tmp_path / "data") as broker:
+        folder = Path(sys.executable).parent
+        environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "ONCEMQ_URL": broker.url}
+        for command, expected in sessions_of(block):
+            done = subprocess.run(
+                ["bash", "-c", command], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+            )
+            assert done.stdout + done.stderr == expected, command
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    [example] = blocks("python")
+    with BrokerProcess(tmp_path / "data") as broker:
+        program = example.replace("tcp://127.0.0.1:5555", broker.url)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "0 is on the disk, for 1 subscription"
+    assert lines[1].startswith("0 one pizza ")
