@@ -153,7 +153,8 @@ def main(arguments: list[str]) -> None:
         if options.json:
             print(msgspec.json.encode(row).decode(), flush=True)
         else:
-            print(f"{row.case:<60} {row.value:>10,.3f} {row.unit:<4} {row.limit_name} {row.limit:,.3f}: {row.ratio:.2f} ×")
+            limit = f"{row.limit_name}: {row.limit:,.3f}"
+            print(f"{row.case:<60} {row.value:>10,.3f} {row.unit:<4} {limit:<32} {row.ratio:.2f} ×", flush=True)
 
 
 if __name__ == "__main__":

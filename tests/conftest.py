@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.processes import BrokerProcess
+from oncemq.broker.process import BrokerProcess
+from tests.acceptance.processes import SMALL
 
 
 @pytest.fixture
 def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
     """Not started yet: `start`, `kill`, `restart` as you like; whatever runs at the end is killed."""
-    process = BrokerProcess(tmp_path / "data")
+    process = BrokerProcess(tmp_path / "data", *SMALL)
     yield process
     process.kill()

@@ -25,6 +25,8 @@ NONCES_MAX = 4
 LIST_PAGE_MAX = 1_000
 GET_BATCHES_MAX = 2_000
 WAIT_MS_MAX = 60_000
+#: A polite owner's hold on a subscription.
+HOLD_MS_MAX = 24 * 3600 * 1000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,12 +23,13 @@ from pathlib import Path
 from random import Random
 
 import oncemq.client.blocking
+from oncemq.broker.process import free_url
 from oncemq.client.transport import ZmqTransport  # noqa: F401 - imported before the first fork
 from tests.acceptance.evidence import Evidence, Verdict
 from tests.acceptance.nursery import Child
-from tests.acceptance.processes import DEADLINE_S, free_port
+from tests.acceptance.processes import DEADLINE_S, SMALL
 from tests.acceptance.progress import Progress
-from tests.acceptance.shim_broker import FLAGS, live, settings_for
+from tests.acceptance.shim_broker import live, settings_for
 from tests.acceptance.workers import PATIENT, Plan, Worker
 
 TOPICS = ("orders", "stock.levels", "café")
@@ -63,7 +64,7 @@ class Campaign:
         self.restarts_s: list[float] = []
         self._folder = folder
         self._random = Random(seed)
-        self._url = f"tcp://127.0.0.1:{free_port()}"
+        self._url = free_url()
         self._settings = settings_for(str(folder / "data"), self._url)
         self._lives: Counter[str] = Counter()
         self._broker: Child | None = None
@@ -85,7 +86,7 @@ class Campaign:
     def _become_command(self) -> None:
         """`oncemq serve`, which never says that it is ready."""
         command = [sys.executable, "-m", "oncemq", "serve", "--listen", self._url, "--data", self._settings.data]
-        os.execv(sys.executable, [*command, "--log-level", "warning", *(word for flag in FLAGS for word in flag)])
+        os.execv(sys.executable, [*command, *SMALL])
 
     def _start_worker(self, plan: Plan) -> None:
         life = self._lives[plan.name]

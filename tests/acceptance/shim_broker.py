@@ -21,16 +21,9 @@ from oncemq.journal.os_disk import OsDisk
 from oncemq.journal.worker import ThreadWorker
 from tests.acceptance.shim_disk import ShimDisk
 
-#: What `python -m oncemq serve` has to be told for the same small files.
-FLAGS = (
-    ("--segment-bytes", "1MiB"),
-    ("--snapshot-bytes", "1MiB"),
-    ("--snapshot-events", "400"),
-    ("--batch-bytes-max", "256KiB"),
-)
-
 
 def settings_for(folder: str, url: str) -> ServeSettings:
+    """The same small files that the flags in processes.py make."""
     return ServeSettings(
         listen=(url,),
         data=folder,

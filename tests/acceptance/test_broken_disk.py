@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import oncemq
+from oncemq.broker.process import BrokerProcess
 from oncemq.errors import JournalFailed
-from tests.acceptance.processes import DEADLINE_S, BrokerProcess, wait_until
+from tests.acceptance.processes import DEADLINE_S, SMALL, wait_until
 
 PUTS_MAX = 2_000
 OLD = ["old 0", "old 1", "old 2"]
@@ -38,7 +39,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a topic, a subscription and a few messages, of a broker that was killed."""
     if _strace_problem():
         pytest.skip(_strace_problem())
-    process = BrokerProcess(tmp_path_factory.mktemp("prepared") / "data")
+    process = BrokerProcess(tmp_path_factory.mktemp("prepared") / "data", *SMALL)
     process.start()
     try:
         with process.connect() as client:
@@ -60,7 +61,7 @@ def _put_until_it_ends(broker: BrokerProcess, client: oncemq.Client) -> tuple[li
     """What was acknowledged, and the put after that, which was not answered when the broker ended."""
     for number in range(PUTS_MAX):
         handle = client.put_nowait("orders", f"new {number}")
-        wait_until(lambda handle=handle: handle.done() or not broker.is_running, "an answer, or the broker's end")  # type: ignore[misc]
+        wait_until(lambda handle=handle: handle.done() or not broker.is_running(), "an answer, or the broker's end")  # type: ignore[misc]
         if not handle.done():
             return [f"new {acknowledged}" for acknowledged in range(number)], handle
         handle.result()

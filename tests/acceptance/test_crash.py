@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from oncemq.broker.process import BrokerProcess
 from tests.acceptance.evidence import Evidence
-from tests.acceptance.processes import BrokerProcess
 from tests.acceptance.shim_disk import ShimDisk
 from tests.acceptance.workers import Plan
 
@@ -36,7 +36,7 @@ def test_nothing_is_lost_doubled_or_reordered_while_a_broker_is_killed_again_and
 
 def test_a_put_that_is_sent_while_the_broker_is_down_is_stored_once_it_is_back(broker_process: BrokerProcess) -> None:
     broker_process.start()
-    with broker_process.connect("producer") as client:
+    with broker_process.connect(name="producer") as client:
         subscription = client.subscribe("orders", "kitchen")
         client.put("orders", "one pizza")
         broker_process.kill()
@@ -52,7 +52,7 @@ def test_sigterm_ends_a_broker_with_0_and_leaves_nothing_to_replay(broker_proces
     with broker_process.connect() as client:
         client.subscribe("orders", "kitchen")
         client.put_many("orders", [b"%d" % number for number in range(100)])
-    assert broker_process.terminate() == 0
+    assert broker_process.stop() == 0
     broker_process.start()
     with broker_process.connect() as client:
         # A snapshot holds everything; behind it there is at most an empty group.

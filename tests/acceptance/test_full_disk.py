@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import oncemq
-from tests.acceptance.processes import DEADLINE_S, BrokerProcess
+from oncemq.broker.process import BrokerProcess
+from tests.acceptance.processes import DEADLINE_S, SMALL
 
 DISK_BYTES = 24 * 2**20
 VALUE_BYTES = 20_000
@@ -46,7 +47,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def broker(small_disk: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(small_disk / "data")
+    process = BrokerProcess(small_disk / "data", *SMALL)
     process.log_path = small_disk.parent / "broker.log"
     yield process
     process.kill()

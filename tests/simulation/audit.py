@@ -97,8 +97,9 @@ class Auditor(Process):
             info = self.topics.get(attempt.topic)
             if attempt.acked is None:
                 continue
+            must_stay = self.around.subscriptions.must_stay(attempt.topic, attempt.acked.topic_id)
             if info is None:
-                if attempt.topic not in self.around.subscriptions.vanishing_topics:
+                if must_stay:
                     raise Violation(f"lost: topic '{attempt.topic}', with {attempt.label}")
             elif attempt.acked.topic_id > info.topic_id:
                 raise Violation(f"lost: {attempt.label} is in a later topic than '{attempt.topic}' is now")
@@ -106,7 +107,7 @@ class Auditor(Process):
                 end = attempt.acked.first_offset + attempt.acked.count
                 if end > info.end_offset:
                     raise Violation(f"lost: {attempt.label} ends at {end}, the topic at {info.end_offset}")
-            elif attempt.topic not in self.around.subscriptions.vanishing_topics:
+            elif must_stay:
                 raise Violation(f"lost: '{attempt.topic}' is another topic than {attempt.label} went to")
 
     def _check_subscriptions(self) -> None:

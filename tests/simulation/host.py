@@ -7,6 +7,7 @@ state, or that plus the one group that was written and not synced when the proce
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import msgspec
 
@@ -42,6 +43,46 @@ class _NoCollector:
 setattr(broker_recovery, "gc", _NoCollector())  # noqa: B010
 
 
+#: Syncs at which a crash is aimed, while it runs and while it recovers.
+RUNNING = ("group", "segment name", "segment head", "snapshot", "snapshot name")
+RECOVERING = (
+    "last group again", "segment head again", "copy of the last group", "name of the last group's copy",
+    "cut bytes", "cut name",
+)
+
+
+class AimedDisk(SimDisk):
+    """Ends the process just before or just after the next sync of a certain kind, or makes that sync fail."""
+
+    def __init__(self, random: Random, capacity_bytes: int) -> None:
+        super().__init__(random, capacity_bytes)
+        self._aim = ""
+        self._how = ""
+
+    def aim(self, label: str, how: str) -> None:
+        self._aim, self._how = label, how
+
+    def skips(self, label: str) -> bool:
+        if label == self._aim:
+            self._aim = ""
+            self.faults[f"aimed {self._how} '{label}'"] += 1
+            if self._how == "before":
+                raise SimCrash
+            if self._how == "after":
+                self.crash_after(0)
+            else:
+                self.fail_sync(1)
+        return super().skips(label)
+
+    def kill(self) -> None:
+        self._aim = ""
+        super().kill()
+
+    def power_loss(self) -> None:
+        self._aim = ""
+        super().power_loss()
+
+
 class WatchedJournal(FileJournal):
     """Tells the host what was appended and what was synced."""
 
@@ -75,7 +116,7 @@ class Host:
         self._world = world
         self._network = network
         self._random = world.random("host")
-        self.disk = SimDisk(world.random("disk"), ROOMY_BYTES)
+        self.disk = AimedDisk(world.random("disk"), ROOMY_BYTES)
         self.broker: Broker | None = None
         self.worker = StepWorker()
         self.twin: Engine | None = None
@@ -83,6 +124,7 @@ class Host:
         self.appended: tuple[int, bytes] | None = None
         self._round_ms = 0
         self._rounds = 0
+        self._cuts: dict[str, bytes] = {}
         self._crash_kind = "kill"
         self._restarting = False
         network.arrived = self._wake
@@ -96,7 +138,7 @@ class Host:
             return
         if not world.healed and self._random.random() < world.weather.during_recovery:
             self._crash_kind = self._choose_kind()
-            self.disk.crash_after(int(self._random.random() ** 2 * 30))
+            self._aim_at(RECOVERING, 12)
             world.tally["broker: crash aimed at recovery"] += 1
         try:
             self._start()
@@ -114,6 +156,7 @@ class Host:
         journal = WatchedJournal(self, self.disk, self.worker, world.weather.segment_bytes)
         broker = Broker(journal, self._network, self, world.weather.limits, world.weather.policy)
         self.disk.crash_after(-1)
+        self.disk.aim("", "")
         self.broker = broker
         for warning in journal.warnings:
             world.tally["recovery: " + ("torn group cut off" if "not finished" in warning else "other warning")] += 1
@@ -123,7 +166,21 @@ class Host:
         world.tally["broker: groups replayed"] += broker.counters["groups_replayed"]
         world.note(f"BROKER started, {broker.counters['groups_replayed']} groups replayed {journal.warnings}")
         self._compare_with_twin(broker, journal)
+        self._check_cuts(journal.warnings)
+        if not world.healed and self._random.random() < world.weather.soon_again:
+            self._crash_kind = self._choose_kind()
+            self.disk.crash_after(int(self._random.random() * 6))
         self._wake()
+
+    def _check_cuts(self, warnings: list[str]) -> None:
+        """What recovery has put aside for people is still there."""
+        for path, content in self._cuts.items():
+            if not self.disk.exists(path) or self.disk.open(path).read(0, len(content) + 1) != content:
+                raise Violation(f"lost: the bytes that recovery cut off and kept in {path}")
+        for warning in warnings:
+            _, found, path = warning.partition("its bytes are kept in ")
+            if found:
+                self._cuts[path] = self.disk.open(path).read(0, 1 << 30)
 
     def _compare_with_twin(self, broker: Broker, journal: FileJournal) -> None:
         if self.twin is None:
@@ -173,7 +230,7 @@ class Host:
     def _wake(self) -> bool:
         if self.broker is None:
             return False
-        self._schedule(self._world.now_ms + 1)
+        self._schedule(self._world.now_ms + 2)
         return True
 
     def _schedule(self, time_ms: int) -> None:
@@ -231,10 +288,18 @@ class Host:
             self._guarded(self._stop)
         elif chance < weather.clean_stop + weather.failed_sync:
             self.disk.fail_sync(1 + int(self._random.random() * 4))
-        elif self._random.random() < weather.at_an_operation:
-            self.disk.crash_after(int(self._random.random() ** 2 * 12))
-        else:
+        elif chance < weather.clean_stop + weather.failed_sync + 0.2:
             self._die(self._crash_kind)
+        else:
+            self._aim_at(RUNNING, 12)
+
+    def _aim_at(self, labels: tuple[str, ...], operations_max: int) -> None:
+        random = self._random.random
+        if random() < 0.5:
+            self.disk.crash_after(int(random() ** 2 * operations_max))
+        else:
+            how = ("before", "after", "failing")[int(random() * 2.4)]
+            self.disk.aim(labels[int(random() * len(labels))], how)
 
     def _stop(self) -> None:
         assert self.broker is not None
@@ -270,6 +335,7 @@ class Host:
         self.disk.capacity_bytes = ROOMY_BYTES
         self.disk.fail_sync(0)
         self.disk.crash_after(-1)
+        self.disk.aim("", "")
 
     # Space.
 

@@ -52,8 +52,8 @@ class Operator(Process):
         self.world.note(f"{self.name}: {operation} → {outcome}")
         if pending.error is not None and not isinstance(pending.error, _EXPECTED):
             raise Violation(f"{self.name}: {operation} got {pending.error.code}: {pending.error}")
-        if isinstance(operation, co.CreateTopic) and pending.error is None:
-            self.around.subscriptions.made.add(operation.name)
+        if isinstance(operation, co.CreateTopic) and isinstance(pending.reply, re.TopicReply):
+            self.around.subscriptions.stays.setdefault(operation.name, pending.reply.topic_id)
         if then is not None and pending.reply is not None:
             then(pending.reply)
         self._think()
@@ -107,7 +107,7 @@ class KeyedCaller:
     It gives up long before the key may expire; from then on the outcome is unknown."""
 
     TIMEOUT_MS = 60
-    GIVE_UP_MS = 500
+    GIVE_UP_MS = 400
 
     def __init__(self, around: Surroundings, name: str, topic: str) -> None:
         self.around = around

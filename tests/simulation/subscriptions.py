@@ -55,14 +55,18 @@ class Subscriptions:
         #: Names of topics that may go: deleted by somebody, or with their last subscriber.
         self.vanishing_topics: set[str] = set()
         self.vanishing: set[tuple[str, str]] = set()
-        #: Topics that are known to have been made.
-        self.made: set[str] = set()
+        #: Topics that are known to have been made and to stay, and their ids then.
+        self.stays: dict[str, int] = {}
         #: topic → subscribers that were ever asked for, and those that are there for certain.
         self.asked: dict[str, set[str]] = {}
         self.certain: dict[str, set[str]] = {}
 
     def is_topic_certain(self, topic: str) -> bool:
-        return topic in self.made and topic not in self.vanishing_topics
+        return topic in self.stays and topic not in self.vanishing_topics
+
+    def must_stay(self, topic: str, topic_id: int) -> bool:
+        """Whether this very topic must still be there."""
+        return self.is_topic_certain(topic) and topic_id >= self.stays[topic]
 
     def may_vanish(self, topic: str, subscriber: str) -> bool:
         return topic in self.vanishing_topics or (topic, subscriber) in self.vanishing
@@ -70,7 +74,6 @@ class Subscriptions:
     def subscribed(self, topic: str, subscriber: str, reply: SubscribeReply) -> SubscriptionBook:
         key = (reply.topic_id, subscriber)
         book = self.books.get(key)
-        self.made.add(topic)
         label = f"'{subscriber}' on '{topic}' ({reply.topic_id:x})"
         is_stable = not self.may_vanish(topic, subscriber)
         if is_stable and reply.created:
@@ -83,6 +86,7 @@ class Subscriptions:
             # Its owner crashed between leaving and coming back, and does not know that it came back.
             book = self.books[key] = SubscriptionBook(label, reply.acked)
         if is_stable:
+            self.stays.setdefault(topic, reply.topic_id)
             self.certain.setdefault(topic, set()).add(subscriber)
         return book
 

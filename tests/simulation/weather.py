@@ -25,9 +25,9 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     power_loss: float
     clean_stop: float
     failed_sync: float
-    #: It dies at one of the next disk operations, not between rounds.
-    at_an_operation: float
     during_recovery: float
+    #: It dies again soon after it was started.
+    soon_again: float
     full_every_ms: int
     # Clients.
     client_crash_every_ms: int
@@ -55,13 +55,13 @@ def weather_of(seed: int) -> Weather:
         power_loss=random.choice((0.2, 0.5, 0.8)),
         clean_stop=0.08,
         failed_sync=0.1,
-        at_an_operation=random.choice((0.3, 0.7, 0.9)),
-        during_recovery=random.choice((0.0, 0.1, 0.3)),
+        during_recovery=random.choice((0.05, 0.2, 0.4)),
+        soon_again=random.choice((0.0, 0.2, 0.4)),
         full_every_ms=random.choice((1_500, 1_000_000)),
         client_crash_every_ms=random.choice((400, 1_000, 4_000)),
         think_ms=random.choice((60, 110, 180)),
         segment_bytes=random.choice((24, 32, 48)) * 1024,
-        duration_ms=2_600,
+        duration_ms=1_800,
         policy=_policy_of(random),
         limits=_limits_of(random),
     )
@@ -74,7 +74,7 @@ def _policy_of(random: Random) -> Policy:
         copy_round_bytes=random.choice((600, 4096)),
         copy_below_share=random.choice((0.3, 0.6)),
         copy_extents_min=random.choice((1, 3)),
-        look_every_ms=random.choice((30, 90)),
+        look_every_ms=random.choice((40, 120)),
     )
 
 
@@ -84,9 +84,9 @@ def _limits_of(random: Random) -> Limits:
         get_bytes_max=random.choice((300, 1_000, 4_000)),
         group_bytes_max=random.choice((1_500, 6_000, 20_000)),
         topics_max=10,
-        session_idle_ms=random.choice((500, 1_500)),
+        session_idle_ms=random.choice((400, 1_200)),
         keys_max=random.choice((8, 40)),
-        key_ms=1_200,
+        key_ms=1_000,
         registry_entries_max=3,
         stage_ms=random.choice((300, 900)),
         stages_max=random.choice((4, 30)),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import oncemq
 from oncemq import errors
+from oncemq.broker.process import BrokerProcess
 
 #: So much has to be written before segments are recycled, as they are in long runs.
 _WARM_SNAPSHOTS = 3
@@ -54,8 +51,8 @@ def ground(url: str | None, seconds: float, progress: Callable[[str], None]) -> 
         if url is not None:
             yield Ground(url, Path(folder), seconds, progress)
             return
-        with broker_process(Path(folder) / "data") as own_url:
-            place = Ground(own_url, Path(folder), seconds, progress)
+        with BrokerProcess(Path(folder) / "data") as broker:
+            place = Ground(broker.url, Path(folder), seconds, progress)
             progress("warming up")
             _warm_up(place)
             yield place
@@ -65,26 +62,6 @@ def _refuse_tmpfs(folder: str) -> None:
     kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False).stdout
     if kind.strip() in ("tmpfs", "ramfs"):
         raise errors.SettingInvalid("this folder is in memory (tmpfs): a sync would cost nothing. Run it on a disk.")
-
-
-def free_url() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-
-@contextmanager
-def broker_process(data: Path, options: Sequence[str] = ()) -> Iterator[str]:
-    """A broker as a process of its own; its URL."""
-    url = free_url()
-    command = [sys.executable, "-m", "oncemq", "serve", "--listen", url, "--data", str(data), "--log-level", "error"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
-    try:
-        oncemq.connect(url, timeout_s=0.5, tries=60).close()
-        yield url
-    finally:
-        os.kill(process.pid, signal.SIGTERM)
-        process.wait(timeout=60)
 
 
 def _warm_up(place: Ground) -> None:

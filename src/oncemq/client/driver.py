@@ -56,8 +56,10 @@ class Driver:
 
     # Driving.
 
-    def pump_locked(self) -> None:
-        """Send what is to be sent, take in what has arrived, look after what is overdue. Does not wait."""
+    def pump_locked(self, pending: Pending | None = None) -> None:
+        """Send what is to be sent, take in what has arrived, look after what is overdue. Does not wait.
+
+        What arrives after the answer to `pending` is left for the next time."""
         core, transport = self.core, self.transport
         at_ms = now_ms()
         has_received = False
@@ -68,7 +70,7 @@ class Driver:
             while frames is not None:
                 has_received = True
                 core.receive(at_ms, frames)
-                frames = transport.receive()
+                frames = None if pending is not None and pending.done else transport.receive()
             if core.has_outgoing(at_ms):
                 continue
             if not core.check(at_ms):
@@ -87,17 +89,21 @@ class Driver:
 
     def wait_locked(self, pending: Pending, until_ms: float | None = None) -> bool:
         """Drive until it is done. False: the time was over first."""
-        return self.wait_until_locked(lambda: pending.done, until_ms)
+        return self._drive(lambda: pending.done, until_ms, pending)
 
     def wait_until_locked(self, is_done: Callable[[], bool], until_ms: float | None = None) -> bool:
-        self.pump_locked()
+        return self._drive(is_done, until_ms, None)
+
+    def _drive(self, is_done: Callable[[], bool], until_ms: float | None, pending: Pending | None) -> bool:
+        # Before each wait everything that has arrived is taken in: the network tells only of what is new.
+        self.pump_locked(pending)
         while not is_done():
             self.check_usable()
             limit_ms = self._limit_ms(until_ms)
             if limit_ms < 0:
                 return False
             self._wait_once(limit_ms)
-            self.pump_locked()
+            self.pump_locked(pending)
         return True
 
     def _limit_ms(self, until_ms: float | None) -> float:

@@ -30,6 +30,8 @@ _WAIT_MS = 2000.0
 #: An ack that finds no get to ride on goes alone after this.
 _ACK_AFTER_MS = 100.0
 _STRIDE_MAX = 1024
+#: What another try may cure.
+_PASSING = (errors.BrokerAway, errors.NotNow)
 
 
 class Subscription:
@@ -245,7 +247,7 @@ class Subscription:
         pending, self._ack = self._ack, None
         try:
             reply = pending.result()
-        except (errors.BrokerAway, errors.NotNow):
+        except _PASSING:
             self._ack_asked = self._acked
             return
         except errors.OnceMQError as error:
@@ -266,7 +268,7 @@ class Subscription:
             assert self._ack is not None
             pending = self._ack
             self._driver.wait_locked(pending)
-        if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
+        if isinstance(pending.error, _PASSING):
             self._note_acks()
             pending.result()
         self._note_acks()
@@ -287,7 +289,8 @@ class Subscription:
         with self._driver.lock:
             if self._get is not None:
                 self._driver.pump_locked()
-            if self._get is not None and self._get.done and self._get.error is None:
+            # That the broker is away can wait until what is buffered is used up; a new owner can't.
+            if self._get is not None and self._get.done and not isinstance(self._get.error, _PASSING):
                 self._take_reply()
             wants_more = not self._delivery.is_caught_up and self._delivery.buffered_bytes < self._prefetch_bytes
             if self._get is None and wants_more:
@@ -334,7 +337,7 @@ class Subscription:
         pending, self._get = self._get, None
         try:
             reply = pending.result()
-        except (errors.BrokerAway, errors.NotNow):
+        except _PASSING:
             self._ack_asked = self._acked
             raise
         except errors.OnceMQError as error:

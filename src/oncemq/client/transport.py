@@ -86,7 +86,9 @@ class ZmqTransport:
         self._waker.setblocking(False)
         self._woken.setblocking(False)
         self._socket: Any = None
-        self._descriptor = -1
+        # Plain numbers: the arithmetic of pyzmq's enumerations takes longer than sending.
+        self._events, self._more = int(zmq.EVENTS), int(zmq.RCVMORE)
+        self._readable, self._now, self._now_more = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
         self._connect()
 
     def _connect(self) -> None:
@@ -104,33 +106,33 @@ class ZmqTransport:
         except zmq.ZMQError as error:
             self.close()
             raise errors.SettingInvalid(f"can't connect to {url!r}: {error}") from None
-        self._descriptor = self._socket.getsockopt(zmq.FD)
-        self._receive = self._socket.recv_multipart
-        self._send = self._socket.send_multipart
+        self._waiting = _Waiting(self._socket.getsockopt(zmq.FD), self._woken.fileno())
 
     def send(self, frames: Sequence[Frame]) -> None:
-        large = len(frames) > 1 and max(map(len, frames)) >= _COPY_BYTES_MAX
+        send, last = self._socket.send, len(frames) - 1
         # A full queue drops the request: its time-out brings it back.
         with contextlib.suppress(self._zmq.Again):
-            self._send(frames, self._zmq.NOBLOCK, copy=not large)
+            for index, frame in enumerate(frames):
+                flags = self._now_more if index < last else self._now
+                send(frame, flags, copy=len(frame) < _COPY_BYTES_MAX)
 
     def receive(self) -> Sequence[Frame] | None:
         # The descriptor tells only of changes, so events have to be asked for until there are none.
-        if not self._socket.getsockopt(self._zmq.EVENTS) & self._zmq.POLLIN:
+        sock = self._socket
+        if not sock.getsockopt(self._events) & self._readable:
             return None
-        frames: Sequence[Frame] = self._receive(self._zmq.NOBLOCK)
+        frames: list[Frame] = [sock.recv(self._now)]
+        while sock.getsockopt(self._more):
+            frames.append(sock.recv(self._now))
         return frames
 
     def wait(self, timeout_ms: float) -> None:
-        _wait_readable(self._descriptor, self._woken.fileno(), timeout_ms)
-        self._forget_wake()
-
-    def _forget_wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._woken.recv(4096)
+        if self._waiting.wait(timeout_ms):
+            with contextlib.suppress(OSError):
+                self._woken.recv(4096)
 
     def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
+        with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
     def reconnect(self) -> None:
@@ -144,17 +146,24 @@ class ZmqTransport:
         self._woken.close()
 
 
-def _wait_readable(descriptor: int, wake_descriptor: int, timeout_ms: float) -> None:
-    if wake_descriptor < 0:
-        return
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        poll.register(wake_descriptor, select.POLLIN)
-        poll.poll(timeout_ms)
-    else:
-        with contextlib.suppress(OSError):
-            select.select([descriptor, wake_descriptor], [], [], timeout_ms / 1000)
+class _Waiting:
+    """Waits for either of two descriptors to become readable."""
+
+    def __init__(self, descriptor: int, wake_descriptor: int) -> None:
+        self._descriptors = [descriptor, wake_descriptor]
+        self._wake_descriptor = wake_descriptor
+        self._poll = select.poll() if hasattr(select, "poll") else None
+        if self._poll is not None:
+            for each in self._descriptors:
+                self._poll.register(each, select.POLLIN)
+
+    def wait(self, timeout_ms: float) -> bool:
+        """True: it was woken."""
+        if self._poll is not None:
+            found = self._poll.poll(timeout_ms)
+            return any(each == self._wake_descriptor for each, _ in found)
+        readable, _, _ = select.select(self._descriptors, [], [], timeout_ms / 1000)
+        return self._wake_descriptor in readable
 
 
 class EmbeddedTransport:

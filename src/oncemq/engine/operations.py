@@ -14,6 +14,7 @@ from oncemq.engine.topic import Subscription, Topic
 from oncemq.journal.contract import Place, record_bytes
 from oncemq.limits import (
     BATCH_COUNT_MAX,
+    HOLD_MS_MAX,
     REGISTRY_VALUE_BYTES_MAX,
     STAGES_PER_COMMIT_MAX,
     Limits,
@@ -136,6 +137,8 @@ def _not_subscribed(topic: Topic, subscriber: str) -> Refusal:
 
 
 def _open(at: Situation, op: co.Open) -> Outcome:
+    if not 0 <= op.hold_ms <= HOLD_MS_MAX:
+        return Refusal("MALFORMED", f"a hold lasts 0 to {HOLD_MS_MAX} ms")
     topic = at.state.topics.get(op.topic)
     if topic is None:
         return _unknown_topic(op.topic)

@@ -1,0 +1,67 @@
+"""What a get brought: checked, buffered, decoded in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncemq import errors
+from oncemq.client.delivery import Delivery
+from oncemq.engine.replies import BatchHead, GetReply
+from oncemq.message import checksum, encode_batch
+
+
+def reply_of(*batches: tuple[int, list[bytes], int], end_offset: int = 100) -> tuple[GetReply, list[bytes]]:
+    """Batches as (first offset of the whole, values, messages to skip)."""
+    heads, payloads, position = [], [], 0
+    for first_offset, values, skip in batches:
+        payload = encode_batch(values)
+        count = len(values) - skip
+        heads.append(BatchHead(first_offset + skip, count, skip, 5, checksum(payload)))
+        payloads.append(payload)
+        position = first_offset + len(values)
+    return GetReply(9, position, end_offset, 0, tuple(heads)), payloads
+
+
+def test_small_batches_are_decoded_together_and_in_order() -> None:
+    delivery = Delivery("t", 1)
+    delivery.take(*reply_of((0, [b"0", b"1", b"2"], 1), (3, [b"3"], 0)))
+    assert [(message.offset, message.value) for message in delivery.decode()] == [(1, b"1"), (2, b"2"), (3, b"3")]
+    assert not delivery
+    assert (delivery.position, delivery.topic_id, delivery.buffered_bytes) == (4, 9, 0)
+    assert not delivery.is_caught_up
+
+
+def test_large_batches_are_decoded_one_by_one() -> None:
+    delivery = Delivery("t", 0)
+    delivery.take(*reply_of((0, [b"x"] * 300, 0), (300, [b"y"] * 300, 0), end_offset=600))
+    assert len(delivery.decode()) == 300
+    assert delivery
+    assert len(delivery.decode()) == 300
+    assert delivery.is_caught_up
+
+
+def test_a_damaged_payload_is_asked_for_again_with_what_lies_behind_it() -> None:
+    delivery = Delivery("t", 0)
+    reply, payloads = reply_of((0, [b"good"], 0), (1, [b"damaged"], 0), (2, [b"behind"], 0))
+    delivery.take(reply, [payloads[0], payloads[1][:-8] + b"flipped!", payloads[2]])
+    assert delivery.position == 1
+    assert [message.value for message in delivery.decode()] == [b"good"]
+    delivery.take(*reply_of((1, [b"damaged"], 0), (2, [b"behind"], 0)))
+    assert [message.value for message in delivery.decode()] == [b"damaged", b"behind"]
+
+
+def test_damage_that_does_not_go_away_is_an_error() -> None:
+    delivery = Delivery("t", 0)
+    reply, _ = reply_of((0, [b"x"], 0))
+    delivery.take(reply, [encode_batch([b"y"])])
+    delivery.take(reply, [encode_batch([b"y"])])
+    with pytest.raises(errors.DamagedInTransit, match="offset 0"):
+        delivery.take(reply, [encode_batch([b"y"])])
+
+
+def test_what_is_cleared_is_forgotten() -> None:
+    delivery = Delivery("t", 0)
+    delivery.take(*reply_of((0, [b"x"], 0)))
+    delivery.clear()
+    assert not delivery
+    assert delivery.buffered_bytes == 0

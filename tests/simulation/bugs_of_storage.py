@@ -1,0 +1,175 @@
+"""Planted bugs in the broker's loop, its housekeeping, and the journal. Left-out syncs are in bugs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from oncemq.broker import deciding
+from oncemq.broker.broker import Broker
+from oncemq.broker.draft import Draft, copy_bytes
+from oncemq.broker.housekeeping import Housekeeping
+from oncemq.engine.engine import Engine
+from oncemq.journal import group as group_module
+from oncemq.journal import recovery as recovery_module
+from oncemq.journal.contract import RecordHead
+from oncemq.journal.files import FileJournal
+from oncemq.journal.recovery import Recovery
+from tests.simulation.bugs import Patch, bug
+
+# The broker.
+
+
+@bug("replies leave before the sync")
+def reply_before_the_sync() -> Sequence[Patch]:
+    def run_once(self: Broker, wait_ms: int = 0) -> None:
+        self._arrived.extend(self.network.take(wait_ms))
+        draft = Draft(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
+        finished, _ = self._decide(draft)
+        if draft.events:
+            self.journal.append(draft.group())
+        for job in finished:
+            self.network.send(job.peer, job.encode(self.journal))
+        if draft.events:
+            self.journal.sync()
+        self._after_round(draft)
+
+    return [(Broker, "run_once", run_once)]
+
+
+@bug("a payload that was damaged on its way is stored")
+def damaged_payload_is_stored() -> Sequence[Patch]:
+    class Anything(int):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = int.__hash__
+
+    return [(deciding, "checksum", lambda _payload: Anything())]
+
+
+@bug("a snapshot is begun at one group and holds the state of a later one")
+def snapshot_is_ahead_of_its_group() -> Sequence[Patch]:
+    real_after: Any = Housekeeping.after_round
+
+    def begin(self: Housekeeping) -> None:
+        if self._capture is None and self._writer is None:
+            self._writer = self._journal.begin_snapshot()
+
+    def after_round(self: Housekeeping, draft: Draft) -> None:
+        if self._writer is not None and self._capture is None and draft.events:
+            self._capture = self._engine.capture()
+            self._events = 0
+        real_after(self, draft)
+
+    return [(Housekeeping, "_begin_snapshot", begin), (Housekeeping, "after_round", after_round)]
+
+
+@bug("copy-forward writes down that it moved a batch, and does not copy it")
+def copy_forward_drops_the_batch() -> Sequence[Patch]:
+    def copy(self: Housekeeping, draft: Draft, head: RecordHead, position: int) -> int:
+        if not self._engine.is_live(head):
+            return 0
+        moved = self._engine.move(draft.now_ms, head, position)
+        draft.add(moved, copy_bytes(head.size))
+        return head.size
+
+    return [(Housekeeping, "_copy", copy)]
+
+
+@bug("copy-forward takes a live batch for a dead one, and its segment goes")
+def copy_forward_forgets_the_living() -> Sequence[Patch]:
+    def copy(self: Housekeeping, _draft: Draft, head: RecordHead, _position: int) -> int:
+        if self._engine.is_live(head):
+            self._engine.state.count_dead(head.position, head.size)
+        return 0
+
+    return [(Housekeeping, "_copy", copy)]
+
+
+# The journal.
+
+
+@bug("segments go although a snapshot's replay still needs them")
+def release_ignores_snapshots() -> Sequence[Patch]:
+    def is_behind(self: FileJournal, number: int) -> bool:
+        return number != self._segments.active
+
+    return [(FileJournal, "_is_behind", is_behind)]
+
+
+@bug("segments go although messages in them are needed")
+def release_ignores_the_index() -> Sequence[Patch]:
+    real: Any = FileJournal.release
+
+    def release(self: FileJournal, _live: Mapping[int, int]) -> None:
+        real(self, {})
+
+    return [(FileJournal, "release", release)]
+
+
+@bug("a group is believed without its checksums")
+def torn_group_is_accepted() -> Sequence[Patch]:
+    def check(*_: object) -> None: ...
+
+    return [(group_module, "_check", check), (group_module, "_check_payloads", check)]
+
+
+@bug("payloads are not checked when a group is recovered")
+def torn_payload_is_accepted() -> Sequence[Patch]:
+    def check(*_: object) -> None: ...
+
+    return [(group_module, "_check_payloads", check)]
+
+
+@bug("what a recycled segment held before is taken for new")
+def recycled_segment_is_read_as_new() -> Sequence[Patch]:
+    real: Any = recovery_module.decode
+
+    def good_groups(self: Recovery, data: bytes) -> Iterator[Any]:
+        while True:
+            position = int.from_bytes(data[self.at + 16 : self.at + 24], "little")
+            try:
+                group = real(data, self.at, position, self._layout)
+            except group_module.BadGroup:
+                return
+            self.last = recovery_module.LastGroup(self.number, group, data, self.at)
+            self.sequence += 1
+            self.at += group.size
+            self.time_ms = group.time_ms
+            self.replayed_bytes += group.size
+            yield group
+
+    return [(Recovery, "_good_groups", good_groups)]
+
+
+@bug("a bad group ends recovery, whatever lies behind it")
+def damage_is_taken_for_the_end() -> Sequence[Patch]:
+    def start(self: Recovery, sequence: int, position: int) -> None:
+        real(self, sequence, position)
+        self._half = True  # type: ignore[attr-defined]
+
+    real: Any = Recovery.start
+    real_groups: Any = Recovery._good_groups
+
+    def good_groups(self: Recovery, data: bytes) -> Iterator[Any]:
+        for count, group in enumerate(real_groups(self, data)):
+            yield group
+            if count == 40:
+                return
+
+    def check_end(_self: Recovery, _data: bytes) -> None: ...
+
+    return [(Recovery, "start", start), (Recovery, "_good_groups", good_groups), (Recovery, "_check_end", check_end)]
+
+
+@bug("live records are not counted when a state is restored")
+def restored_state_forgets_the_living() -> Sequence[Patch]:
+    real: Any = Engine.restore
+
+    def restore(self: Engine, chunks: Any) -> None:
+        real(self, chunks)
+        for extent in list(self.state.live)[:1]:
+            del self.state.live[extent]
+
+    return [(Engine, "restore", restore)]

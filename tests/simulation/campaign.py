@@ -1,0 +1,123 @@
+"""Many seeds, on several processors; what they did, added up; and what to do about one that failed."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from oncemq.engine import events
+from tests.simulation.bugs import BUGS
+from tests.simulation.run import Outcome, run_seed
+
+#: Cyclic garbage is collected every so many seeds: it costs more than a seed each time.
+_SEEDS_PER_COLLECTION = 25
+EVENT_KINDS = sorted(kind.__name__ for kind in events.Event.__args__)  # type: ignore[attr-defined]
+NETWORK_FAULTS = ("lost", "doubled", "reordered", "damaged", "partition", "cut off", "nobody there")
+DISK_FAULTS = (
+    "power loss", "kill", "write kept", "write dropped", "write torn", "write flipped", "name lost", "sync failed",
+    "no space", "full for a while",
+)
+
+
+class Result(msgspec.Struct):
+    seeds: int
+    seconds: float
+    tally: dict[str, int]
+    failed: Outcome | None
+
+    def missing(self) -> list[str]:
+        """Kinds of events and faults that did not occur."""
+        wanted = [f"event: {kind}" for kind in EVENT_KINDS]
+        wanted += [f"network: {kind}" for kind in NETWORK_FAULTS]
+        wanted += [f"disk: {kind}" for kind in DISK_FAULTS]
+        return [name for name in wanted if not self.tally.get(name)]
+
+
+def quiet() -> None:
+    """The broker's log is not what is looked at here, and the collector is called by hand."""
+    logging.disable(logging.CRITICAL)
+    gc.disable()
+
+
+def run_one(task: tuple[int, str]) -> Outcome:
+    seed, bug = task
+    if seed % _SEEDS_PER_COLLECTION == 0:
+        gc.collect()
+    if not bug:
+        return run_seed(seed)
+    with BUGS[bug].planted():
+        return run_seed(seed)
+
+
+def _outcomes(seeds: Sequence[int], jobs: int, bug: str) -> Iterator[Outcome]:
+    tasks = [(seed, bug) for seed in seeds]
+    if jobs <= 1:
+        quiet()
+        yield from map(run_one, tasks)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=quiet) as pool:
+        yield from pool.imap(run_one, tasks, chunksize=max(1, min(20, len(tasks) // jobs)))
+
+
+def run_campaign(seeds: Sequence[int], jobs: int = 1, bug: str = "", progress: bool = False) -> Result:
+    """Run until all are done or one fails."""
+    started = time.monotonic()
+    tally: Counter[str] = Counter()
+    failed = None
+    count = 0
+    shown = 0.0
+    for outcome in _outcomes(seeds, jobs, bug):
+        count += 1
+        tally.update(outcome.tally)
+        if outcome.violation:
+            failed = outcome
+            break
+        if progress and time.monotonic() - shown > 0.2:
+            shown = time.monotonic()
+            _show(f"\r{count} of {len(seeds)} seeds, {tally['commands']:,} commands, {tally['crashes']:,} crashes")
+    if progress:
+        _show("\r" + " " * 78 + "\r")
+    return Result(count, time.monotonic() - started, dict(tally), failed)
+
+
+def _show(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+# For people.
+
+
+def table(result: Result) -> str:
+    tally = result.tally
+    lines = [
+        f"{result.seeds:,} seeds in {result.seconds:.0f} s: {tally.get('commands', 0):,} commands, "
+        f"{tally.get('crashes', 0):,} crashes of the broker, {tally.get('messages delivered', 0):,} messages delivered"
+    ]
+    for heading in ("broker", "recovery", "client", "network", "disk", "event", "sync", "refused", "not now"):
+        rows = sorted((name, count) for name, count in tally.items() if name.startswith(heading + ": "))
+        if rows:
+            lines.append("")
+            lines += [f"  {name:<52} {count:>12,}" for name, count in rows]
+    missing = result.missing()
+    lines += ["", "did not occur: " + (", ".join(missing) or "nothing; every event and every fault did")]
+    return "\n".join(lines)
+
+
+def failure(outcome: Outcome, bug: str = "") -> str:
+    planted = f" --bug {bug}" if bug else ""
+    return "\n".join(
+        [
+            *outcome.transcript[-30:],
+            "",
+            f"seed {outcome.seed}: {outcome.violation}",
+            f"repeat it:  .venv/bin/python -m tests.simulation --seed {outcome.seed}{planted}",
+        ]
+    )
