@@ -257,5 +257,5 @@ def _headers(columns: Columns, index: int) -> Mapping[str, bytes]:
         return _NO_HEADERS
     try:
         return _decode_headers(raw)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise errors.Malformed(f"a message's headers: {error}") from None

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from oncemq.testing import BrokerProcess, free_url
+from oncemq.broker.process import BrokerProcess, free_url
 
 COMMAND = [sys.executable, "-m", "oncemq"]
 TIMEOUT_S = 60

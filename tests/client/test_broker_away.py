@@ -6,8 +6,8 @@ import pytest
 
 import oncemq
 from oncemq import errors
+from oncemq.broker.process import BrokerProcess, free_url
 from oncemq.client.transport import split_urls
-from oncemq.testing import BrokerProcess, free_url
 
 
 def test_nobody_there_is_said_in_plain_words() -> None:

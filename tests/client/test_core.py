@@ -509,3 +509,13 @@ def test_nothing_is_remembered_of_what_is_settled() -> None:
         assert pending.done
     assert len(desk.core._requests._known) <= 4
     assert not desk.core._requests
+
+
+def test_a_batch_that_the_broker_would_not_take_is_refused_without_a_number() -> None:
+    desk = Desk()
+    desk.core.greet()
+    [hello] = desk.sent()
+    desk.answer(hello, HelloReply(1, 0, 64, (), "broker", 200))
+    assert isinstance(desk.put(b"x" * 201).error, errors.TooLarge)
+    desk.put(b"x" * 100)
+    assert desk.numbers() == [1]

@@ -11,7 +11,7 @@ import pytest
 
 import oncemq
 from oncemq import errors
-from oncemq.testing import BrokerProcess
+from oncemq.broker.process import BrokerProcess
 
 Connect = Callable[..., oncemq.Client]
 

@@ -1,1 +1,1 @@
-"""The whole broker and its clients in one process, under virtual time and seeded faults (docs/simulation.md)."""
+"""The whole broker and its clients in one process, under virtual time and seeded faults."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from oncemq.engine import applying, capture, operations, reading
+from oncemq.engine import applying, capture, operations, reading, ticking
 from oncemq.engine import commands as co
 from oncemq.engine import engine as engine_module
 from oncemq.engine import events as ev
@@ -89,10 +89,7 @@ def hello_repetition_bumps_the_epoch() -> Sequence[Patch]:
     real: Any = Engine._hello
 
     def hello(self: Engine, now_ms: int, place: Any, command: co.Hello) -> Decision:
-        session = self.state.sessions.get(command.session)
-        if session is not None and not command.epoch:
-            session.nonces = ()
-        decision: Decision = real(self, now_ms, place, command)
+        decision: Decision = real(self, now_ms, place, _replace(command, nonce=command.nonce + now_ms))
         return decision
 
     return [(Engine, "_hello", hello)]
@@ -256,19 +253,17 @@ def commit_leaves_out_a_stage() -> Sequence[Patch]:
     return [(operations, "_DECIDERS", {**operations._DECIDERS, co.Commit: commit})]
 
 
-@bug("at the limit the oldest keys are evicted")
-def keys_are_evicted_early() -> Sequence[Patch]:
-    real: Any = Engine._keyed
+@bug("keys expire before their time")
+def keys_expire_early() -> Sequence[Patch]:
+    real: Any = ticking._expire_keys
 
-    def keyed(self: Engine, now_ms: int, place: Any, command: co.Keyed) -> Decision:
-        while len(self.state.keys) > 1:
-            self.state.keys.popitem(last=False)
-        if self.state.keys and next(iter(self.state.keys.values())).time_ms < now_ms - 60:
-            self.state.keys.clear()
-        decision: Decision = real(self, now_ms, place, command)
-        return decision
+    def expire_keys(state: State, limits: Any, now_ms: int) -> Iterator[ev.Event]:
+        yield from real(state, _replace(limits, key_ms=50), now_ms)
 
-    return [(Engine, "_keyed", keyed)]
+    def next_tick_ms(self: Engine) -> int:
+        return 0
+
+    return [(ticking, "_expire_keys", expire_keys), (Engine, "next_tick_ms", next_tick_ms)]
 
 
 # Snapshots of the state.
@@ -290,16 +285,9 @@ def session_is_missing_in_snapshots() -> Sequence[Patch]:
 def capture_without_copy_on_write() -> Sequence[Patch]:
     def before(_self: capture.Capture, _thing: object) -> None: ...
 
-    def walk(self: capture.Capture, head: capture.HeadImage, *rest: Any) -> Iterator[capture.Image]:
-        # In small pieces, as it is with a large state.
-        for image in real_walk(self, head, *rest):
-            yield image
-
-    real_walk: Any = capture.Capture._walk
     return [
         (capture.Capture, "before_topic_changes", before),
         (capture.Capture, "before_session_changes", before),
-        (capture.Capture, "_walk", walk),
     ]
 
 

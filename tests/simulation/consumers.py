@@ -273,7 +273,5 @@ class Consumer(Process):
         self.submit(operation, None, self._closed)
 
     def _closed(self, pending: Pending) -> None:
-        if isinstance(pending.error, errors.Fenced) and self.core is not None and self.core.finished is None:
-            self._subscribe()
-        elif not self._again(pending):
+        if (isinstance(pending.error, errors.Fenced) and self.core is not None and self.core.finished is None) or not self._again(pending):
             self._subscribe()

@@ -47,7 +47,7 @@ setattr(broker_recovery, "gc", _NoCollector())  # noqa: B010
 RUNNING = ("group", "segment name", "segment head", "snapshot", "snapshot name")
 RECOVERING = (
     "last group again", "segment head again", "copy of the last group", "name of the last group's copy",
-    "cut bytes", "cut name",
+    "cut bytes", "cut name", "last group again", "last group again", "last group again", "segment head again",
 )
 
 

@@ -101,6 +101,10 @@ class Operator(Process):
             raise Violation(f"inconsistent: {operation} was answered by {reply}")
 
 
+#: The request id of what must be refused.
+MISUSE = 1 << 40
+
+
 class KeyedCaller:
     """As a gateway does: no session, a key per request, repeated until there is an answer or it is given up.
 
@@ -169,9 +173,21 @@ class KeyedCaller:
         else:
             self._send()
 
+    def _misuse(self) -> None:
+        """Another body under the key that was just used."""
+        value = f"{self.name}.misused {self._count}".encode()
+        operation, payload = make_put(self.topic, False, [value])
+        self.around.ledger.attempt(f"another body under key {self._count}", self.topic, [value])
+        command = co.Keyed(self.name, f"key {self._count}", operation)
+        self.around.network.request(self._peer, encode_request(MISUSE, (command,), (payload,)))
+
     def receive(self, frames: list[Frame]) -> None:
         response, _ = decode_response(frames)
         reply = response.replies[0]
+        if response.request_id == MISUSE:
+            if not isinstance(reply, re.NotNow) and getattr(reply, "code", "") != "KEY_REUSED":
+                raise Violation(f"unexpected: another body under a used key was answered by {reply}")
+            return
         if response.request_id != self._request_id or isinstance(reply, re.NotNow) or self.is_settled:
             return
         attempt = self._attempt
@@ -191,6 +207,8 @@ class KeyedCaller:
         if self._repeats and self.world.now_ms - self._since_ms < self.GIVE_UP_MS:
             self._repeats -= 1
             self._send()
+            if self.random.random() < 0.3:
+                self._misuse()
         else:
             self._think()
 

@@ -192,6 +192,7 @@ class Process:
         for command in request.commands:
             if isinstance(command, co.Numbered):
                 self.around.sessions.book(command.session).sent(command, self.around.attempt_of(command.operation))
+                self._sent_numbered(command)
         self.around.network.request(self._peer, frames)
 
     def receive(self, frames: list[Frame]) -> None:
@@ -219,6 +220,13 @@ class Process:
                 self.around.sessions.book(command.session).answered(command, reply)
             elif isinstance(command, co.Hello) and isinstance(reply, re.HelloReply):
                 self.around.sessions.book(command.session).greeted(command, reply)
+            self._heard(command, reply)
+
+    def _sent_numbered(self, command: co.Numbered) -> None:
+        """For whoever wants to know."""
+
+    def _heard(self, command: co.Command, reply: re.Reply) -> None:
+        """For whoever wants to know."""
 
     # Errors, in general.
 

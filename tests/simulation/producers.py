@@ -8,6 +8,7 @@ from oncemq.client.pending import Pending
 from oncemq.engine.replies import PutReply
 from tests.simulation.ledger import Attempt
 from tests.simulation.process import Process, Surroundings
+from tests.simulation.world import Violation
 
 IN_FLIGHT_MAX = 12
 
@@ -100,7 +101,8 @@ class Producer(Process):
             if attempt.acked is None:
                 raise AssertionError(f"{attempt.label} was not overheard")
             return
-        assert pending.error is not None
+        if pending.error is None:
+            raise Violation(f"lost: {attempt.label} was answered by {reply}")
         self.world.note(f"{attempt.label} → {pending.error.code}")
         if isinstance(pending.error, errors.BrokerAway):
             self.world.tally["client: broker away"] += 1

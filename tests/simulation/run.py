@@ -6,6 +6,7 @@ import msgspec
 
 from oncemq.engine import commands as co
 from tests.simulation.audit import Auditor
+from tests.simulation.blocking import BlockingConsumer, use_virtual_time
 from tests.simulation.consumers import Consumer
 from tests.simulation.host import Host
 from tests.simulation.network import SimNetwork
@@ -40,8 +41,8 @@ class Run:
         self.processes: list[Process] = []
         self.callers: list[KeyedCaller] = []
         self._cast()
-        self.consumers = [one for one in self.processes if isinstance(one, Consumer)]
-        others = [one for one in self.processes if not isinstance(one, Consumer)]
+        self.consumers = [one for one in self.processes if isinstance(one, Consumer | BlockingConsumer)]
+        others = [one for one in self.processes if not isinstance(one, Consumer | BlockingConsumer)]
         self.others: list[Process | KeyedCaller] = [*others, *self.callers]
 
     # Who is there.
@@ -55,6 +56,9 @@ class Run:
         self.processes.append(self.operator)
         self._cast_consumers(churned)
         self._cast_producers(churned)
+        if random() < 0.3:
+            use_virtual_time(self.world)
+            self.processes.append(BlockingConsumer(around, "waiter", "orders", "kept"))
         self.processes.append(Writer(around, "writer", "orders" if random() < 0.7 else churned))
         if random() < 0.3:
             self.processes.append(Writer(around, "writer 2", "orders"))
@@ -164,6 +168,10 @@ class Run:
             if not producer.twin:
                 self.around.ledger.check_order(producer.name, producer.made)
 
+    def close(self) -> None:
+        for process in self.processes:
+            process.stop()
+
     def count(self) -> None:
         tally = self.world.tally
         self.host.count()
@@ -173,15 +181,15 @@ class Run:
             tally["sync: " + label] += count
 
 
-def run_seed(seed: int, tracing: bool = False) -> Outcome:
+def run_seed(seed: int) -> Outcome:
     run = Run(seed)
-    if tracing:
-        run.world.trace = True
     violation = ""
     try:
         run.go()
     except Violation as error:
         violation = str(error)
+    finally:
+        run.close()
     run.count()
     world = run.world
     return Outcome(seed, violation, list(world.transcript), world.digest, dict(world.tally))

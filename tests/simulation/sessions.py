@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from oncemq import errors
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
 from tests.simulation.ledger import Attempt, Ledger
@@ -87,7 +88,7 @@ class SessionBook:
         self._decide(found, reply)  # type: ignore[arg-type]
 
     def _is_about_session(self, found: Try, command: co.Numbered, reply: re.Refusal) -> bool:
-        if reply.code in _BUGS:
+        if reply.code in _BUGS or issubclass(type(errors.from_code(reply.code, "")), errors.NotNow):
             raise Violation(f"'{self.name}' number {command.number} was answered by {reply}")
         if reply.code in _ABOUT_SESSION and not isinstance(found.operation, co.RemoveSession | co.Close):
             if reply.code == "SESSION_UNKNOWN" and not self.may_vanish:
@@ -117,6 +118,8 @@ class SessionBook:
         attempt = found.attempt
         if attempt is None:
             return
+        if isinstance(verdict, re.Done) and not found.is_void:
+            raise Violation(f"lost: {attempt.label} was answered by {verdict}")
         attempt.open -= 1
         if isinstance(verdict, re.PutReply) or (isinstance(verdict, re.CommitReply) and not verdict.before):
             attempt.done += 1

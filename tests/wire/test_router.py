@@ -34,7 +34,7 @@ def broker(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
 
 
 def _dealer(broker: BrokerProcess, kind: int = zmq.DEALER) -> zmq.Socket[bytes]:
-    made = zmq.Context.instance().socket(kind)
+    made: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
     made.setsockopt(zmq.LINGER, 0)
     made.setsockopt(zmq.RCVTIMEO, DEADLINE_MS)
     made.connect(broker.url)

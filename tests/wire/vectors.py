@@ -118,7 +118,9 @@ REPLIES: list[tuple[str, list[re.Reply], list[Frame]]] = [
 def make() -> dict[str, list[dict[str, object]]]:
     """All vectors; frames and payloads in hexadecimal."""
     return {
-        "batches": [{"what": what, "hex": encode_batch(*columns).hex()} for what, *columns in BATCHES],
+        "batches": [
+            {"what": what, "hex": encode_batch(values, keys, headers).hex()} for what, values, keys, headers in BATCHES
+        ],
         "requests": [
             {"what": what, "frames": _hex(encode_request(number, commands, payloads))}
             for number, (what, commands, payloads) in enumerate(REQUESTS, 1)

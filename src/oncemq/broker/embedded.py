@@ -71,6 +71,7 @@ class _Hub:
         self._arrived: list[Arrival] = []
         self._peers = 0
         self._failure: BaseException | None = None
+        self._has_delivered = False
         self._broker = Broker(journal, self, SystemClock(), LIMITS)
         threading.Thread(target=self._look_after, name="oncemq-embedded", daemon=True).start()
 
@@ -84,6 +85,7 @@ class _Hub:
         link = self._links.get(peer)
         if link is not None:
             link.deliver(list(frames))
+            self._has_delivered = True
 
     # The links' side.
 
@@ -109,7 +111,10 @@ class _Hub:
         except BaseException as failure:
             self._failure = failure
             raise
-        self.stirred.notify_all()
+        if self._has_delivered:
+            # Only then: waiters that wake each other for nothing would keep a core busy.
+            self._has_delivered = False
+            self.stirred.notify_all()
 
     def wait_s(self) -> float:
         return self._broker.wait_ms() / 1000

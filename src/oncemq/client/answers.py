@@ -28,6 +28,7 @@ class Answers:
     options: Options
     epoch: int
     broker_id: str
+    batch_bytes_max: int
     finished: errors.OnceMQError | None
     garbage_count: int
     _flight: Flight
@@ -258,6 +259,7 @@ class Answers:
             return
         self.epoch = reply.epoch
         self.broker_id = reply.broker_id
+        self.batch_bytes_max = reply.batch_bytes_max
         self._flight.window = max(1, min(self.options.window, reply.window))
         self._is_open = True
         self._pause_until_ms = self._pause_ms = 0.0

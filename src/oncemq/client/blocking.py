@@ -243,7 +243,7 @@ class Client(Producing, Administration):
                 return
             self._driver.stop_locked(errors.ClientClosed("this client was closed; connect again"))
             self._streams = {}
-            self._bell.notify_all()
+            self._bell.set()
             self._driver.wait_for_poller_locked()
             self._driver.transport.close()
 

@@ -42,6 +42,8 @@ class Core(Answers):
         self.anonymous = anonymous
         self.epoch = 0
         self.broker_id = ""
+        #: 0 until the broker has said it.
+        self.batch_bytes_max = 0
         #: The final error, once there is one: everything fails with it.
         self.finished: errors.OnceMQError | None = None
         #: Messages that could not be read or belonged to nothing: for the curious.
@@ -73,7 +75,11 @@ class Core(Answers):
     ) -> Pending:
         """A numbered operation: it happens once, in the order of these calls."""
         pending = Pending(give_up_ms or self.options.patience_ms, on_done)
-        if self._may_begin(pending):
+        if payload is not None and 0 < self.batch_bytes_max < len(payload):
+            # The broker would not even receive it.
+            text = f"a batch of {len(payload)} bytes; this broker takes up to {self.batch_bytes_max}"
+            pending.fail(errors.TooLarge(text))
+        elif self._may_begin(pending):
             self._flight.add(Entry(operation, payload, pending))
         return pending
 

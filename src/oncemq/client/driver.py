@@ -39,6 +39,8 @@ class Driver:
         #: Why nothing works any more: closed, or forked.
         self.stopped: errors.OnceMQError | None = None
         self._settled = threading.Condition(self.lock)
+        #: When somebody last looked after the socket.
+        self.pumped_ms = 0.0
         self._poller: int | None = None
         self._followers = 0
 
@@ -61,7 +63,7 @@ class Driver:
 
         What arrives after the answer to `pending` is left for the next time."""
         core, transport = self.core, self.transport
-        at_ms = now_ms()
+        self.pumped_ms = at_ms = now_ms()
         has_received = False
         while True:
             for request in core.outgoing(at_ms):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 
 from oncemq import errors
 from oncemq.client.batching import Batch, Handle, Headers, Stream, Value, as_bytes, cuts, headers_as_bytes, make_put
@@ -51,7 +51,7 @@ class Producing:
         self._unanswered_batches = 0
         self._first_error: errors.OnceMQError | None = None
         self._keeper: threading.Thread | None = None
-        self._bell = threading.Condition(driver.lock)
+        self._bell = threading.Event()
         self._keeper_rests = False
 
     # One message.
@@ -235,7 +235,8 @@ class Producing:
             self._freeze(stream)
 
     def _waiting_streams(self) -> list[Stream]:
-        streams = chain(self._former_streams.values(), self._streams.values())
+        # Lists first: the keeper looks at them without the lock.
+        streams = [*list(self._former_streams.values()), *list(self._streams.values())]
         return [stream for stream in streams if stream.handles]
 
     def _freeze(self, stream: Stream) -> None:
@@ -280,16 +281,28 @@ class Producing:
             self._keeper = threading.Thread(target=self._keep, name="oncemq-keeper", daemon=True)
             self._keeper.start()
         elif self._keeper_rests:
-            self._bell.notify()
+            self._bell.set()
 
     def _keep(self) -> None:
-        with self._lock:
-            while self._driver.stopped is None:
-                self._keeper_rests = not self._unanswered_batches and not self._waiting_streams()
-                self._bell.wait(_REST_S if self._keeper_rests else max(self._linger_ms, 1.0) / 1000)
-                self._keeper_rests = False
-                if self._driver.stopped is None:
-                    self._keep_once()
+        """Looks without the lock, and takes it only where something was left lying: a busy caller that fills
+        and sends its batches itself is not disturbed."""
+        while self._driver.stopped is None:
+            # Said before it is looked at: who opens a batch meanwhile either is seen, or rings.
+            self._keeper_rests = True
+            self._keeper_rests = not self._unanswered_batches and not self._waiting_streams()
+            self._bell.wait(_REST_S if self._keeper_rests else max(self._linger_ms, 1.0) / 1000)
+            self._keeper_rests = False
+            self._bell.clear()
+            if self._is_something_lying():
+                with self._lock:
+                    if self._driver.stopped is None:
+                        self._keep_once()
+
+    def _is_something_lying(self) -> bool:
+        due_ms = now_ms() - self._linger_ms
+        if self._unanswered_batches and self._driver.pumped_ms <= due_ms:
+            return True
+        return any(stream.opened_ms <= due_ms for stream in self._waiting_streams())
 
     def _keep_once(self) -> None:
         self._freeze_lingering()

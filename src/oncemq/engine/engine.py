@@ -192,7 +192,14 @@ class Engine:
     def _greet(self, name: str) -> re.HelloReply:
         session = self.state.sessions[name]
         verdicts = tuple((number, verdict) for number, (_, verdict) in session.verdicts.items())
-        return re.HelloReply(session.epoch, session.last_number, session.window, verdicts, self.state.broker_id)
+        return re.HelloReply(
+            session.epoch,
+            session.last_number,
+            session.window,
+            verdicts,
+            self.state.broker_id,
+            self.limits.batch_bytes_max,
+        )
 
     def _bye(self, now_ms: int, place: Place, command: co.Bye) -> Decision:
         session = self.state.sessions.get(command.session)

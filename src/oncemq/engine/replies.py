@@ -82,6 +82,8 @@ class HelloReply(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     #: (number, verdict) of what was decided and not yet seen.
     verdicts: tuple[tuple[int, Verdict], ...]
     broker_id: str
+    #: A batch may have so many bytes; 0 = not said.
+    batch_bytes_max: int = 0
 
 
 class BatchHead(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -1,0 +1,238 @@
+"""A process that uses the blocking client as people do: subscribe, get, put; the real shells on a simulated network."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from oncemq import errors
+from oncemq.client import blocking, driver, producing, subscription
+from oncemq.client.batching import make_put
+from oncemq.client.blocking import Client
+from oncemq.client.core import Core
+from oncemq.client.driver import Driver
+from oncemq.client.subscription import Subscription
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.message import Message
+from oncemq.wire.frames import Frame
+from tests.simulation.fibers import Fiber
+from tests.simulation.process import OPTIONS, Process, Surroundings
+from tests.simulation.subscriptions import SubscriptionBook
+from tests.simulation.world import Violation, World
+
+_PASSING = (errors.BrokerAway, errors.NotNow)
+
+
+def use_virtual_time(world: World) -> None:
+    """The shells look at this world's clock from now on."""
+    for module in (blocking, driver, producing, subscription):
+        setattr(module, "now_ms", lambda: float(world.now_ms))  # noqa: B010
+
+
+class FiberTransport:
+    """The client's network seam: waiting lets the world go on."""
+
+    def __init__(self, process: BlockingConsumer) -> None:
+        self._process = process
+        self.arrived: deque[list[Frame]] = deque()
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        self._process._send(list(frames))
+
+    def receive(self) -> Sequence[Frame] | None:
+        return self.arrived.popleft() if self.arrived else None
+
+    def wait(self, timeout_ms: float) -> None:
+        if not self.arrived:
+            self._process.sleep(timeout_ms)
+
+    def wake(self) -> None: ...
+
+    def reconnect(self) -> None:
+        self.arrived.clear()
+        self._process._connect()
+
+    def close(self) -> None: ...
+
+
+class BlockingConsumer(Process):
+    """Each message counts as done when the next is asked for: no ack may run ahead of that."""
+
+    def __init__(self, around: Surroundings, name: str, topic: str, put_topic: str) -> None:
+        super().__init__(around, name)
+        self.topic = topic
+        self._put_topic = put_topic
+        self._fiber: Fiber | None = None
+        self._transport = FiberTransport(self)
+        self._naps = 0
+        self._is_awake = False
+        self.book: SubscriptionBook | None = None
+        self._position = 0
+        self._puts = 0
+        self._acked_before: dict[int, int] = {}
+        self._seen_numbers: set[int] = set()
+        #: When the last get that brought nothing was called.
+        self._empty_ms = 0
+
+    @property
+    def is_settled(self) -> bool:
+        quiet_ms = self.world.quiet_ms
+        if quiet_ms is None or self._empty_ms <= quiet_ms or self.book is None:
+            return False
+        return self.book.ack_confirmed == self._position
+
+    def trouble(self) -> str:
+        acked = self.book.ack_confirmed if self.book is not None else -1
+        return f"{self.name} is not settled: at {self._position}, {acked} acked"
+
+    # The fiber.
+
+    def begin(self) -> None:
+        assert self.core is not None
+        self._transport = FiberTransport(self)
+        self._seen_numbers = set()
+        self._acked_before = {}
+        self._fiber = Fiber(self._live)
+        self._resume()
+
+    def pump(self) -> None:
+        """The client's own driver does that."""
+
+    def stop(self) -> None:
+        super().stop()
+        fiber, self._fiber = self._fiber, None
+        if fiber is not None:
+            self._naps += 1
+            fiber.end()
+
+    def _resume(self) -> None:
+        fiber = self._fiber
+        if fiber is not None:
+            self._is_awake = True
+            fiber.resume()
+            self._is_awake = False
+
+    def sleep(self, duration_ms: float) -> None:
+        """By the fiber. What arrives ends it early."""
+        assert self._fiber is not None
+        self._naps += 1
+        nap = self._naps
+        self.world.after(max(1, int(duration_ms)), lambda: self._wake(nap))
+        self._fiber.pause()
+
+    def _wake(self, nap: int) -> None:
+        if nap == self._naps and self.core is not None and not self._is_awake:
+            self._naps += 1
+            self._resume()
+
+    def receive(self, frames: list[Frame]) -> None:
+        if self.core is not None:
+            self._overhear(frames)
+            self._transport.arrived.append(frames)
+            self._wake(self._naps)
+
+    # What is overheard.
+
+    def _sent_numbered(self, command: co.Numbered) -> None:
+        if isinstance(command.operation, co.Open) and self.book is not None:
+            self._acked_before.setdefault(command.number, self.book.ack_confirmed)
+
+    def _heard(self, command: co.Command, reply: re.Reply) -> None:
+        if isinstance(reply, re.GetReply | re.AckReply) and self.book is not None and not isinstance(command, co.Read):
+            self.book.check_position(reply.acked, 0)
+            self.book.ack_confirmed = max(self.book.ack_confirmed, reply.acked)
+        if isinstance(command, co.Numbered):
+            self._heard_verdict(command.number, reply)
+        elif isinstance(command, co.Hello) and command.epoch and isinstance(reply, re.HelloReply):
+            for number, verdict in reply.verdicts:
+                self._heard_verdict(number, verdict)
+
+    def _heard_verdict(self, number: int, reply: re.Reply) -> None:
+        if number in self._seen_numbers:
+            return
+        if isinstance(reply, re.SubscribeReply):
+            self._seen_numbers.add(number)
+            self.book = self.around.subscriptions.subscribed(self.topic, self.name, reply)
+        elif isinstance(reply, re.OpenReply):
+            self._seen_numbers.add(number)
+            assert self.book is not None
+            self.book.opened(reply, f"{self.name}~{self.lives}", self._acked_before.get(number, 0))
+            self._position = reply.acked
+
+    # What it does, in its own words.
+
+    def _live(self) -> None:
+        core = Core(self.name, False, self.random.getrandbits(62) + 1, OPTIONS)
+        self.core = core
+        client = Client(
+            Driver(core, self._transport), batch_messages=10, batch_bytes=1000, linger_ms=5, buffer_bytes=10_000
+        )
+        self.around.subscriptions.asked.setdefault(self.topic, set()).add(self.name)
+        found = self._retry(lambda: client.subscribe(self.topic, self.name, "earliest", prefetch_bytes=800))
+        while True:
+            self._get(found)
+            if not self.world.healed and self.random.random() < 0.15:
+                self._put(client)
+            self._nap(self.random.random() * self.world.weather.think_ms)
+
+    def _nap(self, duration_ms: float) -> None:
+        until_ms = self.world.now_ms + duration_ms
+        while self.world.now_ms < until_ms:
+            self.sleep(until_ms - self.world.now_ms)
+
+    def _retry(self, call: Callable[[], Subscription]) -> Subscription:
+        while True:
+            try:
+                return call()
+            except _PASSING:
+                self._nap(30)
+
+    def _get(self, found: Subscription) -> None:
+        if self.book is not None:
+            # Asking for the next one: everything before it is done.
+            self.book.ack_sent = max(self.book.ack_sent, self._position)
+        called_ms = self.world.now_ms
+        try:
+            if self.random.random() < 0.5:
+                messages = found.get_many(1 + int(self.random.random() * 5), timeout_s=0.03)
+            else:
+                message = found.get(timeout_s=0.03)
+                messages = [message] if message is not None else []
+        except _PASSING:
+            return
+        except errors.OnceMQError as error:
+            raise Violation(f"{self.name} got {error.code}: {error}") from error
+        if messages:
+            self._take(messages)
+        else:
+            self._empty_ms = called_ms
+
+    def _take(self, messages: list[Message]) -> None:
+        assert self.book is not None
+        first = messages[0].offset
+        for message in messages:
+            if message.offset != self._position:
+                raise Violation(f"out of order: {self.name} got {message.offset} after {self._position - 1}")
+            self.around.ledger.observe(
+                message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
+            )
+            self._position += 1
+        self.book.given(first, self._position)
+        self.world.tally["messages delivered"] += len(messages)
+        self.world.note(f"{self.name} got {first}..{self._position - 1}")
+
+    def _put(self, client: Client) -> None:
+        self._puts += 1
+        value = f"{self.name}.{self._puts}".encode()
+        attempt = self.around.ledger.attempt(f"put {value!r} by {self.name}", self._put_topic, [value])
+        operation, _ = make_put(self._put_topic, True, [value])
+        self.around.attempts[operation.envelope.checksum] = attempt
+        try:
+            receipt = client.put(self._put_topic, value, create=True)
+        except errors.OnceMQError as error:
+            self.world.note(f"{attempt.label} → {error.code}")
+            return
+        self.world.note(f"{attempt.label} → {receipt.topic_id:x}:{receipt.offset}")
+        if attempt.place != (receipt.topic_id, receipt.offset):
+            raise Violation(f"inconsistent: {attempt.label} is at {attempt.place}, its receipt says {receipt}")
