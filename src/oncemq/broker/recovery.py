@@ -27,7 +27,7 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
             counters["groups_replayed"] += 1
             for event in _decode_events(group.events) if group.events else ():
                 engine.apply(group.time_ms, event)
-    except (msgspec.MsgspecError, ApplyFailed) as error:
+    except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:
         raise errors.JournalCorrupt(f"{journal.describe()} holds an event that does not fit: {error}") from error
     return engine
 
