@@ -25,7 +25,7 @@ from random import Random
 import oncemq.client.blocking
 from oncemq.broker.process import free_url
 from oncemq.client.transport import ZmqTransport  # noqa: F401 - imported before the first fork
-from tests.acceptance.evidence import Evidence, Verdict
+from tests.acceptance.evidence import Evidence, Verdict, entries
 from tests.acceptance.nursery import Child
 from tests.acceptance.processes import DEADLINE_S, SMALL
 from tests.acceptance.progress import Progress
@@ -177,12 +177,16 @@ class Campaign:
     def _maybe_kill_worker(self) -> None:
         for plan in (*PUBLISHERS, *CONSUMERS):
             if self._workers[plan.name].poll() is not None:
-                raise CampaignFailed(f"worker {plan.name} ended by itself")
+                raise CampaignFailed(f"worker {plan.name} ended by itself: {self._last_words(plan)}")
         if self._random.random() < WORKER_KILL_SHARE:
             plan = self._random.choice((*PUBLISHERS, *CONSUMERS))
             self._workers[plan.name].kill()
             self._start_worker(plan)
             self.kills["worker"] += 1
+
+    def _last_words(self, plan: Plan) -> str:
+        written = list(entries(self._folder / f"{plan.name}.diary"))
+        return " ".join(written[-1]) if written else "it wrote nothing"
 
     def _finish(self) -> Verdict:
         """No more kills: publishers end, consumers catch up, a clean stop and a last start change nothing."""

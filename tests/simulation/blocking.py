@@ -71,6 +71,8 @@ class BlockingConsumer(Process):
         self._position = 0
         self._puts = 0
         self._acked_before: dict[int, int] = {}
+        #: Of this life.
+        self._sent_numbers: set[int] = set()
         self._seen_numbers: set[int] = set()
         #: When the last get that brought nothing was called.
         self._empty_ms = 0
@@ -91,7 +93,7 @@ class BlockingConsumer(Process):
     def begin(self) -> None:
         assert self.core is not None
         self._transport = FiberTransport(self)
-        self._seen_numbers = set()
+        self._sent_numbers, self._seen_numbers = set(), set()
         self._acked_before = {}
         self._fiber = Fiber(self._live)
         self._resume()
@@ -135,6 +137,7 @@ class BlockingConsumer(Process):
     # What is overheard.
 
     def _sent_numbered(self, command: co.Numbered) -> None:
+        self._sent_numbers.add(command.number)
         if isinstance(command.operation, co.Open) and self.book is not None:
             self._acked_before.setdefault(command.number, self.book.ack_confirmed)
 
@@ -149,7 +152,7 @@ class BlockingConsumer(Process):
                 self._heard_verdict(number, verdict)
 
     def _heard_verdict(self, number: int, reply: re.Reply) -> None:
-        if number in self._seen_numbers:
+        if number in self._seen_numbers or number not in self._sent_numbers:
             return
         if isinstance(reply, re.SubscribeReply):
             self._seen_numbers.add(number)

@@ -9,6 +9,7 @@ from oncemq.client.core import Core
 from oncemq.client.delivery import Delivery
 from oncemq.client.flight import Flight
 from oncemq.client.pending import Entry
+from oncemq.client.subscription import Subscription
 from oncemq.engine.replies import GetReply
 from oncemq.wire.frames import Frame
 from tests.simulation.bugs import Patch, bug
@@ -76,6 +77,17 @@ def client_has_seen_everything() -> Sequence[Patch]:
         return max(1, self.next_number - 1)
 
     return [(Flight, "seen_below", property(seen_below))]
+
+
+@bug("what was fetched ahead is acked before it was given to anybody")
+def subscription_acks_what_it_fetched() -> Sequence[Patch]:
+    real: Any = Subscription._ask_get
+
+    def ask_get(self: Subscription, wait_ms: int) -> None:
+        self._finished = max(self._finished, self._delivery.position)
+        real(self, wait_ms)
+
+    return [(Subscription, "_ask_get", ask_get)]
 
 
 @bug("a payload that was damaged on its way is delivered")

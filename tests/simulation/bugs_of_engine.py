@@ -26,7 +26,7 @@ _replace = msgspec.structs.replace
 
 @bug("a refusal does not use up its number")
 def refusal_leaves_its_number_open() -> Sequence[Patch]:
-    real: Any = engine_module.decide
+    real: Any = operations.decide
 
     def operate(self: Engine, now_ms: int, place: Any, claim: ev.AnyClaim, operation: co.Operation) -> Decision:
         outcome = real(operations.Situation(self.state, self.limits, now_ms, place, claim), operation)

@@ -134,7 +134,7 @@ def torn_payload_is_accepted() -> Sequence[Patch]:
 
 @bug("what a recycled segment held before is taken for new")
 def recycled_segment_is_read_as_new() -> Sequence[Patch]:
-    real: Any = recovery_module.decode
+    real: Any = group_module.decode
 
     def good_groups(self: Recovery, data: bytes) -> Iterator[Any]:
         while True:

@@ -18,7 +18,7 @@ from tests.simulation.run import Outcome, run_seed
 
 #: Cyclic garbage is collected every so many seeds: it costs more than a seed each time.
 _SEEDS_PER_COLLECTION = 25
-EVENT_KINDS = sorted(kind.__name__ for kind in events.Event.__args__)  # type: ignore[attr-defined]
+EVENT_KINDS = sorted(kind.__name__ for kind in events.Event.__args__)
 NETWORK_FAULTS = ("lost", "doubled", "reordered", "damaged", "partition", "cut off", "nobody there")
 DISK_FAULTS = (
     "power loss", "kill", "write kept", "write dropped", "write torn", "write flipped", "name lost", "sync failed",

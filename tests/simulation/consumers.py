@@ -273,5 +273,7 @@ class Consumer(Process):
         self.submit(operation, None, self._closed)
 
     def _closed(self, pending: Pending) -> None:
-        if (isinstance(pending.error, errors.Fenced) and self.core is not None and self.core.finished is None) or not self._again(pending):
+        core = self.core
+        was_taken_over = isinstance(pending.error, errors.Fenced) and core is not None and core.finished is None
+        if was_taken_over or not self._again(pending):
             self._subscribe()

@@ -100,7 +100,9 @@ class Ledger:
                 f"is at {attempt.place[0]:x}:{attempt.place[1]} already"
             )
         if not attempt.may_appear:
-            raise Violation(f"unexpected: {who} saw {value!r} at {topic_id:x}:{offset}; {attempt.label} can't have happened")
+            raise Violation(
+                f"unexpected: {who} saw {value!r} at {topic_id:x}:{offset}; {attempt.label} can't have happened"
+            )
         attempt.place = place
         if attempt.group is not None and self._effects.setdefault(attempt.group, attempt) is not attempt:
             other = self._effects[attempt.group]

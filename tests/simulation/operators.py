@@ -21,7 +21,9 @@ _EXPECTED = (
 
 
 class Operator(Process):
-    def __init__(self, around: Surroundings, name: str, kept: dict[str, tuple[int, int]], churned: str, victim: str) -> None:
+    def __init__(
+        self, around: Surroundings, name: str, kept: dict[str, tuple[int, int]], churned: str, victim: str
+    ) -> None:
         super().__init__(around, name)
         #: Topics with their retention, made at the start.
         self._kept = kept

@@ -157,11 +157,12 @@ class Process:
             now_ms = float(self.world.now_ms)
             for frames in core.outgoing(now_ms):
                 self._send(frames)
-            if core.check(now_ms):
+            deadline_ms = core.next_deadline_ms()
+            if deadline_ms <= now_ms and core.check(now_ms):
                 self.world.tally["client: reconnect"] += 1
                 self._connect()
             elif not self._done:
-                self._set_alarm(core.next_deadline_ms())
+                self._set_alarm(deadline_ms if deadline_ms > now_ms else core.next_deadline_ms())
                 return
             self._handle_done()
             core = self.core

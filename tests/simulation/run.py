@@ -150,7 +150,8 @@ class Run:
         world.run(world.now_ms + LATEST_MS)
         world.run(world.now_ms + HEALING_MS_MAX, self._is_settled)
         if not self._is_settled():
-            stuck = [one.trouble() for one in (*self.processes, *self.callers) if not one.is_settled]
+            everybody: list[Process | KeyedCaller] = [*self.processes, *self.callers]
+            stuck = [one.trouble() for one in everybody if not one.is_settled]
             raise Violation("stuck: " + "; ".join(stuck or ["the broker is not there"]))
         self._check()
 

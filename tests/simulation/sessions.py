@@ -6,8 +6,6 @@ tries of earlier owners: what lies above the broker's last number never happened
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from oncemq import errors
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
@@ -17,9 +15,6 @@ from tests.simulation.world import Violation, World
 #: Refusals that say something about the session, not about the command.
 _ABOUT_SESSION = frozenset({"FENCED", "SESSION_UNKNOWN"})
 _BUGS = frozenset({"BROKER_BUG", "MALFORMED", "RECORD_CORRUPT", "VERSION_UNSUPPORTED"})
-
-#: Told what became of an attempt's try: the verdict, or None when it never happened.
-Decided = Callable[[co.Operation, re.Verdict | None], None]
 
 
 class Try:

@@ -36,7 +36,7 @@ class SubscriptionBook:
         if acked < acked_before:
             raise Violation(f"{self.label}: the position is {acked}, and an ack of {acked_before} was confirmed")
         if acked > self.ack_sent:
-            raise Violation(f"{self.label}: the position ran ahead: {acked}, and nobody acked more than {self.ack_sent}")
+            raise Violation(f"{self.label}: the position ran ahead to {acked}, and nobody acked beyond {self.ack_sent}")
 
     def given(self, first: int, end: int) -> None:
         if first > self.given_end:
@@ -82,8 +82,8 @@ class Subscriptions:
             self._created.add(key)
         if book is None or (reply.created and not is_stable):
             book = self.books[key] = SubscriptionBook(label, reply.acked)
-        if not is_stable and reply.acked > book.ack_sent:
-            # Its owner crashed between leaving and coming back, and does not know that it came back.
+        if not is_stable and not book.ack_confirmed <= reply.acked <= book.ack_sent:
+            # It was left and made again, and nobody heard the answer to that.
             book = self.books[key] = SubscriptionBook(label, reply.acked)
         if is_stable:
             self.stays.setdefault(topic, reply.topic_id)

@@ -59,7 +59,7 @@ def weather_of(seed: int) -> Weather:
         soon_again=random.choice((0.1, 0.4)),
         full_every_ms=random.choice((1_500, 1_000_000)),
         client_crash_every_ms=random.choice((400, 1_000, 4_000)),
-        think_ms=random.choice((60, 110, 180)),
+        think_ms=random.choice((70, 130, 200)),
         segment_bytes=random.choice((24, 32, 48)) * 1024,
         duration_ms=1_800,
         policy=_policy_of(random),

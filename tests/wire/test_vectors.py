@@ -60,6 +60,14 @@ def test_a_batch_has_the_bytes_that_were_written_down(batch: Batch) -> None:
     assert [message.headers for message in messages] == [entry or {} for entry in headers or [None] * len(values)]
 
 
+def test_fields_that_were_added_at_the_end_may_be_missing() -> None:
+    """A hello of a broker that does not say how large a batch may be."""
+    short = "93010c9196a568656c6c6f02084091920896a673746f7265644d0a01cf0000018bcfe5680001b0" + b"0123456789abcdef".hex()
+    [reply] = decode_response([bytes.fromhex(short)])[0].replies
+    assert isinstance(reply, re.HelloReply)
+    assert (reply.broker_id, reply.batch_bytes_max) == ("0123456789abcdef", 0)
+
+
 def test_there_is_a_vector_for_every_command_operation_and_reply() -> None:
     commands = [command for _, found, _ in REQUESTS for command in found]
     operations = [command.operation for command in commands if isinstance(command, co.Numbered | co.Keyed)]

@@ -1,4 +1,7 @@
-"""The cases: put and get, 100 bytes and 1 KB, single and batched, 1 and 8 clients."""
+"""The cases: put and get, 100 bytes and 1 KB, single and batched, 1 and 8 clients.
+
+A case takes turns with its limits, so that all of them see the same machine.
+"""
 
 from __future__ import annotations
 
@@ -6,155 +9,190 @@ import time
 from collections.abc import Callable
 from itertools import chain, repeat
 
-from oncemq.bench import ceilings
+from oncemq.bench.ceilings import decode, encode, repeat_for
 from oncemq.bench.ground import Drain, Ground
 from oncemq.bench.peers import at_once, put_for
-from oncemq.bench.rows import Row, beside, quantile
-from oncemq.journal.contract import record_bytes
-from oncemq.message import encode_batch
+from oncemq.bench.rows import Row, Tally, beside, quantile
+from oncemq.client.blocking import Client
 
 Case = Callable[[Ground], list[Row]]
 
-#: Time for each limit, as a share of a case's time.
-_CEILING_SHARE = 0.3
-_DRAIN_EVERY = 200_000
+_TURNS = 10
+#: Bytes that a turn puts before they are acked.
+_TURN_BYTES = 20_000_000
 _CODEC_COUNT = 1000
 
 
-def _bytes_per_message(size: int, count: int) -> float:
-    return record_bytes(len(encode_batch([b"v" * size] * count))) / count
+# Throughput of puts.
 
 
-def _put_ceilings(ground: Ground, size: int, risen: dict[str, int], messages: int) -> dict[str, float]:
-    """In messages/s. The disk's is taken at the mean size of the groups that the run really had."""
-    seconds = ground.seconds * _CEILING_SHARE
-    groups = max(1, risen["groups"])
-    group_bytes = risen["record_bytes"] // groups
-    each = risen["record_bytes"] / max(1, messages)
-    batch = max(1, messages // max(1, risen["commands"]))
-    return {
-        f"write + sync of {group_bytes / 1000:,.0f} KB": ceilings.disk_bytes_per_s(ground.folder, group_bytes, seconds)
-        / each,
-        "one-way ZeroMQ": ceilings.one_way_bytes_per_s(int(batch * each), seconds) / each,
-        "bare encoder": ceilings.encodes_per_s(size, min(batch, 5000), seconds),
-    }
+def _many(client: Client, size: int) -> int:
+    count = _TURN_BYTES // size
+    client.put_many("bench.put", repeat(b"v" * size, count))
+    return count
 
 
-def _put_many(ground: Ground, name: str, size: int) -> list[Row]:
-    values = [b"v" * size] * (_DRAIN_EVERY * 100 // max(size, 100))
-
-    def feed(client: object) -> int:
-        client.put_many("bench.put", values)  # type: ignore[attr-defined]
-        return len(values)
-
-    return _feed(ground, name, size, feed)
-
-
-def _put_nowait(ground: Ground, name: str, size: int) -> list[Row]:
+def _nowait(client: Client, size: int) -> int:
     value = b"v" * size
-    count = _DRAIN_EVERY * 100 // max(size, 100)
-
-    def feed(client: object) -> int:
-        put_nowait = client.put_nowait  # type: ignore[attr-defined]
-        for _ in repeat(None, count):
-            put_nowait("bench.put", value)
-        client.flush()  # type: ignore[attr-defined]
-        return count
-
-    return _feed(ground, name, size, feed)
+    count = _TURN_BYTES // size
+    put_nowait = client.put_nowait
+    for _ in repeat(None, count):
+        put_nowait("bench.put", value)
+    client.flush()
+    return count
 
 
-def _feed(ground: Ground, name: str, size: int, feed: Callable[[object], int]) -> list[Row]:
-    messages = 0
-    spent = 0.0
-    with ground.connect() as client, Drain(client, "bench.put") as drain, ground.counted() as risen:
-        while spent < ground.seconds:
-            begin = time.perf_counter()
-            messages += feed(client)
-            spent += time.perf_counter() - begin
-            drain.all()
-    limits = _put_ceilings(ground, size, risen, messages)
-    return [beside(name, messages / spent, "messages/s", limits)]
+class _PutLimits:
+    """In messages/s; the disk's at the mean size of the groups that the run really had."""
+
+    def __init__(self, ground: Ground, size: int) -> None:
+        self._ground = ground
+        self._size = size
+        self._disk, self._wire, self._codec = Tally(), Tally(), Tally()
+        self._group_bytes: list[int] = []
+
+    def measure(self, before: dict[str, int], after: dict[str, int], messages: int, seconds: float) -> None:
+        risen = {name: after[name] - before.get(name, 0) for name in after}
+        stored_bytes = risen["record_bytes"]
+        group_bytes = stored_bytes // max(1, risen["groups"])
+        batch = max(1, messages // max(1, risen["commands"]))
+        each_bytes = stored_bytes / messages
+        self._group_bytes.append(group_bytes)
+        times = self._ground.disk.times(group_bytes, seconds)
+        self._disk.add(len(times) * group_bytes / each_bytes, sum(times))
+        sent, spent = self._ground.sink.one_way(int(batch * each_bytes), seconds)
+        self._wire.add(sent * batch, spent)
+        self._codec.add(*repeat_for(encode(self._size, batch), seconds))
+
+    def rates(self) -> dict[str, float]:
+        group_kb = quantile(self._group_bytes, 0.5) / 1000
+        return {
+            f"write + sync of {group_kb:,.0f} KB": self._disk.rate,
+            "one-way ZeroMQ": self._wire.rate,
+            "bare encoder": self._codec.rate,
+        }
 
 
-def _put_single(ground: Ground, name: str, size: int) -> list[Row]:
-    with ground.connect() as client, Drain(client, "bench.single"):
-        put_for(client, "bench.single", b"v" * size, 0.2)
-        times = put_for(client, "bench.single", b"v" * size, ground.seconds)
-    seconds = ground.seconds * _CEILING_SHARE
-    sync_ms = quantile(ceilings.sync_times(ground.folder, 4096, seconds), 0.5) * 1000
-    echo_ms = quantile(ceilings.echo_times(seconds), 0.5) * 1000
-    limit = {f"sync {sync_ms:.2f} + ZeroMQ echo {echo_ms:.2f}": sync_ms + echo_ms}
-    return [beside(name, quantile(times, 0.5) * 1000, "ms (median)", limit, times)]
+def _put_rate(feed: Callable[[Client, int], int]) -> Callable[[Ground, str, int], list[Row]]:
+    def measure(ground: Ground, name: str, size: int) -> list[Row]:
+        puts, limits = Tally(), _PutLimits(ground, size)
+        until = time.perf_counter() + ground.seconds
+        turns = 0
+        with ground.connect() as client, Drain(client, "bench.put") as drain:
+            while time.perf_counter() < until or turns < _TURNS:
+                turns += 1
+                before = client.health().counters
+                begin = time.perf_counter()
+                messages = feed(client, size)
+                puts.add(messages, time.perf_counter() - begin)
+                limits.measure(before, client.health().counters, messages, ground.seconds / 30)
+                drain.all()
+        return [beside(name, puts.rate, "messages/s", limits.rates())]
+
+    return measure
 
 
-def _put_single_8(ground: Ground, name: str, size: int) -> list[Row]:
-    with ground.connect() as client, Drain(client, "bench.single"):
-        rates = []
-        for count in (1, 8):
-            results = at_once("putter", count, ground.url, "bench.single", str(size), str(ground.seconds))
-            rates.append(sum(len(result["times_s"]) / result["seconds"] for result in results))
-        times = list(chain.from_iterable(result["times_s"] for result in results))
-    return [beside(name, rates[1], "messages/s", {"one client": rates[0]}, times)]
+# One by one.
+
+
+_Turn = Callable[[Client, bytes, float], list[float]]
+
+
+def _one_by_one(turn: _Turn, echoes: int) -> Callable[[Ground, str, int], list[Row]]:
+    """The median of single calls, beside a sync and as many round trips."""
+
+    def measure(ground: Ground, name: str, size: int) -> list[Row]:
+        times: list[float] = []
+        syncs: list[float] = []
+        trips: list[float] = []
+        value = b"v" * size
+        with ground.connect() as client, Drain(client, "bench.single") as drain:
+            turn(client, value, 0.2)
+            for _ in range(_TURNS):
+                drain.all()
+                times += turn(client, value, ground.seconds / _TURNS)
+                syncs += ground.disk.times(1, ground.seconds / 30)
+                trips += ground.echo.echo_times(ground.seconds / 30)
+        sync_ms, echo_ms = quantile(syncs, 0.5) * 1000, quantile(trips, 0.5) * 1000
+        limit_name = f"sync {sync_ms:.2f} + {echoes} ZeroMQ echo {echo_ms:.2f}"
+        limit = {limit_name: sync_ms + echoes * echo_ms}
+        return [beside(name, quantile(times, 0.5) * 1000, "ms (median)", limit, times)]
+
+    return measure
+
+
+def _put_turn(client: Client, value: bytes, seconds: float) -> list[float]:
+    return put_for(client, "bench.single", value, seconds)
+
+
+def _put_get_turn(client: Client, value: bytes, seconds: float) -> list[float]:
+    """One message put and then got, again and again: the way of one message."""
+    times = []
+    client.subscribe("bench.turn", "bench")
+    with client.subscription("bench.turn", "bench") as subscription:
+        until = time.perf_counter() + seconds
+        while (begin := time.perf_counter()) < until:
+            client.put("bench.turn", value)
+            assert subscription.get(timeout_s=5.0) is not None
+            times.append(time.perf_counter() - begin)
+    client.unsubscribe("bench.turn", "bench")
+    return times
+
+
+def _eight_clients(ground: Ground, name: str, size: int) -> list[Row]:
+    rates = {1: Tally(), 8: Tally()}
+    times: list[float] = []
+    with ground.connect() as client, Drain(client, "bench.single") as drain:
+        for _ in range(3):
+            for count, tally in rates.items():
+                drain.all()
+                results = at_once("putter", count, ground.url, "bench.single", str(size), str(ground.seconds / 3))
+                tally.add(sum(len(result["times_s"]) / result["seconds"] for result in results), 1.0)
+            times += chain.from_iterable(result["times_s"] for result in results)
+    return [beside(name, rates[8].rate, "messages/s", {"one client": rates[1].rate}, times)]
+
+
+# Reading.
 
 
 def _iterate(ground: Ground, name: str, size: int) -> list[Row]:
     """Reading by iteration, acks included."""
-    count = int(min(2_000_000, 200_000_000 // size) * min(1.0, ground.seconds / 3))
+    reads, decoder, wire = Tally(), Tally(), Tally()
+    count = 5 * _TURN_BYTES // size
     with ground.connect() as client:
-        client.subscribe("bench.get", "bench")
-        client.put_many("bench.get", [b"v" * size] * count)
-        begin = time.perf_counter()
-        with client.subscription("bench.get", "bench") as subscription:
-            for got, _ in enumerate(subscription, 1):
-                if got == count:
-                    break
-        spent = time.perf_counter() - begin
-        client.unsubscribe("bench.get", "bench")
-    seconds = ground.seconds * _CEILING_SHARE
-    limits = {"bare decoder": ceilings.decodes_per_s(size, _CODEC_COUNT, seconds)}
-    limits["one-way ZeroMQ"] = ceilings.one_way_bytes_per_s(_CODEC_COUNT * size, seconds) / size
-    return [beside(name, count / spent, "messages/s", limits)]
+        for _ in range(max(3, int(ground.seconds))):
+            client.subscribe("bench.get", "bench")
+            client.put_many("bench.get", repeat(b"v" * size, count))
+            begin = time.perf_counter()
+            with client.subscription("bench.get", "bench") as subscription:
+                for got, _ in enumerate(subscription, 1):
+                    if got == count:
+                        break
+            reads.add(count, time.perf_counter() - begin)
+            client.unsubscribe("bench.get", "bench")
+            decoder.add(*repeat_for(decode(size, _CODEC_COUNT), ground.seconds / 20))
+            sent, spent = ground.sink.one_way(_CODEC_COUNT * size, ground.seconds / 20)
+            wire.add(sent * _CODEC_COUNT, spent)
+    limits = {"bare decoder": decoder.rate, "one-way ZeroMQ": wire.rate}
+    return [beside(name, reads.rate, "messages/s", limits)]
 
 
-def _get_single(ground: Ground, name: str, size: int) -> list[Row]:
-    """One message put and then got, again and again: the way of one message."""
-    times = []
-    with ground.connect() as client:
-        client.subscribe("bench.turn", "bench")
-        with client.subscription("bench.turn", "bench") as subscription:
-            until = time.perf_counter() + ground.seconds
-            while (begin := time.perf_counter()) < until:
-                client.put("bench.turn", b"v" * size)
-                assert subscription.get(timeout_s=5.0) is not None
-                times.append(time.perf_counter() - begin)
-        client.unsubscribe("bench.turn", "bench")
-    seconds = ground.seconds * _CEILING_SHARE
-    echo_ms = quantile(ceilings.echo_times(seconds), 0.5) * 1000
-    sync_ms = quantile(ceilings.sync_times(ground.folder, 4096, seconds), 0.5) * 1000
-    limit = {f"sync {sync_ms:.2f} + two ZeroMQ echoes": sync_ms + 2 * echo_ms}
-    return [beside(name, quantile(times, 0.5) * 1000, "ms (median)", limit, times)]
+_KINDS: dict[str, Callable[[Ground, str, int], list[Row]]] = {
+    "put_many": _put_rate(_many),
+    "put_nowait": _put_rate(_nowait),
+    "put one by one": _one_by_one(_put_turn, echoes=1),
+    "put one by one, 8 clients": _eight_clients,
+    "iterate with acks": _iterate,
+    "put and get one by one": _one_by_one(_put_get_turn, echoes=2),
+}
 
 
 def _named(measure: Callable[[Ground, str, int], list[Row]], name: str, size: int) -> Case:
     return lambda ground: measure(ground, name, size)
 
 
-def _cases() -> dict[str, Case]:
-    found: dict[str, Case] = {}
-    kinds: dict[str, Callable[[Ground, str, int], list[Row]]] = {
-        "put_many": _put_many,
-        "put_nowait": _put_nowait,
-        "put one by one": _put_single,
-        "put one by one, 8 clients": _put_single_8,
-        "iterate with acks": _iterate,
-        "put and get one by one": _get_single,
-    }
-    for kind, measure in kinds.items():
-        for size, label in ((100, "100 B"), (1000, "1 KB")):
-            name = f"{kind}, {label}"
-            found[name] = _named(measure, name, size)
-    return found
-
-
-CASES: dict[str, Case] = _cases()
+CASES: dict[str, Case] = {
+    f"{kind}, {label}": _named(measure, f"{kind}, {label}", size)
+    for kind, measure in _KINDS.items()
+    for size, label in ((100, "100 B"), (1000, "1 KB"))
+}

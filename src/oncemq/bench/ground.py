@@ -6,12 +6,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import oncemq
 from oncemq import errors
+from oncemq.bench.ceilings import RawDisk, Wire
 from oncemq.broker.process import BrokerProcess
 
 #: So much has to be written before segments are recycled, as they are in long runs.
@@ -20,12 +21,17 @@ _WARM_SECONDS_MAX = 20.0
 
 
 class Ground:
-    def __init__(self, url: str, folder: Path, seconds: float, progress: Callable[[str], None]) -> None:
+    def __init__(self, url: str, folder: Path, seconds: float) -> None:
         self.url = url
-        #: On the disk that the broker writes to; never on tmpfs.
-        self.folder = folder
         self.seconds = seconds
-        self.progress = progress
+        self.disk = RawDisk(folder)
+        self.echo = Wire("echo")
+        self.sink = Wire("sink")
+
+    def close(self) -> None:
+        self.disk.close()
+        self.echo.close()
+        self.sink.close()
 
     def connect(self, **options: Any) -> oncemq.Client:
         return oncemq.connect(self.url, tries=20, **options)
@@ -34,28 +40,23 @@ class Ground:
         with self.connect() as client:
             return client.health().counters
 
-    @contextmanager
-    def counted(self) -> Iterator[dict[str, int]]:
-        """What the broker's counters rose by inside the block; filled in at its end."""
-        risen: dict[str, int] = {}
-        before = self.counters()
-        yield risen
-        risen.update({name: value - before.get(name, 0) for name, value in self.counters().items()})
-
 
 @contextmanager
 def ground(url: str | None, seconds: float, progress: Callable[[str], None]) -> Iterator[Ground]:
-    """A broker at `url`, or one that is started in the current folder's disk, warm, and removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as folder:
-        _refuse_tmpfs(folder)
-        if url is not None:
-            yield Ground(url, Path(folder), seconds, progress)
-            return
-        with BrokerProcess(Path(folder) / "data") as broker:
-            place = Ground(broker.url, Path(folder), seconds, progress)
-            progress("warming up")
-            _warm_up(place)
-            yield place
+    """A broker at `url`, or one that is started on the current folder's disk, warm, and removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as name:
+        folder = Path(name)
+        _refuse_tmpfs(name)
+        own = BrokerProcess(folder / "data") if url is None else None
+        with own or nullcontext():
+            place = Ground(url or (own.url if own else ""), folder, seconds)
+            try:
+                if own is not None:
+                    progress("warming up")
+                    _warm_up(place)
+                yield place
+            finally:
+                place.close()
 
 
 def _refuse_tmpfs(folder: str) -> None:

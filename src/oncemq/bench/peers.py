@@ -21,10 +21,7 @@ class Peer:
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
 
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._process.kill()
         self._process.communicate()
 

@@ -31,3 +31,18 @@ def beside(case: str, value: float, unit: str, limits: dict[str, float], times_s
 def quantile(times_s: Sequence[float], share: float) -> float:
     ordered = sorted(times_s)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+class Tally:
+    """Amounts and the seconds that they took, turn by turn."""
+
+    def __init__(self) -> None:
+        self._turns: list[float] = []
+
+    def add(self, amount: float, seconds: float) -> None:
+        self._turns.append(amount / seconds)
+
+    @property
+    def rate(self) -> float:
+        """The median turn's: a burst of noise in one of them does not count."""
+        return quantile(self._turns, 0.5)

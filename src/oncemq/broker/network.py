@@ -45,6 +45,8 @@ class ZmqNetwork:
         self._socket.setsockopt(zmq.MAXMSGSIZE, max(batch_bytes_max, REQUEST_HEADER_BYTES_MAX) + 4096)
         self._socket.setsockopt(zmq.SNDHWM, 10_000)
         self._socket.setsockopt(zmq.RCVHWM, 10_000)
+        # Socket.poll would make a poller anew each time.
+        self._watched = [(self._socket, int(zmq.POLLIN))]
         #: As bound: a port of `*` or 0 is a real one here.
         self.addresses = [self._bind(address) for address in addresses]
 
@@ -60,7 +62,7 @@ class ZmqNetwork:
 
     def take(self, wait_ms: int) -> list[Arrival]:
         socket = self._socket
-        if wait_ms and not socket.poll(wait_ms):
+        if wait_ms and not zmq.zmq_poll(self._watched, wait_ms):
             return []
         arrivals: list[Arrival] = []
         room_bytes = _ARRIVAL_BYTES_MAX
