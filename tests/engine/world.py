@@ -7,7 +7,7 @@ import msgspec
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
 from oncemq.engine.engine import Decision, Engine
-from oncemq.engine.events import Event
+from oncemq.engine.events import Event, Staged, Stored
 from oncemq.journal.contract import Place, record_bytes
 from oncemq.limits import Limits
 
@@ -33,7 +33,7 @@ class World:
         if decision.event is not None:
             self.log.append((self.now_ms, decision.event))
         envelope = co.carries_payload(command)
-        if envelope is not None and getattr(decision.event, "position", 0):
+        if envelope is not None and isinstance(decision.event, Stored | Staged) and decision.event.position:
             self.position += record_bytes(envelope.size)
         return decision
 
