@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from oncemq import errors
 from oncemq.client.batching import Batch, Handle, Headers, Stream, Value, as_bytes, cuts, headers_as_bytes, make_put
@@ -26,6 +27,7 @@ _MANY_MESSAGES = 4000
 _MANY_BYTES = 512 * 1024
 #: What the first look at the values of `put_many` takes, to learn how large they are.
 _MANY_FIRST = 16
+_ONLY_BYTES = {bytes}
 #: Topics with a stream of their own at a time.
 _STREAMS_MAX = 10_000
 #: The keeper looks around that often when there is nothing to do.
@@ -111,7 +113,8 @@ class Producing:
                 pendings.append(self._driver.core.submit(operation, payload, on_done=on_done))
                 self._driver.pump_locked()
         with self._lock:
-            self._driver.wait_until_locked(lambda: all(pending.done for pending in pendings))
+            for pending in pendings:
+                self._driver.wait_locked(pending)
         return _summary(topic, pendings)
 
     def _chunks(
@@ -131,16 +134,21 @@ class Producing:
                 _check_length(chunk_headers, count, "headers")
             yield chunk, chunk_keys, chunk_headers  # type: ignore[misc]
 
-    def _value_chunks(self, values: Iterable[Value]) -> Iterator[list[bytes]]:
+    def _value_chunks(self, values: Iterable[Any]) -> Iterator[list[bytes]]:
         """Chunks of about the right size, learning from each how many messages the next may have."""
         values_left = iter(values)
         messages_max = max(_MANY_MESSAGES, self._batch_messages)
         bytes_max = max(_MANY_BYTES, self._batch_bytes)
         count = _MANY_FIRST
-        while chunk := [value if type(value) is bytes else as_bytes(value) for value in islice(values_left, count)]:
+        while chunk := list(islice(values_left, count)):
+            if set(map(type, chunk)) != _ONLY_BYTES:
+                chunk = [as_bytes(value) for value in chunk]
             size = sum(map(len, chunk))
             fitting = max(1, bytes_max * len(chunk) // max(size, 1))
             count = min(fitting, count * 16, messages_max)
+            if size <= 2 * bytes_max:
+                yield chunk
+                continue
             start = 0
             for stop in cuts(chunk, bytes_max):
                 yield chunk[start:stop]
