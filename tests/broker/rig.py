@@ -145,8 +145,8 @@ class Rig:
         number = self.numbers[session]
         return co.Numbered(session, self.epochs[session], number, number, operation)
 
-    def do(self, operation: co.Operation, session: str = "alice") -> re.Reply:
-        return self.ask(self.numbered(operation, session))
+    def do(self, operation: co.Operation, session: str = "alice", payload: bytes | None = None) -> re.Reply:
+        return self.ask(self.numbered(operation, session), payload)
 
     def put(self, *values: bytes, topic: str = "orders", session: str = "alice") -> re.PutReply:
         command, payload = self.put_command(*values, topic=topic, session=session)

@@ -9,6 +9,8 @@ from oncemq.engine import commands as co
 from oncemq.engine import replies as re
 from oncemq.journal.contract import Record
 from oncemq.journal.memory import MemoryJournal
+from oncemq.limits import Limits
+from oncemq.message import checksum, encode_batch
 from tests.broker.rig import Owner, Rig, expect, offsets
 from tests.engine.world import image_of
 
@@ -154,3 +156,47 @@ def test_a_record_that_can_not_be_read_keeps_its_extent_and_is_said_so() -> None
 
 def _damaged(record: Record) -> Record:
     return msgspec.structs.replace(record, payload=bytes(len(record.payload)))
+
+
+def test_a_damaged_record_does_not_hide_the_good_ones_before_it() -> None:
+    rig = _rig()
+    owner = rig.subscribe()
+    for value in (b"one", b"two", b"three"):
+        rig.put(value)
+    journal = rig.journal
+    assert isinstance(journal, MemoryJournal)
+    third = sorted(journal._records)[2]
+    journal._records[third] = _damaged(journal._records[third])
+    reply = expect(re.GetReply, rig.ask(owner.get()))
+    assert (offsets(reply), reply.next_position) == ([0, 1], 2)
+    assert expect(re.Refusal, rig.ask(owner.get(position=2))).code == "RECORD_CORRUPT"
+
+
+def test_an_extent_that_dies_while_it_is_copied_is_left_alone() -> None:
+    rig = _rig()
+    quick, slow = _put_on_two_topics(rig, 400)
+    rig.ask(quick.ack(360))
+    for _ in range(300):
+        rig.rounds(forward_ms=1)
+        if rig.broker.housekeeping._copying is not None:
+            break
+    assert rig.broker.housekeeping._copying is not None
+    rig.ask(slow.ack(40))
+    _settle(rig)
+    assert rig.broker.housekeeping._copying is None
+    assert rig.put(b"alive", topic="quick").count == 1
+
+
+def test_expired_things_count_in_the_group_that_records_them() -> None:
+    limits = Limits(stage_ms=100, batch_bytes_max=4_000)
+    rig = Rig(MemoryJournal(extent_bytes=40 * 1024), limits, EAGER)
+    rig.subscribe()
+    for number in range(24):
+        payload = encode_batch([b"x"])
+        envelope = co.Envelope(1, len(payload), checksum(payload))
+        rig.do(co.Stage(f"{number:-<500}", "orders", "w", 0, envelope), payload=payload)
+    rig.clock.time_ms += 200
+    for number in range(40):
+        rig.put(bytes(3_000) + b"%d" % number)
+    rig.rounds(3, forward_ms=1)
+    assert not rig.broker.engine.state.stages

@@ -6,6 +6,7 @@ import pytest
 
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
+from oncemq.limits import Limits
 from tests.broker.rig import Owner, Rig, code, expect, offsets
 
 
@@ -162,3 +163,25 @@ def test_a_negative_wait_is_no_wait(wait_ms: int) -> None:
     request = rig.post([owner.get(wait_ms=wait_ms)])
     rig.rounds(2, forward_ms=1)
     assert offsets(rig.answers()[request][0][0]) == []
+
+
+def test_a_waiting_get_is_answered_although_the_group_is_full() -> None:
+    rig = Rig(limits=Limits(group_bytes_max=1_000))
+    owner = rig.subscribe()
+    waiting = rig.post([owner.get(wait_ms=5_000)], peer=b"waiting")
+    rig.rounds()
+    command, payload = rig.put_command(bytes(4_000))
+    rig.post([command], [payload])
+    rig.rounds()
+    [reply], _ = rig.answers()[waiting]
+    assert offsets(expect(re.GetReply, reply)) == [0]
+
+
+def test_the_gets_of_one_request_are_bounded_together() -> None:
+    rig = Rig(limits=Limits(get_bytes_max=10_000))
+    owner = rig.subscribe()
+    rig.put(bytes(8_000))
+    request = rig.post([owner.get()] * 5)
+    rig.rounds()
+    replies, _ = rig.answers()[request]
+    assert [type(reply) for reply in replies] == [re.GetReply, re.GetReply, re.NotNow, re.NotNow, re.NotNow]

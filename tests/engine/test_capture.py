@@ -8,6 +8,7 @@ import msgspec
 
 from oncemq.engine import commands as co
 from oncemq.engine.engine import Engine
+from oncemq.engine.locating import Locator
 from oncemq.journal.contract import RecordHead
 from oncemq.limits import Limits
 from tests.engine.world import EXTENT_BYTES, World, image_of, put
@@ -105,6 +106,12 @@ def test_events_after_the_boundary_lead_on_from_the_snapshot() -> None:
         assert comparable(image_of(twin)) == comparable(world.image())
 
 
+def move(world: World, head: RecordHead, position: int) -> None:
+    offset = Locator(world.engine.state).offset_of(head)
+    assert offset is not None
+    world.engine.move(world.now_ms, head, offset, position)
+
+
 def test_a_moved_batch_is_found_at_its_new_position() -> None:
     world = World()
     world.do(co.Subscribe("orders", "a"))
@@ -113,19 +120,33 @@ def test_a_moved_batch_is_found_at_its_new_position() -> None:
     owner = world.open("orders", "a")
     old = world.get(owner, "a").slices[1]
     head = RecordHead(old.position, owner.topic_id, old.first_offset, 1, 0, old.size)
-    assert world.engine.is_live(head)
-    world.engine.move(world.now_ms, head, 5 * EXTENT_BYTES)
-    assert not world.engine.is_live(head)
+    move(world, head, 5 * EXTENT_BYTES)
+    assert Locator(world.engine.state).offset_of(head) is None
     assert [s.position for s in world.get(owner, "a").slices] == [EXTENT_BYTES, 5 * EXTENT_BYTES]
     assert set(world.engine.state.live) == {1, 5}
+
+
+def test_a_record_that_all_have_acked_is_needed_by_nobody() -> None:
+    world = World()
+    world.do(co.Subscribe("orders", "a"))
+    world.do(put())
+    owner = world.open("orders", "a")
+    [entry] = world.get(owner, "a").slices
+    head = RecordHead(entry.position, owner.topic_id, 0, 1, 0, entry.size)
+    assert Locator(world.engine.state).offset_of(head) == 0
+    world.get(owner, "a", ack=1)
+    assert Locator(world.engine.state).offset_of(head) is None
 
 
 def test_a_staged_batch_moves_before_and_after_its_commit() -> None:
     world = World()
     world.do(co.Subscribe("out", "a"))
+    world.do(put("out"))
     world.do(co.Stage("s", "out", "w", 0, co.Envelope(1, 10, 0)))
     position = world.engine.state.stages["s"].batches[0].position
-    world.engine.move(1, RecordHead(position, 1, -1, 1, 0, 10), 2 * EXTENT_BYTES)
+    move(world, RecordHead(position, 1, -1, 1, 0, 10), 2 * EXTENT_BYTES)
     world.do(co.Commit("w", 0, "out", (("s", 1),)))
-    world.engine.move(1, RecordHead(2 * EXTENT_BYTES, 1, -1, 1, 0, 10), 3 * EXTENT_BYTES)
-    assert world.get(world.open("out", "a"), "a").slices[0].position == 3 * EXTENT_BYTES
+    move(world, RecordHead(2 * EXTENT_BYTES, 1, -1, 1, 0, 10), 3 * EXTENT_BYTES)
+    assert world.get(world.open("out", "a"), "a").slices[1].position == 3 * EXTENT_BYTES
+    gone = RecordHead(position, 1, -1, 1, 0, 10)
+    assert Locator(world.engine.state).offset_of(gone) is None

@@ -289,6 +289,25 @@ def test_retention_does_not_take_what_a_subscriber_needs() -> None:
     assert stored(world) == 1
 
 
+def test_an_empty_commit_to_a_topic_that_was_trimmed_whole_is_harmless() -> None:
+    world = World()
+    world.do(co.CreateTopic("orders", retain_ms=1_000))
+    world.do(co.Subscribe("orders", "slow"))
+    world.do(put())
+    world.tick(2_000)
+    assert world.engine.state.topics["orders"].trimmed == 1
+    assert isinstance(world.do(co.Commit("w", 0, "orders", ())), re.CommitReply)
+
+
+def test_what_is_due_is_forgotten_with_what_it_belonged_to() -> None:
+    world = World()
+    world.do(co.Subscribe("orders", "a"))
+    for batch in range(3_000):
+        world.do(co.Stage(f"s{batch}", "orders", "w", batch, co.Envelope(1, 1, 0)))
+        world.do(co.Commit("w", batch, "orders", ((f"s{batch}", 1),)))
+    assert len(world.engine.state.schedule.stages) < 1_500
+
+
 # Limits.
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from oncemq import errors
 from oncemq.client.delivery import Delivery
@@ -33,12 +33,11 @@ class Auditor(Process):
     def is_settled(self) -> bool:
         return self._waiting == 0
 
-    def _look(self, command: co.Command, see: object) -> None:
+    def _look(self, command: co.Command, see: Callable[[Pending], None]) -> None:
         self._waiting += 1
 
         def seen(pending: Pending) -> None:
             self._waiting -= 1
-            assert callable(see)
             see(pending)
 
         self.ask(command, seen)
@@ -87,7 +86,7 @@ class Auditor(Process):
 
     # Comparing.
 
-    def check(self, processes: Sequence[Process]) -> None:
+    def check(self) -> None:
         self._check_topics()
         self._check_subscriptions()
         self._check_registry()

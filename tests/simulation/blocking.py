@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from oncemq import errors
-from oncemq.client import blocking, driver, producing, subscription
 from oncemq.client.batching import make_put
 from oncemq.client.blocking import Client
 from oncemq.client.core import Core
@@ -19,15 +18,9 @@ from oncemq.wire.frames import Frame
 from tests.simulation.fibers import Fiber
 from tests.simulation.process import OPTIONS, Process, Surroundings
 from tests.simulation.subscriptions import SubscriptionBook
-from tests.simulation.world import Violation, World
+from tests.simulation.world import Violation
 
 _PASSING = (errors.BrokerAway, errors.NotNow)
-
-
-def use_virtual_time(world: World) -> None:
-    """The shells look at this world's clock from now on."""
-    for module in (blocking, driver, producing, subscription):
-        setattr(module, "now_ms", lambda: float(world.now_ms))  # noqa: B010
 
 
 class FiberTransport:

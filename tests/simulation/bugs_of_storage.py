@@ -68,22 +68,17 @@ def snapshot_is_ahead_of_its_group() -> Sequence[Patch]:
 
 @bug("copy-forward writes down that it moved a batch, and does not copy it")
 def copy_forward_drops_the_batch() -> Sequence[Patch]:
-    def copy(self: Housekeeping, draft: Draft, head: RecordHead, position: int) -> int:
-        if not self._engine.is_live(head):
-            return 0
-        moved = self._engine.move(draft.now_ms, head, position)
+    def copy(self: Housekeeping, draft: Draft, head: RecordHead, first_offset: int, position: int) -> None:
+        moved = self._engine.move(draft.now_ms, head, first_offset, position)
         draft.add(moved, copy_bytes(head.size))
-        return head.size
 
     return [(Housekeeping, "_copy", copy)]
 
 
 @bug("copy-forward takes a live batch for a dead one, and its segment goes")
 def copy_forward_forgets_the_living() -> Sequence[Patch]:
-    def copy(self: Housekeeping, _draft: Draft, head: RecordHead, _position: int) -> int:
-        if self._engine.is_live(head):
-            self._engine.state.count_dead(head.position, head.size)
-        return 0
+    def copy(self: Housekeeping, _draft: Draft, head: RecordHead, _first_offset: int, _position: int) -> None:
+        self._engine.state.count_dead(head.position, head.size)
 
     return [(Housekeeping, "_copy", copy)]
 

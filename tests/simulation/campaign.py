@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -40,10 +41,20 @@ class Result(msgspec.Struct):
         return [name for name in wanted if not self.tally.get(name)]
 
 
-def quiet() -> None:
+def be_quiet() -> None:
     """The broker's log is not what is looked at here, and the collector is called by hand."""
     logging.disable(logging.CRITICAL)
     gc.disable()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    be_quiet()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.enable()
 
 
 def run_one(task: tuple[int, str]) -> Outcome:
@@ -59,10 +70,10 @@ def run_one(task: tuple[int, str]) -> Outcome:
 def _outcomes(seeds: Sequence[int], jobs: int, bug: str) -> Iterator[Outcome]:
     tasks = [(seed, bug) for seed in seeds]
     if jobs <= 1:
-        quiet()
-        yield from map(run_one, tasks)
+        with quiet():
+            yield from map(run_one, tasks)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs, initializer=quiet) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=be_quiet) as pool:
         yield from pool.imap(run_one, tasks, chunksize=max(1, min(20, len(tasks) // jobs)))
 
 

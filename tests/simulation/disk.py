@@ -128,6 +128,8 @@ class SimDisk:
         self.labels: Counter[str] = Counter()
         #: Syncs with these labels do nothing.
         self.skip_labels: set[str] = set()
+        #: A waiting write is kept, dropped or torn if a random number lies below these, else flipped.
+        self.fates = (0.4, 0.65, 0.9)
         #: Reading these paths fails.
         self.unreadable: set[str] = set()
         #: Rises with each kill and power loss: handles of an earlier life are dead.
@@ -190,14 +192,15 @@ class SimDisk:
 
     def lose_waiting(self, node: _Node) -> None:
         """Decide each waiting write's fate."""
+        kept, dropped, torn = self.fates
         for offset, data in node.waiting:
             fate = self.random.random()
-            if fate < 0.4:
+            if fate < kept:
                 self.faults["write kept"] += 1
                 _put(node.durable, offset, data)
-            elif fate < 0.65:
+            elif fate < dropped:
                 self.faults["write dropped"] += 1
-            elif fate < 0.9:
+            elif fate < torn:
                 self.faults["write torn"] += 1
                 self._tear(node, offset, data)
             else:

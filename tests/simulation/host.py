@@ -32,19 +32,8 @@ _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 _decode_images = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
-class _NoCollector:
-    """Stands in for `gc` in the broker's recovery, which is run too often here to collect each time."""
-
-    def collect(self) -> None: ...
-
-    def freeze(self) -> None: ...
-
-
-setattr(broker_recovery, "gc", _NoCollector())  # noqa: B010
-
-
 #: Syncs at which a crash is aimed, while it runs and while it recovers.
-RUNNING = ("group", "segment name", "segment head", "snapshot", "snapshot name")
+RUNNING = ("group", "segment name", "segment head", "segment head", "snapshot", "snapshot name")
 RECOVERING = (
     "last group again", "segment head again", "copy of the last group", "name of the last group's copy",
     "cut bytes", "cut name", "last group again", "last group again", "last group again", "segment head again",
@@ -69,7 +58,7 @@ class AimedDisk(SimDisk):
             if self._how == "before":
                 raise SimCrash
             if self._how == "after":
-                self.crash_after(0)
+                self.crash_after(self.random.randrange(2))
             else:
                 self.fail_sync(1)
         return super().skips(label)
@@ -117,6 +106,7 @@ class Host:
         self._network = network
         self._random = world.random("host")
         self.disk = AimedDisk(world.random("disk"), ROOMY_BYTES)
+        self.disk.fates = world.weather.fates
         self.broker: Broker | None = None
         self.worker = StepWorker()
         self.twin: Engine | None = None
@@ -137,8 +127,8 @@ class Host:
         if self.broker is not None:
             return
         if not world.healed and self._random.random() < world.weather.during_recovery:
-            self._crash_kind = self._choose_kind()
-            self._aim_at(RECOVERING, 12)
+            self._crash_kind = "kill" if self._random.random() < 0.2 else "power loss"
+            self._aim_at(RECOVERING, 0.2)
             world.tally["broker: crash aimed at recovery"] += 1
         try:
             self._start()
@@ -167,10 +157,20 @@ class Host:
         world.note(f"BROKER started, {broker.counters['groups_replayed']} groups replayed {journal.warnings}")
         self._compare_with_twin(broker, journal)
         self._check_cuts(journal.warnings)
-        if not world.healed and self._random.random() < world.weather.soon_again:
-            self._crash_kind = self._choose_kind()
-            self.disk.crash_after(int(self._random.random() * 6))
+        if not world.healed:
+            self._strike_soon(journal)
         self._wake()
+
+    def _strike_soon(self, journal: FileJournal) -> None:
+        """Above all where recovery has just written a segment's head again, and no group stands behind it yet."""
+        random = self._random.random
+        is_bare = journal._position == journal._layout.first_position(journal._segments.active)
+        if is_bare and random() < 0.4:
+            self._crash_kind = "power loss"
+            self.disk.aim("group", "before")
+        elif random() < self._world.weather.soon_again:
+            self._crash_kind = self._choose_kind()
+            self.disk.crash_after(int(random() * 6))
 
     def _check_cuts(self, warnings: list[str]) -> None:
         """What recovery has put aside for people is still there."""
@@ -291,14 +291,15 @@ class Host:
         elif chance < weather.clean_stop + weather.failed_sync + 0.2:
             self._die(self._crash_kind)
         else:
-            self._aim_at(RUNNING, 12)
+            self._aim_at(RUNNING, 0.5)
 
-    def _aim_at(self, labels: tuple[str, ...], operations_max: int) -> None:
+    def _aim_at(self, labels: tuple[str, ...], anywhere: float) -> None:
+        """At a sync of some kind or, with that probability, at any operation."""
         random = self._random.random
-        if random() < 0.5:
-            self.disk.crash_after(int(random() ** 2 * operations_max))
+        if random() < anywhere:
+            self.disk.crash_after(int(random() ** 2 * 12))
         else:
-            how = ("before", "after", "failing")[int(random() * 2.4)]
+            how = ("before", "after", "failing")[int(random() ** (2 if labels is RECOVERING else 1) * 2.3)]
             self.disk.aim(labels[int(random() * len(labels))], how)
 
     def _stop(self) -> None:

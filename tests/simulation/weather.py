@@ -26,6 +26,8 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     clean_stop: float
     failed_sync: float
     during_recovery: float
+    #: What a power loss does to writes that were not synced (disk.py).
+    fates: tuple[float, float, float]
     #: It dies again soon after it was started.
     soon_again: float
     full_every_ms: int
@@ -55,13 +57,14 @@ def weather_of(seed: int) -> Weather:
         power_loss=random.choice((0.2, 0.5, 0.8)),
         clean_stop=0.08,
         failed_sync=0.1,
-        during_recovery=random.choice((0.1, 0.3, 0.5)),
+        during_recovery=random.choice((0.2, 0.4, 0.6)),
+        fates=random.choice(((0.4, 0.65, 0.9), (0.4, 0.5, 0.6))),
         soon_again=random.choice((0.1, 0.4)),
         full_every_ms=random.choice((1_500, 1_000_000)),
         client_crash_every_ms=random.choice((400, 1_000, 4_000)),
-        think_ms=random.choice((70, 130, 200)),
+        think_ms=random.choice((75, 135, 220)),
         segment_bytes=random.choice((24, 32, 48)) * 1024,
-        duration_ms=1_800,
+        duration_ms=1_700,
         policy=_policy_of(random),
         limits=_limits_of(random),
     )

@@ -53,7 +53,9 @@ class Broker:
 
     def run_once(self, wait_ms: int = 0) -> None:
         """One round. Raises JournalFailed or ApplyFailed: then nothing of this round was answered."""
-        self._arrived.extend(self.network.take(0 if self.busy else wait_ms))
+        if not self._arrived:
+            # Else ZeroMQ holds back what comes, and memory stays bounded.
+            self._arrived.extend(self.network.take(0 if self.busy else wait_ms))
         draft = Draft(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
         finished, refused = self._decide(draft)
         if draft.events:

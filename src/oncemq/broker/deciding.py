@@ -14,11 +14,14 @@ from oncemq.engine.engine import ApplyFailed, Decision, Engine, need_bytes
 from oncemq.engine.events import Acked, Event, Staged, Stored
 from oncemq.engine.replies import GetReply, HealthReply, NotNow, Refusal
 from oncemq.engine.ticking import TICK_BYTES_MAX
+from oncemq.journal.contract import Place
 from oncemq.limits import WAIT_MS_MAX
 from oncemq.message import checksum
 from oncemq.wire.frames import Frame
 
 log = logging.getLogger("oncemq.broker")
+
+_NO_ROOM = Place(0, 0, 0)
 
 
 class Round:
@@ -46,6 +49,9 @@ class Round:
         """Step through what is left of a job; it is finished, parked, or the round is full."""
         commands = job.request.commands
         for slot in range(len(job.replies), len(commands)):
+            if job.fetch_bytes > self._engine.limits.get_bytes_max and isinstance(commands[slot], co.Get | co.Read):
+                job.answer(NotNow("OVERLOADED", "the gets of one request return no more than that together"))
+                continue
             decision = self._step(commands[slot], job.payloads[slot])
             if decision is None:
                 self.full = True
@@ -67,8 +73,10 @@ class Round:
         place = self._draft.place(TICK_BYTES_MAX)
         if place is None or place.room_bytes <= 0:
             return
+        need = TICK_BYTES_MAX
         for event in self._engine.tick(self._draft.now_ms):
-            self._record(event, 0)
+            self._record(event, need)
+            need = 0
 
     def wake(self) -> None:
         """Answer the parked gets that have something now, or whose time is over."""
@@ -76,23 +84,20 @@ class Round:
             for parked in self._waiting.take_topic(topic_id):
                 self._look_again(parked)
         for parked in self._waiting.take_expired(self._draft.now_ms):
-            self._look_last(parked.job)
+            self._finish(parked.job, self._look(parked.job))
         for job in self._replaced:
-            self._look_last(job)
+            self._finish(job, self._look(job))
 
     def _look_again(self, parked: Parked) -> None:
-        decision = self._step(parked.job.request.commands[0], None)
-        if decision is None or decision.waits_for:
+        decision = self._look(parked.job)
+        if decision.waits_for:
             self._waiting.park(parked.job, parked.key[0], parked.deadline_ms)
         else:
             self._finish(parked.job, decision)
 
-    def _look_last(self, job: Job) -> None:
-        decision = self._step(job.request.commands[0], None)
-        if decision is None:
-            # No room in this group, so nothing is said. The client's own time-out makes it ask again.
-            return
-        self._finish(job, decision)
+    def _look(self, job: Job) -> Decision:
+        """A parked get or read records nothing, so it needs no room in the group."""
+        return self._engine.step(self._draft.now_ms, _NO_ROOM, job.request.commands[0])
 
     def _finish(self, job: Job, decision: Decision) -> None:
         job.answer(decision.reply, decision.slices)

@@ -72,7 +72,12 @@ class _Hub:
         self._peers = 0
         self._failure: BaseException | None = None
         self._has_delivered = False
-        self._broker = Broker(journal, self, SystemClock(), LIMITS)
+        self._journal = journal
+        try:
+            self._broker = Broker(journal, self, SystemClock(), LIMITS)
+        except BaseException:
+            journal.close()
+            raise
         threading.Thread(target=self._look_after, name="oncemq-embedded", daemon=True).start()
 
     # The broker's network.
@@ -109,12 +114,21 @@ class _Hub:
             while self._arrived or self._broker.busy:
                 self._broker.run_once()
         except BaseException as failure:
-            self._failure = failure
+            self._fail(failure)
             raise
         if self._has_delivered:
             # Only then: waiters that wake each other for nothing would keep a core busy.
             self._has_delivered = False
             self.stirred.notify_all()
+
+    def _fail(self, failure: BaseException) -> None:
+        """A failed disk, or Ctrl-C in the middle of a round: what was not answered is given up, the folder is let
+        go, and who connects again recovers."""
+        self._failure = failure
+        if _hubs.get(self.key) is self:
+            del _hubs[self.key]
+        self._journal.close()
+        self.stirred.notify_all()
 
     def wait_s(self) -> float:
         return self._broker.wait_ms() / 1000
@@ -129,7 +143,8 @@ class _Hub:
         with _hubs_lock, self.stirred:
             self._links.pop(peer, None)
             if not self._links and os.getpid() == self.pid:
-                _hubs.pop(self.key, None)
+                if _hubs.get(self.key) is self:
+                    del _hubs[self.key]
                 self._stop()
 
     def _stop(self) -> None:
@@ -152,6 +167,17 @@ class _Hub:
 
 _hubs: dict[str, _Hub] = {}
 _hubs_lock = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    """The parent's brokers are not the child's, and a thread that is not there may hold the lock."""
+    global _hubs_lock
+    _hubs_lock = threading.Lock()
+    _hubs.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def attach(url: str) -> Link:

@@ -16,9 +16,13 @@ from oncemq import errors
 from oncemq.broker.draft import Draft, copy_bytes
 from oncemq.engine.capture import Capture
 from oncemq.engine.engine import Engine
+from oncemq.engine.locating import Locator
 from oncemq.journal.contract import Extent, Journal, RecordHead, SnapshotWriter, Wanted
 
 log = logging.getLogger("oncemq.broker")
+
+#: What one look into an extent reads at the most.
+_SCAN_BYTES = 1024 * 1024
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +34,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_events: int = 200_000
     #: Live bytes that one round copies at the most.
     copy_round_bytes: int = 256 * 1024
+    #: Records that one round looks at for that.
+    copy_round_records: int = 500
     #: An extent is copied when less than this share of it is alive.
     copy_below_share: float = 0.5
     #: Extents that may lie around half empty before anything is copied.
@@ -53,7 +59,7 @@ class Housekeeping:
 
     @property
     def busy(self) -> bool:
-        return self._capture is not None or self._copying is not None
+        return self._capture is not None or (self._copying is not None and self._copying.has_room)
 
     # Between rounds: everything is synced here.
 
@@ -137,37 +143,50 @@ class Housekeeping:
 
     def copy_forward(self, draft: Draft) -> None:
         """Add some of the live records of the extent in hand to this round's group."""
-        if self._copying is None:
+        copying = self._copying
+        if copying is None:
             return
-        left_bytes = self._policy.copy_round_bytes
-        while left_bytes > 0:
-            head = self._copying.next()
-            if head is None:
-                self._copying = None
-                return
-            place = draft.place(copy_bytes(head.size))
-            if place is None or place.room_bytes <= 0:
-                self._copying.put_back(head)
-                return
-            left_bytes -= 1 + self._copy(draft, head, place.position)
-
-    def _copy(self, draft: Draft, head: RecordHead, position: int) -> int:
-        if not self._engine.is_live(head):
-            return 0
+        if copying.extent not in self._engine.state.live:
+            # The last of them went by itself, and the extent may be released by now.
+            self._copying = None
+            return
         try:
-            [(payload, checksum)] = self._journal.read(
-                [Wanted(head.position, head.topic_id, head.first_offset, head.size)]
-            )
+            copying.has_room = self._copy_some(draft, copying)
         except errors.RecordCorrupt as error:
             # It stays where it is, and so does its extent: what can't be read is not given up by itself.
             log.error("a stored batch can't be moved: %s", error)
-            self._damaged.add(head.position // self._journal.extent_bytes)
-            return 0
-        moved = self._engine.move(draft.now_ms, head, position)
+            self._damaged.add(copying.extent)
+            self._copying = None
+
+    def _copy_some(self, draft: Draft, copying: _Copying) -> bool:
+        """False: there was no room for the next one."""
+        locator = Locator(self._engine.state)
+        left_bytes = self._policy.copy_round_bytes
+        for _ in range(self._policy.copy_round_records):
+            head = copying.next()
+            if head is None:
+                self._copying = None
+                return True
+            first_offset = locator.offset_of(head)
+            if first_offset is None:
+                continue
+            place = draft.place(copy_bytes(head.size))
+            if place is None or place.room_bytes <= 0:
+                copying.put_back(head)
+                return place is None
+            self._copy(draft, head, first_offset, place.position)
+            left_bytes -= head.size
+            if left_bytes <= 0:
+                break
+        return True
+
+    def _copy(self, draft: Draft, head: RecordHead, first_offset: int, position: int) -> None:
+        wanted = Wanted(head.position, head.topic_id, head.first_offset, head.size)
+        [(payload, checksum)] = self._journal.read([wanted])
+        moved = self._engine.move(draft.now_ms, head, first_offset, position)
         draft.add(moved, copy_bytes(head.size))
         draft.add_payload(moved, head.count, checksum, payload)
         self._counters["records_moved"] += 1
-        return head.size
 
 
 class _Copying:
@@ -175,7 +194,9 @@ class _Copying:
 
     def __init__(self, journal: Journal, extent: int) -> None:
         self._journal = journal
-        self._extent = extent
+        self.extent = extent
+        #: False: the disk is so full that not even a copy fits. There is no hurry then.
+        self.has_room = True
         self._position = 0
         self._heads: deque[RecordHead] = deque()
         self._over = False
@@ -184,7 +205,7 @@ class _Copying:
         while not self._heads:
             if self._over:
                 return None
-            heads, self._position = self._journal.scan(self._extent, self._position, 1024 * 1024)
+            heads, self._position = self._journal.scan(self.extent, self._position, _SCAN_BYTES)
             self._heads.extend(heads)
             self._over = self._position == 0
         return self._heads.popleft()

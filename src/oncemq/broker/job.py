@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
 
 from oncemq import errors
-from oncemq.engine.commands import Read
+from oncemq.engine.commands import Command, Get, Read
 from oncemq.engine.index import Slice
 from oncemq.engine.replies import BatchHead, GetReply, NotNow, Refusal, Reply
 from oncemq.journal.contract import Journal, Wanted
 from oncemq.wire.frames import Frame, Request, encode_response
 
+log = logging.getLogger("oncemq.broker")
+
 
 class Job:
-    __slots__ = ("_fetches", "payloads", "peer", "replies", "request")
+    __slots__ = ("_fetches", "fetch_bytes", "payloads", "peer", "replies", "request")
 
     def __init__(self, peer: bytes, request: Request, payloads: list[Frame | None]) -> None:
         self.peer = peer
@@ -24,10 +27,13 @@ class Job:
         self.replies: list[Reply] = []
         #: Which replies wait for which batches.
         self._fetches: list[tuple[int, tuple[Slice, ...]]] = []
+        #: What its gets will read, all together.
+        self.fetch_bytes = 0
 
     def answer(self, reply: Reply, slices: tuple[Slice, ...] = ()) -> None:
         if slices:
             self._fetches.append((len(self.replies), slices))
+            self.fetch_bytes += sum(entry.size for entry in slices)
         self.replies.append(reply)
 
     def refuse(self, reply: NotNow) -> None:
@@ -36,11 +42,16 @@ class Job:
             self.replies.append(reply)
 
     def settle_start(self, topic_id: int, position: int) -> None:
-        """A read that waits goes on where it stood when it came: "new" must not mean newer with each look."""
+        """What waits goes on where it stood when it came: "new" must not mean newer with each look. The ack that
+        rode on a get has been taken, so that looking again records nothing."""
         command = self.request.commands[0]
+        settled: Command
         if isinstance(command, Read):
             settled = msgspec.structs.replace(command, topic_id=topic_id, position=position)
-            self.request = msgspec.structs.replace(self.request, commands=(settled,))
+        else:
+            assert isinstance(command, Get)
+            settled = msgspec.structs.replace(command, position=position, ack=-1)
+        self.request = msgspec.structs.replace(self.request, commands=(settled,))
 
     def encode(self, journal: Journal) -> list[Frame]:
         """The response. Reads what its gets found: only after the sync."""
@@ -57,9 +68,25 @@ def _fetch(journal: Journal, reply: GetReply, slices: Sequence[Slice], payloads:
     try:
         found = journal.read(wanted)
     except errors.RecordCorrupt as error:
-        return Refusal(error.code, error.text)
+        found = _read_until_damage(journal, wanted)
+        log.error("offset %d of topic %x can't be read: %s", slices[len(found)].first_offset, reply.topic_id, error)
+        if not found:
+            text = f"offset {slices[0].first_offset} is damaged on the broker's disk: {error.text}"
+            return Refusal(error.code, text)
     heads = []
-    for entry, (payload, checksum) in zip(slices, found, strict=True):
+    for entry, (payload, checksum) in zip(slices, found, strict=False):
         payloads.append(payload)
         heads.append(BatchHead(entry.first_offset, entry.count, entry.skip, entry.time_ms, checksum))
-    return msgspec.structs.replace(reply, batches=tuple(heads))
+    next_position = heads[-1].first_offset + heads[-1].count
+    return msgspec.structs.replace(reply, batches=tuple(heads), next_position=next_position)
+
+
+def _read_until_damage(journal: Journal, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+    """One damaged record must not hide the good ones before it."""
+    found: list[tuple[bytes, int]] = []
+    for one in wanted:
+        try:
+            found += journal.read([one])
+        except errors.RecordCorrupt:
+            break
+    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from oncemq.engine import events as ev
 from oncemq.engine.replies import RegistryEntry, Verdict
 from oncemq.engine.session import Session
@@ -53,6 +55,7 @@ def _forget_session(state: State, session_id: int) -> None:
     if session is not None:
         del state.sessions_by_id[session_id]
         del state.sessions[session.name]
+        state.schedule.sessions.forget_others(state.sessions_by_id, len(state.sessions_by_id))
 
 
 def _session_ended(state: State, _limits: Limits, _time_ms: int, event: ev.SessionEnded | ev.SessionRemoved) -> None:
@@ -162,7 +165,7 @@ def _extend(state: State, topic: Topic, time_ms: int, count: int, batches: Itera
 
 
 def _watch_retention(state: State, topic: Topic) -> None:
-    if topic.retain_ms and len(topic.index):
+    if topic.retain_ms and topic.trimmed < topic.index.end:
         oldest_ms = topic.index.times[topic.index.find(max(topic.trimmed, topic.index.first))]
         state.schedule.retention.add(oldest_ms + topic.retain_ms, topic.id)
     if topic.retain_bytes and topic.above_trim_bytes > topic.retain_bytes:
@@ -206,7 +209,7 @@ def _move_staged(state: State, event: ev.Moved) -> None:
                 else batch
                 for batch in stage.batches
             )
-            state.stages[stage.name] = StageEntry(stage.name, stage.topic_id, stage.expires_ms, batches)
+            state.stages[stage.name] = msgspec.structs.replace(stage, batches=batches)
             return
 
 
@@ -218,7 +221,9 @@ def _staged(state: State, _limits: Limits, _time_ms: int, event: ev.Staged) -> N
     batch = StagedBatch(event.count, event.size, event.position)
     known = state.stages.get(event.stage)
     batches = (*known.batches, batch) if known is not None else (batch,)
-    state.stages[event.stage] = StageEntry(event.stage, event.topic_id, event.expires_ms, batches)
+    state.stages[event.stage] = StageEntry(
+        event.stage, event.topic_id, event.expires_ms, event.stage_count, batches
+    )
     state.schedule.stages.add(event.expires_ms, event.stage)
 
 
@@ -229,6 +234,7 @@ def _committed(state: State, _limits: Limits, time_ms: int, event: ev.Committed)
     state.writers[event.writer] = event.batch
     topic = state.topic_to_change(event.topic_id)
     batches = [batch for name in event.stages for batch in state.stages.pop(name).batches]
+    state.schedule.stages.forget_others(state.stages, len(state.stages))
     _extend(state, topic, time_ms, event.count, batches)
 
 
@@ -236,6 +242,7 @@ def _drop_stages(state: State, names: Iterable[str]) -> None:
     for name in names:
         for batch in state.stages.pop(name).batches:
             state.count_dead(batch.position, batch.size)
+    state.schedule.stages.forget_others(state.stages, len(state.stages))
 
 
 def _stages_dropped(

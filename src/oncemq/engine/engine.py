@@ -222,31 +222,11 @@ class Engine:
 
     # Copy-forward.
 
-    def is_live(self, head: RecordHead) -> bool:
-        """Somebody still needs the record."""
-        return self._find_live(head) is not None
-
-    def move(self, now_ms: int, head: RecordHead, position: int) -> ev.Moved:
-        """A live record lies at another position from now on."""
-        first_offset = self._find_live(head)
-        assert first_offset is not None
+    def move(self, now_ms: int, head: RecordHead, first_offset: int, position: int) -> ev.Moved:
+        """A record that is needed (locating.py) lies at another position from now on."""
         moved = ev.Moved(head.topic_id, first_offset, head.position, position, head.size)
         self.apply(now_ms, moved)
         return moved
-
-    def _find_live(self, head: RecordHead) -> int | None:
-        """The offset at which a record is needed, -1 in a stage, None if nobody needs it."""
-        topic = self.state.topics_by_id.get(head.topic_id)
-        if topic is not None:
-            index = topic.index
-            entry = index.find(head.first_offset) if head.first_offset >= 0 else index.at_position(head.position)
-            if index.head <= entry < len(index.ends) and index.positions[entry] == head.position:
-                return index.first_offset(entry)
-        if head.first_offset < 0:
-            for stage in self.state.stages.values():
-                if any(batch.position == head.position for batch in stage.batches):
-                    return -1
-        return None
 
     # Snapshots.
 

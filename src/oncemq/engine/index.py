@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
@@ -107,9 +108,7 @@ class BatchIndex:
         """(position, size) of all."""
         yield from zip(self.positions[self.head :], self.sizes[self.head :], strict=True)
 
-    def at_position(self, position: int) -> int:
-        """The entry that lies at a position, or -1. Linear, in C."""
-        try:
-            return self.positions.index(position, self.head)
-        except ValueError:
-            return -1
+    def first_offsets(self) -> Iterator[tuple[int, int]]:
+        """(position, first offset) of all."""
+        firsts = chain((self.first,), self.ends[self.head : -1])
+        yield from zip(self.positions[self.head :], firsts, strict=True) if len(self) else ()

@@ -6,7 +6,10 @@ the state, and puts it back for later where that is so.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Container
+from heapq import heapify, heappop, heappush
+
+_FORGET_MIN = 1_000
 
 
 class DueList:
@@ -17,6 +20,9 @@ class DueList:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int | str]] = []
         self._known: set[int | str] = set()
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def add(self, due_ms: int, thing: int | str) -> None:
         """Each thing is in it once: the first entry stands."""
@@ -34,6 +40,13 @@ class DueList:
 
     def next_ms(self) -> int | None:
         return self._heap[0][0] if self._heap else None
+
+    def forget_others(self, things: Container[int | str], count: int) -> None:
+        """Keep those among `things`, once most entries are of others: they would lie here until they are due."""
+        if len(self._heap) > 2 * count + _FORGET_MIN:
+            self._heap = [entry for entry in self._heap if entry[1] in things]
+            self._known = {thing for _, thing in self._heap}
+            heapify(self._heap)
 
 
 class Schedule:

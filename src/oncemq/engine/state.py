@@ -29,11 +29,9 @@ class StageEntry(msgspec.Struct, array_like=True, frozen=True):
     name: str
     topic_id: int
     expires_ms: int
+    #: Messages in all of its batches.
+    count: int
     batches: tuple[StagedBatch, ...]
-
-    @property
-    def count(self) -> int:
-        return sum(batch.count for batch in self.batches)
 
 
 class KeyEntry(msgspec.Struct, array_like=True, frozen=True):
