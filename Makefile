@@ -32,6 +32,7 @@ lint: $(READY) ## ruff and mypy --strict
 
 bench: $(READY) ## Measure, beside the limits of this machine
 	$(BIN)/oncemq bench
+	$(BIN)/python -m benchmarks.flat
 
 simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)

@@ -117,14 +117,15 @@ def upkeep(folder: Path, scale: float) -> Row:
             calm_client.subscription("quick", "s", auto_ack=False) as calm_reader,
             busy_client.subscription("quick", "s", auto_ack=False) as busy_reader,
         ):
-            for _ in range(int(10 * scale) or 1):
+            for _ in range(int(50 * scale) or 1):
                 for name, client, reader in (
                     ("calm", calm_client, calm_reader),
                     ("busy", busy_client, busy_reader),
                 ):
                     # What nobody has acked keeps a few live records in every segment: food for copy-forward.
-                    client.put_many("slow", [b"v" * 100] * 20)
-                    times[name] += put_for(client, "quick", b"v" * 100, 1.5)
+                    for _ in range(5):
+                        client.put("slow", b"v" * 1000)
+                    times[name] += put_for(client, "quick", b"v" * 100, 0.3)
                     reader.ack(client.put("quick", b"last").offset)
         counters = busy_client.health().counters
     done = f"{counters.get('snapshots', 0)} snapshots, {counters.get('records_moved', 0)} records moved"

@@ -31,6 +31,8 @@ from oncemq.limits import Limits
 
 FILE_NAME = "oncemq.toml"
 FILE_VARIABLE = "ONCEMQ_CONFIG"
+#: With it, the command line shows where an unexpected error came from.
+TRACEBACK_VARIABLE = "ONCEMQ_TRACEBACK"
 DEFAULT_URL = "tcp://127.0.0.1:5555"
 
 #: Of the client's settings, those that every command takes as a flag.
@@ -252,6 +254,13 @@ def _gather(settings: list[Setting], flags: Mapping[str, Any], environment: Mapp
         if flags.get(setting.field) is not None:
             chosen[setting.field] = convert(setting, flags[setting.field], setting.flag)
     return chosen
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
+    """Variables that look like settings and are none, each with the nearest that is one, or with nothing."""
+    known = [setting.variable for setting in SETTINGS] + [FILE_VARIABLE, TRACEBACK_VARIABLE]
+    unknown = sorted(name for name in environment if name.startswith("ONCEMQ_") and name not in known)
+    return [(name, next(iter(difflib.get_close_matches(name, known, n=1)), "")) for name in unknown]
 
 
 def read_file(path: str | None) -> dict[str, tuple[Any, str]]:

@@ -393,7 +393,7 @@ class JournalError(OnceMQError):
 
     code = "JOURNAL"
     exit_code = 9
-    advice = "Run `oncemq journal check` on the data folder."
+    advice = "Check the folder's path, permissions and disk; `oncemq journal check` verifies a journal."
 
 
 class JournalLocked(JournalError):

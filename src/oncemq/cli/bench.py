@@ -2,46 +2,84 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from oncemq.cli.command import BROKER_EXITS, Documented
-from oncemq.cli.options import json_option
-from oncemq.cli.output import is_terminal, json_line, table
+from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.options import remember_json
+from oncemq.cli.output import is_terminal, note, table
+
+if TYPE_CHECKING:
+    from oncemq.bench.rows import Row
 
 
 @click.command(
     cls=Documented,
     exits=BROKER_EXITS,
+    advice=LOOKING_ADVICE,
     examples="""
         oncemq bench
         oncemq bench --seconds 10 --url tcp://127.0.0.1:5555
-        oncemq bench --case put --json
+        oncemq bench --case put_many --json | jq '.[] | [.case, .value]'
     """,
 )
 @click.option("--url", metavar="URL", help="Measure this broker. [default: one that is started for it]")
 @click.option(
     "--seconds", metavar="N", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Time for each case."
 )
-@click.option("--case", "cases", multiple=True, metavar="NAME", help="Only this one; may be repeated. [default: all]")
-@json_option
+@click.option(
+    "--case",
+    "cases",
+    multiple=True,
+    metavar="NAME",
+    help="Only this one, or those whose names begin so; may be repeated. [default: all]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=remember_json, help="All rows as one JSON array."
+)
 def bench(url: str | None, seconds: float, cases: tuple[str, ...], as_json: bool) -> None:
     """Measure a broker against its limits.
 
-    Each figure stands beside what the disk, the network or Python allow at the most on this machine, and the
-    share of it that is reached.
+    Each figure stands beside what the disk, the network or Python allow at the most on this machine. For rates the
+    last column is the share of it that is reached; for times, and for many clients beside one, how many times as
+    much it is.
     """
     from oncemq import bench as benchmark
 
+    _check_cases(cases)
+    note(_ground(url))
     rows = benchmark.run(url, seconds, list(cases), _progress)
     if as_json:
-        for row in rows:
-            click.echo(json_line(row))
+        import msgspec
+
+        click.echo(msgspec.json.encode(rows))
         return
-    heads = ["CASE", "VALUE", "UNIT", "LIMIT", "LIMIT IS", "REACHED"]
+    heads = ["CASE", "VALUE", "UNIT", "LIMIT", "LIMIT IS", "REACHED", "P50 MS", "P99 MS", "P99.9 MS"]
     for line in table(heads, [_cells(row) for row in rows]):
         click.echo(line)
+
+
+def _check_cases(cases: tuple[str, ...]) -> None:
+    from oncemq.bench.cases import CASES
+    from oncemq.errors import SettingInvalid
+
+    for case in cases:
+        if not any(name.startswith(case) for name in CASES):
+            listed = "".join(f"\n         {name}" for name in CASES)
+            raise SettingInvalid(f"no case is named {case!r}; there are:{listed}")
+
+
+def _ground(url: str | None) -> str:
+    """What is measured, where, and how durable it is."""
+    import oncemq
+
+    broker, disk = "a broker of its own", str(Path.cwd())
+    if url is not None:
+        with oncemq.connect(url) as client:
+            broker, disk = f"broker at {url}", client.health().journal
+    return f"{broker}, every put synced (fdatasync) before it is answered, disk {disk}"
 
 
 def _progress(text: str) -> None:
@@ -49,7 +87,22 @@ def _progress(text: str) -> None:
         click.echo(f"\r\033[K{text}", nl=False, err=True)
 
 
-def _cells(row: Any) -> tuple[str, ...]:
-    reached = f"{row.ratio:.0%}" if row.ratio is not None else "-"
-    limit = f"{row.limit:,.6g}" if row.limit else "-"
-    return (row.case, f"{row.value:,.6g}", row.unit, limit, row.limit_name, reached)
+def _cells(row: Row) -> tuple[str, ...]:
+    spread = (row.p50_ms, row.p99_ms, row.p999_ms)
+    times = ["-" if value_ms is None else f"{value_ms:,.2f}" for value_ms in spread]
+    return (row.case, _number(row.value), row.unit, _number(row.limit), row.limit_name, _reached(row), *times)
+
+
+def _number(value: float) -> str:
+    """
+    >>> _number(3_210_987.6), _number(0.5213)
+    ('3,210,988', '0.52')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def _reached(row: Row) -> str:
+    """A limit that is a floor, or one client beside several, is a number of times."""
+    if row.unit.startswith("ms") or row.limit_name == "one client":
+        return f"{row.ratio:.1f} ×"
+    return f"{row.ratio:.0%}"

@@ -6,7 +6,7 @@ Knows nothing of brokers and settings.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -26,18 +26,38 @@ EXIT_CODES = {
     9: "the journal can't be used",
     130: "interrupted (Ctrl-C)",
     141: "the reader of the output went away",
+    143: "ended by SIGTERM",
 }
 #: What any command that asks a broker can end with.
 BROKER_EXITS = (0, 2, 4, 6, 8)
+#: Where the running command's advice is found.
+ADVICE = "oncemq.advice"
+#: For commands that only look: nothing of theirs can have happened.
+LOOKING_ADVICE = {"BROKER_AWAY": "Check the address (`--url`)."}
 
 
 class Documented(click.Command):
-    """A command whose help ends with examples and exit codes."""
+    """A command whose help ends with examples and exit codes.
 
-    def __init__(self, *args: Any, examples: str = "", exits: Sequence[int] = (0, 2), **rest: Any) -> None:
+    `advice`: by code, what to do about an error where this command knows better; empty: nothing.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: str = "",
+        exits: Sequence[int] = (0, 2),
+        advice: Mapping[str, str] | None = None,
+        **rest: Any,
+    ) -> None:
         super().__init__(*args, **rest)
+        self.advice = advice or {}
         self.examples = [line.strip() for line in examples.strip().splitlines()]
         self.exits = sorted({*exits, 130})
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.meta[ADVICE] = self.advice
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)

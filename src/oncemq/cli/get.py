@@ -6,34 +6,48 @@ while another holds it. So none fences another, and each message is printed by o
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from oncemq.cli.command import BROKER_EXITS, Documented
 from oncemq.cli.formats import FORMAT_HELP, Render, renderer
-from oncemq.cli.options import TOPIC, Reach, connected, json_option, reaches_broker
-from oncemq.cli.output import Output
+from oncemq.cli.options import SUBSCRIBER, TOPIC, Reach, connected, json_option, reaches_broker
+from oncemq.cli.output import Output, is_terminal, note
 
 if TYPE_CHECKING:
     from oncemq.client import Client, Subscription
     from oncemq.message import Message
 
-#: A run that is killed keeps the others waiting for as long as this.
-_HOLD_MS = 10_000
-#: After this the subscription is given back, for others to have a turn.
-_TURN_S = 3.0
+#: A run that is killed without a chance to clean up keeps the others waiting for as long as this.
+_HOLD_MS = 3_000
+#: After this the subscription is given back, for others to have a turn; while there is nothing to print, it is
+#: taken again. The rest of the hold is for printing and acking.
+_TURN_S = 1.5
+#: Somebody who watches is told after this.
+_QUIET_S = 1.0
 #: Others that hold the subscription are waited for at least this long.
 _PATIENCE_S = 30.0
-_BATCH_MESSAGES = 1000
+#: Messages between two acks: few at first, more while the reader keeps up, so that the hold covers them.
+_CHUNK_MESSAGES_MIN = 16
+_CHUNK_MESSAGES_MAX = 1024
+_CHUNK_S = 0.25
+_TERMINATED = 143
 
 
 @click.command(
     cls=Documented,
-    exits=(*BROKER_EXITS, 3, 5, 7, 141),
+    exits=(*BROKER_EXITS, 3, 5, 7, 9, 141, 143),
+    advice={
+        "TOPIC_UNKNOWN": "Subscribe first (`oncemq sub TOPIC SUBSCRIBER`): that makes the topic, too.",
+        "BROKER_AWAY": "Check the address (`--url`). What was printed last may come again.",
+    },
     examples="""
         oncemq get orders kitchen
         oncemq get orders kitchen --count 100 --wait 30
@@ -43,7 +57,7 @@ _BATCH_MESSAGES = 1000
     """,
 )
 @click.argument("topic", type=TOPIC)
-@click.argument("subscriber")
+@click.argument("subscriber", type=SUBSCRIBER)
 @click.option(
     "--count", metavar="N", type=click.IntRange(min=1), default=1, help="So many messages at the most. [default: 1]"
 )
@@ -73,8 +87,9 @@ def get(
 ) -> None:
     """Print a subscriber's next messages, and ack them.
 
-    A message is acked after it was printed and, where the output is a pipe, read: what `| head` leaves is still
-    there for the next get. A run that is killed between the two prints the message again the next time.
+    A message is acked after it was printed. A run that is killed between the two prints the message again the
+    next time. For an exact number of messages use --count: `| head` may read, and so have acked, more than it
+    prints.
 
     Any number of gets may run side by side: they take turns, and each message goes to one of them. Nothing new
     is exit code 3.
@@ -82,11 +97,25 @@ def get(
     from oncemq.errors import NothingNew
 
     render = renderer(as_json, template, null)
-    with connected(reach) as client:
+    with _orderly_on_sigterm(), connected(reach) as client:
         turns = Turns(client, topic, subscriber, wait_s)
         printed = _peek(turns, render, count) if no_ack else _take(turns, render, count)
     if not printed:
         raise NothingNew(f"There is nothing new in {topic} for {subscriber}.")
+
+
+@contextmanager
+def _orderly_on_sigterm() -> Iterator[None]:
+    """The subscription is given back, so that the next get need not wait for the end of the hold."""
+    former = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(_TERMINATED)
 
 
 class Turns:
@@ -98,6 +127,7 @@ class Turns:
         self._subscriber = subscriber
         self._wait_until_s = time.monotonic() + wait_s
         self._patient_until_s = self._wait_until_s + _PATIENCE_S
+        self._has_said_so = False
 
     def wait_s(self) -> float:
         """How long to wait for a message, within one turn."""
@@ -111,37 +141,56 @@ class Turns:
         subscription = self._open()
         try:
             yield subscription
-        finally:
-            subscription.close()
+        except BaseException:
+            from oncemq.errors import OnceMQError
+
+            # Given back if possible; what went wrong first is what counts.
+            with suppress(OnceMQError):
+                subscription.close()
+            raise
+        subscription.close()
 
     def _open(self) -> Subscription:
+        from oncemq.errors import Busy
+
         patience_s = max(0.0, self._patient_until_s - time.monotonic())
+        try:
+            return self._try_to_open(min(patience_s, _QUIET_S))
+        except Busy:
+            if patience_s <= _QUIET_S:
+                raise
+        if is_terminal() and not self._has_said_so:
+            note("waiting for another get of this subscription")
+            self._has_said_so = True
+        return self._try_to_open(patience_s - _QUIET_S)
+
+    def _try_to_open(self, busy_s: float) -> Subscription:
         return self._client.subscription(
-            self._topic, self._subscriber, hold_ms=_HOLD_MS, busy_s=patience_s, auto_ack=False
+            self._topic, self._subscriber, hold_ms=_HOLD_MS, busy_s=busy_s, auto_ack=False
         )
 
 
 def _take(turns: Turns, render: Render, count: int) -> int:
     """Turn after turn, until there are enough messages, or no more."""
-    output, printed = Output(), 0
+    printer, printed = Printer(render), 0
     while printed < count:
         with turns.turn() as subscription:
-            turn = _take_turn(turns, subscription, render, output, count - printed)
+            turn = _take_turn(turns, subscription, printer, count - printed)
         printed += turn
         if not turn and (printed or turns.waited_enough()):
             break
     return printed
 
 
-def _take_turn(turns: Turns, subscription: Subscription, render: Render, output: Output, count: int) -> int:
+def _take_turn(turns: Turns, subscription: Subscription, printer: Printer, count: int) -> int:
     ends_s = time.monotonic() + _TURN_S
     printed = 0
     while printed < count and time.monotonic() < ends_s:
         wait_s = 0.0 if printed else turns.wait_s()
-        messages = subscription.get_many(min(count - printed, _BATCH_MESSAGES), timeout_s=wait_s)
+        messages = subscription.get_many(min(count - printed, printer.chunk_messages), timeout_s=wait_s)
         if not messages:
             break
-        delivered = output.deliver([render(message) for message in messages])
+        delivered = printer.print(messages)
         if delivered:
             subscription.ack(messages[delivered - 1])
         _end_if_reader_has_gone(delivered, messages)
@@ -150,19 +199,45 @@ def _take_turn(turns: Turns, subscription: Subscription, render: Render, output:
 
 
 def _peek(turns: Turns, render: Render, count: int) -> int:
-    """One turn, since the next would begin where this one did."""
-    output, printed = Output(), 0
-    with turns.turn() as subscription:
-        while printed < count:
-            messages = subscription.get_many(
-                min(count - printed, _BATCH_MESSAGES), timeout_s=0.0 if printed else turns.wait_s()
-            )
-            if not messages and (printed or turns.waited_enough()):
-                break
-            delivered = output.deliver([render(message) for message in messages])
-            _end_if_reader_has_gone(delivered, messages)
-            printed += delivered
+    """Turns until there is something; then one, since the next would begin where this one did."""
+    printer = Printer(render)
+    while True:
+        with turns.turn() as subscription:
+            printed = _peek_turn(turns, subscription, printer, count)
+        if printed or turns.waited_enough():
+            return printed
+
+
+def _peek_turn(turns: Turns, subscription: Subscription, printer: Printer, count: int) -> int:
+    printed = 0
+    while printed < count:
+        wait_s = 0.0 if printed else turns.wait_s()
+        messages = subscription.get_many(min(count - printed, _CHUNK_MESSAGES_MAX), timeout_s=wait_s)
+        if not messages:
+            break
+        delivered = printer.print(messages)
+        _end_if_reader_has_gone(delivered, messages)
+        printed += delivered
     return printed
+
+
+class Printer:
+    """Prints messages, and learns how many of them the reader takes in a moment."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        self._output = Output()
+        self.chunk_messages = _CHUNK_MESSAGES_MIN
+
+    def print(self, messages: Sequence[Message]) -> int:
+        """How many of them have left; fewer than all: the reader has gone."""
+        begin_s = time.monotonic()
+        delivered = self._output.deliver([self._render(message) for message in messages])
+        if time.monotonic() - begin_s < _CHUNK_S:
+            self.chunk_messages = min(2 * self.chunk_messages, _CHUNK_MESSAGES_MAX)
+        else:
+            self.chunk_messages = max(self.chunk_messages // 4, 1)
+        return delivered
 
 
 def _end_if_reader_has_gone(delivered: int, messages: Sequence[Message]) -> None:

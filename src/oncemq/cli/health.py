@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from oncemq.cli.command import BROKER_EXITS, Documented
+from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
 from oncemq.cli.options import Reach, connected, json_option, reaches_broker
 from oncemq.cli.output import bytes_text, duration_text, json_line
 
@@ -12,6 +12,7 @@ from oncemq.cli.output import bytes_text, duration_text, json_line
 @click.command(
     cls=Documented,
     exits=BROKER_EXITS,
+    advice=LOOKING_ADVICE,
     examples="""
         oncemq health
         oncemq health --timeout 0.5 --tries 1 && echo up

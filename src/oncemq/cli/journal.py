@@ -12,7 +12,7 @@ import click
 
 from oncemq.cli.command import Documented, DocumentedGroup
 from oncemq.cli.options import json_option
-from oncemq.cli.output import bytes_text, count_of, is_terminal, json_line, note
+from oncemq.cli.output import bytes_text, confirm, count_of, is_terminal, json_line, note, warn
 
 if TYPE_CHECKING:
     from oncemq.journal.check import Report
@@ -54,14 +54,14 @@ def journal() -> None:
 def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
     """Verify every group, record and snapshot; change nothing.
 
-    Exit code 9 if something is damaged.
+    Exit code 9 if something is damaged. With --json, `last_groups` names the positions of the last groups.
     """
     from oncemq.errors import JournalCorrupt
     from oncemq.journal.check import check as check_disk
     from oncemq.journal.os_disk import OsDisk
 
     with _progress("Checking") as progress:
-        report = check_disk(OsDisk(folder), progress)
+        report = check_disk(OsDisk(folder, read_only=True), progress)
     if as_json:
         click.echo(json_line(report))
     else:
@@ -106,7 +106,7 @@ def export(folder: str, out: str, as_json: bool) -> None:
     from oncemq.journal.os_disk import OsDisk
 
     with _progress("Exporting") as progress, _new_file(out) as file:
-        found = export_disk(OsDisk(folder), file, _decode_events, progress)
+        found = export_disk(OsDisk(folder, read_only=True), file, _decode_events, progress, warn)
     if as_json:
         click.echo(json_line(found), err=out == "-")
         return
@@ -139,10 +139,16 @@ def _new_file(path: str) -> Iterator[BinaryIO]:
         file = open(path, "xb")  # noqa: SIM115
     except OSError as error:
         raise click.BadParameter(f"{path} can't be written: {error.strerror}.", param_hint="OUT") from None
-    with file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        # An empty file would only be in the way of the next attempt.
+        if not os.path.getsize(path):
+            os.remove(path)
+        raise
 
 
 @journal.command(
@@ -160,7 +166,8 @@ def _new_file(path: str) -> Iterator[BinaryIO]:
 def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
     """Give up the group at a position and everything behind it.
 
-    `oncemq journal check` names positions. Messages and acks behind it are lost to the broker, although they had
+    `oncemq journal check` names the positions of damaged groups, `check --json` also those of the last good ones
+    (`last_groups`), `export` those of all. Messages and acks behind it are lost to the broker, although they had
     been acknowledged; their bytes are kept in the data folder's `cut`. Make a copy of the folder first.
     """
     from oncemq.journal.check import cut as cut_disk
@@ -168,7 +175,7 @@ def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
 
     if not yes:
         question = f"Give up everything from position {position} on, acknowledged or not?"
-        click.confirm(question, abort=True, err=True)
+        confirm(question)
     with _progress("Cutting") as progress:
         found = cut_disk(OsDisk(folder), position, progress)
     if as_json:

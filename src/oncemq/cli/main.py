@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import click
 
-from oncemq.cli.command import Lazy, LazyGroup
+from oncemq.cli.command import ADVICE, Lazy, LazyGroup
 from oncemq.errors import OnceMQError
 from oncemq.version import __version__
 
@@ -41,24 +42,46 @@ class Root(LazyGroup):
         try:
             return super().invoke(ctx)
         except OnceMQError as error:
-            report(error, as_json=ctx.meta.get("oncemq.json", False))
+            report(error, as_json=ctx.meta.get("oncemq.json", False), advice=ctx.meta.get(ADVICE, {}))
             ctx.exit(error.exit_code)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except BrokenPipeError:
             _forget_output()
             ctx.exit(READER_GONE)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+        except Exception as error:
+            _report_unexpected(ctx, error)
 
 
-def report(error: OnceMQError, as_json: bool) -> None:
+def report(error: OnceMQError, as_json: bool, advice: Mapping[str, str]) -> None:
+    """`advice`, by code, goes before the error's own."""
+    what_to_do = advice.get(error.code, error.advice)
     if as_json:
         import json
 
-        line = {"code": error.code, "text": error.text, "advice": error.advice}
+        line = {"code": error.code, "text": error.text, "advice": what_to_do}
         click.echo(json.dumps(line, ensure_ascii=False), err=True)
         return
     click.echo(click.style("error: ", fg="red", bold=True) + error.text, err=True)
-    click.echo(f"       {error.advice}", err=True)
+    if what_to_do and what_to_do not in error.text:
+        click.echo(f"       {what_to_do}", err=True)
+
+
+def _report_unexpected(ctx: click.Context, error: Exception) -> NoReturn:
+    import logging
+    import traceback
+
+    if os.environ.get("ONCEMQ_TRACEBACK") or logging.getLogger("oncemq").isEnabledFor(logging.DEBUG):
+        click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
+    what = f"{type(error).__name__}: {error}".strip(": ").encode("ascii", "backslashreplace").decode()
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename or 'the system'}: {error.strerror}"
+    else:
+        text = f"this is a bug: {' '.join(what.split())} (ONCEMQ_TRACEBACK=1 shows where)"
+    click.echo(click.style("error: ", fg="red", bold=True) + text, err=True)
+    ctx.exit(1)
 
 
 def _forget_output() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from oncemq.cli.output import warn
+
 if TYPE_CHECKING:
     from oncemq.client import Client
 
@@ -31,6 +33,7 @@ def reaches_broker(function: Function) -> Function:
 
     @functools.wraps(function)
     def gathered(*args: Any, **options: Any) -> None:
+        warn_of_unknown_variables()
         reach = {field: options.pop(name) for name, field in _REACH_FIELDS.items()}
         function(*args, reach=reach, **options)
 
@@ -46,6 +49,14 @@ def reaches_broker(function: Function) -> Function:
     return gathered
 
 
+def warn_of_unknown_variables() -> None:
+    """A misspelt variable changes nothing; whoever set it should know."""
+    from oncemq import config
+
+    for name, close in config.unknown_variables():
+        warn(f"{name} is not a setting" + (f"; {close} is." if close else "."))
+
+
 config_option = click.option(
     "--config",
     metavar="FILE",
@@ -54,14 +65,14 @@ config_option = click.option(
 )
 
 
-def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
+def remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
     if value:
         ctx.meta["oncemq.json"] = True
     return value
 
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json, help="One JSON object per line."
+    "--json", "as_json", is_flag=True, is_eager=True, callback=remember_json, help="One JSON object per line."
 )
 
 
@@ -85,10 +96,17 @@ def connected(reach: Reach, *, client_name: str | None = None) -> Iterator[Clien
         yield client
 
 
-class TopicName(ParamType):
-    """A topic's name; the shell completes it if a broker answers quickly."""
+class Name(ParamType):
+    """Of whatever the broker knows by name; the shell completes it if a broker answers quickly."""
 
-    name = "topic"
+    def __init__(self, name: str, known: Callable[[Client, Mapping[str, Any]], list[str]]) -> None:
+        self.name = name
+        #: Out of a client and what is already on the command line.
+        self._known = known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        del param, ctx
+        return utf8(value, f"a {self.name}'s name")
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         del param
@@ -102,13 +120,31 @@ class TopicName(ParamType):
         }
         try:
             with connected(reach) as client:
-                names = [topic.name for topic in client.topics()]
+                names = self._known(client, ctx.params)
         except (errors.OnceMQError, OSError):
             return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-TOPIC = TopicName()
+def utf8(text: str, what: str) -> str:
+    """Python keeps an argument's other bytes as lone surrogates: they can't be sent."""
+    from oncemq.errors import NameInvalid
+
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raw = text.encode("utf-8", "surrogateescape")
+        raise NameInvalid(f"{what} is UTF-8, and {str(raw)[1:]} is not") from None
+    return text
+
+
+def _subscribers(client: Client, given: Mapping[str, Any]) -> list[str]:
+    return [entry.subscriber for entry in client.subscriptions(given["topic"])] if given.get("topic") else []
+
+
+TOPIC = Name("topic", lambda client, _: [topic.name for topic in client.topics()])
+SUBSCRIBER = Name("subscriber", _subscribers)
+SESSION = Name("session", lambda client, _: [session.name for session in client.sessions()])
 
 
 class Quantity(ParamType):

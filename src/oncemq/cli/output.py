@@ -155,6 +155,17 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def confirm(question: str) -> None:
+    """Ask; anything but a yes ends the command. Ctrl-C is an interrupt, not an answer."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            click.echo(err=True)
+            raise KeyboardInterrupt from None
+        raise
+
+
 def note(text: str) -> None:
     """Say something to the person, beside the output."""
     click.echo(text, err=True)

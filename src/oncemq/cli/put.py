@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from oncemq.cli.command import BROKER_EXITS, Documented
-from oncemq.cli.options import TOPIC, Reach, connected, json_option, reaches_broker
+from oncemq.cli.options import SESSION, TOPIC, Reach, connected, json_option, reaches_broker, utf8
 from oncemq.cli.output import count_of, is_terminal, json_line, note, warn
 
 if TYPE_CHECKING:
@@ -20,22 +20,28 @@ if TYPE_CHECKING:
 #: Puts whose answers are still out, at the most; the client's window bounds what is really in flight.
 _HANDLES_MAX = 10_000
 _READ_BYTES = 1 << 20
+#: A message this much smaller than the largest batch is surely not too large.
+_ENVELOPE_BYTES_MAX = 1 << 16
 _PROGRESS_EVERY_S = 0.2
 
 
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 5),
+    advice={
+        "TOPIC_UNKNOWN": "Make it with `--create`, or subscribe to it first (`oncemq sub`).",
+        "BROKER_AWAY": "Check the address (`--url`). What was in flight may or may not have happened.",
+    },
     examples="""
         oncemq put orders "one pizza"
         oncemq put orders "one pizza" --key table-7 --header source=web --create
-        seq 1000 | oncemq put numbers --create
+        seq 1000 | oncemq put numbers - --create
         find . -print0 | oncemq put files --null --create --json
     """,
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("message", required=False)
-@click.option("--as", "client_name", metavar="CLIENT", help="Whose messages these are (see above).")
+@click.option("--as", "client_name", metavar="CLIENT", type=SESSION, help="Whose messages these are (see above).")
 @click.option("--key", metavar="TEXT", help="The messages' key.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
 @click.option("--create", is_flag=True, help="Make the topic where there is none. It stays.")
@@ -55,6 +61,7 @@ def put(
 ) -> None:
     """Store a message, or each line of standard input.
 
+    Without a message, or with `-`, it reads standard input.
     Ends when everything is on the broker's disk, and says at which offset and for how many subscriptions.
     Lost packets and a broker that restarts meanwhile do no harm: each message is stored once.
 
@@ -65,7 +72,8 @@ def put(
     options: dict[str, Any] = {"key": _encoded(key), "headers": _parse_headers(headers), "create": create}
     with connected(reach, client_name=client_name) as client:
         summary = Summary(topic)
-        if message is not None:
+        if message not in (None, "-"):
+            assert message is not None
             summary.add(client.put(topic, _bytes_of(message), **options))
         else:
             _put_stream(client, summary, sys.stdin.buffer, null, options)
@@ -87,7 +95,7 @@ def _parse_headers(pairs: tuple[str, ...]) -> dict[str, bytes] | None:
         name, equals, value = pair.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.", param_hint="--header")
-        parsed[name] = _bytes_of(value)
+        parsed[utf8(name, "a header's name")] = _bytes_of(value)
     return parsed or None
 
 
@@ -114,7 +122,7 @@ class Summary:
 
     def say(self, as_json: bool) -> None:
         if as_json:
-            click.echo(json_line(vars(self)))
+            click.echo(json_line(vars(self) if self.messages else {"topic": self.topic, "messages": 0}))
         elif not self.messages:
             note("Nothing to put: standard input was empty.")
         else:
@@ -139,7 +147,8 @@ def _put_stream(client: Client, summary: Summary, stream: BinaryIO, null: bool, 
     handles: deque[Any] = deque()
     progress = Progress(is_terminal())
     try:
-        for value in _null_separated(stream) if null else _lines(stream):
+        for number, value in enumerate(_null_separated(stream) if null else _lines(stream), 1):
+            _refuse_too_large(client, value, number, options)
             handles.append(client.put_nowait(summary.topic, value, **options))
             while len(handles) > _HANDLES_MAX or (handles and handles[0].done()):
                 _take_answer(handles, summary)
@@ -152,6 +161,23 @@ def _put_stream(client: Client, summary: Summary, stream: BinaryIO, null: bool, 
         note(f"Broken off: {count_of(summary.messages, 'message')} had been answered as stored.")
         raise
     progress.end()
+
+
+def _refuse_too_large(client: Client, value: bytes, number: int, options: dict[str, Any]) -> None:
+    """Before it is sent: so nothing behind it is stored, and the message is known by its number."""
+    limit_bytes = client._driver.core.batch_bytes_max
+    if len(value) + _ENVELOPE_BYTES_MAX <= limit_bytes or not limit_bytes:
+        return
+    from oncemq.errors import TooLarge
+    from oncemq.message import encode_batch
+
+    key, headers = options["key"], options["headers"]
+    batch = encode_batch([value], None if key is None else [key], None if headers is None else [headers])
+    if len(batch) > limit_bytes:
+        raise TooLarge(
+            f"message {number} (line {number} of the input) has {len(value):,} bytes; this broker takes batches of up "
+            f"to {limit_bytes:,} (`oncemq serve --batch-bytes-max`)"
+        )
 
 
 def _take_answer(handles: deque[Any], summary: Summary) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import typing
+from pathlib import Path
 from typing import Any
 
 import click
 
 from oncemq import config
 from oncemq.cli import logs
-from oncemq.cli.command import Documented
-from oncemq.cli.options import Function, config_option
+from oncemq.cli.command import ADVICE, Documented
+from oncemq.cli.options import Function, config_option, warn_of_unknown_variables
 from oncemq.cli.output import warn
 
 
@@ -65,9 +66,12 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
     a snapshot, and ends with 0. Killed any other way, it recovers at the next start, without a loss of anything
     that it had answered. Each flag is also a setting of oncemq.toml and an ONCEMQ_ variable.
     """
+    warn_of_unknown_variables()
     flags["listen"] = flags["listen"] or None
     settings = config.load_serve(flags)
     logs.set_up(settings.log_level, settings.log_format)
+    for folder in _missing_folders(settings):
+        ctx.meta[ADVICE] = {"LISTEN_FAILED": f"The folder {folder} does not exist: make it, or listen elsewhere."}
     for address in config.open_addresses(settings):
         warn(f"{address} can be reached from other machines, and anybody who reaches it may read and write.")
 
@@ -75,6 +79,12 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
 
     addresses: list[str] = []
     ctx.exit(serve_broker(settings, announce=lambda address: _announce(address, addresses, settings)))
+
+
+def _missing_folders(settings: config.ServeSettings) -> list[Path]:
+    """Where a socket of the file system can't be made."""
+    folders = [Path(address.removeprefix("ipc://")).parent for address in settings.listen if "ipc://" in address]
+    return [folder for folder in folders if not folder.is_dir()]
 
 
 def _announce(address: str, addresses: list[str], settings: config.ServeSettings) -> None:

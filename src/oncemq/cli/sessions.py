@@ -6,9 +6,9 @@ import time
 
 import click
 
-from oncemq.cli.command import BROKER_EXITS, Documented, DocumentedGroup
-from oncemq.cli.options import Reach, connected, json_option, reaches_broker
-from oncemq.cli.output import duration_text, json_line, note, table
+from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented, DocumentedGroup
+from oncemq.cli.options import SESSION, Reach, connected, json_option, reaches_broker
+from oncemq.cli.output import confirm, duration_text, json_line, note, table
 
 
 @click.group(
@@ -29,6 +29,7 @@ def sessions() -> None:
 @sessions.command(
     cls=Documented,
     exits=BROKER_EXITS,
+    advice=LOOKING_ADVICE,
     examples="""
         oncemq sessions ls
         oncemq sessions ls --json | jq -r 'select(.anonymous | not) | .name'
@@ -65,12 +66,13 @@ def ls(as_json: bool, reach: Reach) -> None:
 @sessions.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1),
+    advice={"SESSION_UNKNOWN": "`oncemq sessions` lists those that there are."},
     examples="""
         oncemq sessions rm old-importer
         oncemq sessions rm old-importer --yes
     """,
 )
-@click.argument("session")
+@click.argument("session", type=SESSION)
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @json_option
 @reaches_broker
@@ -80,7 +82,7 @@ def rm(session: str, yes: bool, as_json: bool, reach: Reach) -> None:
     A client that still uses it gets an error, and what it resends can no longer be recognised.
     """
     if not yes:
-        click.confirm(f"Forget {session}? A client that still resends commands may repeat them.", abort=True, err=True)
+        confirm(f"Forget {session}? A client that still resends commands may repeat them.")
     with connected(reach) as client:
         client.remove_session(session)
     click.echo(json_line({"session": session}) if as_json else f"Removed {session}.")

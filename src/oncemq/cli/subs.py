@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from oncemq.cli.command import BROKER_EXITS, Documented
+from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
 from oncemq.cli.options import TOPIC, Reach, connected, json_option, reaches_broker
 from oncemq.cli.output import json_line, note, table
 
@@ -12,6 +12,7 @@ from oncemq.cli.output import json_line, note, table
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 5),
+    advice={**LOOKING_ADVICE, "TOPIC_UNKNOWN": "`oncemq topics` lists the topics."},
     examples="""
         oncemq subs
         oncemq subs orders

@@ -7,14 +7,15 @@ from itertools import islice
 
 import click
 
-from oncemq.cli.command import BROKER_EXITS, Documented
+from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
 from oncemq.cli.formats import FORMAT_HELP, renderer
 from oncemq.cli.options import TOPIC, Reach, Start, connected, json_option, reaches_broker
 
 
 @click.command(
     cls=Documented,
-    exits=(*BROKER_EXITS, 5, 141),
+    exits=(*BROKER_EXITS, 5, 9, 141),
+    advice={**LOOKING_ADVICE, "TOPIC_UNKNOWN": "`oncemq topics` lists the topics."},
     examples="""
         oncemq tail orders
         oncemq tail orders --from earliest --count 10

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from oncemq.cli.command import BROKER_EXITS, Documented, DocumentedGroup
+from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented, DocumentedGroup
 from oncemq.cli.options import TOPIC, Quantity, Reach, connected, json_option, reaches_broker
-from oncemq.cli.output import bytes_text, duration_text, json_line, note, table
+from oncemq.cli.output import bytes_text, confirm, duration_text, json_line, note, table
+
+if TYPE_CHECKING:
+    from oncemq.client import Client
+    from oncemq.engine.replies import TopicInfo
 
 
 @click.group(
@@ -28,6 +34,7 @@ def topics() -> None:
 @topics.command(
     cls=Documented,
     exits=BROKER_EXITS,
+    advice=LOOKING_ADVICE,
     examples="""
         oncemq topics ls
         oncemq topics ls --json | jq -r .name
@@ -98,19 +105,30 @@ def _retention(retain_ms: int, retain_bytes: int) -> str:
 def create(topic: str, retain_ms: int, retain_bytes: int, as_json: bool, reach: Reach) -> None:
     """Create a topic that stays until it is removed.
 
-    Where it exists with the same retention, nothing changes.
+    Where it exists with the same retention, nothing changes. One that `sub` made stays from now on.
     """
     with connected(reach) as client:
+        before = _find(client, topic)
         created = client.create_topic(topic, retain_ms=retain_ms, retain_bytes=retain_bytes)
     if as_json:
         click.echo(json_line({"topic": topic, "created": created}))
+    elif created:
+        click.echo(f"Created {topic}.")
+    elif before is None or before.stays:
+        click.echo(f"{topic} was there before.")
     else:
-        click.echo(f"Created {topic}." if created else f"{topic} was there before.")
+        kept = f", retaining {_retention(retain_ms, retain_bytes)}" if retain_ms or retain_bytes else ""
+        click.echo(f"{topic} was there; it stays now{kept}.")
+
+
+def _find(client: Client, name: str) -> TopicInfo | None:
+    return next((info for info in client.topics() if info.name == name), None)
 
 
 @topics.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1, 5),
+    advice={"TOPIC_UNKNOWN": "`oncemq topics` lists those that there are."},
     examples="""
         oncemq topics rm orders
         oncemq topics rm orders --yes
@@ -122,8 +140,15 @@ def create(topic: str, retain_ms: int, retain_bytes: int, as_json: bool, reach: 
 @reaches_broker
 def rm(topic: str, yes: bool, as_json: bool, reach: Reach) -> None:
     """Remove a topic, its messages and its subscriptions."""
+    from oncemq.errors import TopicUnknown
+
     if not yes:
-        click.confirm(f"Remove {topic}, all its messages and subscriptions?", abort=True, err=True)
+        # Not while asking: a person may take longer than a connection lasts.
+        with connected(reach) as client:
+            found = _find(client, topic)
+        if found is None:
+            raise TopicUnknown(f"there is no topic '{topic}'")
+        confirm(f"Remove {topic}, all its messages and subscriptions?")
     with connected(reach) as client:
         client.delete_topic(topic)
     click.echo(json_line({"topic": topic}) if as_json else f"Removed {topic}.")

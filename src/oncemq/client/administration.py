@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from oncemq import errors
-from oncemq.client.batching import Value, as_bytes
+from oncemq.client.batching import Value, as_bytes, check_is_many
 from oncemq.client.driver import Driver
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
@@ -128,6 +128,7 @@ class Administration:
         >>> client.stage("part-0", "results", "nightly", 1, ["a", "b"])
         2
         """
+        check_is_many(values, "values")
         payload = encode_batch([as_bytes(value) for value in values])
         envelope = co.Envelope(len(values), len(payload), checksum(payload))
         return self._call(co.Stage(stage, topic, writer, batch, envelope), re.StageReply, payload).count

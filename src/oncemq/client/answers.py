@@ -5,7 +5,7 @@ Whatever arrives, nothing here raises: what can't be read is counted and ignored
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oncemq import errors
 from oncemq.client.flight import Flight
@@ -26,11 +26,15 @@ class Answers:
     """The part of the core that receives; its state is the core's."""
 
     options: Options
+    session: str
+    anonymous: bool
     epoch: int
     broker_id: str
     batch_bytes_max: int
     finished: errors.OnceMQError | None
     garbage_count: int
+    _nonce: int
+    _renew: Callable[[], tuple[str, int]] | None
     _flight: Flight
     _requests: Requests
     _asks: dict[Entry, None]
@@ -69,13 +73,17 @@ class Answers:
             self._receive_hello(now_ms, sent, response.replies[0])
             return
         if len(response.replies) < len(sent.entries):
-            # The request as a whole was refused: it could not be read.
-            response_replies: Sequence[Reply] = response.replies * len(sent.entries)
-            payloads = [[]] * len(sent.entries)
-        else:
-            response_replies = response.replies
-        for entry, reply, frames_of_it in zip(list(sent.entries), response_replies, payloads, strict=True):
+            self._send_each_alone(sent)
+            return
+        for entry, reply, frames_of_it in zip(list(sent.entries), response.replies, payloads, strict=True):
             self._receive_one(now_ms, sent, entry, reply, frames_of_it)
+
+    def _send_each_alone(self, sent: Sent) -> None:
+        """The request as a whole was refused: it could not be read. Which command's fault it is shows then."""
+        for entry in sent.entries:
+            if not entry.settled and entry.request_ids[-1:] == [sent.request_id]:
+                entry.goes_alone = True
+                self._flight.send_again(entry)
 
     def _receive_foreign(self, now_ms: float, frames: Sequence[Frame], error: errors.VersionUnsupported) -> None:
         sent = self._requests.find(opening_of(frames)[1])
@@ -109,7 +117,7 @@ class Answers:
     def _receive_one(
         self, now_ms: float, sent: Sent, entry: Entry, reply: Reply, payloads: Sequence[Frame]
     ) -> None:
-        if entry.settled or self.finished is not None:
+        if entry.settled or self.finished is not None or not entry.request_ids:
             return
         if isinstance(reply, NotNow):
             if entry.request_ids[-1] == sent.request_id:
@@ -123,6 +131,8 @@ class Answers:
     def _receive_verdict(self, entry: Entry, reply: Reply) -> None:
         if isinstance(reply, Refusal):
             if self._ends_session(entry, reply):
+                if reply.code == "SESSION_UNKNOWN" and self._never_happened(entry) and self._begin_anew():
+                    return
                 self._finish(errors.from_code(reply.code, reply.text))
                 return
             if reply.code in _NUMBER_IN_DOUBT and not isinstance(entry.body, Void):
@@ -141,6 +151,24 @@ class Answers:
         if reply.code == "FENCED":
             return not isinstance(entry.body, Close)
         return reply.code == "SESSION_UNKNOWN" and not isinstance(entry.body, RemoveSession)
+
+    def _never_happened(self, entry: Entry) -> bool:
+        """It was sent once, to a broker that had forgotten the session. What has higher numbers did not happen
+        either: the broker takes them in order."""
+        return entry.number == self._flight.seen_below and len(entry.request_ids) == 1
+
+    def _begin_anew(self) -> bool:
+        """An idle session of no name has expired, and nothing of it is in doubt: go on under a new name."""
+        if self._renew is None or not self.anonymous:
+            return False
+        self.session, self._nonce = self._renew()
+        self.epoch = 0
+        self._is_open = False
+        self._hello = None
+        self._hello_not_before_ms = self._pause_until_ms = self._pause_ms = 0.0
+        given_up = [entry for entry in self._flight if entry.pending is None]
+        self._requests.forget([*self._flight.begin_anew(), *given_up])
+        return True
 
     def _settle(self, entry: Entry, reply: Reply, payloads: Sequence[Frame]) -> None:
         entry.settled = True
@@ -216,6 +244,8 @@ class Answers:
             return
         is_lost = isinstance(reply, Refusal) and reply.code in ("FENCED", "SESSION_UNKNOWN")
         if isinstance(reply, Refusal) and is_lost and (self.epoch or reply.code == "FENCED"):
+            if reply.code == "SESSION_UNKNOWN" and not self._flight.is_in_doubt and self._begin_anew():
+                return
             # Fenced before the first answer came: another call of the same name was later than this one.
             self._finish(errors.from_code(reply.code, reply.text))
             return

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from oncemq.client.checking import check_name
 from oncemq.client.pending import Pending
 from oncemq.client.receipt import Receipt
 from oncemq.engine.commands import Envelope, Put
@@ -24,7 +25,7 @@ Headers = Mapping[str, Value]
 def as_bytes(value: Value) -> bytes:
     """Text becomes UTF-8; anything that is neither text nor bytes is a mistake."""
     if isinstance(value, bytes):
-        return value
+        return value if type(value) is bytes else bytes(value)
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytearray | memoryview):
@@ -33,7 +34,18 @@ def as_bytes(value: Value) -> bytes:
 
 
 def headers_as_bytes(headers: Headers) -> dict[str, bytes]:
-    return {name: as_bytes(value) for name, value in headers.items()}
+    """Raises TypeError, or NameInvalid for a name that is not UTF-8."""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a mapping from str to bytes or str, not {type(headers).__name__}")
+    for name in headers:
+        check_name(name, "a header's name")
+    return {str.__str__(name): as_bytes(value) for name, value in headers.items()}
+
+
+def check_is_many(values: object, what: str) -> None:
+    """Text and bytes can be iterated over, and are one value nevertheless."""
+    if isinstance(values, str | bytes | bytearray | memoryview):
+        raise TypeError(f"{what} are an iterable of bytes or str, not one {type(values).__name__}")
 
 
 def make_put(
@@ -45,11 +57,13 @@ def make_put(
 ) -> tuple[Put, bytes]:
     """The operation for a batch, and its payload."""
     payload = encode_batch(values, keys, headers)
-    return Put(topic, Envelope(len(values), len(payload), checksum(payload)), create), payload
+    return Put(topic, Envelope(len(values), len(payload), checksum(payload)), bool(create)), payload
 
 
 #: Value, key, headers and whether the topic may be made: what a message has that is not a plain value.
 Item = tuple[bytes, bytes | None, Mapping[str, bytes] | None, bool]
+#: What a batch is made of, as `make_put` wants it after the topic: create, values, keys, headers.
+Parts = tuple[bool, list[bytes], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None]
 
 
 class Stream:
@@ -71,7 +85,7 @@ class Stream:
         self.size = 0
         #: There are or were items among the values.
         self.is_mixed = False
-        #: When its first message came.
+        #: When its first message came; 0 where nobody has looked yet.
         self.opened_ms = 0.0
 
     def add_item(self, item: Item) -> Handle:
@@ -89,9 +103,10 @@ class Stream:
         taken = self.handles[:count]
         del self.handles[:count]
         self.size = 0
+        self.opened_ms = 0.0
         return taken
 
-    def freeze(self, bytes_max: int) -> Iterator[tuple[Batch, Put, bytes]]:
+    def freeze(self, bytes_max: int) -> Iterator[tuple[Batch, Parts]]:
         """Batches of what is there now: one, unless it is large or differs in what it may make."""
         taken = self.take()
         values: list[Any] = [handle.at for handle in taken]
@@ -102,12 +117,10 @@ class Stream:
         for stop in cuts(values, bytes_max):
             batch = Batch(self.topic, self.producer)
             _assign(taken[start:stop], batch)
-            yield batch, *make_put(self.topic, self.create, values[start:stop])
+            yield batch, (self.create, values[start:stop], None, None)
             start = stop
 
-    def _freeze_mixed(
-        self, taken: list[Handle], values: list[Any], bytes_max: int
-    ) -> Iterator[tuple[Batch, Put, bytes]]:
+    def _freeze_mixed(self, taken: list[Handle], values: list[Any], bytes_max: int) -> Iterator[tuple[Batch, Parts]]:
         items: list[Item] = [
             (value, None, None, self.create) if type(value) is bytes else value for value in values
         ]
@@ -121,7 +134,7 @@ class Stream:
                 batch = Batch(self.topic, self.producer)
                 _assign(part[first:stop], batch)
                 run_values, keys, headers, _ = (list(column) for column in zip(*columns[first:stop], strict=True))
-                yield batch, *make_put(self.topic, create, run_values, keys, headers)
+                yield batch, (create, run_values, keys, headers)
                 first = stop
 
 

@@ -6,12 +6,14 @@ import logging
 import os
 import secrets
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
 from oncemq import errors, limits
 from oncemq.client.administration import Administration
+from oncemq.client.checking import check_name
 from oncemq.client.core import Core
 from oncemq.client.driver import Driver, now_ms
 from oncemq.client.options import Options
@@ -65,10 +67,21 @@ def connect(
         raise errors.SettingInvalid(f"window lies between 1 and {limits.WINDOW_MAX}")
     if batch_messages < 1 or batch_bytes < 1:
         raise errors.SettingInvalid("batch_messages and batch_bytes are at least 1")
+    if linger_ms < 0 or buffer_bytes < 1:
+        raise errors.SettingInvalid("linger_ms is not below 0, and buffer_bytes at least 1")
+    for what, text in (("name", name), ("label", label)):
+        if text == "":
+            raise errors.SettingInvalid(f"{what} is empty; leave it out, or give it a value")
+        if text is not None:
+            check_name(text, f"a client's {what}")
     urls = split_urls(url)
     options = Options(timeout_ms=timeout_s * 1000, tries=tries, window=window, where=" or ".join(urls))
-    session = name or f"{label}-{secrets.token_hex(8)}"
-    core = Core(session, name is None, secrets.randbits(63), options)
+
+    def draw() -> tuple[str, int]:
+        return name or f"{label}-{secrets.token_hex(8)}", secrets.randbits(63)
+
+    session, nonce = draw()
+    core = Core(session, name is None, nonce, options, draw)
     client = Client(
         Driver(core, open_transport(urls)),
         batch_messages=batch_messages,
@@ -159,13 +172,23 @@ class Client(Producing, Administration):
         self._call_any(Unsubscribe(topic, subscriber))
 
     def read(
-        self, topic: str, start: Start = "new", *, stop: int | None = None, follow: bool = False, topic_id: int = 0
+        self,
+        topic: str,
+        start: Start | None = None,
+        *,
+        stop: int | None = None,
+        follow: bool = False,
+        topic_id: int = 0,
     ) -> Iterator[Message]:
         """Messages that are still stored, from `start` up to `stop` (exclusive) or the end; with `follow`, on and on.
 
-        >>> [message.text for message in client.read("orders", start="earliest")]
+        `start` is `"earliest"` where it is not said; with `follow`, `"new"`.
+
+        >>> [message.text for message in client.read("orders")]
         ['one pizza']
         """
+        if start is None:
+            start = "new" if follow else "earliest"
         return Reader(self._driver, topic, start, stop, follow, topic_id).messages()
 
     # Calls.
@@ -225,12 +248,16 @@ class Client(Producing, Administration):
             self._shut()
 
     def _finish_work(self, clean: bool) -> None:
-        subscriptions: Iterable[Subscription] = list(self._subscriptions)
-        try:
-            for subscription in subscriptions:
-                subscription._close(clean)
-        finally:
-            self.flush()
+        """All of it, whatever fails meanwhile; then the first failure is raised."""
+        steps = [partial(subscription._close, clean) for subscription in list(self._subscriptions)]
+        failures: list[Exception] = []
+        for step in [*steps, self.flush]:
+            try:
+                step()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _say_bye(self) -> None:
         with self._lock:

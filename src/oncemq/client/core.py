@@ -12,7 +12,7 @@ and sees in `pending.done` when an answer is there.
 
 A session is greeted first (`Hello` with epoch 0, a user's call); after each new connection it is resumed (`Hello`
 with its epoch), and what is still undecided is sent again in order of number. `Fenced` and `SessionUnknown`
-are final. Numbered commands that were given up go on as `Void` under the same number, so that what a caller
+are final; but an anonymous session that expired with nothing in doubt begins anew, under another name. Numbered commands that were given up go on as `Void` under the same number, so that what a caller
 was told had failed does not happen later by surprise.
 """
 
@@ -22,11 +22,12 @@ from collections.abc import Callable, Sequence
 
 from oncemq import errors
 from oncemq.client.answers import Answers
+from oncemq.client.checking import check_command, check_operation
 from oncemq.client.flight import Flight
 from oncemq.client.options import Options
 from oncemq.client.pending import Entry, Pending, Sent
 from oncemq.client.requests import Requests
-from oncemq.engine.commands import Bye, Command, Get, Hello, Numbered, Operation, Read
+from oncemq.engine.commands import Bye, Command, Get, Hello, Numbered, Operation, Put, Read, Stage
 from oncemq.engine.replies import Done
 from oncemq.wire.frames import Frame, encode_request
 
@@ -36,7 +37,15 @@ _NEVER = float("inf")
 class Core(Answers):
     """One session's commands. See the top of this file for how a shell drives it."""
 
-    def __init__(self, session: str, anonymous: bool, nonce: int, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        session: str,
+        anonymous: bool,
+        nonce: int,
+        options: Options | None = None,
+        renew: Callable[[], tuple[str, int]] | None = None,
+    ) -> None:
+        """`renew` gives an anonymous session another name and nonce, for when the broker has let it expire."""
         self.options = options or Options()
         self.session = session
         self.anonymous = anonymous
@@ -50,6 +59,7 @@ class Core(Answers):
         self.garbage_count = 0
         self.resends_count = 0
         self._nonce = nonce
+        self._renew = renew
         self._flight = Flight(self.options.window)
         self._requests = Requests()
         self._asks: dict[Entry, None] = {}
@@ -73,18 +83,25 @@ class Core(Answers):
         give_up_ms: float = 0.0,
         on_done: Callable[[Pending], None] | None = None,
     ) -> Pending:
-        """A numbered operation: it happens once, in the order of these calls."""
+        """A numbered operation: it happens once, in the order of these calls.
+
+        Raises TypeError, NameInvalid or Malformed for what can't be sent at all."""
+        check_operation(operation)
         pending = Pending(give_up_ms or self.options.patience_ms, on_done)
         if payload is not None and 0 < self.batch_bytes_max < len(payload):
             # The broker would not even receive it.
-            text = f"a batch of {len(payload)} bytes; this broker takes up to {self.batch_bytes_max}"
-            pending.fail(errors.TooLarge(text))
+            pending.fail(self._too_large(operation, len(payload)))
         elif self._may_begin(pending):
             self._flight.add(Entry(operation, payload, pending))
         return pending
 
+    def _too_large(self, operation: Operation, size: int) -> errors.TooLarge:
+        what = "message" if isinstance(operation, Put | Stage) and operation.envelope.count == 1 else "batch"
+        return errors.TooLarge(f"a {what} of {size} bytes; this broker takes up to {self.batch_bytes_max}")
+
     def ask(self, command: Command, *, give_up_ms: float = 0.0) -> Pending:
-        """A command that repeating can't harm: get, ack, read, lists, health."""
+        """A command that repeating can't harm: get, ack, read, lists, health. Raises as `submit` does."""
+        check_command(command)
         pending = Pending(give_up_ms or self.options.patience_ms)
         if self._may_begin(pending):
             self._asks[Entry(command, None, pending)] = None
@@ -179,7 +196,10 @@ class Core(Answers):
         for entry in self._flight.take():
             added = entry.payload_bytes
             if together and (
-                size + added > self.options.request_bytes_max or len(together) >= self.options.request_commands_max
+                entry.goes_alone
+                or together[-1].goes_alone
+                or size + added > self.options.request_bytes_max
+                or len(together) >= self.options.request_commands_max
             ):
                 requests.append(self._numbered_request(together, now_ms))
                 together, size = [], 0
@@ -271,12 +291,8 @@ class Core(Answers):
     def _go_away(self) -> None:
         self._is_away = True
         seconds = self.options.timeout_ms * self.options.tries / 1000
-        self._fail_all(
-            errors.BrokerAway(
-                f"no answer from {self.options.where} ({self.options.tries} tries in {seconds:g} s); "
-                "is it running? start it with `oncemq serve`"
-            )
-        )
+        tries = "1 try" if self.options.tries == 1 else f"{self.options.tries} tries"
+        self._fail_all(errors.BrokerAway(f"no answer from {self.options.where} ({tries} in {seconds:g} s)"))
 
     def _fail_all(self, error: errors.OnceMQError) -> None:
         greetings, self._greetings = self._greetings, []

@@ -59,16 +59,43 @@ class Delivery:
             )
 
     def decode(self) -> list[Message]:
-        """The next messages: a whole batch, or several small ones."""
+        """The next messages: a whole batch, or several small ones. What can't be decoded stays, and raises once
+        nothing lies before it."""
         messages: list[Message] = []
         while self._batches and len(messages) < _DECODE_MESSAGES:
-            head, payload = self._batches.popleft()
-            self.buffered_bytes -= len(payload)
-            decoded = decode_batch(
-                payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip, head.skip + head.count
-            )
+            head, payload = self._batches[0]
+            try:
+                decoded = decode_batch(
+                    payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip,
+                    head.skip + head.count,
+                )
+            except errors.OnceMQError as error:
+                if messages:
+                    break
+                where = f"the messages of '{self.topic}' from offset {head.first_offset} on can't be decoded"
+                raise type(error)(f"{where}: {error.text}") from None
+            self._drop_first()
             messages = messages + decoded if messages else decoded
         return messages
+
+    def _drop_first(self) -> None:
+        _, payload = self._batches.popleft()
+        self.buffered_bytes -= len(payload)
+
+    def skip_to(self, position: int) -> None:
+        """Messages below this offset are not wanted. The caller takes no reply to what was asked before."""
+        while self._batches:
+            head, payload = self._batches[0]
+            below = position - head.first_offset
+            if below <= 0:
+                break
+            if below < head.count:
+                rest = BatchHead(position, head.count - below, head.skip + below, head.time_ms, head.checksum)
+                self._batches[0] = (rest, payload)
+                break
+            self._drop_first()
+        self._damages = 0
+        self.position = max(self.position, position)
 
     def clear(self) -> None:
         self._batches.clear()

@@ -62,6 +62,7 @@ class Driver:
         """Send what is to be sent, take in what has arrived, look after what is overdue. Does not wait.
 
         What arrives after the answer to `pending` is left for the next time."""
+        self.check_usable()
         core, transport = self.core, self.transport
         self.pumped_ms = at_ms = now_ms()
         has_received = False
@@ -97,16 +98,17 @@ class Driver:
         return self._drive(is_done, until_ms, None)
 
     def _drive(self, is_done: Callable[[], bool], until_ms: float | None, pending: Pending | None) -> bool:
-        # Before each wait everything that has arrived is taken in: the network tells only of what is new.
-        self.pump_locked(pending)
-        while not is_done():
+        while True:
+            # Before each wait everything that has arrived is taken in: the network tells only of what is new.
+            if self.stopped is None:
+                self.pump_locked(pending)
+            if is_done():
+                return True
             self.check_usable()
             limit_ms = self._limit_ms(until_ms)
             if limit_ms < 0:
                 return False
             self._wait_once(limit_ms)
-            self.pump_locked(pending)
-        return True
 
     def _limit_ms(self, until_ms: float | None) -> float:
         """How long to wait now; negative when the caller's time is over."""

@@ -45,6 +45,11 @@ class Flight:
         """Somebody waits for something of this."""
         return bool(self._queue) or any(entry.pending is not None for entry in self._entries.values())
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Something was sent and not answered, and somebody waits for it."""
+        return any(entry.pending is not None for entry in self._entries.values())
+
     def add(self, entry: Entry) -> None:
         self._queue.append(entry)
 
@@ -91,6 +96,17 @@ class Flight:
             return False
         self._queue.remove(entry)
         return True
+
+    def begin_anew(self) -> list[Entry]:
+        """The numbers were another session's: what somebody waits for is queued again, in order, and returned."""
+        former = [entry for entry in self._entries.values() if entry.pending is not None]
+        self._entries.clear()
+        self._unsent = False
+        for entry in former:
+            entry.number = 0
+            entry.must_send = True
+        self._queue.extendleft(reversed(former))
+        return former
 
     def give_up(self, error: errors.OnceMQError) -> None:
         """Everything fails for its caller; what was sent is void from now on."""

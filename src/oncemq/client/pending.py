@@ -60,7 +60,9 @@ class Pending:
 class Entry:
     """A command as the core keeps it: what to send, and where it was sent."""
 
-    __slots__ = ("body", "must_send", "not_before_ms", "number", "payload", "pending", "request_ids", "settled")
+    __slots__ = (
+        "body", "goes_alone", "must_send", "not_before_ms", "number", "payload", "pending", "request_ids", "settled",
+    )
 
     def __init__(self, body: Operation | Command, payload: Frame | None, pending: Pending | None) -> None:
         self.body = body
@@ -69,6 +71,8 @@ class Entry:
         self.pending = pending
         #: 0 until it has one, and for what needs none.
         self.number = 0
+        #: A request that it shared was refused as a whole.
+        self.goes_alone = False
         self.must_send = True
         self.not_before_ms = 0.0
         #: Requests that carried it, the newest last: a late answer to an old one is as good.

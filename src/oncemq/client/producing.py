@@ -8,13 +8,26 @@ that have lingered and takes in answers when nobody else does.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from oncemq import errors
-from oncemq.client.batching import Batch, Handle, Headers, Stream, Value, as_bytes, cuts, headers_as_bytes, make_put
+from oncemq.client.batching import (
+    Batch,
+    Handle,
+    Headers,
+    Stream,
+    Value,
+    as_bytes,
+    check_is_many,
+    cuts,
+    headers_as_bytes,
+    make_put,
+)
+from oncemq.client.checking import check_name
 from oncemq.client.driver import Driver, now_ms
 from oncemq.client.pending import Pending
 from oncemq.client.receipt import Receipt, receipt_of
@@ -32,6 +45,8 @@ _ONLY_BYTES = {bytes}
 _STREAMS_MAX = 10_000
 #: The keeper looks around that often when there is nothing to do.
 _REST_S = 0.25
+#: Errors that are kept for the next flush, which raises the first.
+_ERRORS_MAX = 100
 
 
 class Producing:
@@ -51,7 +66,8 @@ class Producing:
         self._former_streams: dict[str, Stream] = {}
         self._unanswered_bytes = 0
         self._unanswered_batches = 0
-        self._first_error: errors.OnceMQError | None = None
+        #: What nobody was told yet, in order.
+        self._errors: list[errors.OnceMQError] = []
         self._keeper: threading.Thread | None = None
         self._bell = threading.Event()
         self._keeper_rests = False
@@ -101,6 +117,8 @@ class Producing:
         >>> client.put_many("orders", ["one pizza", "two salads"]).count
         2
         """
+        check_is_many(values, "values")
+        check_is_many(keys, "keys")
         pendings: list[Pending] = []
         for chunk_values, chunk_keys, chunk_headers in self._chunks(values, keys, headers):
             operation, payload = make_put(topic, create, chunk_values, chunk_keys, chunk_headers)
@@ -108,9 +126,9 @@ class Producing:
                 self._driver.check_usable()
                 self._wait_for_room()
                 self._freeze_topic(topic)
-                self._count_in(len(payload))
                 on_done = self._counts_out(len(payload), keep_error=False)
                 pendings.append(self._driver.core.submit(operation, payload, on_done=on_done))
+                self._count_in(len(payload))
                 self._driver.pump_locked()
         with self._lock:
             for pending in pendings:
@@ -130,7 +148,8 @@ class Producing:
                 _check_length(chunk_keys, count, "keys")
             chunk_headers = None
             if headers_left is not None:
-                chunk_headers = [headers_as_bytes(entry) if entry else None for entry in islice(headers_left, count)]
+                entries = islice(headers_left, count)
+                chunk_headers = [None if entry is None else headers_as_bytes(entry) for entry in entries]
                 _check_length(chunk_headers, count, "headers")
             yield chunk, chunk_keys, chunk_headers  # type: ignore[misc]
 
@@ -200,8 +219,11 @@ class Producing:
         return handle
 
     def _begin_stream(self, topic: str, create: bool) -> Stream:
+        check_name(topic, "a topic's name")
         with self._lock:
             self._driver.check_usable()
+            # Now, not with the first message: two threads may each take the other's message for the first.
+            self._wake_keeper()
             if len(self._streams) >= _STREAMS_MAX:
                 self._freeze_all()
                 self._former_streams, self._streams = self._streams, {}
@@ -211,25 +233,31 @@ class Producing:
         """A stream got its first message, or is full."""
         with self._lock:
             self._driver.check_usable()
-            if len(stream.handles) <= 1:
-                stream.opened_ms = now_ms()
+            # While this thread waited for the lock, others may have added theirs: it is not the first for ever.
+            if not self._is_full(stream):
+                if stream.opened_ms == 0.0 or len(stream.handles) <= 1:
+                    stream.opened_ms = now_ms()
                 self._wake_keeper()
             self._wait_for_room()
-            if len(stream.handles) >= self._batch_messages or stream.size >= self._batch_bytes:
+            if self._is_full(stream):
                 self._freeze(stream)
                 self._driver.pump_locked()
 
+    def _is_full(self, stream: Stream) -> bool:
+        return len(stream.handles) >= self._batch_messages or stream.size >= self._batch_bytes
+
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything that was put is answered. Raises the first error since the last flush."""
+        """Wait until everything that was put is answered. Raises the first error since the last flush, unless a
+        handle's `result` has raised it before."""
         with self._lock:
             self._driver.check_usable()
             self._freeze_all()
             until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
             if not self._driver.wait_until_locked(lambda: self._unanswered_batches == 0, until_ms):
                 raise TimeoutError(f"{self._unanswered_batches} batches are not answered after {timeout_s} s")
-            error, self._first_error = self._first_error, None
-        if error is not None:
-            raise error
+            found, self._errors = self._errors, []
+        if found:
+            raise found[0]
 
     # Batches.
 
@@ -248,10 +276,27 @@ class Producing:
         return [stream for stream in streams if stream.handles]
 
     def _freeze(self, stream: Stream) -> None:
-        for batch, operation, payload in stream.freeze(self._batch_bytes):
-            self._count_in(len(payload))
-            on_done = self._counts_out(len(payload))
-            batch.pending = self._driver.core.submit(operation, payload, on_done=on_done)
+        for batch, parts in stream.freeze(self._batch_bytes):
+            try:
+                operation, payload = make_put(stream.topic, *parts)
+                on_done = self._counts_out(len(payload))
+                batch.pending = self._driver.core.submit(operation, payload, on_done=on_done)
+            except Exception as error:
+                # The callers are gone; theirs is the batch that fails, and no other.
+                batch.pending = self._failed(error)
+            else:
+                self._count_in(len(payload))
+
+    def _failed(self, error: Exception) -> Pending:
+        self._count_in(0)
+        pending = Pending(0.0, self._counts_out(0))
+        if isinstance(error, OverflowError | struct.error | MemoryError):
+            pending.fail(errors.TooLarge(f"a batch can't be made: {error}"))
+        elif isinstance(error, errors.OnceMQError):
+            pending.fail(error)
+        else:
+            pending.fail(errors.Malformed(f"a batch can't be made: {error}"))
+        return pending
 
     def _count_in(self, size: int) -> None:
         self._unanswered_bytes += size
@@ -278,9 +323,20 @@ class Producing:
         assert isinstance(handle.batch, Batch)
         assert isinstance(handle.at, int)
         assert handle.batch.pending is not None
+        if handle.batch.pending.error is not None:
+            self._forget_error(handle.batch.pending.error)
         reply = _put_reply(handle.batch.pending)
         offset = reply.first_offset + handle.at
         return Receipt(handle.batch.topic, reply.topic_id, offset, 1, reply.time_ms, reply.subscriptions)
+
+    def _keep_error(self, error: errors.OnceMQError) -> None:
+        # One error may have met many batches.
+        if len(self._errors) < _ERRORS_MAX and not (self._errors and self._errors[-1] is error):
+            self._errors.append(error)
+
+    def _forget_error(self, error: errors.OnceMQError) -> None:
+        with self._lock:
+            self._errors = [kept for kept in self._errors if kept is not error]
 
     # The keeper: lingering batches, and answers that nobody waits for.
 
@@ -295,22 +351,39 @@ class Producing:
         """Looks without the lock, and takes it only where something was left lying: a busy caller that fills
         and sends its batches itself is not disturbed."""
         while self._driver.stopped is None:
-            # Said before it is looked at: who opens a batch meanwhile either is seen, or rings.
-            self._keeper_rests = True
-            self._keeper_rests = not self._unanswered_batches and not self._waiting_streams()
-            self._bell.wait(_REST_S if self._keeper_rests else max(self._linger_ms, 1.0) / 1000)
-            self._keeper_rests = False
-            self._bell.clear()
-            if self._is_something_lying():
-                with self._lock:
-                    if self._driver.stopped is None:
-                        self._keep_once()
+            try:
+                self._look_around()
+            except Exception:
+                # Whatever it was: without the keeper, messages would lie for ever.
+                log.exception("the keeper met an error, and goes on")
+                self._bell.wait(_REST_S)
+
+    def _look_around(self) -> None:
+        # Said before it is looked at: who opens a batch meanwhile either is seen, or rings.
+        self._keeper_rests = True
+        self._keeper_rests = not self._unanswered_batches and not self._waiting_streams()
+        self._bell.wait(_REST_S if self._keeper_rests else max(self._linger_ms, 1.0) / 1000)
+        self._keeper_rests = False
+        self._bell.clear()
+        if self._is_something_lying():
+            with self._lock:
+                if self._driver.stopped is None:
+                    self._keep_once()
 
     def _is_something_lying(self) -> bool:
         due_ms = now_ms() - self._linger_ms
         if self._unanswered_batches and self._driver.pumped_ms <= due_ms:
             return True
-        return any(stream.opened_ms <= due_ms for stream in self._waiting_streams())
+        return bool(self._lingering_streams())
+
+    def _lingering_streams(self) -> list[Stream]:
+        at_ms = now_ms()
+        waiting = self._waiting_streams()
+        for stream in waiting:
+            if stream.opened_ms == 0.0:
+                # Nobody took their message for the first one: its time begins now.
+                stream.opened_ms = at_ms
+        return [stream for stream in waiting if stream.opened_ms <= at_ms - self._linger_ms]
 
     def _keep_once(self) -> None:
         self._freeze_lingering()
@@ -321,10 +394,8 @@ class Producing:
             log.warning("%s", error)
 
     def _freeze_lingering(self) -> None:
-        due_ms = now_ms() - self._linger_ms
-        for stream in self._waiting_streams():
-            if stream.opened_ms <= due_ms:
-                self._freeze(stream)
+        for stream in self._lingering_streams():
+            self._freeze(stream)
 
 
 class _CountOut:
@@ -341,8 +412,8 @@ class _CountOut:
         producing = self.producing
         producing._unanswered_bytes -= self.size
         producing._unanswered_batches -= 1
-        if self.keep_error and pending.error is not None and producing._first_error is None:
-            producing._first_error = pending.error
+        if self.keep_error and pending.error is not None:
+            producing._keep_error(pending.error)
 
 
 def _put_reply(pending: Pending) -> PutReply:

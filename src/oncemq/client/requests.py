@@ -71,6 +71,14 @@ class Requests:
             if sent.open_count == 0:
                 del self._known[request_id]
 
+    def forget(self, entries: Sequence[Entry]) -> None:
+        """Answers to what was sent of these, and to hellos, mean nothing any more."""
+        for entry in entries:
+            self.settled(entry)
+            entry.request_ids = []
+        while self._hello_ids:
+            self._known.pop(self._hello_ids.popleft(), None)
+
     def _supersede(self, entry: Entry) -> None:
         if not entry.request_ids:
             return

@@ -13,6 +13,7 @@ import select
 import socket
 from collections.abc import Sequence
 from typing import Any, Protocol
+from urllib.parse import quote, unquote
 
 from oncemq import errors
 from oncemq.wire.frames import Frame
@@ -63,13 +64,32 @@ def open_transport(urls: Sequence[str]) -> Transport:
     if urls[0].startswith(("file:", "memory:")):
         if len(urls) > 1:
             raise errors.SettingInvalid("an embedded broker (file:, memory:) has one address")
-        return EmbeddedTransport(urls[0])
+        return EmbeddedTransport(_with_home(urls[0]))
     for url in urls:
-        if not url.startswith(("tcp://", "ipc://", "inproc://")):
+        if url.startswith("tcp://"):
+            _check_port(url)
+        elif not url.startswith(("ipc://", "inproc://")):
             raise errors.SettingInvalid(
                 f"{url!r} is not an address; use tcp://HOST:PORT, ipc://PATH, file:FOLDER or memory:"
             )
     return ZmqTransport(urls)
+
+
+def _check_port(url: str) -> None:
+    port = url.rpartition(":")[2]
+    if not (port.isdecimal() and port.isascii() and 1 <= int(port) <= 65535):
+        raise errors.SettingInvalid(f"{url!r} has no port between 1 and 65535; an address is tcp://HOST:PORT")
+
+
+def _with_home(url: str) -> str:
+    """An embedded broker's address, with `~` as the shell understands it."""
+    scheme, _, rest = url.partition(":")
+    folder = rest.removeprefix("//")
+    if scheme == "file" and not folder:
+        raise errors.SettingInvalid("'file:' names no folder; use file:FOLDER, or file:. for this one")
+    if scheme == "file" and folder.startswith("~"):
+        return f"file:{quote(os.path.expanduser(unquote(folder)))}"
+    return url
 
 
 class ZmqTransport:

@@ -1,13 +1,15 @@
 """`journal check`, `export` and `cut`, as functions over a disk: for journals that recovery refuses.
 
 `check` and `export` change nothing. `cut` gives up a group and all behind it, and keeps the bytes. All three take
-the journal's lock: a broker that runs would be seen in the middle of its work.
+the journal's lock: a broker that runs would be seen in the middle of its work. Where the lock's file can't be
+opened, the first two go on with a warning.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import msgspec
@@ -16,11 +18,23 @@ import xxhash
 from oncemq import errors
 from oncemq.journal.contract import RECORD_HEADER_BYTES
 from oncemq.journal.disk import Disk
-from oncemq.journal.group import RECORD
+from oncemq.journal.group import RECORD, Decoded
 from oncemq.journal.layout import CUT, GROUP_HEADER_BYTES, LAST, LOCK, SEGMENTS, SNAPSHOTS, Layout
 from oncemq.journal.recovery import save_cut
 from oncemq.journal.snapshot import Invalid, SnapshotHead, read_snapshot
 from oncemq.journal.walk import Problem, Progress, Segment, open_layout, segments, stretches, unfinished_bytes
+
+#: Of the last groups, so many are named.
+_LAST_GROUPS = 10
+
+
+class GroupPlace(msgspec.Struct, frozen=True):
+    """Where a group lies, for `journal cut`."""
+
+    position: int
+    sequence: int
+    time_ms: int
+    records: int
 
 
 class Report(msgspec.Struct):
@@ -32,6 +46,8 @@ class Report(msgspec.Struct):
     #: 0 where there is no good group.
     first_sequence: int = 0
     last_sequence: int = 0
+    #: Good ones, the oldest first.
+    last_groups: list[GroupPlace] = msgspec.field(default_factory=list)
     #: Valid ones.
     snapshots: list[int] = msgspec.field(default_factory=list)
     problems: list[Problem] = msgspec.field(default_factory=list)
@@ -45,13 +61,27 @@ class Report(msgspec.Struct):
 
 def check(disk: Disk, progress: Progress | None = None) -> Report:
     """Verify everything. Raises JournalError, JournalLocked, JournalVersion."""
-    lock = disk.lock(LOCK)
-    try:
-        layout = open_layout(disk)
-        report = Report(disk.describe())
+    report = Report(disk.describe())
+    layout = open_layout(disk)
+    with _locked_if_possible(disk, report.notes.append):
         heads = _check_snapshots(disk, layout, report)
         _check_segments(disk, layout, report, heads[-1] if heads else None, progress)
         return report
+
+
+@contextmanager
+def _locked_if_possible(disk: Disk, warn: Callable[[str], object]) -> Iterator[None]:
+    """Raises JournalLocked. A lock that nobody can take here, for want of permission, keeps nobody from looking."""
+    try:
+        lock = disk.lock(LOCK)
+    except errors.JournalLocked:
+        raise
+    except errors.JournalError as error:
+        warn(f"{error}; whether a broker is running there is not known")
+        yield
+        return
+    try:
+        yield
     finally:
         lock.close()
 
@@ -101,18 +131,20 @@ class _Chain:
                 self._report.problems.append(segment.problem(stretch.at, what))
             if segment.first_sequence is None and stretch.at == self._layout.block_bytes:
                 self._report.problems.append(segment.problem(0, "the segment's head is damaged"))
-            self._count(group.sequence, [record.size for record in group.records])
+            self._count(group)
             expected = group.sequence + 1
             at = stretch.end
         self._previous, self._at = segment, at
 
-    def _count(self, sequence: int, sizes: list[int]) -> None:
+    def _count(self, group: Decoded) -> None:
         report = self._report
         report.groups += 1
-        report.records += len(sizes)
-        report.payload_bytes += sum(sizes)
-        report.first_sequence = report.first_sequence or sequence
-        report.last_sequence = self.sequence = sequence
+        report.records += len(group.records)
+        report.payload_bytes += sum(record.size for record in group.records)
+        report.first_sequence = report.first_sequence or group.sequence
+        report.last_sequence = self.sequence = group.sequence
+        report.last_groups.append(GroupPlace(group.position, group.sequence, group.time_ms, len(group.records)))
+        del report.last_groups[:-_LAST_GROUPS]
 
     def _join(self, segment: Segment) -> None:
         previous, first = self._previous, segment.first_sequence
@@ -170,18 +202,16 @@ def export(
     output: Output,
     decode_events: Callable[[bytes], object] | None = None,
     progress: Progress | None = None,
+    warn: Callable[[str], object] = str,
 ) -> Exported:
     """Everything that can be read, as JSON lines: `group` with its events, and `record` with its payload."""
-    lock = disk.lock(LOCK)
-    try:
-        layout = open_layout(disk)
+    layout = open_layout(disk)
+    with _locked_if_possible(disk, warn):
         exported = Exported()
         for segment in segments(disk, layout, progress):
             for line in _lines(segment, layout, decode_events, exported):
                 output.write(msgspec.json.encode(line) + b"\n")
         return exported
-    finally:
-        lock.close()
 
 
 def _lines(
@@ -248,9 +278,9 @@ class Cut(msgspec.Struct):
 
 def cut(disk: Disk, position: int, progress: Progress | None = None) -> Cut:
     """Give up the group at `position` and everything behind it. Can be repeated if it was interrupted."""
+    layout = open_layout(disk)
     lock = disk.lock(LOCK)
     try:
-        layout = open_layout(disk)
         number, at = divmod(position, layout.segment_bytes)
         if at % layout.block_bytes or at < layout.block_bytes:
             raise errors.JournalError(f"{position} is not the position of a group; `oncemq journal check` names them")

@@ -130,20 +130,26 @@ class OsLock:
 
 
 class OsDisk:
-    def __init__(self, root: str | Path) -> None:
+    """`read_only`: for looking at a journal that may lie where nothing can be written."""
+
+    def __init__(self, root: str | Path, *, read_only: bool = False) -> None:
         if sys.platform not in ("linux", "darwin"):
             raise errors.JournalError(f"OnceMQ does not know how to sync durably on {sys.platform}; run it on Linux")
         self._root = os.path.abspath(root)
+        self._read_only = read_only
         self._forked = False
         self._files: weakref.WeakSet[OsFile] = weakref.WeakSet()
         self._locks: list[OsLock] = []
-        self._make_root()
+        if not read_only:
+            self._make_root()
         _disks.add(self)
 
     def _make_root(self) -> None:
         missing = []
         path = self._root
         while not os.path.isdir(path):
+            if os.path.exists(path):
+                raise errors.JournalError(f"the data folder {self._root} can't be made: {path} is a file")
             missing.append(path)
             path = os.path.dirname(path)
         try:
@@ -151,7 +157,7 @@ class OsDisk:
                 os.mkdir(path)
                 _sync_folder(os.path.dirname(path))
         except OSError as error:
-            raise errors.JournalError(f"the data folder {self._root} can't be made: {error}") from None
+            raise errors.JournalError(f"the data folder {self._root} can't be made: {error.strerror}") from None
 
     def check_owner(self) -> None:
         if self._forked:
@@ -173,7 +179,8 @@ class OsDisk:
         return f"file:{self._root}"
 
     def open(self, path: str, create: bool = False) -> OsFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        access = os.O_RDONLY if self._read_only else os.O_RDWR
+        flags = access | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         file = OsFile(self, os.open(self._path(path), flags, 0o640))
         self._files.add(file)
         return file
@@ -201,7 +208,7 @@ class OsDisk:
         return info.f_bavail * info.f_frsize
 
     def lock(self, path: str) -> OsLock:
-        descriptor = os.open(self._path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = self._open_lock(self._path(path))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -216,6 +223,16 @@ class OsDisk:
         lock = OsLock(descriptor)
         self._locks.append(lock)
         return lock
+
+    def _open_lock(self, path: str) -> int:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            # A lock can be taken on a file that can only be read.
+            if self._read_only:
+                with contextlib.suppress(OSError):
+                    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            raise errors.JournalError(f"the data folder {self._root} can't be written: {error.strerror}") from None
 
 
 def _sync_folder(path: str) -> None:

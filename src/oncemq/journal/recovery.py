@@ -118,7 +118,9 @@ class Recovery:
                 if restored is None:
                     return
                 group, last = restored, LastGroup(self.number, restored, self._copy, 0)
-                self._segments.file(self.number).write(self.at, [self._copy])
+                file = self._segments.file(self.number)
+                file.write(self.at, [self._copy])
+                file.sync("last group again")
             if group.sequence != self.sequence:
                 return
             self.last = last
@@ -197,7 +199,9 @@ class Recovery:
 
     def _secure(self) -> None:
         last = self.last
-        if last is not None:
+        # A segment begins only when the group before it is synced: that one is left alone. Writing it again could
+        # damage it, and the segment behind it would then make the damage look like that of an acknowledged group.
+        if last is not None and last.number == self.number:
             image = last.image
             if not last.group.is_empty:
                 self._save_copy(image)
