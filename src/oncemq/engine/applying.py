@@ -74,6 +74,11 @@ def _new_topic(state: State, topic_id: int, name: str, stays: bool, retain_ms: i
     return topic
 
 
+def _topic_of(state: State, topic_id: int, new_name: str, *, stays: bool) -> Topic:
+    """The topic of an event that made it (then it has a name) or found it."""
+    return _new_topic(state, topic_id, new_name, stays) if new_name else state.topic_to_change(topic_id)
+
+
 def _topic_made(state: State, _limits: Limits, _time_ms: int, event: ev.TopicMade) -> None:
     if event.created:
         _new_topic(state, event.topic_id, event.name, True, event.retain_ms, event.retain_bytes)
@@ -101,10 +106,7 @@ def _topic_removed(state: State, _limits: Limits, _time_ms: int, event: ev.Topic
 
 
 def _subscribed(state: State, _limits: Limits, _time_ms: int, event: ev.Subscribed) -> None:
-    if event.topic_name:
-        topic = _new_topic(state, event.topic_id, event.topic_name, False)
-    else:
-        topic = state.topic_to_change(event.topic_id)
+    topic = _topic_of(state, event.topic_id, event.topic_name, stays=False)
     if event.created:
         topic.add_subscription(event.subscriber, event.acked)
         state.subscriptions += 1
@@ -135,10 +137,7 @@ def _owner_left(state: State, _limits: Limits, _time_ms: int, event: ev.OwnerLef
 
 
 def _stored(state: State, _limits: Limits, time_ms: int, event: ev.Stored) -> None:
-    if event.topic_name:
-        topic = _new_topic(state, event.topic_id, event.topic_name, True)
-    else:
-        topic = state.topic_to_change(event.topic_id)
+    topic = _topic_of(state, event.topic_id, event.topic_name, stays=True)
     if event.position:
         state.count_live(event.position, event.size)
     _extend(state, topic, time_ms, event.count, (StagedBatch(event.count, event.size, event.position),))
