@@ -239,7 +239,10 @@ def load_serve(flags: Mapping[str, Any], environment: Mapping[str, str] = os.env
 
 def load_client(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ClientSettings:
     """How to reach the broker. As `load_serve`."""
-    return ClientSettings(**_gather(CLIENT_SETTINGS, flags, environment))
+    settings = ClientSettings(**_gather(CLIENT_SETTINGS, flags, environment))
+    if not settings.url.isascii() and any("\ud800" <= letter <= "\udfff" for letter in settings.url):
+        raise SettingInvalid(f"url = {settings.url!r} is not UTF-8.")
+    return settings
 
 
 def _gather(settings: list[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

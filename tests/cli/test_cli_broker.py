@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import oncemq
 from oncemq.broker.process import BrokerProcess, free_url
 
 COMMAND = [sys.executable, "-m", "oncemq"]
@@ -125,6 +126,19 @@ def test_messages_may_end_with_nul(shell: Shell) -> None:
 def test_empty_input_puts_nothing(shell: Shell) -> None:
     done = shell.run("put", shell.topic)
     assert (done.returncode, done.stdout) == (0, b"")
+    assert json.loads(shell.ok("put", shell.topic, "-", "--json")) == {"topic": shell.topic, "messages": 0}
+
+
+def test_a_line_that_is_too_large_is_named_and_nothing_behind_it_is_stored(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    done = shell.run("put", shell.topic, "-", stdin=b"small\n" + b"x" * (17 << 20) + b"\nbehind\n")
+    assert done.returncode == 4
+    errors = [line for line in done.stderr.splitlines() if b"error: " in line]
+    assert len(errors) == 1
+    assert b"line 2 has" in errors[0]
+    assert b"--batch-bytes-max" in errors[0]
+    assert b"1 message had been answered" in done.stderr
+    assert shell.ok("get", shell.topic, "alice", "--count", "9") == b"small\n"
 
 
 def test_key_and_headers_arrive(shell: Shell) -> None:
@@ -195,6 +209,28 @@ def test_an_interrupted_get_is_130_and_acks_nothing(shell: Shell) -> None:
     assert shell.subscription()["acked"] == 0
 
 
+def test_a_terminated_get_gives_the_subscription_back(shell: Shell) -> None:
+    """A hold that is left behind would make the next one wait: BUSY, for one that does not."""
+    shell.ok("sub", shell.topic, "alice")
+    waiting = shell.start("get", shell.topic, "alice", "--wait", "60")
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while shell.subscription()["epoch"] == 0:
+        assert time.monotonic() < deadline_s
+    waiting.send_signal(signal.SIGTERM)
+    assert waiting.communicate(timeout=TIMEOUT_S) == (b"", b"")
+    assert waiting.returncode == 143
+    with oncemq.connect(shell.environment["ONCEMQ_URL"]) as client:
+        client.subscription(shell.topic, "alice", hold_ms=1000).close()
+
+
+def test_peeking_waits_for_a_message_too(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    waiting = shell.start("get", shell.topic, "alice", "--wait", "60", "--no-ack")
+    shell.ok("put", shell.topic, "late")
+    assert waiting.communicate(timeout=TIMEOUT_S) == (b"late\n", b"")
+    assert shell.subscription()["acked"] == 0
+
+
 def test_an_interrupted_tail_is_130(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     shell.put_numbers(1)
@@ -237,8 +273,19 @@ def test_topics_are_made_listed_and_removed(shell: Shell) -> None:
 
 def test_a_subscription_ends(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
-    shell.ok("unsub", shell.topic, "alice")
+    shell.ok("sub", shell.topic, "bob")
+    shell.put_numbers(3)
+    assert shell.ok("unsub", shell.topic, "alice") == f"Unsubscribed alice from {shell.topic}.\n".encode()
+    assert f"{shell.topic} is gone, with 3 messages.".encode() in shell.ok("unsub", shell.topic, "bob")
     assert shell.run("subs", shell.topic).returncode == 5
+
+
+def test_a_topic_of_a_subscriber_can_be_made_to_stay(shell: Shell) -> None:
+    shell.ok("sub", shell.topic, "alice")
+    said = shell.ok("topics", "create", shell.topic, "--retain", "7d")
+    assert said == f"{shell.topic} was there; it stays now, retaining 7 d.\n".encode()
+    assert shell.ok("unsub", shell.topic, "alice") == f"Unsubscribed alice from {shell.topic}.\n".encode()
+    assert shell.topic.encode() in shell.ok("topics")
 
 
 def test_sessions_are_listed_and_removed(shell: Shell, broker: BrokerProcess) -> None:
@@ -283,6 +330,7 @@ def test_a_journal_is_checked_exported_and_cut(tmp_path: Path) -> None:
         shell.ok("sub", shell.topic, "alice")
         shell.ok("put", shell.topic, "one pizza")
         assert shell.run("journal", "check", str(broker.folder)).returncode == 9
+        assert shell.run("journal", "export", str(broker.folder), str(tmp_path / "out.jsonl")).returncode == 9
     finally:
         broker.kill()
     folder, out = str(broker.folder), str(tmp_path / "out.jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import oncemq
 from oncemq import errors
+from oncemq.bench.rows import Row
 from oncemq.cli import logs, options
+from oncemq.cli.command import LOOKING_ADVICE
 from oncemq.cli.main import cli
+from oncemq.cli.output import confirm
 from oncemq.engine.replies import SubscriptionInfo, TopicInfo
 from oncemq.version import __version__
 
@@ -78,7 +83,77 @@ def test_an_error_ends_with_its_exit_code_and_says_what_to_do(kind: type[errors.
     result = run("health")
     assert result.exit_code == kind.exit_code
     assert result.stdout == ""
-    assert result.stderr == f"error: it broke\n       {kind.advice}\n"
+    advice = LOOKING_ADVICE.get(kind.code, kind.advice)
+    assert result.stderr == f"error: it broke\n       {advice}\n"
+
+
+def test_an_advice_that_the_text_has_already_is_not_repeated(connect: Any) -> None:
+    text = f"it broke. {errors.JournalLocked.advice}"
+    connect(Broken(errors.JournalLocked(text)))
+    assert run("health").stderr == f"error: {text}\n"
+
+
+def test_a_command_that_looks_does_not_speak_of_what_was_in_flight(connect: Any) -> None:
+    connect(Broken(errors.BrokerAway("no answer")))
+    assert "in flight" not in run("health").stderr
+    assert "in flight" in run("put", "t", "x").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("unsub", "t", "s"), errors.NotSubscribed),
+        (("unsub", "t", "s"), errors.TopicUnknown),
+        (("topics", "rm", "t", "--yes"), errors.TopicUnknown),
+        (("sessions", "rm", "s", "--yes"), errors.SessionUnknown),
+    ],
+)
+def test_removing_what_does_not_exist_advises_nobody_to_make_it(
+    arguments: tuple[str, ...], error: type[errors.OnceMQError], connect: Any
+) -> None:
+    connect(Broken(error("it is not there")))
+    result = run(*arguments)
+    assert result.exit_code == error.exit_code
+    assert error.advice not in result.stderr
+    assert "lists" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("put", "\udcff", "x"), ("get", "t", "\udcff"), ("put", "t", "x", "--header", "\udcff=1")],
+)
+def test_a_name_that_is_not_utf8_is_one_sentence(arguments: tuple[str, ...], connect: Any) -> None:
+    connect(Broken(AssertionError()))
+    result = run(*arguments)
+    assert result.exit_code == errors.NameInvalid.exit_code
+    assert result.stderr.splitlines()[0].endswith(r"is UTF-8, and '\xff' is not")
+
+
+def test_an_address_that_is_not_utf8_is_a_wrong_setting() -> None:
+    assert run("health", "--url", "tcp://\udcff:1").exit_code == 2
+
+
+def test_an_unexpected_error_is_one_line_unless_asked_for_more(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(Broken(ZeroDivisionError("by nothing")))
+    result = run("health")
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "this is a bug: ZeroDivisionError: by nothing" in result.stderr
+    monkeypatch.setenv("ONCEMQ_TRACEBACK", "1")
+    assert "Traceback" in run("health").stderr
+
+
+def test_what_the_system_refuses_is_not_called_a_bug(connect: Any) -> None:
+    connect(Broken(OSError(28, "No space left on device")))
+    assert run("health").stderr == "error: No space left on device\n"
+
+
+def test_an_unknown_variable_is_warned_of_with_the_nearest(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(SimpleNamespace(topics=list))
+    monkeypatch.setenv("ONCEMQ_TIMEOUT", "3")
+    result = run("topics")
+    assert result.exit_code == 0
+    assert "ONCEMQ_TIMEOUT is not a setting; ONCEMQ_TIMEOUT_S is." in result.stderr
 
 
 def test_with_json_an_error_is_json_too(connect: Any) -> None:
@@ -88,7 +163,7 @@ def test_with_json_an_error_is_json_too(connect: Any) -> None:
     assert json.loads(result.stderr) == {
         "code": "TOPIC_UNKNOWN",
         "text": "no topic",
-        "advice": errors.TopicUnknown.advice,
+        "advice": "Make it with `--create`, or subscribe to it first (`oncemq sub`).",
     }
 
 
@@ -116,12 +191,24 @@ def test_subscriptions_are_listed_with_their_lag(connect: Any) -> None:
 
 def test_removing_asks_first(connect: Any) -> None:
     removed: list[str] = []
-    connect(SimpleNamespace(delete_topic=removed.append))
+    connect(SimpleNamespace(delete_topic=removed.append, topics=lambda: [SimpleNamespace(name="orders")]))
     assert run("topics", "rm", "orders", input="n\n").exit_code == 1
     assert removed == []
     assert run("topics", "rm", "orders", input="y\n").exit_code == 0
     assert run("topics", "rm", "orders", "--yes").exit_code == 0
     assert removed == ["orders", "orders"]
+    result = run("topics", "rm", "other", input="y\n")
+    assert result.exit_code == 5
+    assert "Remove" not in result.stderr
+
+
+def test_an_interrupt_at_a_question_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        confirm("Really?")
 
 
 def test_a_header_without_an_equals_sign_is_a_usage_error(connect: Any) -> None:
@@ -176,6 +263,19 @@ def test_topics_are_completed_from_the_broker(connect: Any) -> None:
     assert complete("oncemq put ord") == ["orders"]
 
 
+def test_subscribers_are_completed_once_the_topic_is_known(connect: Any) -> None:
+    known = {"orders": ["kitchen", "accounting"]}
+    connect(
+        SimpleNamespace(
+            subscriptions=lambda topic: [SimpleNamespace(subscriber=name) for name in known[topic]],
+            sessions=lambda: [SimpleNamespace(name="importer")],
+        )
+    )
+    assert complete("oncemq get orders k") == ["kitchen"]
+    assert complete("oncemq unsub orders ") == ["kitchen", "accounting"]
+    assert complete("oncemq sessions rm i") == ["importer"]
+
+
 def test_completion_is_silent_where_no_broker_answers(connect: Any) -> None:
     connect(Broken(errors.BrokerAway()))
     assert complete("oncemq put ord") == []
@@ -201,3 +301,74 @@ def test_log_lines_have_colours_only_where_asked_for() -> None:
     plain = logs.TextFormatter(colours=False).format(make_record())
     assert plain == "1970-01-01T00:00:00.500Z warning oncemq.broker: slow sync"
     assert "\033[33m" in logs.TextFormatter(colours=True).format(make_record())
+
+
+def test_an_unknown_case_lists_the_cases_one_per_line() -> None:
+    result = run("bench", "--case", "nosuch")
+    assert result.exit_code == 2
+    assert "         put_many, 100 B" in result.stderr.splitlines()
+
+
+def test_figures_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        Row("put_many", 3_210_987.6, "messages/s", 4_000_000.0, "bare encoder", 0.803),
+        Row("put", 0.5213, "ms (median)", 0.31, "sync + echo", 1.682, 0.52, 1.5, 12.25),
+        Row("8 clients", 9000.0, "messages/s", 3000.0, "one client", 3.0),
+    ]
+    monkeypatch.setattr("oncemq.bench.run", lambda *_: rows)
+    result = run("bench")
+    lines = [line.split("  ") for line in result.stdout.splitlines()]
+    cells = [[cell.strip() for cell in line if cell] for line in lines]
+    assert cells[1] == ["put_many", "3,210,988", "messages/s", "4,000,000", "bare encoder", "80%", "-", "-", "-"]
+    assert cells[2] == ["put", "0.52", "ms (median)", "0.31", "sync + echo", "1.7 ×", "0.52", "1.50", "12.25"]
+    assert cells[3][5] == "3.0 ×"
+    assert "every put synced (fdatasync) before it is answered, disk " in result.stderr
+    assert [row["case"] for row in json.loads(run("bench", "--json").stdout)] == ["put_many", "put", "8 clients"]
+
+
+def test_a_data_folder_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run("serve", "--listen", "tcp://127.0.0.1:*", "--data", str(tmp_path / "file"))
+    assert result.exit_code == 9
+    assert "is a file" in result.stderr
+    assert "permissions" in result.stderr
+
+
+def test_a_socket_in_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    result = run("serve", "--listen", f"ipc://{tmp_path}/nowhere/sock", "--data", str(tmp_path / "data"))
+    assert result.exit_code == 1
+    assert f"The folder {tmp_path}/nowhere does not exist" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("check",), ("export", "out")])
+def test_a_folder_without_a_journal_stays_as_it_is(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    assert run("journal", command[0], "empty", *command[1:]).exit_code == 9
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_a_journal_that_can_only_be_read_is_checked_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with oncemq.connect(f"file:{tmp_path}/data") as client:
+        client.put("orders", "one pizza", create=True)
+    (tmp_path / "data/journal.lock").unlink()
+    real_open = os.open
+
+    def read_only(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise PermissionError(13, "Permission denied", path)
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", read_only)
+    result = run("journal", "check", f"{tmp_path}/data", "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["problems"]) == (0, [])
+    assert "Permission denied" in report["notes"][0]
+    assert report["last_groups"][-1]["sequence"] == report["last_sequence"]
+    result = run("serve", "--listen", "tcp://127.0.0.1:*", "--data", f"{tmp_path}/data")
+    assert result.exit_code == 9
+    assert "can't be written: Permission denied" in result.stderr

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from oncemq import errors
-from oncemq.client.batching import as_bytes, cuts
+from oncemq.client import keeping, producing
+from oncemq.client.batching import as_bytes, cuts, make_put
 from oncemq.client.blocking import Client
 from oncemq.client.core import Core
 from oncemq.client.driver import Driver
@@ -27,6 +29,7 @@ class Store:
         self.batches: list[tuple[str, bool, list[Message]]] = []
         self.refuses: set[str] = set()
         self.is_slow = False
+        self.is_closed = False
         self._answers: deque[list[Frame]] = deque()
         self._offset = 0
         self._woken = threading.Event()
@@ -52,6 +55,7 @@ class Store:
         return PutReply(1, self._offset - count, count, 0, 1)
 
     def receive(self) -> Sequence[Frame] | None:
+        assert not self.is_closed
         return self._answers.popleft() if self._answers and not self.is_slow else None
 
     def wait(self, timeout_ms: float) -> None:
@@ -87,7 +91,7 @@ def make_client(store: Store, *, linger_ms: float = 60_000, buffer_bytes: int = 
     made = Client(driver, batch_messages=10, batch_bytes=1000, linger_ms=linger_ms, buffer_bytes=buffer_bytes)
     made._greet()
     yield made
-    store.is_slow = False
+    store.is_slow = store.is_closed = False
     made._close(clean=False)
 
 
@@ -261,6 +265,125 @@ def test_only_bytes_and_text_are_values() -> None:
     assert as_bytes(bytearray(b"a")) == as_bytes(memoryview(b"a")) == as_bytes("a") == b"a"
     with pytest.raises(TypeError, match="not int"):
         as_bytes(5)  # type: ignore[arg-type]
+
+
+def test_subclasses_of_bytes_become_plain_bytes() -> None:
+    class Tagged(bytes): ...
+
+    assert type(as_bytes(Tagged(b"a"))) is bytes
+
+
+def test_headers_are_looked_at_when_they_are_given(client: Client, store: Store) -> None:
+    for headers, kind in (
+        ([("h", b"1")], TypeError),
+        ("h", TypeError),
+        ({5: b"1"}, TypeError),
+        ({"h": 5}, TypeError),
+        ({"\ud800": b"1"}, errors.NameInvalid),
+    ):
+        for call in (client.put, client.put_nowait):
+            with pytest.raises(kind):
+                call("t", b"x", headers=headers)  # type: ignore[arg-type]
+        with pytest.raises(kind):
+            client.put_many("t", [b"x"], headers=[headers])  # type: ignore[list-item]
+    client.put_nowait("t", b"good", headers={"h": b"1"})
+    client.flush()
+    assert store.values() == [b"good"]
+
+
+def test_a_batch_that_can_not_be_made_fails_alone(
+    client: Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(topic: str, *parts: Any) -> tuple[Put, bytes]:
+        if topic == "huge":
+            raise OverflowError("signed integer is greater than maximum")
+        return make_put(topic, *parts)
+
+    monkeypatch.setattr(producing, "make_put", make)
+    bad = client.put_nowait("huge", b"bad")
+    good = client.put_nowait("t", b"good")
+    with pytest.raises(errors.TooLarge, match="greater than maximum"):
+        client.flush()
+    with pytest.raises(errors.TooLarge):
+        bad.result()
+    assert good.result().offset == 0
+    client.flush()
+
+
+def test_the_keeper_survives_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "_REST_S", 0.001)
+    for client in make_client(store, linger_ms=1):
+        failing = iter([ZeroDivisionError(), ZeroDivisionError()])
+        real = client._is_something_lying
+
+        def lying(failing: Iterator[Exception] = failing, real: Callable[[], bool] = real) -> bool:
+            for error in failing:
+                raise error
+            return real()
+
+        monkeypatch.setattr(client, "_is_something_lying", lying)
+        assert wait_for(client.put_nowait("t", b"alone").done)
+        assert next(failing, None) is None
+
+
+def test_a_message_that_nobody_took_for_the_first_is_sent_too(store: Store) -> None:
+    for client in make_client(store, linger_ms=1):
+        client.put_nowait("t", b"0").result()
+        stream = client._streams["t"]
+        handles = [stream.add_item((value, None, None, False)) for value in (b"1", b"2")]
+        assert wait_for(handles[1].done)
+        assert store.values() == [b"0", b"1", b"2"]
+
+
+def test_a_second_message_that_overtakes_the_first_one_does_not_hide_it(store: Store) -> None:
+    for client in make_client(store, linger_ms=1):
+        client.put_nowait("t", b"0").result()
+        stream = client._streams["t"]
+        with client._lock:
+            first = threading.Thread(target=client.put_nowait, args=("t", b"1"))
+            first.start()
+            assert wait_for(lambda stream=stream: len(stream.handles) == 1)  # type: ignore[misc]
+            second = client.put_nowait("t", b"2")
+        first.join(5)
+        assert wait_for(second.done)
+        assert store.values() == [b"0", b"1", b"2"]
+
+
+def test_what_a_handle_has_raised_is_not_raised_by_flush_again(client: Client, store: Store) -> None:
+    store.refuses |= {"missing", "gone"}
+    told = client.put_nowait("missing", b"x")
+    client.put_nowait("gone", b"x")
+    with pytest.raises(errors.TopicUnknown, match="missing"):
+        told.result()
+    with pytest.raises(errors.TopicUnknown, match="gone"):
+        client.flush()
+    client.flush()
+
+
+def test_who_waits_while_the_client_is_closed_is_told_so(client: Client, store: Store) -> None:
+    store.is_slow = True
+    found: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.put("t", b"x")
+        except BaseException as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert wait_for(lambda: client._driver._followers == 2)
+    store.is_closed = True
+    client._shut()
+    for thread in threads:
+        thread.join(5)
+    assert [type(error) for error in found] == [errors.ClientClosed] * 3
+
+
+def wait_for(is_true: Callable[[], bool]) -> bool:
+    never = threading.Event()
+    return any(is_true() or never.wait(0.005) for _ in range(1000))
 
 
 def test_cuts_fall_between_values_and_end_at_the_end() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import oncemq
@@ -12,14 +15,47 @@ from oncemq.client.transport import split_urls
 
 def test_nobody_there_is_said_in_plain_words() -> None:
     url = free_url()
-    with pytest.raises(errors.BrokerAway, match=f"no answer from {url} .2 tries.*oncemq serve"):
+    with pytest.raises(errors.BrokerAway, match=rf"^no answer from {url} \(2 tries in 0.1 s\)$"):
         oncemq.connect(url, timeout_s=0.05, tries=2)
+    with pytest.raises(errors.BrokerAway, match=r"\(1 try in 0.05 s\)$"):
+        oncemq.connect(url, timeout_s=0.05, tries=1)
 
 
-@pytest.mark.parametrize("url", ["", "http://localhost", "nonsense", "tcp://", ["memory:", "memory:2"]])
+@pytest.mark.parametrize("url", [
+    "", "http://localhost", "nonsense", "tcp://", ["memory:", "memory:2"], "file:", "file://", "tcp://localhost",
+    "tcp://localhost:0", "tcp://localhost:65536", "tcp://localhost:http",
+])
 def test_an_address_that_can_not_be_one_is_refused(url: str | list[str]) -> None:
     with pytest.raises(errors.SettingInvalid):
         oncemq.connect(url)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"name": ""}, {"label": ""}, {"linger_ms": -1}, {"buffer_bytes": 0}, {"tries": 0}, {"batch_bytes": 0}],
+    ids=str,
+)
+def test_a_setting_that_can_not_be_is_refused(setting: dict[str, Any]) -> None:
+    with pytest.raises(errors.SettingInvalid):
+        oncemq.connect("memory:", **setting)
+
+
+def test_a_name_that_can_not_be_sent_is_refused() -> None:
+    with pytest.raises(errors.NameInvalid, match="client's name"):
+        oncemq.connect("memory:", name="\ud800")
+    with pytest.raises(TypeError, match="not int"):
+        oncemq.connect("memory:", name=5)  # type: ignore[arg-type]
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "100% home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.chdir(tmp_path)
+    with oncemq.connect("file:~/queue") as client:
+        client.create_topic("t")
+    assert (home / "queue").is_dir()
+    assert not (tmp_path / "~").exists()
 
 
 def test_addresses_come_as_text_as_a_sequence_or_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

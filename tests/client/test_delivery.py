@@ -59,6 +59,38 @@ def test_damage_that_does_not_go_away_is_an_error() -> None:
         delivery.take(reply, [encode_batch([b"y"])])
 
 
+def undecodable(*batches: tuple[int, list[bytes], int], bad: int) -> tuple[GetReply, list[bytes]]:
+    """The same, with one payload that arrived as it was sent and can't be decoded."""
+    reply, payloads = reply_of(*batches)
+    payloads[bad] = b"\x09" + payloads[bad][1:]
+    heads = list(reply.batches)
+    head = heads[bad]
+    heads[bad] = BatchHead(head.first_offset, head.count, head.skip, head.time_ms, checksum(payloads[bad]))
+    return GetReply(9, reply.next_position, reply.end_offset, 0, tuple(heads)), payloads
+
+
+def test_a_batch_that_can_not_be_decoded_takes_no_other_with_it() -> None:
+    delivery = Delivery("t", 0)
+    delivery.take(*undecodable((0, [b"0"], 0), (1, [b"1", b"2"], 0), (3, [b"3"], 0), bad=1))
+    assert [message.offset for message in delivery.decode()] == [0]
+    for _ in range(2):
+        with pytest.raises(errors.Unsupported, match="'t' from offset 1 on"):
+            delivery.decode()
+    delivery.skip_to(3)
+    assert [message.value for message in delivery.decode()] == [b"3"]
+    assert delivery.buffered_bytes == 0
+
+
+def test_what_lies_below_a_position_can_be_left_out() -> None:
+    delivery = Delivery("t", 0)
+    delivery.take(*reply_of((0, [b"0", b"1"], 0), (2, [b"2", b"3", b"4"], 1), (5, [b"5"], 0)))
+    delivery.skip_to(4)
+    assert [(message.offset, message.value) for message in delivery.decode()] == [(4, b"4"), (5, b"5")]
+    assert (delivery.position, delivery.buffered_bytes) == (6, 0)
+    delivery.skip_to(50)
+    assert delivery.position == 50
+
+
 def test_what_is_cleared_is_forgotten() -> None:
     delivery = Delivery("t", 0)
     delivery.take(*reply_of((0, [b"x"], 0)))

@@ -233,7 +233,8 @@ def test_reading_moves_nothing(client: oncemq.Client, topic: str) -> None:
     client.put_many(topic, [str(index) for index in range(10)])
     assert texts(client.read(topic, start="earliest")) == [str(index) for index in range(10)]
     assert texts(client.read(topic, start=3, stop=6)) == ["3", "4", "5"]
-    assert texts(client.read(topic)) == []
+    assert texts(client.read(topic)) == [str(index) for index in range(10)]
+    assert texts(client.read(topic, start="new")) == []
     assert client.subscriptions(topic)[0].lag == 10
     with pytest.raises(errors.OffsetOutOfRange):
         list(client.read(topic, start=99))
@@ -248,6 +249,55 @@ def test_following_goes_on_with_what_comes(client: oncemq.Client, topic: str) ->
     assert next(following).text == "1"
     client.put(topic, "2")
     assert next(following).text == "2"
+
+
+def test_following_starts_with_what_is_new(client: oncemq.Client, topic: str) -> None:
+    client.create_topic(topic, retain_bytes=10_000)
+    client.put(topic, "old")
+    got: list[oncemq.Message] = []
+    following = threading.Thread(target=lambda: got.append(next(client.read(topic, follow=True))))
+    following.start()
+    while following.is_alive():
+        client.put(topic, "new")
+        following.join(0.05)
+    assert texts(got) == ["new"]
+
+
+def test_a_mistake_in_a_call_harms_nobody_else(client: oncemq.Client, topic: str) -> None:
+    client.create_topic(topic)
+    handle = client.put_nowait(topic, b"0")
+    for call, kind in (
+        (lambda: client.put("\ud800", b"x"), errors.NameInvalid),
+        (lambda: client.put_many("\ud800", [b"x"]), errors.NameInvalid),
+        (lambda: client.put_nowait("\ud800", b"x"), errors.NameInvalid),
+        (lambda: client.put_nowait(5, b"x"), TypeError),  # type: ignore[arg-type]
+        (lambda: client.create_topic("other", retain_ms=2**70), errors.Malformed),
+        (lambda: client.create_topic("other", retain_ms=1.5), TypeError),  # type: ignore[arg-type]
+        (lambda: client.create_topic(5), TypeError),  # type: ignore[arg-type]
+        (lambda: client.subscriptions(5), TypeError),  # type: ignore[arg-type]
+        (lambda: list(client.read("\ud800")), errors.NameInvalid),
+        (lambda: client.put_many(topic, "abc"), TypeError),
+        (lambda: client.put_many(topic, b"abc"), TypeError),  # type: ignore[arg-type]
+        (lambda: client.put_many(topic, [b"a"], keys="k"), TypeError),
+        (lambda: client.put(topic, b"x", headers={"\ud800": b""}), errors.NameInvalid),
+    ):
+        with pytest.raises(kind):
+            call()
+    assert handle.result().offset == 0
+    assert client.put(topic, b"1", create=1).offset == 1  # type: ignore[arg-type]
+
+
+def test_an_anonymous_session_that_expired_begins_anew(connect: Connect, topic: str) -> None:
+    client, other = connect(), connect()
+    subscription = client.subscribe(topic, "s")
+    client.put(topic, "before")
+    assert texts([subscription.get(timeout_s=5)]) == ["before"]
+    former = client.name
+    other.remove_session(former)
+    assert subscription.get() is None
+    assert client.put(topic, "after").offset == 1
+    assert client.name != former
+    assert texts([subscription.get(timeout_s=5)]) == ["after"]
 
 
 def test_the_brokers_things_are_listed(connect: Connect, topic: str) -> None:

@@ -33,7 +33,7 @@ BROKER_EXITS = (0, 2, 4, 6, 8)
 #: Where the running command's advice is found.
 ADVICE = "oncemq.advice"
 #: For commands that only look: nothing of theirs can have happened.
-LOOKING_ADVICE = {"BROKER_AWAY": "Check the address (`--url`)."}
+LOOKING_ADVICE = {"BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`)."}
 
 
 class Documented(click.Command):

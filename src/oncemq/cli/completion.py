@@ -1,4 +1,4 @@
-"""`oncemq completion`: what a shell needs to complete commands, options and topic names."""
+"""`oncemq completion`: what a shell needs to complete commands, options and names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oncemq.cli.command import Documented
 def completion(shell: str) -> None:
     """Print a shell's completion script.
 
-    Topic names are completed too, if the broker answers quickly.
+    Names of topics, subscribers and sessions are completed too, if the broker answers quickly.
     """
     from oncemq.cli.main import cli
 

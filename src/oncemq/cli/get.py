@@ -46,7 +46,8 @@ _TERMINATED = 143
     exits=(*BROKER_EXITS, 3, 5, 7, 9, 141, 143),
     advice={
         "TOPIC_UNKNOWN": "Subscribe first (`oncemq sub TOPIC SUBSCRIBER`): that makes the topic, too.",
-        "BROKER_AWAY": "Check the address (`--url`). What was printed last may come again.",
+        "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`). "
+        "What was printed last may come again.",
     },
     examples="""
         oncemq get orders kitchen

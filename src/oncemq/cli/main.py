@@ -77,7 +77,7 @@ def _report_unexpected(ctx: click.Context, error: Exception) -> NoReturn:
         click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
     what = f"{type(error).__name__}: {error}".strip(": ").encode("ascii", "backslashreplace").decode()
     if isinstance(error, OSError) and error.strerror:
-        text = f"{error.filename or 'the system'}: {error.strerror}"
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:
         text = f"this is a bug: {' '.join(what.split())} (ONCEMQ_TRACEBACK=1 shows where)"
     click.echo(click.style("error: ", fg="red", bold=True) + text, err=True)

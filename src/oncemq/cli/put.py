@@ -13,6 +13,7 @@ import click
 from oncemq.cli.command import BROKER_EXITS, Documented
 from oncemq.cli.options import SESSION, TOPIC, Reach, connected, json_option, reaches_broker, utf8
 from oncemq.cli.output import count_of, is_terminal, json_line, note, warn
+from oncemq.errors import TooLarge
 
 if TYPE_CHECKING:
     from oncemq.client import Client, Receipt
@@ -30,7 +31,8 @@ _PROGRESS_EVERY_S = 0.2
     exits=(*BROKER_EXITS, 5),
     advice={
         "TOPIC_UNKNOWN": "Make it with `--create`, or subscribe to it first (`oncemq sub`).",
-        "BROKER_AWAY": "Check the address (`--url`). What was in flight may or may not have happened.",
+        "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`). What was in flight may or may not "
+        "be stored.",
     },
     examples="""
         oncemq put orders "one pizza"
@@ -153,10 +155,10 @@ def _put_stream(client: Client, summary: Summary, stream: BinaryIO, null: bool, 
             while len(handles) > _HANDLES_MAX or (handles and handles[0].done()):
                 _take_answer(handles, summary)
             progress.show(summary.messages)
-        client.flush()
-        while handles:
-            _take_answer(handles, summary)
-    except BaseException:
+        _take_all_answers(client, handles, summary)
+    except BaseException as error:
+        if isinstance(error, TooLarge):
+            _take_all_answers(client, handles, summary)
         progress.end()
         note(f"Broken off: {count_of(summary.messages, 'message')} had been answered as stored.")
         raise
@@ -168,16 +170,21 @@ def _refuse_too_large(client: Client, value: bytes, number: int, options: dict[s
     limit_bytes = client._driver.core.batch_bytes_max
     if len(value) + _ENVELOPE_BYTES_MAX <= limit_bytes or not limit_bytes:
         return
-    from oncemq.errors import TooLarge
     from oncemq.message import encode_batch
 
     key, headers = options["key"], options["headers"]
     batch = encode_batch([value], None if key is None else [key], None if headers is None else [headers])
     if len(batch) > limit_bytes:
         raise TooLarge(
-            f"message {number} (line {number} of the input) has {len(value):,} bytes; this broker takes batches of up "
-            f"to {limit_bytes:,} (`oncemq serve --batch-bytes-max`)"
+            f"line {number} has {len(value):,} bytes; this broker takes batches of up to {limit_bytes:,} bytes "
+            "(`oncemq serve --batch-bytes-max`)"
         )
+
+
+def _take_all_answers(client: Client, handles: deque[Any], summary: Summary) -> None:
+    client.flush()
+    while handles:
+        _take_answer(handles, summary)
 
 
 def _take_answer(handles: deque[Any], summary: Summary) -> None:

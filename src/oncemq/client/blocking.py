@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -249,7 +249,7 @@ class Client(Producing, Administration):
 
     def _finish_work(self, clean: bool) -> None:
         """All of it, whatever fails meanwhile; then the first failure is raised."""
-        steps = [partial(subscription._close, clean) for subscription in list(self._subscriptions)]
+        steps: list[Callable[[], None]] = [partial(each._close, clean) for each in list(self._subscriptions)]
         failures: list[Exception] = []
         for step in [*steps, self.flush]:
             try:

@@ -12,6 +12,7 @@ import msgspec
 
 from oncemq import errors
 from oncemq.engine.commands import Command, Operation, Put
+from oncemq.message import Message
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
@@ -30,6 +31,19 @@ def check_name(name: object, what: str) -> None:
             name.encode()
         except UnicodeEncodeError as error:
             raise errors.NameInvalid(f"{what} {name!r} is not UTF-8: {error.reason}") from None
+
+
+def offset_of(message: object, topic_id: int) -> int:
+    """The offset of a message of this topic, or the offset itself. Raises TypeError, ValueError, OffsetOutOfRange."""
+    if isinstance(message, Message):
+        if message.topic_id != topic_id:
+            raise ValueError(f"a message of another topic: '{message.topic}' with id {message.topic_id}")
+        return message.offset
+    if not isinstance(message, int) or isinstance(message, bool):
+        raise TypeError(f"a Message or an offset is wanted, not {type(message).__name__}")
+    if message < 0:
+        raise errors.OffsetOutOfRange(f"offset {message}; offsets start at 0")
+    return message
 
 
 def check_operation(operation: Operation) -> None:

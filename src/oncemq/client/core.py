@@ -12,8 +12,9 @@ and sees in `pending.done` when an answer is there.
 
 A session is greeted first (`Hello` with epoch 0, a user's call); after each new connection it is resumed (`Hello`
 with its epoch), and what is still undecided is sent again in order of number. `Fenced` and `SessionUnknown`
-are final; but an anonymous session that expired with nothing in doubt begins anew, under another name. Numbered commands that were given up go on as `Void` under the same number, so that what a caller
-was told had failed does not happen later by surprise.
+are final; but an anonymous session that expired with nothing in doubt begins anew, under another name. Numbered
+commands that were given up go on as `Void` under the same number, so that what a caller was told had failed does
+not happen later by surprise.
 """
 
 from __future__ import annotations

@@ -82,9 +82,10 @@ class Driver:
             transport.reconnect()
             has_received = True
         if has_received:
-            self._tell_others()
+            self.tell_others_locked()
 
-    def _tell_others(self) -> None:
+    def tell_others_locked(self) -> None:
+        """Something was settled that other threads may wait for."""
         if self._followers:
             self._settled.notify_all()
         if self._poller is not None and self._poller != threading.get_ident():

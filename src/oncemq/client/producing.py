@@ -1,15 +1,12 @@
 """Putting messages: one, many, or without waiting.
 
 Order on one topic is the order of the calls, whichever of them is used: a put first freezes the topic's open
-batch. Nothing is held back for long: a thread of its own, begun with the first `put_nowait`, sends batches
-that have lingered and takes in answers when nobody else does.
+batch. Nothing is held back for long: keeping.py sees to that.
 """
 
 from __future__ import annotations
 
-import logging
 import struct
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -29,11 +26,10 @@ from oncemq.client.batching import (
 )
 from oncemq.client.checking import check_name
 from oncemq.client.driver import Driver, now_ms
+from oncemq.client.keeping import Keeping
 from oncemq.client.pending import Pending
 from oncemq.client.receipt import Receipt, receipt_of
 from oncemq.engine.replies import PutReply
-
-log = logging.getLogger("oncemq.client")
 
 #: A batch of `put_many`, at the most, unless the client was told to make larger ones.
 _MANY_MESSAGES = 4000
@@ -43,34 +39,23 @@ _MANY_FIRST = 16
 _ONLY_BYTES = {bytes}
 #: Topics with a stream of their own at a time.
 _STREAMS_MAX = 10_000
-#: The keeper looks around that often when there is nothing to do.
-_REST_S = 0.25
 #: Errors that are kept for the next flush, which raises the first.
 _ERRORS_MAX = 100
 
 
-class Producing:
+class Producing(Keeping):
     """The producer's half of a client."""
 
     def __init__(
         self, driver: Driver, *, batch_messages: int, batch_bytes: int, linger_ms: float, buffer_bytes: int
     ) -> None:
-        self._driver = driver
-        self._lock = driver.lock
+        super().__init__(driver, linger_ms)
         self._batch_messages = batch_messages
         self._batch_bytes = batch_bytes
-        self._linger_ms = linger_ms
         self._buffer_bytes = buffer_bytes
-        self._streams: dict[str, Stream] = {}
-        #: Some thread may still be about to append to one of these.
-        self._former_streams: dict[str, Stream] = {}
         self._unanswered_bytes = 0
-        self._unanswered_batches = 0
         #: What nobody was told yet, in order.
         self._errors: list[errors.OnceMQError] = []
-        self._keeper: threading.Thread | None = None
-        self._bell = threading.Event()
-        self._keeper_rests = False
 
     # One message.
 
@@ -270,11 +255,6 @@ class Producing:
         for stream in self._waiting_streams():
             self._freeze(stream)
 
-    def _waiting_streams(self) -> list[Stream]:
-        # Lists first: the keeper looks at them without the lock.
-        streams = [*list(self._former_streams.values()), *list(self._streams.values())]
-        return [stream for stream in streams if stream.handles]
-
     def _freeze(self, stream: Stream) -> None:
         for batch, parts in stream.freeze(self._batch_bytes):
             try:
@@ -337,65 +317,6 @@ class Producing:
     def _forget_error(self, error: errors.OnceMQError) -> None:
         with self._lock:
             self._errors = [kept for kept in self._errors if kept is not error]
-
-    # The keeper: lingering batches, and answers that nobody waits for.
-
-    def _wake_keeper(self) -> None:
-        if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name="oncemq-keeper", daemon=True)
-            self._keeper.start()
-        elif self._keeper_rests:
-            self._bell.set()
-
-    def _keep(self) -> None:
-        """Looks without the lock, and takes it only where something was left lying: a busy caller that fills
-        and sends its batches itself is not disturbed."""
-        while self._driver.stopped is None:
-            try:
-                self._look_around()
-            except Exception:
-                # Whatever it was: without the keeper, messages would lie for ever.
-                log.exception("the keeper met an error, and goes on")
-                self._bell.wait(_REST_S)
-
-    def _look_around(self) -> None:
-        # Said before it is looked at: who opens a batch meanwhile either is seen, or rings.
-        self._keeper_rests = True
-        self._keeper_rests = not self._unanswered_batches and not self._waiting_streams()
-        self._bell.wait(_REST_S if self._keeper_rests else max(self._linger_ms, 1.0) / 1000)
-        self._keeper_rests = False
-        self._bell.clear()
-        if self._is_something_lying():
-            with self._lock:
-                if self._driver.stopped is None:
-                    self._keep_once()
-
-    def _is_something_lying(self) -> bool:
-        due_ms = now_ms() - self._linger_ms
-        if self._unanswered_batches and self._driver.pumped_ms <= due_ms:
-            return True
-        return bool(self._lingering_streams())
-
-    def _lingering_streams(self) -> list[Stream]:
-        at_ms = now_ms()
-        waiting = self._waiting_streams()
-        for stream in waiting:
-            if stream.opened_ms == 0.0:
-                # Nobody took their message for the first one: its time begins now.
-                stream.opened_ms = at_ms
-        return [stream for stream in waiting if stream.opened_ms <= at_ms - self._linger_ms]
-
-    def _keep_once(self) -> None:
-        self._freeze_lingering()
-        try:
-            self._driver.pump_locked()
-        except errors.OnceMQError as error:
-            # An embedded broker failed; the next caller meets it too.
-            log.warning("%s", error)
-
-    def _freeze_lingering(self) -> None:
-        for stream in self._lingering_streams():
-            self._freeze(stream)
 
 
 class _CountOut:

@@ -29,6 +29,14 @@ def start_of(start: Start) -> int:
     raise ValueError(f"start is 'new', 'earliest' or an offset, not {start!r}")
 
 
+def end_of(driver: Driver, topic: str, topic_id: int) -> int:
+    """The offset that the topic's next message will get, by the broker's word."""
+    reply = driver.ask(Read(topic, START_NEW, 1, 0, topic_id)).result()
+    if not isinstance(reply, GetReply):
+        raise errors.Malformed(f"a read was answered with {type(reply).__name__}")
+    return reply.end_offset
+
+
 class Reader:
     """Iterates over a range; the next part is fetched while this one is used."""
 

@@ -4,7 +4,8 @@ Messages are fetched ahead and decoded batch by batch; positions move only by ac
 what the caller has finished: with `auto_ack` a message counts as done when the next one is asked for. Acks
 ride on the next get, or go alone when that would take long.
 
-A Subscription is for one thread at a time (the client itself is for any number).
+A Subscription is for one thread at a time (the client itself is for any number): a call that comes while another
+thread is inside one raises RuntimeError. Only `close` may come from elsewhere; who waits then gets ClientClosed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from oncemq import errors
+from oncemq.client.checking import offset_of
 from oncemq.client.delivery import Delivery
 from oncemq.client.driver import now_ms
+from oncemq.client.one_thread import OneThread
 from oncemq.client.pending import Pending, again
+from oncemq.client.reading import end_of
 from oncemq.engine.commands import Ack, Close, Get, Open
 from oncemq.engine.replies import AckReply, GetReply, OpenReply
 from oncemq.message import Message
@@ -32,10 +36,13 @@ _ACK_AFTER_MS = 100.0
 _STRIDE_MAX = 1024
 #: What another try may cure.
 _PASSING = (errors.BrokerAway, errors.NotNow)
+#: What is about one ack or one message, not about the subscription: raised, and then it goes on.
+_NOT_FINAL = (errors.OffsetOutOfRange, errors.RecordCorrupt)
 
 
 class Subscription:
-    """A subscriber's messages, each once and in order.
+    """A subscriber's messages, each once and in order. For one thread at a time: overlapping calls of several raise
+    RuntimeError.
 
     >>> subscription = client.subscribe("orders", "kitchen")
     >>> for message in subscription.messages(timeout_s=1):
@@ -77,6 +84,7 @@ class Subscription:
         self._ack_sent_ms = 0.0
         self._paced_ms = 0.0
         self._error: errors.OnceMQError | None = None
+        self._one_thread = OneThread(repr(self))
 
     def __repr__(self) -> str:
         return f"Subscription({self.topic!r}, {self.subscriber!r})"
@@ -88,13 +96,14 @@ class Subscription:
 
         >>> message = subscription.get(timeout_s=5)
         """
-        self._pace()
-        message = next(self._current, None)
-        if message is None and self._advance(timeout_s):
-            message = next(self._current)
-        if message is not None:
-            self._hand = message
-        return message
+        with self._one_thread:
+            self._pace()
+            message = next(self._current, None)
+            if message is None and self._advance(timeout_s):
+                message = next(self._current)
+            if message is not None:
+                self._hand = message
+            return message
 
     def get_many(self, messages_max: int = 1000, timeout_s: float | None = 0.0) -> list[Message]:
         """Up to so many messages, as soon as there are any; an empty list if none come within `timeout_s`.
@@ -102,15 +111,16 @@ class Subscription:
         >>> for message in subscription.get_many(100, timeout_s=5):
         ...     cook(message.value)
         """
-        self._pace()
-        messages = list(islice(self._current, messages_max))
-        while len(messages) < messages_max and (self._delivery or not messages):
-            if not self._advance(timeout_s):
-                break
-            messages += islice(self._current, messages_max - len(messages))
-        if messages:
-            self._hand, self._hand_from = messages[-1], messages[0].offset
-        return messages
+        with self._one_thread:
+            self._pace()
+            messages = list(islice(self._current, messages_max))
+            while len(messages) < messages_max and (self._delivery or not messages):
+                if not self._try_advance(timeout_s, has_some=bool(messages)):
+                    break
+                messages += islice(self._current, messages_max - len(messages))
+            if messages:
+                self._hand, self._hand_from = messages[-1], messages[0].offset
+            return messages
 
     def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
         """Iterate; ends when nothing came for `timeout_s` (None: never).
@@ -119,15 +129,17 @@ class Subscription:
         ...     cook(message.value)
         """
         stride = 1
-        self._pace()
+        with self._one_thread:
+            self._pace()
         while True:
             message = None
             for message in islice(self._current, stride):
                 self._hand = message
                 yield message
-            took_ms = self._pace()
-            if message is None and not self._advance(timeout_s):
-                return
+            with self._one_thread:
+                took_ms = self._pace()
+                if message is None and not self._advance(timeout_s):
+                    return
             # The clock is read often where messages take long, and rarely where they are many.
             stride = min(2 * stride, _STRIDE_MAX) if took_ms < 10 else max(1, stride // 4) if took_ms > 50 else stride
 
@@ -138,20 +150,19 @@ class Subscription:
         """Everything up to and including this message (or offset) is done; None: everything that was given.
 
         Needed only with `auto_ack=False`. It rides on the next get, goes alone after a moment, and at `close` at
-        the latest; with `wait` it is on the broker's disk when this returns.
+        the latest; with `wait` it is on the broker's disk when this returns. An offset that was not given yet
+        moves on: what lies before it is left out. So one gets past a message that can't be read.
 
         >>> subscription.ack(message)
         """
-        self._ensure_open()
-        if message is None:
-            upto = self._hand.offset + 1 if self._hand is not None else self._delivered
-        else:
-            upto = (message if isinstance(message, int) else message.offset) + 1
-        self._finished = max(self._finished, upto)
-        if wait:
-            self._ack_now()
-        else:
-            self._pace(settles=False)
+        with self._one_thread:
+            topic_id = self._ensure_open().topic_id
+            given = self._delivered if self._hand is None else max(self._delivered, self._hand.offset + 1)
+            upto = given if message is None else offset_of(message, topic_id) + 1
+            if upto > given:
+                self._move_on(upto, topic_id)
+            self._finished = max(self._finished, upto)
+            self._ack_now() if wait else self._pace(settles=False)
 
     def close(self) -> None:
         """Ack what was given (with `auto_ack`), and stop. The durable subscription stays."""
@@ -167,17 +178,18 @@ class Subscription:
 
     # Opening and closing.
 
-    def _ensure_open(self, give_up_ms: float = 0.0) -> None:
+    def _ensure_open(self, give_up_ms: float = 0.0) -> OpenReply:
         if self._error is not None:
             raise again(self._error)
         if self._opened is not None:
-            return
+            return self._opened
         reply = self._client._call(Open(self.topic, self.subscriber, self._hold_ms), OpenReply, give_up_ms=give_up_ms)
         self._opened = reply
         self._delivery.position = self._delivery.end_offset = reply.acked
         self._delivered = self._finished = self._acked = self._ack_asked = reply.acked
         self._ack_sent_ms = self._paced_ms = now_ms()
         self._client._subscriptions.add(self)
+        return reply
 
     def _close(self, clean: bool) -> None:
         self._client._subscriptions.discard(self)
@@ -200,7 +212,8 @@ class Subscription:
     def _drop_get(self) -> None:
         if self._get is not None:
             with self._driver.lock:
-                self._driver.core.give_up(self._get, errors.ClientClosed())
+                self._driver.core.give_up(self._get, errors.ClientClosed("this subscription was closed"))
+                self._driver.tell_others_locked()
 
     # What is in hand.
 
@@ -209,7 +222,7 @@ class Subscription:
         hand = self._hand
         if hand is None:
             return
-        self._delivered = hand.offset + 1
+        self._delivered = max(self._delivered, hand.offset + 1)
         if self.auto_ack:
             first = self._hand_from if self._hand_from >= 0 else hand.offset
             self._finished = max(self._finished, self._delivered if is_done else first)
@@ -228,6 +241,22 @@ class Subscription:
                 self._driver.pump_locked()
             self._note_acks()
         return took_ms
+
+    def _move_on(self, upto: int, topic_id: int) -> None:
+        """Leave out what was not given yet and lies below."""
+        delivery = self._delivery
+        if upto > max(delivery.position, delivery.end_offset):
+            end_offset = end_of(self._driver, self.topic, topic_id)
+            if upto > end_offset:
+                raise errors.OffsetOutOfRange(f"ack of offset {upto - 1}; '{self.topic}' ends at {end_offset}")
+        # The old iterator is used up by this, and so ends a loop's hold on it.
+        self._current = iter([message for message in self._current if message.offset >= upto])
+        self._delivered = upto
+        if upto > delivery.position:
+            self._drop_get()
+            self._get = None
+            self._ack_asked = self._acked
+        delivery.skip_to(upto)
 
     # Acks.
 
@@ -251,7 +280,7 @@ class Subscription:
             self._ack_asked = self._acked
             return
         except errors.OnceMQError as error:
-            self._fail(error)
+            self._refused(error)
         if isinstance(reply, AckReply):
             self._acked = max(self._acked, reply.acked)
 
@@ -284,13 +313,22 @@ class Subscription:
             self._prefetch()
         return True
 
+    def _try_advance(self, timeout_s: float | None, *, has_some: bool) -> bool:
+        """The same for one who has messages already: an error that can wait does not take them away."""
+        try:
+            return self._advance(timeout_s)
+        except errors.OnceMQError:
+            if not has_some or self._error is not None:
+                raise
+            return False
+
     def _prefetch(self) -> None:
         """Keep one get on its way while there is room."""
         with self._driver.lock:
             if self._get is not None:
                 self._driver.pump_locked()
             # That the broker is away can wait until what is buffered is used up; a new owner can't.
-            if self._get is not None and self._get.done and not isinstance(self._get.error, _PASSING):
+            if self._get is not None and self._get.done and not isinstance(self._get.error, _PASSING + _NOT_FINAL):
                 self._take_reply()
             wants_more = not self._delivery.is_caught_up and self._delivery.buffered_bytes < self._prefetch_bytes
             if self._get is None and wants_more:
@@ -341,14 +379,19 @@ class Subscription:
             self._ack_asked = self._acked
             raise
         except errors.OnceMQError as error:
-            self._fail(error)
+            self._refused(error)
         if not isinstance(reply, GetReply):
             raise errors.Malformed(f"a get was answered with {type(reply).__name__}")
         self._acked = max(self._acked, reply.acked)
         self._delivery.take(reply, pending.payloads)
 
-    def _fail(self, error: errors.OnceMQError) -> None:
-        """Final for this object. What was fetched ahead belongs to the new owner."""
+    def _refused(self, error: errors.OnceMQError) -> NoReturn:
+        """Final for this object, mostly. What was fetched ahead belongs to the new owner."""
+        if isinstance(error, _NOT_FINAL):
+            self._ack_asked = self._acked
+            if isinstance(error, errors.OffsetOutOfRange):
+                self._finished = self._acked
+            raise again(error)
         self._error = error
         self._delivery.clear()
         self._current = iter(())

@@ -1,0 +1,172 @@
+"""What a subscription's owner may say, and what it may not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import oncemq
+from oncemq import errors
+from oncemq.client.pending import Pending
+from oncemq.engine.commands import Ack, Command, Get
+from oncemq.engine.replies import Refusal
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Iterator[oncemq.Client]:
+    made = oncemq.connect(f"memory:{request.node.name}")
+    made.subscribe("t", "s")
+    made.put_many("t", [str(index) for index in range(10)])
+    yield made
+    made._close(clean=False)
+
+
+def texts(messages: object) -> list[str]:
+    return [message.text for message in messages]  # type: ignore[attr-defined]
+
+
+def test_only_what_the_topic_has_can_be_acked(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s", auto_ack=False)
+    for offset in (10, 2**70, -1):
+        with pytest.raises(errors.OffsetOutOfRange, match=str(offset)):
+            subscription.ack(offset)
+    for wrong in (1.5, "1", True):
+        with pytest.raises(TypeError, match="offset"):
+            subscription.ack(wrong)  # type: ignore[arg-type]
+    assert texts(subscription.get_many(3)) == ["0", "1", "2"]
+    subscription.ack(9, wait=True)
+    assert client.subscriptions("t")[0].lag == 0
+
+
+def test_a_message_of_another_topic_can_not_be_acked(client: oncemq.Client) -> None:
+    other = client.subscribe("other", "s")
+    client.put("other", b"x")
+    stranger = other.get()
+    with pytest.raises(ValueError, match="'other'"):
+        client.subscription("t", "s").ack(stranger)
+
+
+def test_an_ack_of_what_was_not_given_yet_moves_on(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s", auto_ack=False)
+    assert texts([subscription.get()]) == ["0"]
+    subscription.ack(3)
+    assert texts([subscription.get()]) == ["4"]
+    subscription.ack(5)
+    subscription.ack(2)
+    assert texts(subscription.get_many(2)) == ["6", "7"]
+
+
+def test_an_ack_within_a_loop_moves_the_loop_on(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s")
+    seen = []
+    for message in subscription.messages(timeout_s=0):
+        seen.append(message.text)
+        if message.text in ("1", "5"):
+            subscription.ack(message.offset + 2)
+    assert seen == ["0", "1", "4", "5", "8", "9"]
+    subscription.close()
+    assert client.subscriptions("t")[0].lag == 0
+
+
+def test_an_ack_may_be_ahead_of_what_was_fetched(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s", auto_ack=False)
+    assert subscription.get_many(10)
+    offset = client.put("t", "ten").offset
+    client.put("t", "eleven")
+    subscription.ack(offset)
+    assert texts(subscription.get_many(10)) == ["eleven"]
+
+
+def test_a_message_that_can_not_be_decoded_is_passed_by_an_ack(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s", auto_ack=False)
+    assert len(subscription.get_many(10)) == 10
+    for value in (b"good", b"bad", b"behind"):
+        client.put("t", value)
+    assert subscription._fetch(0)
+    head, payload = subscription._delivery._batches[1]
+    subscription._delivery._batches[1] = (head, b"\x09" + payload[1:])
+    assert texts(subscription.get_many(10)) == ["good"]
+    for _ in range(2):
+        with pytest.raises(errors.Unsupported, match="'t' from offset 11 on"):
+            subscription.get()
+    subscription.ack(11)
+    assert texts(subscription.get_many(10)) == ["behind"]
+
+
+@pytest.mark.parametrize("code", ["OFFSET_OUT_OF_RANGE", "RECORD_CORRUPT"])
+@pytest.mark.parametrize("kind", [Ack, Get])
+def test_what_is_about_one_ack_or_message_is_not_final(
+    client: oncemq.Client, monkeypatch: pytest.MonkeyPatch, code: str, kind: type
+) -> None:
+    core = client._driver.core
+    real = core.ask
+
+    def ask(command: Command, *, give_up_ms: float = 0.0) -> Pending:
+        if not isinstance(command, kind):
+            return real(command, give_up_ms=give_up_ms)
+        monkeypatch.undo()
+        pending = Pending(0.0)
+        pending.succeed(Refusal(code, "no"))
+        return pending
+
+    subscription = client.subscription("t", "s", auto_ack=False)
+    assert len(subscription.get_many(10)) == 10
+    client.put("t", "more")
+    monkeypatch.setattr(core, "ask", ask)
+    with pytest.raises(errors.BY_CODE[code]):
+        subscription.ack(4, wait=True) if kind is Ack else subscription.get()
+    assert texts([subscription.get()]) == ["more"]
+    subscription.ack(wait=True)
+    assert client.subscriptions("t")[0].lag == 0
+
+
+def test_overlapping_calls_of_two_threads_are_an_error(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s")
+    assert len(subscription.get_many(10)) == 10
+    got: list[oncemq.Message | None] = []
+    waiting = threading.Thread(target=lambda: got.append(subscription.get(timeout_s=20)))
+    waiting.start()
+    never = threading.Event()
+    assert any(subscription._get is not None or never.wait(0.005) for _ in range(1000))
+    for call in (subscription.get, subscription.get_many, subscription.ack, lambda: next(iter(subscription))):
+        with pytest.raises(RuntimeError, match="another thread"):
+            call()
+    client.put("t", "at last")
+    waiting.join(20)
+    assert texts(got) == ["at last"]
+
+
+def test_who_waits_for_a_message_is_told_when_the_subscription_is_closed(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s")
+    assert len(subscription.get_many(10)) == 10
+    found: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            subscription.get(timeout_s=20)
+        except Exception as error:
+            found.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    never = threading.Event()
+    assert any(subscription._get is not None or never.wait(0.005) for _ in range(1000))
+    subscription.close()
+    waiting.join(20)
+    assert [type(error) for error in found] == [errors.ClientClosed]
+
+
+def test_closing_a_client_closes_every_subscription_and_raises_the_first_error(client: oncemq.Client) -> None:
+    for name in ("a", "b", "c"):
+        client.subscribe("t", name, start="earliest")
+    subscriptions = [client.subscription("t", name) for name in ("a", "b", "c")]
+    for subscription in subscriptions:
+        assert subscription.get() is not None
+    other = oncemq.connect(client._driver.core.options.where)
+    other.unsubscribe("t", "b")
+    with pytest.raises(errors.NotSubscribed):
+        client.close()
+    assert [(entry.subscriber, entry.acked) for entry in other.subscriptions("t")] == [("a", 1), ("c", 1), ("s", 0)]
+    other.close()
