@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from oncemq import errors
 from oncemq.client.batching import make_put
@@ -183,6 +184,24 @@ class BlockingConsumer(Process):
                 return call()
             except _PASSING:
                 self._nap(30)
+            except errors.OnceMQError as error:
+                self._end_of_life(error)
+
+    def _end_of_life(self, error: errors.OnceMQError) -> NoReturn:
+        """A hello of a former life that arrives late takes over from this one: then it begins again, by hand."""
+        if self.lives == 1 or self.core is None or self.core.finished is None:
+            raise Violation(f"{self.name} got {error.code}: {error}") from error
+        self.world.note(f"{self.name} is finished: {error.code}")
+        self.world.tally["client: " + error.code] += 1
+        life = self.lives
+        self.world.after(50, lambda: self._begin_again(life))
+        while True:
+            self._nap(10_000)
+
+    def _begin_again(self, life: int) -> None:
+        if self.core is not None and self.lives == life:
+            self.stop()
+            self.start()
 
     def _get(self, found: Subscription) -> None:
         if self.book is not None:
@@ -198,7 +217,7 @@ class BlockingConsumer(Process):
         except _PASSING:
             return
         except errors.OnceMQError as error:
-            raise Violation(f"{self.name} got {error.code}: {error}") from error
+            self._end_of_life(error)
         if messages:
             self._take(messages)
         else:
