@@ -96,7 +96,10 @@ class Subscription:
 
         >>> message = subscription.get(timeout_s=5)
         """
-        with self._one_thread:
+        guard = self._one_thread
+        if not guard.enter(False):
+            guard.refuse()
+        try:
             self._pace()
             message = next(self._current, None)
             if message is None and self._advance(timeout_s):
@@ -104,6 +107,8 @@ class Subscription:
             if message is not None:
                 self._hand = message
             return message
+        finally:
+            guard.leave()
 
     def get_many(self, messages_max: int = 1000, timeout_s: float | None = 0.0) -> list[Message]:
         """Up to so many messages, as soon as there are any; an empty list if none come within `timeout_s`.
@@ -222,7 +227,9 @@ class Subscription:
         hand = self._hand
         if hand is None:
             return
-        self._delivered = max(self._delivered, hand.offset + 1)
+        # An ack may have moved on beyond it.
+        if hand.offset >= self._delivered:
+            self._delivered = hand.offset + 1
         if self.auto_ack:
             first = self._hand_from if self._hand_from >= 0 else hand.offset
             self._finished = max(self._finished, self._delivered if is_done else first)
@@ -354,20 +361,14 @@ class Subscription:
                     return False
 
     def _ask_get(self, wait_ms: int) -> None:
-        assert self._opened is not None
+        opened = self._opened
+        assert opened is not None
         ack = self._finished if self._finished > self._ack_asked else -1
         if ack >= 0:
             self._ack_asked = ack
             self._ack_sent_ms = now_ms()
-        command = Get(
-            self._opened.topic_id,
-            self.subscriber,
-            self._opened.epoch,
-            self._delivery.position,
-            max(1, self._prefetch_bytes // 2),
-            wait_ms,
-            ack,
-        )
+        position, bytes_max = self._delivery.position, max(1, self._prefetch_bytes // 2)
+        command = Get(opened.topic_id, self.subscriber, opened.epoch, position, bytes_max, wait_ms, ack)
         self._get = self._driver.core.ask(command)
 
     def _take_reply(self) -> None:

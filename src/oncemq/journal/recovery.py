@@ -26,7 +26,7 @@ from oncemq import errors
 from oncemq.journal.allocation import is_full
 from oncemq.journal.contract import Replayed
 from oncemq.journal.disk import Disk
-from oncemq.journal.group import BadGroup, Decoded, decode, find_good, torn_bytes
+from oncemq.journal.group import BadGroup, Decoded, boundaries, decode, find_good, torn_bytes
 from oncemq.journal.layout import CUT, LAST, Head, Layout, decode_segment_head, segment_path
 from oncemq.journal.segments import Segments
 
@@ -114,12 +114,12 @@ class Recovery:
                 group = decode(data, self.at, base + self.at, self._layout)
                 last = LastGroup(self.number, group, data, self.at)
             except BadGroup:
-                restored = self._restored()
+                restored = self._restored(data)
                 if restored is None:
                     return
-                group, last = restored, LastGroup(self.number, restored, self._copy, 0)
+                group, last = restored.group, restored
                 file = self._segments.file(self.number)
-                file.write(self.at, [self._copy])
+                file.write(self.at, [last.image])
                 file.sync("last group again")
             if group.sequence != self.sequence:
                 return
@@ -203,10 +203,9 @@ class Recovery:
         # damage it, and the segment behind it would then make the damage look like that of an acknowledged group.
         if last is not None and last.number == self.number:
             image = last.image
-            if not last.group.is_empty:
-                self._save_copy(image)
             file = self._segments.file(last.number)
-            file.write(last.group.position % self._layout.segment_bytes, [image])
+            if last.group.is_empty or self._save_copy(image):
+                file.write(last.group.position % self._layout.segment_bytes, [image])
             file.sync("last group again")
         if self.at == self._layout.block_bytes:
             # A head without groups: it too may be in the page cache only.
@@ -215,16 +214,29 @@ class Recovery:
         if self._disk.exists(LAST):
             self._disk.remove(LAST)
 
-    def _save_copy(self, image: bytes) -> None:
+    def _save_copy(self, image: bytes) -> bool:
+        """False: there is no room for it anywhere, so the group had better not be touched."""
         try:
             write_file(self._disk, LAST + ".making", image, "copy of the last group")
         except OSError as error:
             if not is_full(error):
                 raise
-            self._warnings.append("the disk is too full for a copy of the last group while it is written again")
-            return
+            return self._save_copy_behind(image)
         self._disk.rename(LAST + ".making", LAST)
         self._disk.sync_folder("", "name of the last group's copy")
+        return True
+
+    def _save_copy_behind(self, image: bytes) -> bool:
+        """The disk is full, but the segment itself mostly has room at its end. What lies there says another
+        position than its own, so nothing takes it for a group of that place."""
+        at = self._layout.segment_bytes - len(image)
+        if at < self.at:
+            self._warnings.append("the disk is too full to write the last group again; it was synced once more")
+            return False
+        file = self._segments.file(self.number)
+        file.write(at, [image])
+        file.sync("copy of the last group")
+        return True
 
     def _read_copy(self) -> bytes:
         if not self._disk.exists(LAST):
@@ -234,15 +246,17 @@ class Recovery:
         file.close()
         return image
 
-    def _restored(self) -> Decoded | None:
-        """The copy, if it is of the very group that is expected here and damaged."""
-        if not self._copy:
-            return None
-        try:
-            group = decode(self._copy, 0, self.position, self._layout)
-        except BadGroup:
-            return None
-        return group if group.sequence == self.sequence and group.size == len(self._copy) else None
+    def _restored(self, data: bytes) -> LastGroup | None:
+        """A copy of the very group that is expected here and damaged, if there is one."""
+        behind = [(data, at) for at in boundaries(data, self.at, self._layout.block_bytes)]
+        for source, at in [(self._copy, 0), *behind]:
+            try:
+                group = decode(source, at, self.position, self._layout)
+            except BadGroup:
+                continue
+            if group.sequence == self.sequence and at + group.size <= len(source):
+                return LastGroup(self.number, group, source, at)
+        return None
 
 
 def write_file(disk: Disk, path: str, content: bytes, label: str) -> None:
