@@ -167,7 +167,7 @@ def _put_stream(client: Client, summary: Summary, stream: BinaryIO, null: bool, 
 
 def _refuse_too_large(client: Client, value: bytes, number: int, options: dict[str, Any]) -> None:
     """Before it is sent: so nothing behind it is stored, and the message is known by its number."""
-    limit_bytes = client._driver.core.batch_bytes_max
+    limit_bytes = client.batch_bytes_max
     if len(value) + _ENVELOPE_BYTES_MAX <= limit_bytes or not limit_bytes:
         return
     from oncemq.message import encode_batch

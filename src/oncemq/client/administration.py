@@ -112,6 +112,11 @@ class Administration:
         """
         self._call_any(co.RemoveSession(name))
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """What the broker takes in one batch, as it said when this client connected; 0 = it did not say."""
+        return self._driver.core.batch_bytes_max
+
     def health(self) -> re.HealthReply:
         """How the broker is.
 
