@@ -85,7 +85,7 @@ class SessionBook:
     def _is_about_session(self, found: Try, command: co.Numbered, reply: re.Refusal) -> bool:
         if reply.code in _BUGS or issubclass(type(errors.from_code(reply.code, "")), errors.NotNow):
             raise Violation(f"'{self.name}' number {command.number} was answered by {reply}")
-        if reply.code in _ABOUT_SESSION and not isinstance(found.operation, co.RemoveSession | co.Close):
+        if reply.code in _ABOUT_SESSION and self._is_meant(found.operation, reply.text):
             if reply.code == "SESSION_UNKNOWN" and not self.may_vanish:
                 raise Violation(f"lost: session '{self.name}' is unknown, and nobody removed it")
             return True
@@ -98,6 +98,12 @@ class SessionBook:
                 raise Violation(f"'{self.name}' number {command.number}: {reply.text}")
             return True
         return False
+
+    def _is_meant(self, operation: co.Operation, text: str) -> bool:
+        """These two may be answered so for what they are about, too."""
+        if isinstance(operation, co.Close):
+            return "' on '" not in text
+        return not isinstance(operation, co.RemoveSession) or f"'{self.name}'" in text
 
     def _decide(self, found: Try, verdict: re.Verdict) -> None:
         known = self._verdicts.get(found.number)
