@@ -42,10 +42,6 @@ class Consumer(Process):
         if churns:
             around.subscriptions.vanishing.add((topic, subscriber))
 
-    @property
-    def has_twin(self) -> bool:
-        return self.twin
-
     def session(self) -> str:
         return self.name.rstrip("'") if self.twin and not self.own_session else self.name
 
@@ -56,7 +52,7 @@ class Consumer(Process):
     @property
     def is_settled(self) -> bool:
         if self.core is None or self.is_fenced:
-            return self.twin
+            return self.yields
         quiet_ms = self.world.quiet_ms
         if quiet_ms is None or self._looked_ms <= quiet_ms:
             return False
@@ -152,12 +148,12 @@ class Consumer(Process):
         self.world.tally["client: fenced owner"] += 1
         self._opened = None
         self.is_fenced = True
-        if not self.world.healed:
+        if not (self.world.healed and self.yields):
             self.later(100 + int(self.random.random() * 800), self._take_back)
         return True
 
     def _take_back(self) -> None:
-        if not self.world.healed:
+        if not (self.world.healed and self.yields):
             self.is_fenced = False
             self._subscribe()
 

@@ -240,14 +240,16 @@ class Process:
         self.world.note(f"{self.name} is finished: {error.code}")
         self.world.tally["client: " + error.code] += 1
         self.stop()
-        if isinstance(error, errors.SessionUnknown) or not self.world.healed:
+        if not (self.world.healed and self.yields):
             self.world.after(50 + int(self.random.random() * 400), self._start_again)
         return True
 
     def _start_again(self) -> None:
-        if self.core is None and not (self.world.healed and self.has_twin):
+        if self.core is None and not (self.world.healed and self.yields):
             self.start()
 
     @property
-    def has_twin(self) -> bool:
-        return False
+    def yields(self) -> bool:
+        """Leaves the field to its twin in the end. Everybody else comes back: the late hello of a process that
+        died may fence its successor."""
+        return self.name.endswith("'")

@@ -23,10 +23,6 @@ class Producer(Process):
         self._in_flight = 0
         self._count = 0
 
-    @property
-    def has_twin(self) -> bool:
-        return self.twin
-
     def session(self) -> str:
         return self.name.rstrip("'") if self.twin else super().session()
 
