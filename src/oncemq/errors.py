@@ -15,6 +15,12 @@
     │   ├── OffsetOutOfRange         OFFSET_OUT_OF_RANGE
     │   ├── RangeGone                RANGE_GONE
     │   ├── Fenced                   FENCED
+    │   │   └── SubscriptionFenced   SUBSCRIPTION_FENCED
+    │   ├── Sought                   SOUGHT
+    │   ├── LeaseLost                LEASE_LOST
+    │   ├── SubscriptionExists       SUBSCRIPTION_EXISTS
+    │   ├── SubscriptionExpired      SUBSCRIPTION_EXPIRED
+    │   ├── KindMismatch             KIND_MISMATCH
     │   ├── SessionUnknown           SESSION_UNKNOWN
     │   ├── SequenceReused           SEQUENCE_REUSED
     │   ├── VerdictForgotten         VERDICT_FORGOTTEN
@@ -29,6 +35,7 @@
     │   ├── WindowFull               WINDOW_FULL
     │   ├── Busy                     BUSY
     │   ├── DiskFull                 DISK_FULL
+    │   ├── TopicFull                TOPIC_FULL
     │   ├── KeysFull                 KEYS_FULL
     │   ├── Overloaded               OVERLOADED
     │   ├── Stopping                 STOPPING
@@ -40,6 +47,13 @@
     ├── ListenFailed                 LISTEN_FAILED
     ├── SettingInvalid               SETTING_INVALID
     ├── MissingExtra                 MISSING_EXTRA
+    ├── InboxRewound                 INBOX_REWOUND
+    ├── OutboxError                  OUTBOX
+    │   ├── OutboxInvalid            OUTBOX_INVALID
+    │   ├── OutboxVersion            OUTBOX_VERSION
+    │   ├── OutboxFull               OUTBOX_FULL
+    │   ├── OutboxForeign            OUTBOX_FOREIGN
+    │   └── OutboxRewound            OUTBOX_REWOUND
     └── JournalError                 JOURNAL
         ├── JournalLocked            JOURNAL_LOCKED
         ├── JournalCorrupt           JOURNAL_CORRUPT
@@ -186,6 +200,54 @@ class Fenced(Refused):
     advice = "Run one client per name. If the other one should not be there, stop it and connect again."
 
 
+class SubscriptionFenced(Fenced):
+    """Another client took over this subscription; the client itself goes on."""
+
+    code = "SUBSCRIPTION_FENCED"
+
+
+class Sought(Refused):
+    """The subscription was moved by a seek; what was in hand belongs to its former position."""
+
+    code = "SOUGHT"
+    http_status = 409
+    advice = "Open the subscription again: it goes on at its new position. The client's iteration does so by itself."
+
+
+class LeaseLost(Refused):
+    """The lease on this message was over: somebody else has it, or has settled it."""
+
+    code = "LEASE_LOST"
+    exit_code = 7
+    http_status = 409
+    advice = "Undo what was done with the message, or make it idempotent. Extend leases, or ask for longer ones."
+
+
+class SubscriptionExists(Refused):
+    """The subscription exists already, and is shared in another way."""
+
+    code = "SUBSCRIPTION_EXISTS"
+    http_status = 409
+    advice = "Use it as it is, or unsubscribe first."
+
+
+class SubscriptionExpired(Refused):
+    """The subscription was the slowest when its topic reached its quota, and was ended."""
+
+    code = "SUBSCRIPTION_EXPIRED"
+    exit_code = 5
+    http_status = 410
+    advice = "Subscribe again: it starts anew. Consume faster, or give the topic a larger quota."
+
+
+class KindMismatch(Refused):
+    """A shared subscription is not consumed in this way, or one with an owner is not in that."""
+
+    code = "KIND_MISMATCH"
+    http_status = 409
+    advice = "Take and settle messages of a shared subscription; get and ack those of any other."
+
+
 class SessionUnknown(Refused):
     """The broker does not know this session (any more)."""
 
@@ -301,6 +363,14 @@ class DiskFull(NotNow):
     advice = "Free disk space, or let the subscribers catch up. Puts go on by themselves."
 
 
+class TopicFull(NotNow):
+    """The topic is at its quota, and its policy is to refuse."""
+
+    code = "TOPIC_FULL"
+    http_status = 507
+    advice = "Let the subscribers catch up, or give the topic a larger quota. Puts go on by themselves."
+
+
 class KeysFull(NotNow):
     """The table of idempotency keys is full. None is forgotten before its time."""
 
@@ -386,6 +456,66 @@ class MissingExtra(OnceMQError):
     code = "MISSING_EXTRA"
     exit_code = 2
     advice = "Install it with the pip command in the message."
+
+
+class InboxRewound(OnceMQError):
+    """The inbox's database is behind the broker: it was set back, and messages in between would be missing."""
+
+    code = "INBOX_REWOUND"
+    exit_code = 7
+    http_status = 409
+    advice = (
+        "If the topic still stores them, unsubscribe and subscribe again at the database's position; else restore a "
+        "later copy of the database, or go on without them: `inbox.skip_to` (docs/howto/inbox.md)."
+    )
+
+
+class OutboxError(OnceMQError):
+    """The outbox file can't be used."""
+
+    code = "OUTBOX"
+    exit_code = 9
+    advice = "Check the path, its folder's permissions and its disk, then connect again: what was kept is finished."
+
+
+class OutboxInvalid(OutboxError):
+    """The file is not an outbox, or it is damaged."""
+
+    code = "OUTBOX_INVALID"
+    advice = "Give the path of an outbox, or of a file that is to be made. Keep a damaged one, and begin another."
+
+
+class OutboxVersion(OutboxError):
+    """The outbox was written by a newer version."""
+
+    code = "OUTBOX_VERSION"
+    advice = "Upgrade OnceMQ."
+
+
+class OutboxFull(OutboxError):
+    """The disk of the outbox is full: nothing was written."""
+
+    code = "OUTBOX_FULL"
+    exit_code = 8
+    http_status = 507
+    advice = "Free disk space and try again. What is in the outbox already is still sent."
+
+
+class OutboxForeign(OutboxError):
+    """The outbox belongs to another broker."""
+
+    code = "OUTBOX_FOREIGN"
+    http_status = 409
+    advice = "Connect to the broker that it was begun with, or begin another outbox: one file per broker."
+
+
+class OutboxRewound(OutboxError):
+    """The outbox is older than what the broker has had of it: it was restored from a copy, or a copy was used."""
+
+    code = "OUTBOX_REWOUND"
+    exit_code = 7
+    http_status = 409
+    advice = "Keep the file, begin another outbox, and check what the application has put since the copy was made."
 
 
 class JournalError(OnceMQError):

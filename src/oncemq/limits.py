@@ -25,6 +25,20 @@ NONCES_MAX = 4
 LIST_PAGE_MAX = 1_000
 GET_BATCHES_MAX = 2_000
 WAIT_MS_MAX = 60_000
+#: Acks, settles and puts of one transaction, each.
+TRANSACTION_PARTS_MAX = 10_000
+#: A time to live, and how far ahead a message may be due: a hundred years.
+TTL_MS_MAX = 100 * 366 * 24 * 3600 * 1000
+#: Topics of a subscription by pattern that a seek moves.
+SEEK_TOPICS_MAX = 10_000
+#: Ranges that one `settle` names, and one lease has.
+RANGES_MAX = 1_000
+LEASE_MS_MIN = 100
+LEASE_MS_MAX = 24 * 3600 * 1000
+#: Messages of busy keys that a shared subscription in order of keys passes over before it waits.
+BLOCKED_MAX = 100_000
+#: Subscribers that a topic's quota has ended, whose names it remembers, to tell them.
+EXPIRED_NAMES_MAX = 1_000
 #: A polite owner's hold on a subscription.
 HOLD_MS_MAX = 24 * 3600 * 1000
 
@@ -49,3 +63,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stages_max: int = 100_000
     stage_ms: int = 24 * 3600 * 1000
     writers_max: int = 100_000
+    patterns_max: int = 1_000
+    #: Batches that are not due yet, on all topics.
+    delayed_max: int = 1_000_000
+    #: Consumers of one shared subscription, and messages that they may have out together.
+    members_max: int = 10_000
+    leased_max: int = 1_000_000

@@ -319,7 +319,7 @@ def test_limits_are_refused_with_their_code() -> None:
     assert code(world.do(co.Subscribe("orders", "b"))) == "LIMIT_REACHED"
     assert code(world.do(put(size=1_001))) == "TOO_LARGE"
     assert code(world.do(put(count=0))) == "MALFORMED"
-    assert code(world.do(co.Put("orders", co.Envelope(1, 10, 0, ttl_ms=5)))) == "UNSUPPORTED"
+    assert code(world.do(co.Put("orders", co.Envelope(1, 10, 0, ttl_ms=-5)))) == "MALFORMED"
 
 
 def test_a_full_disk_refuses_puts_and_takes_acks() -> None:

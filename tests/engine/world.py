@@ -7,7 +7,7 @@ import msgspec
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
 from oncemq.engine.engine import Decision, Engine
-from oncemq.engine.events import Event, Staged, Stored
+from oncemq.engine.events import Delayed, Event, Staged, Stored, Transacted
 from oncemq.journal.contract import Place, record_bytes
 from oncemq.limits import Limits
 
@@ -32,9 +32,10 @@ class World:
         decision = self.engine.step(self.now_ms, place, command)
         if decision.event is not None:
             self.log.append((self.now_ms, decision.event))
-        envelope = co.carries_payload(command)
-        if envelope is not None and isinstance(decision.event, Stored | Staged) and decision.event.position:
-            self.position += record_bytes(envelope.size)
+        event = decision.event
+        for part in event.parts if isinstance(event, Transacted) else (event,):
+            if isinstance(part, Stored | Staged | Delayed) and part.position:
+                self.position += record_bytes(part.size)
         return decision
 
     def tick(self, forward_ms: int = 0) -> list[Event]:

@@ -51,7 +51,10 @@ def _struct(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
 
 
 commands = strategy_for(co.Command)
-replies = strategy_for(re.Reply)
+#: With as many payloads as a test can bring.
+replies = strategy_for(re.Reply).map(
+    lambda reply: msgspec.structs.replace(reply, payloads=reply.payloads % 3) if isinstance(reply, re.TakeReply) else reply
+)
 keys = st.one_of(st.none(), st.binary(max_size=10))
 headers = st.one_of(st.none(), st.dictionaries(st.text(max_size=5), st.binary(max_size=10), max_size=3))
 
@@ -67,17 +70,23 @@ def batches(draw: st.DrawFn) -> tuple[list[bytes], list[bytes | None] | None, li
 
 
 def with_payloads(found: Sequence[co.Command], payloads: Sequence[bytes]) -> tuple[list[co.Command], list[Frame]]:
-    """Make the envelopes fit: each command that needs one gets the next payload."""
+    """Make the envelopes fit: each of them gets the next payload."""
     fitted: list[co.Command] = []
     frames: list[Frame] = []
+
+    def fit(operation: Any) -> Any:
+        if isinstance(operation, co.Transact):
+            return msgspec.structs.replace(operation, puts=tuple(fit(put) for put in operation.puts))
+        if not co.envelopes_of(operation):
+            return operation
+        payload = payloads[len(frames) % len(payloads)]
+        frames.append(payload)
+        envelope = msgspec.structs.replace(operation.envelope, size=len(payload), checksum=checksum(payload))
+        return msgspec.structs.replace(operation, envelope=envelope)
+
     for command in found:
-        envelope = co.carries_payload(command)
-        if envelope is not None and isinstance(command, co.Numbered | co.Keyed):
-            payload = payloads[len(frames) % len(payloads)]
-            envelope = msgspec.structs.replace(envelope, size=len(payload), checksum=checksum(payload))
-            operation = msgspec.structs.replace(command.operation, envelope=envelope)
-            command = msgspec.structs.replace(command, operation=operation)
-            frames.append(payload)
+        if isinstance(command, co.Numbered | co.Keyed):
+            command = msgspec.structs.replace(command, operation=fit(command.operation))
         fitted.append(command)
     return fitted, frames
 

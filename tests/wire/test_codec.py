@@ -28,13 +28,21 @@ def test_a_request_comes_out_as_it_went_in(
     request, matched = decode_request(encode_request(request_id, fitted, frames))
     assert request.request_id == request_id
     assert list(request.commands) == fitted
-    assert [payload for payload in matched if payload is not None] == frames
+    assert [payload for part in matched for payload in part] == frames
+
+
+def payloads_in(reply: re.Reply) -> int:
+    if isinstance(reply, re.GetReply):
+        return len(reply.batches)
+    if isinstance(reply, re.GetAnyReply):
+        return sum(len(part.batches) for part in reply.parts)
+    return reply.payloads if isinstance(reply, re.TakeReply) else 0
 
 
 @SETTINGS
 @given(integers, st.lists(replies, max_size=4))
 def test_a_reply_comes_out_as_it_went_in(request_id: int, found: list[re.Reply]) -> None:
-    batches = [len(reply.batches) if isinstance(reply, re.GetReply) else 0 for reply in found]
+    batches = [payloads_in(reply) for reply in found]
     frames = [b"%d" % number for number in range(sum(batches))]
     response, payloads = decode_response(encode_response(request_id, found, frames))
     assert (response.request_id, list(response.replies)) == (request_id, found)
@@ -66,7 +74,7 @@ def test_a_damaged_request_is_read_or_refused(data: st.DataObject, command: co.C
 @SETTINGS
 @given(st.data(), replies)
 def test_a_damaged_reply_is_read_or_refused(data: st.DataObject, reply: re.Reply) -> None:
-    payloads = [b"payload"] * (len(reply.batches) if isinstance(reply, re.GetReply) else 0)
+    payloads = [b"payload"] * payloads_in(reply)
     frames = data.draw(damaged(encode_response(7, [reply], payloads)))
     with contextlib.suppress(errors.Malformed, errors.VersionUnsupported):
         decode_response(frames)

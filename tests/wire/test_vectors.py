@@ -35,7 +35,7 @@ def test_a_request_has_the_bytes_that_were_written_down(
     assert encode_request(number, commands, payloads) == _frames(vector)
     request, matched = decode_request(_frames(vector))
     assert (request.request_id, list(request.commands)) == (number, commands)
-    assert [payload for payload in matched if payload is not None] == payloads
+    assert [payload for part in matched for payload in part] == payloads
 
 
 @pytest.mark.parametrize(("what", "replies", "payloads"), REPLIES, ids=[one[0] for one in REPLIES])

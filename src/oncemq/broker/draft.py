@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq.engine.events import Event, Moved, Staged, Stored
+from oncemq.engine.events import Delayed, Event, Moved, Staged, Stored
 from oncemq.journal.contract import Group, Journal, Place, Record, after, record_bytes
 from oncemq.wire.frames import Frame
 
@@ -41,10 +41,10 @@ class Draft:
         self.events.append(event)
         self._used_bytes += need_bytes
 
-    def add_payload(self, event: Stored | Staged | Moved, count: int, checksum: int, payload: Frame) -> None:
+    def add_payload(self, event: Stored | Staged | Delayed | Moved, count: int, checksum: int, payload: Frame) -> None:
         """The payload of an event that was added."""
         assert event.position == self._cursor
-        first_offset = -1 if isinstance(event, Staged) else event.first_offset
+        first_offset = event.first_offset if isinstance(event, Stored | Moved) else -1
         self.records.append(Record(event.position, event.topic_id, first_offset, count, checksum, payload))
         self._cursor = after(self._cursor, len(payload))
 

@@ -29,6 +29,7 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
                 engine.apply(group.time_ms, event)
     except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:
         raise errors.JournalCorrupt(f"{journal.describe()} holds an event that does not fit: {error}") from error
+    engine.state.is_recovered = True
     return engine
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from oncemq.broker.job import Job
-from oncemq.engine.commands import Get, Read
+from oncemq.engine.commands import Get, GetAny, Read, Take
 
-_Key = tuple[int, object, object]
+#: What is waited for: a topic's id, or a pattern and its subscriber.
+Place = int | tuple[str, str]
+_Key = tuple[Place, object, object]
 
 
 class Parked:
@@ -19,16 +21,22 @@ class Parked:
         self.deadline_ms = deadline_ms
 
 
-def _key(job: Job, topic_id: int) -> _Key:
+def _key(job: Job, place: Place) -> _Key:
     command = job.request.commands[0]
     if isinstance(command, Get):
-        return topic_id, command.subscriber, None
-    return topic_id, job.peer, job.request.request_id
+        return place, command.subscriber, None
+    if isinstance(command, GetAny):
+        return place, None, None
+    if isinstance(command, Take):
+        return place, command.subscriber, command.member
+    return place, job.peer, job.request.request_id
 
 
 class WaitingRoom:
     def __init__(self) -> None:
-        self._by_topic: dict[int, dict[_Key, Parked]] = {}
+        self._by_place: dict[Place, dict[_Key, Parked]] = {}
+        #: Places where somebody could not be answered for lack of room in the group: the next round looks again.
+        self.unserved: set[Place] = set()
         #: By deadline; entries whose request was answered meanwhile are skipped when their turn comes.
         self._heap: list[tuple[int, int, Parked]] = []
         self._entries = 0
@@ -37,13 +45,14 @@ class WaitingRoom:
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, topic_id: int) -> bool:
-        return topic_id in self._by_topic
+    def __contains__(self, place: Place) -> bool:
+        return place in self._by_place
 
-    def park(self, job: Job, topic_id: int, deadline_ms: int) -> Job | None:
-        """A newer get of the same subscription replaces a parked one, which is returned."""
-        key = _key(job, topic_id)
-        waiting = self._by_topic.setdefault(topic_id, {})
+    def park(self, job: Job, place: Place, deadline_ms: int) -> Job | None:
+        """A newer get of the same subscription, or take of the same member, replaces a parked one, which is
+        returned."""
+        key = _key(job, place)
+        waiting = self._by_place.setdefault(place, {})
         replaced = waiting.pop(key, None)
         parked = waiting[key] = Parked(job, key, deadline_ms)
         self._entries += 1
@@ -51,9 +60,9 @@ class WaitingRoom:
         self._count += replaced is None
         return replaced.job if replaced is not None else None
 
-    def take_topic(self, topic_id: int) -> list[Parked]:
-        """Everyone who waits for a topic: something happened to it."""
-        taken = list(self._by_topic.pop(topic_id, {}).values())
+    def take_place(self, place: Place) -> list[Parked]:
+        """Everyone who waits there: something happened."""
+        taken = list(self._by_place.pop(place, {}).values())
         self._count -= len(taken)
         return taken
 
@@ -61,10 +70,10 @@ class WaitingRoom:
         expired = []
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             parked = heappop(self._heap)[2]
-            waiting = self._by_topic[parked.key[0]]
+            waiting = self._by_place[parked.key[0]]
             del waiting[parked.key]
             if not waiting:
-                del self._by_topic[parked.key[0]]
+                del self._by_place[parked.key[0]]
             self._count -= 1
             expired.append(parked)
         return expired
@@ -72,18 +81,18 @@ class WaitingRoom:
     def next_deadline_ms(self) -> int | None:
         while self._heap:
             deadline_ms, _, parked = self._heap[0]
-            if self._by_topic.get(parked.key[0], {}).get(parked.key) is parked:
+            if self._by_place.get(parked.key[0], {}).get(parked.key) is parked:
                 return deadline_ms
             heappop(self._heap)
         return None
 
     def take_all(self) -> list[Parked]:
-        return [parked for topic_id in list(self._by_topic) for parked in self.take_topic(topic_id)]
+        return [parked for place in list(self._by_place) for parked in self.take_place(place)]
 
 
 def wait_ms_of(job: Job) -> int:
-    """How long a request may wait: only a get or read that is alone in it."""
+    """How long a request may wait: only what brings messages, and is alone in it."""
     command = job.request.commands[0]
-    if len(job.request.commands) == 1 and isinstance(command, Get | Read):
+    if len(job.request.commands) == 1 and isinstance(command, Get | GetAny | Take | Read):
         return command.wait_ms
     return 0

@@ -12,10 +12,15 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from oncemq.engine.commands import BY_PATTERN, REFUSE
+from oncemq.engine.expiring import find_expiries, watch_quota
+from oncemq.engine.patterns import Pattern
 from oncemq.engine.replies import RegistryEntry, Verdict
 from oncemq.engine.session import Session
+from oncemq.engine.shared_image import SharedImage, image_of, shared_of
 from oncemq.engine.state import KeyEntry, StageEntry, State
-from oncemq.engine.topic import Subscription, Topic
+from oncemq.engine.tasks import next_ms
+from oncemq.engine.topic import DelayedBatch, Subscription, Topic
 from oncemq.limits import Limits
 
 CHUNK_ENTITIES = 200
@@ -45,6 +50,23 @@ class TopicImage(msgspec.Struct, array_like=True, frozen=True, tag="topic"):
     sizes: bytes
     skips: bytes
     times: bytes
+    expires: bytes = b""
+    #: (first offset, hashes) of the index's entries that have key hashes, and from where on all have.
+    keys: tuple[tuple[int, bytes], ...] = ()
+    keyed_from: int = 0
+    quota_bytes: int = 0
+    overflow: str = REFUSE
+    delayed: tuple[DelayedBatch, ...] = ()
+    #: (subscriber, sought epoch, dropped, shared), where there is something to say.
+    more: tuple[tuple[str, int, int, SharedImage | None], ...] = ()
+    expired_names: tuple[str, ...] = ()
+
+
+class PatternImage(msgspec.Struct, array_like=True, frozen=True, tag="pattern"):
+    pattern: str
+    subscriber: str
+    epoch: int
+    sought_epoch: int
 
 
 class SessionImage(msgspec.Struct, array_like=True, frozen=True, tag="session"):
@@ -79,12 +101,12 @@ class WriterImage(msgspec.Struct, array_like=True, frozen=True, tag="writer"):
     batch: int
 
 
-Image = HeadImage | TopicImage | SessionImage | StageImage | KeyImage | RegistryImage | WriterImage
+Image = HeadImage | PatternImage | TopicImage | SessionImage | StageImage | KeyImage | RegistryImage | WriterImage
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Image]).decode
 
-_COLUMNS = (("ends", "q"), ("positions", "q"), ("sizes", "I"), ("skips", "I"), ("times", "q"))
+_COLUMNS = (("ends", "q"), ("positions", "q"), ("sizes", "I"), ("skips", "I"), ("times", "q"), ("expires", "q"))
 _LITTLE = array("H", [1]).tobytes() == b"\1\0"
 
 
@@ -96,7 +118,12 @@ def _little(column: array[int]) -> array[int]:
 
 def _topic_image(topic: Topic) -> TopicImage:
     index = topic.index
-    columns = [_little(getattr(index, name)[index.head :]).tobytes() for name, _ in _COLUMNS]
+    columns = {name: _little(getattr(index, name)[index.head :]).tobytes() for name, _ in _COLUMNS}
+    more = tuple(
+        (s.subscriber, s.sought_epoch, s.dropped, image_of(s.shared) if s.shared is not None else None)
+        for s in topic.subscriptions.values()
+        if s.sought_epoch or s.dropped or s.shared is not None
+    )
     return TopicImage(
         topic.id,
         topic.name,
@@ -108,7 +135,14 @@ def _topic_image(topic: Topic) -> TopicImage:
         topic.above_trim_bytes,
         tuple((s.subscriber, s.acked, s.epoch, s.held_until_ms) for s in topic.subscriptions.values()),
         index.first,
-        *columns,
+        **columns,
+        keys=tuple(index.keys.items()),
+        keyed_from=topic.keyed_from,
+        quota_bytes=topic.quota_bytes,
+        overflow=topic.overflow,
+        delayed=tuple(topic.delayed.values()),
+        more=more,
+        expired_names=tuple(topic.expired_names),
     )
 
 
@@ -138,6 +172,10 @@ class Capture:
         self._sessions = list(state.sessions_by_id.values())
         self._images = self._walk(
             HeadImage(state.next_topic_id, state.next_epoch, state.time_ms),
+            [
+                PatternImage(entry.pattern, entry.subscriber, entry.epoch, entry.sought_epoch)
+                for entry in state.patterns.values()
+            ],
             list(state.stages.values()),
             list(state.keys.values()),
             [(space, list(entries.values())) for space, entries in state.registry.items()],
@@ -148,12 +186,14 @@ class Capture:
     def _walk(
         self,
         head: HeadImage,
+        patterns: list[PatternImage],
         stages: list[StageEntry],
         keys: list[KeyEntry],
         registry: list[tuple[str, list[RegistryEntry]]],
         writers: list[tuple[str, int]],
     ) -> Iterator[Image]:
         yield head
+        yield from patterns
         for topic in self._topics:
             if topic.captured != self.generation:
                 topic.captured = self.generation
@@ -201,6 +241,9 @@ def restore(state: State, limits: Limits, chunks: Iterable[bytes]) -> None:
     for topic in state.topics_by_id.values():
         for position, size in topic.index.entries():
             state.count_live(position, size)
+        for delayed in topic.delayed.values():
+            state.count_live(delayed.position, delayed.size)
+        _attach(state, topic)
     for stage in state.stages.values():
         for batch in stage.batches:
             state.count_live(batch.position, batch.size)
@@ -209,6 +252,9 @@ def restore(state: State, limits: Limits, chunks: Iterable[bytes]) -> None:
 def _install(state: State, limits: Limits, image: Image) -> None:
     if isinstance(image, TopicImage):
         _install_topic(state, image)
+    elif isinstance(image, PatternImage):
+        pattern = Pattern(image.pattern, image.subscriber, image.epoch, image.sought_epoch)
+        state.patterns[(image.pattern, image.subscriber)] = pattern
     elif isinstance(image, SessionImage):
         _install_session(state, limits, image)
     elif isinstance(image, StageImage):
@@ -238,13 +284,52 @@ def _install_topic(state: State, image: TopicImage) -> None:
     topic.index.first = image.first
     for name, kind in _COLUMNS:
         setattr(topic.index, name, _little(array(kind, getattr(image, name))))
+    if not image.expires:
+        topic.index.expires = array("q", bytes(len(image.ends)))
     topic.stored_bytes = sum(topic.index.sizes)
+    _install_more(state, topic, image)
     state.topics[topic.name] = state.topics_by_id[topic.id] = topic
     state.subscriptions += len(topic.subscriptions)
     if topic.retain_ms and topic.trimmed < topic.next_offset:
         state.schedule.retention.add(0, topic.id)
     if topic.retain_bytes:
         state.schedule.oversized.add(topic.id)
+    watch_quota(state, topic)
+
+
+def _install_more(state: State, topic: Topic, image: TopicImage) -> None:
+    topic.quota_bytes, topic.overflow = image.quota_bytes, image.overflow
+    topic.keyed_from = image.keyed_from
+    topic.expired_names = dict.fromkeys(image.expired_names)
+    index = topic.index
+    index.keys = dict(image.keys)
+    index.mortal = sum(1 for expires_ms in index.expires if expires_ms)
+    find_expiries(topic)
+    if topic.expiries:
+        state.schedule.expiry.add(topic.expiries[0][0], topic.id)
+    for batch in image.delayed:
+        topic.delayed[batch.delay_id] = batch
+        topic.delayed_bytes += batch.size
+        state.schedule.delays[batch.delay_id] = topic.id
+        state.schedule.due.add(batch.due_ms, batch.delay_id)
+    state.delayed += len(topic.delayed)
+    for subscriber, sought_epoch, dropped, shared in image.more:
+        subscription = topic.subscriptions[subscriber]
+        subscription.sought_epoch, subscription.dropped = sought_epoch, dropped
+        if shared is not None:
+            subscription.shared = shared_of(shared)
+            topic.key_orders += shared.policy.key_order
+            due_ms = next_ms(subscription.shared)
+            if due_ms is not None:
+                state.schedule.shared.add(due_ms, (topic.id, subscriber))
+
+
+def _attach(state: State, topic: Topic) -> None:
+    """Subscriptions by pattern find theirs."""
+    for key, subscription in topic.subscriptions.items():
+        subscriber, by_pattern, pattern = key.partition(BY_PATTERN)
+        if by_pattern:
+            state.patterns[(pattern, subscriber)].attach(topic, subscription)
 
 
 def _install_session(state: State, limits: Limits, image: SessionImage) -> None:

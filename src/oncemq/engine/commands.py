@@ -17,6 +17,17 @@ START_NEW = -1
 START_EARLIEST = -2
 
 
+#: At a topic's quota: puts have to wait,
+REFUSE = "refuse"
+#: or the oldest messages go, whoever needs them,
+DROP = "drop"
+#: or the slowest subscription ends.
+EXPIRE = "expire"
+
+#: Between a subscriber's name and the pattern by which it is attached to a topic. No name holds it.
+BY_PATTERN = "\n"
+
+
 class Envelope(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What the broker must know of a batch, whose payload it does not open."""
 
@@ -41,26 +52,49 @@ class Void(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="void"):
 
 
 class CreateTopic(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="create"):
-    """Make a topic that stays. Harmless where it exists with the same retention."""
+    """Make a topic that stays. Harmless where it exists with the same settings."""
 
     name: str
     #: Keep messages this long even when all have acked; 0 = no retention by time.
     retain_ms: int = 0
     #: Keep up to that many bytes even when all have acked; 0 = no retention by size.
     retain_bytes: int = 0
+    #: Store no more than that many bytes; 0 = as much as the disk takes.
+    quota_bytes: int = 0
+    #: What happens at the quota: REFUSE, DROP or EXPIRE.
+    overflow: str = REFUSE
+    #: Where the topic exists with other settings: give it these.
+    alter: bool = False
 
 
 class DeleteTopic(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="delete"):
     name: str
 
 
+class Sharing(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How a shared subscription hands out its messages: each to one member, for the time of a lease."""
+
+    #: A member has so long to settle a message, or to extend its lease.
+    lease_ms: int = 30_000
+    #: After so many deliveries a message goes to the dead-letter topic; 0 = never. The clients see to it.
+    tries_max: int = 0
+    dead_topic: str = ""
+    #: Of messages with the same key only one is out at a time, the oldest.
+    key_order: bool = False
+
+
 class Subscribe(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="subscribe"):
-    """Make a durable subscription, and its topic where there is none. Harmless where it exists."""
+    """Make a durable subscription, and its topic where there is none. Harmless where it exists.
+
+    A topic with `*` or `#` in it is a pattern: the subscription holds for all topics that match, and will match.
+    """
 
     topic: str
     subscriber: str
     #: An offset, START_NEW or START_EARLIEST.
     start: int = START_NEW
+    #: Competing consumers; None = one owner, who gets everything in order.
+    sharing: Sharing | None = None
 
 
 class Unsubscribe(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="unsubscribe"):
@@ -69,7 +103,8 @@ class Unsubscribe(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="u
 
 
 class Open(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="open"):
-    """Become the owner of a subscription: its epoch rises, the former owner is fenced.
+    """Become the owner of a subscription: its epoch rises, the former owner is fenced. A shared one has no owner:
+    whoever opens it learns its epoch, and becomes a member with the first `Take`.
 
     With `hold_ms`, politely: while another polite owner holds it, the answer is BUSY. The hold ends with
     `Close`, or when its time is over. With `hold_ms` 0, at once.
@@ -88,6 +123,18 @@ class Close(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="close")
     epoch: int
 
 
+class Seek(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="seek"):
+    """Move a subscription. Its epoch rises, so that no late ack undoes it; the owner is told SOUGHT and opens again."""
+
+    #: Or a pattern; then by time, START_NEW or START_EARLIEST only.
+    topic: str
+    subscriber: str
+    #: An offset, START_NEW or START_EARLIEST.
+    to: int = START_EARLIEST
+    #: In place of `to`: the first message that was stored at this time or later; 0 = not by time.
+    time_ms: int = 0
+
+
 class Put(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="put"):
     """Store a batch. Its payload is the request's next payload frame."""
 
@@ -95,6 +142,37 @@ class Put(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="put"):
     envelope: Envelope
     #: Make the topic where there is none; it stays.
     create: bool = False
+
+
+class AckUpto(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Of a subscription with one owner: everything below `upto` is done."""
+
+    topic_id: int
+    subscriber: str
+    epoch: int
+    upto: int
+
+
+class Settle(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="settle"):
+    """Of a shared subscription: messages that are done, and messages that are given back.
+
+    A range is (token, first offset, count); those that the token's lease does not hold are refused, each for itself.
+    """
+
+    topic_id: int
+    subscriber: str
+    epoch: int
+    done: tuple[tuple[int, int, int], ...] = ()
+    #: (token, first offset, count, deliver again after so many milliseconds)
+    returned: tuple[tuple[int, int, int, int], ...] = ()
+
+
+class Transact(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="transact"):
+    """Acks and puts over any topics: all of it, or nothing. One payload frame per put, in their order."""
+
+    acks: tuple[AckUpto, ...] = ()
+    settles: tuple[Settle, ...] = ()
+    puts: tuple[Put, ...] = ()
 
 
 class Stage(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="stage"):
@@ -149,7 +227,10 @@ Operation = (
     | Unsubscribe
     | Open
     | Close
+    | Seek
     | Put
+    | Settle
+    | Transact
     | Stage
     | Commit
     | Abort
@@ -223,6 +304,60 @@ class Ack(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ack"):
     upto: int
 
 
+class GetAny(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="get_any"):
+    """Read a subscription by pattern: whatever is there on any of its topics. Moves nothing, unless acks ride on it."""
+
+    pattern: str
+    subscriber: str
+    epoch: int
+    #: (topic id, position) where reading goes on; other topics are read from their acked position.
+    positions: tuple[tuple[int, int], ...]
+    bytes_max: int
+    wait_ms: int = 0
+    #: (topic id, everything below is done)
+    acks: tuple[tuple[int, int], ...] = ()
+
+
+class Take(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="take"):
+    """Lease messages of a shared subscription. Repeated under the same number it returns the same lease."""
+
+    topic_id: int
+    subscriber: str
+    epoch: int
+    #: Drawn at random by each consumer that joins.
+    member: str
+    #: Rises with each new take of the member.
+    number: int
+    count_max: int
+    bytes_max: int
+    wait_ms: int = 0
+
+
+class Extend(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="extend"):
+    """Begin leases anew."""
+
+    topic_id: int
+    subscriber: str
+    epoch: int
+    tokens: tuple[int, ...]
+
+
+class Leave(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="leave"):
+    """A member goes: what it still has is given back at once."""
+
+    topic_id: int
+    subscriber: str
+    epoch: int
+    member: str
+
+
+class Find(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="find"):
+    """The first offset that was stored at a time or later; the end, if there is none."""
+
+    topic: str
+    time_ms: int
+
+
 class Read(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="read"):
     """Read any range that is still stored; moves nothing, belongs to nobody."""
 
@@ -246,6 +381,13 @@ class Subscriptions(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=
     """A page of one topic's subscriptions, by subscriber."""
 
     topic: str
+    after: str = ""
+    limit: int = 1000
+
+
+class Patterns(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="patterns"):
+    """A page of the subscriptions by pattern, by pattern and subscriber, those after `after`."""
+
     after: str = ""
     limit: int = 1000
 
@@ -275,17 +417,30 @@ Command = (
     | Keyed
     | Get
     | Ack
+    | GetAny
+    | Take
+    | Extend
+    | Leave
+    | Find
     | Read
     | Topics
     | Subscriptions
+    | Patterns
     | Sessions
     | RegistryList
     | Health
 )
 
 
-def carries_payload(command: Command) -> Envelope | None:
-    """The envelope of the payload frame that belongs to a command, if it has one."""
-    if isinstance(command, Numbered | Keyed) and isinstance(command.operation, Put | Stage):
-        return command.operation.envelope
-    return None
+def envelopes_of(operation: Operation) -> tuple[Envelope, ...]:
+    """Of the payloads that travel with an operation, in their order."""
+    if isinstance(operation, Put | Stage):
+        return (operation.envelope,)
+    if isinstance(operation, Transact):
+        return tuple(put.envelope for put in operation.puts)
+    return ()
+
+
+def payloads_of(command: Command) -> tuple[Envelope, ...]:
+    """Of the payload frames that belong to a command, in their order."""
+    return envelopes_of(command.operation) if isinstance(command, Numbered | Keyed) else ()

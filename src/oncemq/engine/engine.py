@@ -16,23 +16,31 @@ import xxhash
 
 from oncemq.engine import commands as co
 from oncemq.engine import events as ev
-from oncemq.engine import reading
+from oncemq.engine import reading, tasks
 from oncemq.engine import replies as re
 from oncemq.engine.applying import apply
 from oncemq.engine.capture import Capture, restore
 from oncemq.engine.names import refuse_key, refuse_name
-from oncemq.engine.operations import Situation, decide
+from oncemq.engine.operations import decide
+from oncemq.engine.patterns import is_pattern
 from oncemq.engine.reading import Reading
 from oncemq.engine.session import Session
+from oncemq.engine.situation import Situation
 from oncemq.engine.state import State
+from oncemq.engine.subscribing import joined
+from oncemq.engine.tasks import decide_extend, decide_leave, decide_take
 from oncemq.engine.ticking import expire
 from oncemq.journal.contract import Place, RecordHead, record_bytes
-from oncemq.limits import WINDOW_MAX, Limits
+from oncemq.limits import SEEK_TOPICS_MAX, WINDOW_MAX, Limits
 
 _encode = msgspec.msgpack.Encoder().encode
 
 #: What one event takes in the journal at the most, beyond names and payloads that the command brings.
 EVENT_BYTES_MAX = 1024
+#: The same for a part of a transaction, or an ack of a subscription by pattern.
+_PART_BYTES_MAX = 640
+#: Positions of the topics that a pattern has, so many at the most.
+SEEK_BYTES_MAX = 32 * SEEK_TOPICS_MAX
 
 Decision = Reading
 
@@ -42,15 +50,29 @@ def need_bytes(command: co.Command) -> int:
     if isinstance(command, co.Numbered | co.Keyed):
         operation = command.operation
         if isinstance(operation, co.Put):
-            return EVENT_BYTES_MAX + 2 * len(operation.topic) + record_bytes(operation.envelope.size)
-        return EVENT_BYTES_MAX + len(_encode(command)) + _payload_bytes(operation)
+            envelope = operation.envelope
+            names_bytes = 2 * len(operation.topic) + len(envelope.key_hashes)
+            return EVENT_BYTES_MAX + names_bytes + record_bytes(envelope.size)
+        payload_bytes = sum(_PART_BYTES_MAX + record_bytes(each.size) for each in co.envelopes_of(operation))
+        return EVENT_BYTES_MAX + _beyond_bytes(operation) + len(_encode(command)) + payload_bytes
     if isinstance(command, co.Hello | co.Bye | co.Ack | co.Get):
         return EVENT_BYTES_MAX
+    if isinstance(command, co.GetAny):
+        return EVENT_BYTES_MAX + len(command.acks) * _PART_BYTES_MAX
+    if isinstance(command, co.Take | co.Extend | co.Leave):
+        return EVENT_BYTES_MAX + tasks.need_bytes(command)
     return 0
 
 
-def _payload_bytes(operation: co.Operation) -> int:
-    return record_bytes(operation.envelope.size) if isinstance(operation, co.Stage) else 0
+def _beyond_bytes(operation: co.Operation) -> int:
+    """What some events hold beyond their command."""
+    if isinstance(operation, co.Seek) and is_pattern(operation.topic):
+        return SEEK_BYTES_MAX
+    if isinstance(operation, co.Settle):
+        return tasks.need_bytes(operation)
+    if isinstance(operation, co.Transact):
+        return sum(tasks.need_bytes(settle) for settle in operation.settles)
+    return 0
 
 
 def digest_of(operation: co.Operation) -> int:
@@ -74,6 +96,12 @@ class Engine:
             co.Bye: self._bye,
             co.Get: self._get,
             co.Ack: self._ack,
+            co.GetAny: self._get_any,
+            co.Take: self._take,
+            co.Extend: self._extend,
+            co.Leave: self._leave,
+            co.Find: lambda _now, _place, command: Decision(reading.find_offset(self.state, command)),
+            co.Patterns: lambda _now, _place, command: Decision(reading.list_patterns(self.state, command)),
             co.Read: lambda _now, _place, command: reading.decide_read(self.state, self.limits, command),
             co.Topics: lambda _now, _place, command: Decision(reading.list_topics(self.state, command)),
             co.Subscriptions: lambda _now, _place, command: Decision(reading.list_subscriptions(self.state, command)),
@@ -95,8 +123,15 @@ class Engine:
             expired.append(event)
         return expired
 
+    def take_ready(self) -> set[int]:
+        """Topics of which messages can be taken again, since time has passed."""
+        ready, self.state.schedule.ready = self.state.schedule.ready, set()
+        return ready
+
     def next_tick_ms(self) -> int | None:
         """When a tick may have something to do; None = never, as it stands."""
+        if self.state.is_recovered:
+            return self.state.time_ms
         times = [self.state.schedule.next_ms()]
         if self.state.keys:
             times.append(next(iter(self.state.keys.values())).time_ms + self.limits.key_ms)
@@ -219,6 +254,45 @@ class Engine:
         if place.room_bytes <= 0:
             return Decision(_disk_full())
         return self._decided(now_ms, reading.decide_ack(self.state, command))
+
+    def _get_any(self, now_ms: int, place: Place, command: co.GetAny) -> Decision:
+        if command.acks and place.room_bytes <= 0:
+            return Decision(_disk_full())
+        return self._decided(now_ms, reading.decide_get_any(self.state, self.limits, command))
+
+    # Shared subscriptions.
+
+    def _take(self, now_ms: int, place: Place, command: co.Take) -> Decision:
+        found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
+        if isinstance(found, re.Refusal):
+            return Decision(found)
+        if place.room_bytes <= 0:
+            return Decision(_disk_full())
+        taken = decide_take(*found, self.limits, now_ms, self.state.next_epoch, command)
+        if isinstance(taken, re.Refusal):
+            return Decision(taken)
+        waits_for = command.topic_id if taken.waits else 0
+        return self._decided(now_ms, Decision(taken.reply, taken.event, taken.slices, (), waits_for))
+
+    def _extend(self, now_ms: int, place: Place, command: co.Extend) -> Decision:
+        found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
+        if isinstance(found, re.Refusal):
+            return Decision(found)
+        if place.room_bytes <= 0:
+            return Decision(_disk_full())
+        extended = decide_extend(*found, now_ms, command)
+        if isinstance(extended, re.Refusal):
+            return Decision(extended)
+        event, reply = extended
+        return self._decided(now_ms, Decision(reply, event))
+
+    def _leave(self, now_ms: int, place: Place, command: co.Leave) -> Decision:
+        found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
+        if isinstance(found, re.Refusal):
+            return Decision(found)
+        if place.room_bytes <= 0:
+            return Decision(_disk_full())
+        return self._decided(now_ms, Decision(re.Done(), decide_leave(*found, command)))
 
     # Copy-forward.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
+from oncemq.engine.commands import REFUSE, Sharing
+
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="refused"):
     """Decided: no. `code` is stable (errors.py), `text` is for people."""
@@ -41,18 +43,39 @@ class SubscribeReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag
 
 
 class OpenReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="opened"):
+    #: 0 for a pattern.
     topic_id: int
     epoch: int
+    acked: int
+    #: How it is shared, where it is.
+    sharing: Sharing | None = None
+
+
+class SeekReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sought"):
+    #: 0 for a pattern.
+    topic_id: int
+    #: Where the subscription stands now; 0 for a pattern.
     acked: int
 
 
 class PutReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="stored"):
     topic_id: int
+    #: -1: it gets its offsets when it is due.
     first_offset: int
     count: int
     time_ms: int
     #: For how many subscriptions it is stored.
     subscriptions: int
+
+
+class TransactReply(msgspec.Struct, array_like=True, frozen=True, tag="transacted"):
+    #: In the order of the puts.
+    puts: tuple[PutReply, ...]
+
+
+class SettleReply(msgspec.Struct, array_like=True, frozen=True, tag="settled"):
+    #: (first offset, count) of what was not settled: the lease was lost before.
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 class StageReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="staged"):
@@ -106,6 +129,62 @@ class GetReply(msgspec.Struct, array_like=True, frozen=True, tag="messages"):
     #: The subscription's acked position; for a read, the topic's first offset still stored.
     acked: int
     batches: tuple[BatchHead, ...] = ()
+    #: Messages that the subscription has lost to its topic's quota, ever.
+    dropped: int = 0
+
+
+class AnyPart(msgspec.Struct, array_like=True, frozen=True):
+    """What one topic has for a subscription by pattern."""
+
+    topic: str
+    topic_id: int
+    next_position: int
+    end_offset: int
+    acked: int
+    batches: tuple[BatchHead, ...] = ()
+    dropped: int = 0
+
+
+class GetAnyReply(msgspec.Struct, array_like=True, frozen=True, tag="any"):
+    """The payload frames are those of all parts, one after the other."""
+
+    parts: tuple[AnyPart, ...]
+    #: False: there is more.
+    is_all: bool
+
+
+class TaskHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Messages `skip` to `skip + count` of the payload frame `payload` are offsets `first_offset` and on."""
+
+    first_offset: int
+    count: int
+    skip: int
+    time_ms: int
+    checksum: int
+    #: Deliveries, this one included.
+    tries: int
+    #: Several heads may share a frame.
+    payload: int
+
+
+class TakeReply(msgspec.Struct, array_like=True, frozen=True, tag="tasks"):
+    topic_id: int
+    #: Of the lease; 0 = there is nothing.
+    token: int
+    lease_ms: int
+    heads: tuple[TaskHead, ...] = ()
+    #: Payload frames.
+    payloads: int = 0
+
+
+class ExtendReply(msgspec.Struct, array_like=True, frozen=True, tag="extended"):
+    #: Tokens of leases that are over.
+    lost: tuple[int, ...] = ()
+
+
+class FindReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="found"):
+    topic_id: int
+    offset: int
 
 
 class AckReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="acked"):
@@ -124,6 +203,10 @@ class TopicInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     subscriptions: int
     retain_ms: int
     retain_bytes: int
+    quota_bytes: int = 0
+    overflow: str = REFUSE
+    #: Messages that are not due yet.
+    delayed: int = 0
 
 
 class TopicsReply(msgspec.Struct, array_like=True, frozen=True, tag="topics"):
@@ -138,14 +221,38 @@ class SubscriptionInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     acked: int
     end_offset: int
     epoch: int
+    #: The pattern by which it is attached; "" = by its own name.
+    pattern: str = ""
+    sharing: Sharing | None = None
+    #: Of a shared one: messages above `acked` that are done, and those that are out.
+    done: int = 0
+    leased: int = 0
+    members: int = 0
+    #: Messages that it has lost to its topic's quota.
+    dropped: int = 0
 
     @property
     def lag(self) -> int:
-        return self.end_offset - self.acked
+        return self.end_offset - self.acked - self.done
 
 
 class SubscriptionsReply(msgspec.Struct, array_like=True, frozen=True, tag="subscriptions"):
     subscriptions: tuple[SubscriptionInfo, ...]
+    after: str
+
+
+class PatternInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    pattern: str
+    subscriber: str
+    #: Topics that match by now.
+    topics: int
+    epoch: int
+    #: Messages on all of them that are not acked.
+    lag: int
+
+
+class PatternsReply(msgspec.Struct, array_like=True, frozen=True, tag="patterns"):
+    patterns: tuple[PatternInfo, ...]
     after: str
 
 
@@ -196,7 +303,10 @@ Verdict = (
     | TopicReply
     | SubscribeReply
     | OpenReply
+    | SeekReply
     | PutReply
+    | TransactReply
+    | SettleReply
     | StageReply
     | CommitReply
     | RegistryReply
@@ -207,9 +317,14 @@ Reply = (
     | NotNow
     | HelloReply
     | GetReply
+    | GetAnyReply
+    | TakeReply
+    | ExtendReply
+    | FindReply
     | AckReply
     | TopicsReply
     | SubscriptionsReply
+    | PatternsReply
     | SessionsReply
     | RegistryListReply
     | HealthReply

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from oncemq.engine.patterns import Pattern
 from oncemq.engine.replies import RegistryEntry, Verdict
 from oncemq.engine.schedule import Schedule
 from oncemq.engine.session import Session
@@ -21,6 +22,8 @@ class StagedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     count: int
     size: int
     position: int
+    ttl_ms: int = 0
+    key_hashes: bytes = b""
 
 
 class StageEntry(msgspec.Struct, array_like=True, frozen=True):
@@ -55,6 +58,10 @@ class State:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.subscriptions = 0
+        #: By pattern and subscriber.
+        self.patterns: dict[tuple[str, str], Pattern] = {}
+        #: Batches that are not due yet, on all topics.
+        self.delayed = 0
         self.sessions: dict[str, Session] = {}
         self.sessions_by_id: dict[int, Session] = {}
         #: In the order of their time.
@@ -67,6 +74,8 @@ class State:
         #: extent → bytes of records in it that are still needed
         self.live: dict[int, int] = {}
         self.schedule = Schedule()
+        #: Replayed from a journal, and no tick since.
+        self.is_recovered = False
         self.capture: Capture | None = None
 
     def topic_to_change(self, topic_id: int) -> Topic:

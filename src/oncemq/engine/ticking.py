@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heappop
 from itertools import islice
 
 from oncemq.engine import events as ev
+from oncemq.engine import tasks
+from oncemq.engine.commands import DROP
+from oncemq.engine.index import EXPIRED
 from oncemq.engine.state import State
 from oncemq.engine.topic import Topic
 from oncemq.limits import Limits
 
 #: So that one round stays short; the rest comes with the next.
 EXPIRED_PER_TICK_MAX = 24
+#: The same for batches: delayed ones that are due, and those whose time to live is over.
+BATCHES_PER_TICK_MAX = 64
+#: And for what has long names: shared subscriptions, members and leases of each, topics at their quota.
+NAMED_PER_TICK_MAX = 4
 #: What the events of one tick take in the journal at the most.
-TICK_BYTES_MAX = 16 * 1024
+TICK_BYTES_MAX = 32 * 1024
 
 
 def expire(state: State, limits: Limits, now_ms: int) -> Iterator[ev.Event]:
     """Each event must be applied before the next is asked for."""
+    if state.is_recovered:
+        state.is_recovered = False
+        if state.schedule.shared:
+            yield ev.LeasesBegunAnew(now_ms)
     for session_id in state.schedule.sessions.take(now_ms, EXPIRED_PER_TICK_MAX):
-        session = state.sessions_by_id.get(int(session_id))
+        session = state.sessions_by_id.get(session_id)
         if session is None:
             continue
         due_ms = session.active_ms + limits.session_idle_ms
@@ -29,8 +41,16 @@ def expire(state: State, limits: Limits, now_ms: int) -> Iterator[ev.Event]:
             state.schedule.sessions.add(due_ms, session.id)
     yield from _expire_stages(state, now_ms)
     yield from _expire_keys(state, limits, now_ms)
+    yield from _release(state, now_ms)
+    for topic_id in state.schedule.expiry.take(now_ms, NAMED_PER_TICK_MAX):
+        yield from _expire_batches(state, topic_id, now_ms)
+    for topic_id, subscriber in state.schedule.shared.take(now_ms, NAMED_PER_TICK_MAX):
+        yield from _expire_tasks(state, topic_id, subscriber, now_ms)
     for topic_id in state.schedule.retention.take(now_ms, EXPIRED_PER_TICK_MAX):
-        yield from _trim(state, int(topic_id), now_ms)
+        yield from _trim(state, topic_id, now_ms)
+    for topic_id in list(islice(state.schedule.over_quota, NAMED_PER_TICK_MAX)):
+        state.schedule.over_quota.discard(topic_id)
+        yield from _make_room(state, topic_id)
     for topic_id in list(islice(state.schedule.oversized, EXPIRED_PER_TICK_MAX)):
         state.schedule.oversized.discard(topic_id)
         yield from _trim(state, topic_id, now_ms)
@@ -39,7 +59,7 @@ def expire(state: State, limits: Limits, now_ms: int) -> Iterator[ev.Event]:
 def _expire_stages(state: State, now_ms: int) -> Iterator[ev.Event]:
     expired = []
     for name in state.schedule.stages.take(now_ms, EXPIRED_PER_TICK_MAX):
-        stage = state.stages.get(str(name))
+        stage = state.stages.get(name)
         if stage is None:
             continue
         if stage.expires_ms <= now_ms:
@@ -58,6 +78,64 @@ def _expire_keys(state: State, limits: Limits, now_ms: int) -> Iterator[ev.Event
         count += 1
     if count:
         yield ev.KeysExpired(count)
+
+
+def _release(state: State, now_ms: int) -> Iterator[ev.Event]:
+    """Delayed batches that are due, in the order of their time."""
+    for delay_id in state.schedule.due.take(now_ms, BATCHES_PER_TICK_MAX):
+        topic = state.topics_by_id.get(state.schedule.delays.get(delay_id, 0))
+        if topic is not None:
+            yield ev.Released(topic.id, delay_id, topic.next_offset)
+
+
+def _expire_batches(state: State, topic_id: int, now_ms: int) -> Iterator[ev.Event]:
+    topic = state.topics_by_id.get(topic_id)
+    if topic is None:
+        return
+    index, heap = topic.index, topic.expiries
+    over: list[int] = []
+    while heap and heap[0][0] <= now_ms and len(over) < BATCHES_PER_TICK_MAX:
+        _, first_offset = heappop(heap)
+        if first_offset >= index.first and index.expires[index.find(first_offset)] != EXPIRED:
+            over.append(first_offset)
+    if over:
+        yield ev.Expired(topic.id, tuple(over))
+    if heap:
+        state.schedule.expiry.add(heap[0][0], topic.id)
+
+
+def _expire_tasks(state: State, topic_id: int, subscriber: str, now_ms: int) -> Iterator[ev.Event]:
+    """Leases that are over, members that are gone; and who waits for messages that come back may look."""
+    topic = state.topics_by_id.get(topic_id)
+    subscription = topic.subscriptions.get(subscriber) if topic is not None else None
+    if topic is None or subscription is None or (shared := subscription.shared) is None:
+        return
+    yield from tasks.expire(topic_id, subscriber, shared, now_ms, NAMED_PER_TICK_MAX)
+    state.schedule.ready.add(topic_id)
+    due_ms = tasks.next_ms(shared)
+    if due_ms is not None:
+        state.schedule.shared.add(due_ms, (topic_id, subscriber))
+
+
+def _make_room(state: State, topic_id: int) -> Iterator[ev.Event]:
+    """A topic holds more than its quota: the oldest messages go, or the slowest subscription does."""
+    topic = state.topics_by_id.get(topic_id)
+    if topic is None or topic.stored_bytes <= topic.quota_bytes:
+        return
+    slowest = next((s for s in topic.subscriptions.values() if s.acked == topic.needed), None)
+    if topic.overflow == DROP or slowest is None:
+        yield ev.Dropped(topic.id, _quota_floor(topic))
+    else:
+        yield ev.SubscriptionExpired(topic.id, slowest.subscriber)
+
+
+def _quota_floor(topic: Topic) -> int:
+    index, excess = topic.index, topic.stored_bytes - topic.quota_bytes
+    entry = index.head
+    while excess > 0 and entry < len(index.ends):
+        excess -= index.sizes[entry]
+        entry += 1
+    return index.first_offset(entry) if entry < len(index.ends) else index.end
 
 
 def _trim(state: State, topic_id: int, now_ms: int) -> Iterator[ev.Event]:

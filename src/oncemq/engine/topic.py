@@ -2,33 +2,71 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oncemq.engine.commands import REFUSE
 from oncemq.engine.index import BatchIndex
+
+if TYPE_CHECKING:
+    from oncemq.engine.patterns import Pattern
+    from oncemq.engine.sharing import Shared
 
 
 class Subscription:
     """A durable position in a topic, and who owns it."""
 
-    __slots__ = ("acked", "epoch", "held_until_ms", "subscriber")
+    __slots__ = ("acked", "dropped", "epoch", "held_until_ms", "pattern", "shared", "sought_epoch", "subscriber")
 
     def __init__(self, subscriber: str, acked: int, epoch: int = 0, held_until_ms: int = 0) -> None:
         self.subscriber = subscriber
         #: All offsets below are done.
         self.acked = acked
-        #: Rises with each owner: only the newest may ack.
+        #: Rises with each owner: only the newest may ack. Of a shared one: tells its incarnations apart.
         self.epoch = epoch
         #: A polite owner is left alone until then.
         self.held_until_ms = held_until_ms
+        #: Whose position a seek has moved; 0 = nobody's, or another owner has come since.
+        self.sought_epoch = 0
+        #: Messages lost to the topic's quota.
+        self.dropped = 0
+        #: Leases, where there is no owner.
+        self.shared: Shared | None = None
+        #: Whom it belongs to, where it is attached by a pattern: that one has the owner.
+        self.pattern: Pattern | None = None
+
+
+class DelayedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Stored, and without offsets until it is due."""
+
+    delay_id: int
+    count: int
+    size: int
+    position: int
+    due_ms: int
+    ttl_ms: int
+    key_hashes: bytes = b""
 
 
 class Topic:
     __slots__ = (
         "above_trim_bytes",
+        "attached",
         "captured",
+        "delayed",
+        "delayed_bytes",
+        "expired_names",
+        "expiries",
         "id",
         "index",
+        "key_orders",
+        "keyed_from",
         "name",
         "needed",
         "next_offset",
+        "overflow",
+        "quota_bytes",
         "retain_bytes",
         "retain_ms",
         "slowest",
@@ -45,10 +83,14 @@ class Topic:
         self.stays = stays
         self.retain_ms = retain_ms
         self.retain_bytes = retain_bytes
+        self.quota_bytes = 0
+        self.overflow = REFUSE
         self.next_offset = 0
         self.index = BatchIndex()
         self.stored_bytes = 0
         self.subscriptions: dict[str, Subscription] = {}
+        #: Those of them that are attached by a pattern.
+        self.attached: dict[str, Subscription] = {}
         #: The lowest position of all subscriptions; the end where there are none.
         self.needed = 0
         #: How many subscriptions stand there.
@@ -57,6 +99,16 @@ class Topic:
         self.trimmed = 0
         #: What retention by size counts.
         self.above_trim_bytes = 0
+        #: By delay id.
+        self.delayed: dict[int, DelayedBatch] = {}
+        self.delayed_bytes = 0
+        #: A heap of (time, first offset): what expires when. Derived; entries may be of batches that are gone.
+        self.expiries: list[tuple[int, int]] = []
+        #: Subscribers that the quota has ended, the latest last.
+        self.expired_names: dict[str, None] = {}
+        #: Subscriptions that keep order per key, and from where on messages have their key hashes.
+        self.key_orders = 0
+        self.keyed_from = 0
         #: The last capture that has this topic (capture.py).
         self.captured = 0
 
@@ -69,26 +121,49 @@ class Topic:
         """Whether a new message is stored at all."""
         return bool(self.subscriptions) or self.retained
 
+    @property
+    def refuses(self) -> bool:
+        """At its quota it takes no more."""
+        return bool(self.quota_bytes) and self.overflow == REFUSE
+
     def floor(self) -> int:
         """Everything below may be collected."""
-        return min(self.needed, self.trimmed) if self.retained else self.needed
+        if self.retained and self.trimmed <= self.needed:
+            return self.trimmed
+        needed = self.index.past_expired(self.needed)
+        return min(needed, self.trimmed) if self.retained else needed
 
-    def add_subscription(self, subscriber: str, acked: int) -> None:
+    def add_subscription(self, subscriber: str, acked: int) -> Subscription:
         if not self.subscriptions or acked < self.needed:
             self.needed = acked
             self.slowest = 0
         self.slowest += acked == self.needed
-        self.subscriptions[subscriber] = Subscription(subscriber, acked)
+        subscription = self.subscriptions[subscriber] = Subscription(subscriber, acked)
+        self.expired_names.pop(subscriber, None)
+        return subscription
 
     def remove_subscription(self, subscriber: str) -> None:
-        self._leave(self.subscriptions.pop(subscriber).acked)
+        subscription = self.subscriptions.pop(subscriber)
+        self.attached.pop(subscriber, None)
+        if subscription.pattern is not None:
+            subscription.pattern.detach(self.id)
+        if subscription.shared is not None:
+            self.key_orders -= subscription.shared.policy.key_order
+        self._leave(subscription.acked)
 
     def ack(self, subscriber: str, upto: int) -> bool:
         """True: the slowest moved on, and something may be collected."""
         subscription = self.subscriptions[subscriber]
         was = subscription.acked
         subscription.acked = upto
+        if subscription.pattern is not None:
+            subscription.pattern.note_ack(self, subscription)
         return self._leave(was)
+
+    def move(self, subscriber: str, position: int) -> None:
+        """To wherever, back as well."""
+        self.ack(subscriber, position)
+        self.measure_needed()
 
     def _leave(self, position: int) -> bool:
         """A subscription is no longer at a position. Only the last of the slowest makes us look at all."""

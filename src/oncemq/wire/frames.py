@@ -1,7 +1,7 @@
 """Requests and replies as ZeroMQ frames.
 
-    request   header | payload | payload | …      one payload per command that carries one, in their order
-    reply     header | payload | payload | …      the payloads of the GetReplies, in their order
+    request   header | payload | payload | …      those of the commands that carry any, in their order
+    reply     header | payload | payload | …      those of the replies that bring messages, in their order
 
     header    msgpack [version, request id, [command or reply, …]]
 
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import msgspec
 
 from oncemq import errors, limits
-from oncemq.engine.commands import Command, carries_payload
-from oncemq.engine.replies import GetReply, Refusal, Reply
+from oncemq.engine.commands import Command, payloads_of
+from oncemq.engine.replies import GetAnyReply, GetReply, Refusal, Reply, TakeReply
 from oncemq.version import WIRE_VERSION
 
 #: A frame as pyzmq gives or takes it.
@@ -57,8 +57,8 @@ def encode_response(request_id: int, replies: Sequence[Reply], payloads: Sequenc
     return [_encode((WIRE_VERSION, request_id, replies)), *payloads]
 
 
-def decode_request(frames: Sequence[Frame]) -> tuple[Request, list[Frame | None]]:
-    """A request, and for each command its payload. Raises Malformed, VersionUnsupported, TooLarge."""
+def decode_request(frames: Sequence[Frame]) -> tuple[Request, list[tuple[Frame, ...]]]:
+    """A request, and for each command its payloads. Raises Malformed, VersionUnsupported, TooLarge."""
     if not frames or len(frames) > limits.REQUEST_FRAMES_MAX:
         raise errors.Malformed(f"a request of {len(frames)} frames")
     if len(frames[0]) > limits.REQUEST_HEADER_BYTES_MAX:
@@ -74,20 +74,22 @@ def decode_request(frames: Sequence[Frame]) -> tuple[Request, list[Frame | None]
     return request, _match_payloads(request.commands, frames)
 
 
-def _match_payloads(commands: Sequence[Command], frames: Sequence[Frame]) -> list[Frame | None]:
-    payloads: list[Frame | None] = []
+def _match_payloads(commands: Sequence[Command], frames: Sequence[Frame]) -> list[tuple[Frame, ...]]:
+    payloads: list[tuple[Frame, ...]] = []
     used = 1
     for command in commands:
-        envelope = carries_payload(command)
-        if envelope is None:
-            payloads.append(None)
+        envelopes = payloads_of(command)
+        if not envelopes:
+            payloads.append(())
             continue
-        if used == len(frames):
+        found = tuple(frames[used : used + len(envelopes)])
+        if len(found) < len(envelopes):
             raise errors.Malformed("a payload frame is missing")
-        payloads.append(frames[used])
-        if len(frames[used]) != envelope.size:
-            raise errors.Malformed(f"a payload of {len(frames[used])} bytes where {envelope.size} were announced")
-        used += 1
+        for frame, envelope in zip(found, envelopes, strict=True):
+            if len(frame) != envelope.size:
+                raise errors.Malformed(f"a payload of {len(frame)} bytes where {envelope.size} were announced")
+        payloads.append(found)
+        used += len(found)
     if used != len(frames):
         raise errors.Malformed("a payload frame belongs to no command")
     return payloads
@@ -125,9 +127,21 @@ def decode_response(frames: Sequence[Frame]) -> tuple[Response, list[list[Frame]
     payloads: list[list[Frame]] = []
     used = 1
     for reply in response.replies:
-        count = len(reply.batches) if isinstance(reply, GetReply) else 0
+        count = _payload_count(reply)
+        if count < 0:
+            raise errors.Malformed("a reply announces fewer than no payloads")
         payloads.append(list(frames[used : used + count]))
         used += count
     if used != len(frames):
         raise errors.Malformed("a reply's payload frames don't fit its header")
     return response, payloads
+
+
+def _payload_count(reply: Reply) -> int:
+    if isinstance(reply, GetReply):
+        return len(reply.batches)
+    if isinstance(reply, TakeReply):
+        return reply.payloads
+    if isinstance(reply, GetAnyReply):
+        return sum(len(part.batches) for part in reply.parts)
+    return 0

@@ -1,0 +1,84 @@
+"""What a decision about an operation is made from."""
+
+from __future__ import annotations
+
+from oncemq.engine import events as ev
+from oncemq.engine.names import refuse_topic_name
+from oncemq.engine.replies import NotNow, Refusal
+from oncemq.engine.state import State
+from oncemq.engine.topic import Topic
+from oncemq.journal.contract import Place, after, record_bytes
+from oncemq.limits import Limits
+
+Outcome = ev.Event | Refusal | NotNow
+
+
+class Situation:
+    """The state, and what the earlier parts of the same operation will have changed of it."""
+
+    __slots__ = ("claim", "limits", "now_ms", "place", "put_bytes", "put_counts", "state", "topics_made", "uses")
+
+    def __init__(self, state: State, limits: Limits, now_ms: int, place: Place, claim: ev.AnyClaim) -> None:
+        self.state = state
+        self.limits = limits
+        self.now_ms = now_ms
+        #: Where the next payload goes.
+        self.place = place
+        self.claim = claim
+        #: Topics that earlier parts make, by name.
+        self.topics_made: dict[str, int] = {}
+        #: Messages and bytes that earlier parts put, by topic's id.
+        self.put_counts: dict[int, int] = {}
+        self.put_bytes: dict[int, int] = {}
+        #: How often earlier parts used the counter of epochs.
+        self.uses = 0
+
+    def next_offset(self, topic_id: int) -> int:
+        topic = self.state.topics_by_id.get(topic_id)
+        return (topic.next_offset if topic is not None else 0) + self.put_counts.get(topic_id, 0)
+
+    def next_epoch(self) -> int:
+        return self.state.next_epoch + self.uses
+
+    def count_put(self, part: ev.Stored | ev.Delayed) -> None:
+        """Another part follows this one."""
+        if part.topic_name:
+            self.topics_made[part.topic_name] = part.topic_id
+        if isinstance(part, ev.Delayed):
+            self.uses += 1
+        else:
+            self.put_counts[part.topic_id] = self.put_counts.get(part.topic_id, 0) + part.count
+        if part.position:
+            self.put_bytes[part.topic_id] = self.put_bytes.get(part.topic_id, 0) + part.size
+            used = record_bytes(part.size)
+            place = self.place
+            self.place = Place(after(part.position, part.size), place.room_bytes - used, place.writable_bytes - used)
+
+
+def unknown_topic(name: str) -> Refusal:
+    return refuse_topic_name(name) or Refusal("TOPIC_UNKNOWN", f"there is no topic '{name}'")
+
+
+def refuse_new_topic(at: Situation, name: str) -> Refusal | None:
+    if len(at.state.topics) + len(at.topics_made) >= at.limits.topics_max:
+        return Refusal("LIMIT_REACHED", f"there are {at.limits.topics_max} topics, which is the limit")
+    return refuse_topic_name(name)
+
+
+def no_room(at: Situation, size: int) -> NotNow | None:
+    if record_bytes(size) > at.place.writable_bytes:
+        return NotNow("DISK_FULL", "the disk is full; acknowledgements are still taken")
+    return None
+
+
+def over_quota(at: Situation, topic: Topic, size: int) -> NotNow | Refusal | None:
+    """What a topic that is full answers to more. Only where its policy is to refuse: else room is made (ticking.py)."""
+    if not topic.quota_bytes:
+        return None
+    if size > topic.quota_bytes:
+        text = f"{size} bytes in a batch; topic '{topic.name}' has a quota of {topic.quota_bytes}"
+        return Refusal("TOO_LARGE", text)
+    held_bytes = topic.stored_bytes + topic.delayed_bytes + at.put_bytes.get(topic.id, 0)
+    if topic.refuses and held_bytes + size > topic.quota_bytes:
+        return NotNow("TOPIC_FULL", f"topic '{topic.name}' is at its quota of {topic.quota_bytes} bytes")
+    return None
