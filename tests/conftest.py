@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a broker as a process of its own."""
+"""Fixtures for all tests: a broker as a process of its own, and an empty PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path / "data", *SMALL)
     yield process
     process.kill()
+
+
+@pytest.fixture
+def postgres(oncemq_postgres: str) -> str:
+    """The DSN of an empty PostgreSQL database."""
+    return oncemq_postgres

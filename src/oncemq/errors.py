@@ -465,8 +465,8 @@ class InboxRewound(OnceMQError):
     exit_code = 7
     http_status = 409
     advice = (
-        "If the topic still stores them, unsubscribe and subscribe again at the database's position; else restore a "
-        "later copy of the database, or go on without them: `inbox.skip_to` (docs/howto/inbox.md)."
+        "If the topic still stores them, seek back to the database's position; else restore a later copy of the "
+        "database, or go on without them: `inbox.skip_to` (docs/howto/inbox.md)."
     )
 
 

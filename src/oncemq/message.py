@@ -86,6 +86,14 @@ def checksum(payload: Buffer) -> int:
     return xxhash.xxh3_64_intdigest(payload)
 
 
+def key_hashes(keys: Sequence[bytes | None]) -> bytes:
+    """What tells the broker which messages have the same key: XXH3 of each, little-endian; 0 where there is no key."""
+    hashes = array("Q", [0 if key is None else xxhash.xxh3_64_intdigest(key) or 1 for key in keys])
+    if _BIG_ENDIAN:
+        hashes.byteswap()
+    return hashes.tobytes()
+
+
 def _column(parts: Sequence[bytes]) -> tuple[list[bytes], int]:
     # From a list: out of an iterator it would take three times as long.
     offsets = array("i", [0, *accumulate(map(len, parts))])

@@ -7,6 +7,9 @@
 `oncemq_broker` is a real broker, a process of its own that can be killed; `oncemq_client` is connected to it;
 `oncemq_embedded` is a client with a broker inside the test's process, which is quicker.
 
+`oncemq_postgres` is the DSN of an empty PostgreSQL database, for tests of an inbox; its server is the one that the
+environment variable ONCEMQ_TEST_POSTGRES names, or one that is started for the tests (testing_postgres.py).
+
 Nothing of OnceMQ is imported before a test asks for one of them.
 """
 
@@ -21,6 +24,8 @@ import pytest
 if TYPE_CHECKING:
     from oncemq.broker.process import BrokerProcess
     from oncemq.client.blocking import Client
+    from oncemq.testing_postgres import PostgresServer
+
 
 @pytest.fixture
 def oncemq_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
@@ -50,3 +55,19 @@ def oncemq_embedded(tmp_path: Path) -> Iterator[Client]:
     client = oncemq.connect(f"file:{tmp_path / 'oncemq-embedded'}")
     yield client
     client._close(clean=False)
+
+
+@pytest.fixture(scope="session")
+def oncemq_postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for all tests of this process; it starts in a second, when the first one asks for it."""
+    from oncemq.testing_postgres import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def oncemq_postgres(oncemq_postgres_server: PostgresServer) -> Iterator[str]:
+    """The DSN of an empty PostgreSQL database."""
+    with oncemq_postgres_server.database() as dsn:
+        yield dsn

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from oncemq.client.core import Core
 from oncemq.client.options import Options
+from oncemq.client.outbox_contract import Outbox
 from oncemq.client.pending import Pending
 from oncemq.engine.commands import Command, Envelope, Hello, Numbered, Put
 from oncemq.engine.replies import HelloReply, PutReply, Reply, Verdict
@@ -16,11 +17,14 @@ from oncemq.wire.frames import Frame, Request, decode_request, encode_response
 class Desk:
     """The broker's end of the wire, by hand."""
 
-    def __init__(self, *, name: str = "billing", anonymous: bool = False, **options: object) -> None:
-        self.core = Core(name, anonymous, nonce=7, options=Options(**options))  # type: ignore[arg-type]
+    def __init__(
+        self, *, name: str = "billing", anonymous: bool = False, outbox: Outbox | None = None, **options: object
+    ) -> None:
+        name = name if outbox is None else outbox.session
+        self.core = Core(name, anonymous, nonce=7, options=Options(**options), outbox=outbox)  # type: ignore[arg-type]
         self.now_ms = 1000.0
         self.requests: list[Request] = []
-        self.payloads: list[list[Frame | None]] = []
+        self.payloads: list[list[tuple[Frame, ...]]] = []
 
     def sent(self) -> list[Request]:
         """Requests that the core sends now."""

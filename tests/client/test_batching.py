@@ -11,7 +11,7 @@ import pytest
 
 from oncemq import errors
 from oncemq.client import keeping, producing
-from oncemq.client.batching import Stream, as_bytes, cuts, make_put
+from oncemq.client.batching import NO_TIMES, Stream, as_bytes, cuts, make_put
 from oncemq.client.blocking import Client
 from oncemq.client.core import Core
 from oncemq.client.driver import Driver
@@ -36,10 +36,10 @@ class Store:
 
     def send(self, frames: Sequence[Frame]) -> None:
         request, payloads = decode_request(frames)
-        replies = [self._reply(command, payload) for command, payload in zip(request.commands, payloads, strict=True)]
+        replies = [self._reply(command, frames) for command, frames in zip(request.commands, payloads, strict=True)]
         self._answers.append(encode_response(request.request_id, replies))
 
-    def _reply(self, command: object, payload: Frame | None) -> Reply:
+    def _reply(self, command: object, payloads: Sequence[Frame]) -> Reply:
         if isinstance(command, Hello):
             return HelloReply(1, 0, command.window, (), "store")
         if not isinstance(command, Numbered) or not isinstance(command.operation, Put):
@@ -47,7 +47,7 @@ class Store:
         operation = command.operation
         if operation.topic in self.refuses:
             return Refusal("TOPIC_UNKNOWN", f"there is no topic '{operation.topic}'")
-        assert payload is not None
+        [payload] = payloads
         count = operation.envelope.count
         messages = decode_batch(bytes(payload), operation.topic, 1, self._offset, 0, 0, count)
         self.batches.append((operation.topic, operation.create, messages))
@@ -329,7 +329,7 @@ def test_the_keeper_survives_an_error(store: Store, monkeypatch: pytest.MonkeyPa
 def test_a_message_that_nobody_took_for_the_first_is_sent_too(store: Store) -> None:
     for client in make_client(store, linger_ms=1):
         stream = client._begin_stream("t", False)
-        handles = [stream.add_item((value, None, None, False)) for value in (b"1", b"2")]
+        handles = [stream.add_item((value, None, None, False, NO_TIMES)) for value in (b"1", b"2")]
         assert wait_for(handles[1].done)
         assert store.values() == [b"1", b"2"]
 
@@ -337,7 +337,7 @@ def test_a_message_that_nobody_took_for_the_first_is_sent_too(store: Store) -> N
 def test_a_second_message_that_overtakes_the_first_one_does_not_hide_it(store: Store) -> None:
     for client in make_client(store, linger_ms=1):
         client._streams["t"] = stream = Stream(client, "t", False)
-        with client._lock:
+        with client._driver.lock:
             first = threading.Thread(target=client.put_nowait, args=("t", b"1"))
             first.start()
             assert wait_for(lambda stream=stream: len(stream.handles) == 1)  # type: ignore[misc]

@@ -17,9 +17,11 @@ from oncemq.engine.commands import (
     Put,
     Read,
     RemoveSession,
+    Transact,
     Void,
 )
 from oncemq.engine.replies import Done, GetReply, HealthReply, HelloReply, NotNow, PutReply, Refusal, TopicReply
+from oncemq.message import checksum
 from oncemq.wire.frames import encode_response
 from tests.client.scripted import Desk, stored
 
@@ -57,7 +59,7 @@ def test_small_commands_share_a_request_in_order() -> None:
     pendings = [desk.put(b"%d" % index) for index in range(5)]
     [request] = desk.sent()
     assert [command.number for command in request.commands if isinstance(command, Numbered)] == [1, 2, 3, 4, 5]
-    assert None not in desk.payloads[-1]
+    assert [len(payloads) for payloads in desk.payloads[-1]] == [1] * 5
     desk.answer(request, *[stored(index) for index in range(5)])
     assert [offset_of(pending) for pending in pendings] == [0, 1, 2, 3, 4]
 
@@ -652,3 +654,76 @@ def test_a_batch_that_the_broker_would_not_take_is_refused_without_a_number() ->
         desk.put(b"x" * 201).result()
     desk.put(b"x" * 100)
     assert desk.numbers() == [1]
+
+
+def transaction(*values: bytes) -> tuple[Transact, tuple[bytes, ...]]:
+    return Transact(puts=tuple(Put("orders", Envelope(1, len(value), checksum(value))) for value in values)), values
+
+
+def test_an_operation_s_payloads_are_sent_in_the_order_of_its_envelopes() -> None:
+    desk = Desk()
+    desk.greet()
+    desk.put(b"before")
+    desk.core.submit(*transaction(b"one", b"", b"three"))
+    desk.core.submit(CreateTopic("empty"))
+    desk.put(b"after")
+    [request] = desk.sent()
+    assert [command.number for command in request.commands if isinstance(command, Numbered)] == [1, 2, 3, 4]
+    assert desk.payloads[-1][1:3] == [(b"one", b"", b"three"), ()]
+    desk.pass_ms(1000)
+    desk.resume(last_number=1)
+    assert desk.numbers() == [1, 2, 3, 4]
+    assert desk.payloads[-1][1] == (b"one", b"", b"three")
+
+
+def test_all_payloads_of_an_operation_count_for_the_size_of_a_request() -> None:
+    desk = Desk(request_bytes_max=1000)
+    desk.greet()
+    for _ in range(2):
+        desk.core.submit(*transaction(b"x" * 300, b"y" * 300))
+    assert [len(request.commands) for request in desk.sent()] == [1, 1]
+
+
+def test_a_request_has_no_more_frames_than_a_broker_reads() -> None:
+    desk = Desk(request_bytes_max=10**9)
+    desk.greet()
+    for _ in range(3):
+        desk.core.submit(*transaction(*[b"x"] * 400))
+    assert [len(request.commands) for request in desk.sent()] == [2, 1]
+    with pytest.raises(errors.TooLarge, match="1001 batches in one operation"):
+        desk.core.submit(*transaction(*[b"x"] * 1001))
+
+
+@pytest.mark.parametrize("payloads", [None, (), (b"one",), (b"one", b"2", b"three"), (b"one", b"much")])
+def test_payloads_that_do_not_fit_their_envelopes_are_not_sent(payloads: tuple[bytes, ...] | None) -> None:
+    desk = Desk()
+    operation, _ = transaction(b"one", b"two")
+    with pytest.raises(errors.Malformed):
+        desk.core.submit(operation, payloads)
+    assert desk.core.is_idle
+
+
+def test_each_payload_of_an_operation_has_to_be_small_enough() -> None:
+    desk = Desk()
+    desk.core.greet()
+    [hello] = desk.sent()
+    desk.answer(hello, HelloReply(1, 0, 64, (), "broker", 200))
+    assert not desk.core.submit(*transaction(b"x" * 150, b"y" * 150)).done
+    with pytest.raises(errors.TooLarge, match=r"^a batch of 201 bytes"):
+        desk.core.submit(*transaction(b"x" * 150, b"y" * 201)).result()
+
+
+def test_a_transaction_that_has_lost_its_subscription_does_not_end_the_session() -> None:
+    desk = Desk()
+    desk.greet()
+    pending = desk.core.submit(*transaction(b"one"))
+    desk.sent()
+    desk.answer_last(Refusal("SUBSCRIPTION_FENCED", "another client took over 'kitchen'"))
+    with pytest.raises(errors.SubscriptionFenced):
+        pending.result()
+    assert desk.core.finished is None
+    desk.core.submit(*transaction(b"two"))
+    desk.sent()
+    desk.answer_last(Refusal("FENCED", "another client took over 'billing'"))
+    assert desk.core.finished is not None
+    assert desk.core.finished.code == "FENCED"

@@ -84,7 +84,7 @@ def test_a_message_that_can_not_be_decoded_is_passed_by_an_ack(client: oncemq.Cl
     assert len(subscription.get_many(10)) == 10
     for value in (b"good", b"bad", b"behind"):
         client.put("t", value)
-    assert subscription._fetch(0)
+    assert subscription._run(subscription._fetch(0))
     head, payload = subscription._delivery._batches[1]
     subscription._delivery._batches[1] = (head, b"\x09" + payload[1:])
     assert texts(subscription.get_many(10)) == ["good"]

@@ -1,7 +1,7 @@
-"""Format version 1, as files: what was written once must be read for ever.
+"""Every format version, as files: what was written once must be read for ever.
 
-`golden/version-1` is a journal of 2 KiB segments with a snapshot. If a change of the format is wanted, the version
-rises, and a new folder comes beside this one.
+Each folder of `golden/` is a journal of 2 KiB segments with a snapshot. If a change of the format is wanted, the
+version rises, and a new folder comes beside the others: `python -m tests.journal.test_journal_golden`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from oncemq.journal.contract import Wanted
 from oncemq.journal.files import FileJournal
 from oncemq.journal.os_disk import OsDisk
 from oncemq.journal.worker import InlineWorker
+from oncemq.version import JOURNAL_VERSION
 
-GOLDEN = Path(__file__).parent / "golden" / "version-1"
+GOLDEN = Path(__file__).parent / "golden"
+WRITTEN = GOLDEN / f"version-{JOURNAL_VERSION}"
 RECORD = Wanted(2048 + 512 + 64, 7, 0, 5)
 
 
@@ -46,26 +48,40 @@ def files(disk: SimDisk) -> dict[str, bytes]:
     return content
 
 
+def lines(raw: bytes) -> list[str]:
+    return [raw[at : at + 32].hex() for at in range(0, len(raw), 32)]
+
+
+def write_golden() -> None:
+    """Only for a new format version."""
+    for path, raw in files(written()).items():
+        target = WRITTEN / f"{path}.hex"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("\n".join(lines(raw)) + "\n")
+
+
 def test_the_format_has_not_changed() -> None:
     for path, raw in files(written()).items():
-        assert (GOLDEN / f"{path}.hex").read_text().split() == [line.hex() for line in lines(raw)], path
+        assert (WRITTEN / f"{path}.hex").read_text().split() == lines(raw), path
 
 
-def lines(raw: bytes) -> list[bytes]:
-    return [raw[at : at + 32] for at in range(0, len(raw), 32)]
+def test_there_is_a_journal_of_every_version() -> None:
+    versions = range(1, JOURNAL_VERSION + 1)
+    assert sorted(path.name for path in GOLDEN.iterdir()) == [f"version-{version}" for version in versions]
 
 
-@pytest.fixture
-def golden(tmp_path: Path) -> Path:
-    for path in GOLDEN.rglob("*.hex"):
-        target = tmp_path / path.relative_to(GOLDEN).with_suffix("")
+@pytest.fixture(params=range(1, JOURNAL_VERSION + 1), ids=lambda version: f"version {version}")
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    source = GOLDEN / f"version-{request.param}"
+    for path in source.rglob("*.hex"):
+        target = tmp_path / path.relative_to(source).with_suffix("")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(bytes.fromhex(path.read_text()))
     (tmp_path / "cut").mkdir()
     return tmp_path
 
 
-def test_a_journal_of_version_1_is_read(golden: Path) -> None:
+def test_a_journal_of_every_version_is_read(golden: Path) -> None:
     assert check(OsDisk(golden)).is_good
     journal = FileJournal(OsDisk(golden), InlineWorker())
     loaded = journal.load()
@@ -78,3 +94,7 @@ def test_a_journal_of_version_1_is_read(golden: Path) -> None:
     ]
     assert journal.read([RECORD])[0][0] == b"first"
     journal.close()
+
+
+if __name__ == "__main__":
+    write_golden()

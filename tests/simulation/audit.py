@@ -9,17 +9,23 @@ from oncemq.client.delivery import Delivery
 from oncemq.client.pending import Pending
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
+from tests.simulation.copiers import Copier
 from tests.simulation.operators import Operator
 from tests.simulation.process import Process, Surroundings
+from tests.simulation.subscriptions import SubscriptionBook
+from tests.simulation.timers import TimedConsumer
+from tests.simulation.watchers import Watcher
+from tests.simulation.workers import Worker
 from tests.simulation.world import Violation
 
 
 class Auditor(Process):
     anonymous = True
 
-    def __init__(self, around: Surroundings, name: str, operator: Operator) -> None:
+    def __init__(self, around: Surroundings, name: str, operator: Operator, processes: list[Process]) -> None:
         super().__init__(around, name)
         self._operator = operator
+        self._processes = processes
         self._waiting = 0
         self.topics: dict[str, re.TopicInfo] = {}
         self.subscriptions: list[re.SubscriptionInfo] = []
@@ -65,7 +71,7 @@ class Auditor(Process):
         self._look(command, lambda pending: self._see_messages(pending, delivery, info))
 
     def _see_messages(self, pending: Pending, delivery: Delivery, info: re.TopicInfo) -> None:
-        if isinstance(pending.error, errors.RangeGone) and info.retain_ms:
+        if isinstance(pending.error, errors.RangeGone) and (info.retain_ms or info.name in self.around.fading):
             return
         reply = pending.result()
         assert isinstance(reply, re.GetReply)
@@ -88,13 +94,15 @@ class Auditor(Process):
 
     def check(self) -> None:
         self._check_topics()
+        self._check_delayed()
         self._check_subscriptions()
+        self._check_others()
         self._check_registry()
 
     def _check_topics(self) -> None:
         for attempt in self.around.ledger.attempts:
             info = self.topics.get(attempt.topic)
-            if attempt.acked is None:
+            if attempt.acked is None or attempt.acked.first_offset < 0:
                 continue
             must_stay = self.around.subscriptions.must_stay(attempt.topic, attempt.acked.topic_id)
             if info is None:
@@ -109,9 +117,24 @@ class Auditor(Process):
             elif must_stay:
                 raise Violation(f"lost: '{attempt.topic}' is another topic than {attempt.label} went to")
 
+    def _check_delayed(self) -> None:
+        for info in self.topics.values():
+            if info.delayed:
+                raise Violation(f"lost: {info.delayed} messages of '{info.name}' are still delayed")
+            if info.quota_bytes and info.stored_bytes > info.quota_bytes:
+                raise Violation(f"'{info.name}' holds {info.stored_bytes} bytes of {info.quota_bytes}")
+        for attempt in self.around.ledger.attempts:
+            acked = attempt.acked
+            if acked is None or acked.first_offset >= 0 or attempt.place is not None or attempt.ttl_ms:
+                continue
+            if acked.subscriptions and self.around.subscriptions.must_stay(attempt.topic, acked.topic_id):
+                raise Violation(f"lost: {attempt.label} was due at {attempt.due_ms}, and is not there")
+
     def _check_subscriptions(self) -> None:
         there = {(self.topics[info.topic].topic_id, info.subscriber): info for info in self.subscriptions}
         for key, info in there.items():
+            if self._check_shared(key, info):
+                continue
             book = self.around.subscriptions.books.get(key)
             if book is None:
                 raise Violation(f"unexpected: subscription {info}")
@@ -119,17 +142,35 @@ class Auditor(Process):
                 raise Violation(f"lost: {book.label} was acked up to {info.acked} of {info.end_offset}")
             if book.given_end != info.end_offset:
                 raise Violation(f"lost: {book.label} was given all below {book.given_end} of {info.end_offset}")
-            self._check_given(key[0], book.start, info.end_offset, book.label)
+            self._check_given(key[0], book, info.end_offset)
         certain = self.around.subscriptions.certain
         for topic, subscriber in [(topic, one) for topic, all_of in certain.items() for one in sorted(all_of)]:
             if topic not in self.topics or (self.topics[topic].topic_id, subscriber) not in there:
                 raise Violation(f"lost: the subscription of '{subscriber}' to '{topic}'")
 
-    def _check_given(self, topic_id: int, start: int, end: int, label: str) -> None:
+    def _check_shared(self, key: tuple[int, str], info: re.SubscriptionInfo) -> bool:
+        """Subscriptions of several members, or of several topics, have books of their own."""
+        if info.pattern:
+            for watcher in self._processes:
+                if isinstance(watcher, Watcher) and watcher.name == info.subscriber:
+                    watcher.check(self.topics[info.topic], info)
+        elif info.sharing is not None:
+            self.around.tasks.books[key].check(info)
+            for worker in self._processes:
+                if isinstance(worker, Worker) and (worker.topic, worker.subscriber) == (info.topic, info.subscriber):
+                    worker.check(info)
+        return bool(info.pattern) or info.sharing is not None
+
+    def _check_others(self) -> None:
+        for one in self._processes:
+            if isinstance(one, Copier | TimedConsumer):
+                one.check()
+
+    def _check_given(self, topic_id: int, book: SubscriptionBook, end: int) -> None:
         log = self.around.ledger.log.get(topic_id, {})
-        for offset in range(start, end):
-            if offset not in log:
-                raise Violation(f"lost: {label} never got {offset}")
+        for offset in range(book.start, end):
+            if offset not in log and offset not in book.skipped:
+                raise Violation(f"lost: {book.label} never got {offset}")
 
     def _check_registry(self) -> None:
         newest: dict[str, int] = {}

@@ -154,7 +154,7 @@ class BlockingConsumer(Process):
         elif isinstance(reply, re.OpenReply):
             self._seen_numbers.add(number)
             assert self.book is not None
-            self.book.opened(reply, f"{self.name}~{self.lives}", self._acked_before.get(number, 0))
+            self.book.opened(reply, f"{self.name}~{self.lives}", self._acked_before.get(number, 0), 0)
             self._position = reply.acked
 
     # What it does, in its own words.

@@ -7,6 +7,7 @@ from oncemq.client.delivery import Delivery
 from oncemq.client.pending import Pending
 from oncemq.engine import commands as co
 from oncemq.engine.replies import AckReply, GetReply, OpenReply, SubscribeReply
+from oncemq.message import Message
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.subscriptions import SubscriptionBook
 from tests.simulation.world import Violation
@@ -78,6 +79,8 @@ class Consumer(Process):
             return False
         if isinstance(error, errors.RangeGone | errors.OffsetOutOfRange) and not self._opened:
             self.start_at = co.START_EARLIEST
+        elif isinstance(error, errors.Sought):
+            self._note_sought()
         elif isinstance(error, _GONE):
             if not self.around.subscriptions.may_vanish(self.topic, self.subscriber):
                 raise Violation(f"lost: {self.name}: {error.code}, and nobody removed it")
@@ -93,13 +96,20 @@ class Consumer(Process):
         assert isinstance(reply, SubscribeReply)
         self.world.note(f"{self.name} subscribed to '{self.topic}': {reply}")
         self.book = self.around.subscriptions.subscribed(self.topic, self.subscriber, reply)
-        acked_before = self.book.ack_confirmed
+        acked_before, marks = self.book.ack_confirmed, self.book.seek_marks
         hold_ms = 300 if self.polite else 0
         self.submit(
-            co.Open(self.topic, self.subscriber, hold_ms), None, lambda done: self._open_done(done, acked_before)
+            co.Open(self.topic, self.subscriber, hold_ms), None, lambda done: self._open_done(done, acked_before, marks)
         )
 
-    def _open_done(self, pending: Pending, acked_before: int) -> None:
+    def _note_sought(self) -> None:
+        assert self.book is not None
+        if not self.book.seek_marks:
+            raise Violation(f"{self.name} was told that it was moved, and nobody has moved it")
+        self.world.tally["client: sought"] += 1
+        self._opened = None
+
+    def _open_done(self, pending: Pending, acked_before: int, marks: int) -> None:
         if self._again(pending):
             return
         reply = pending.reply
@@ -111,7 +121,7 @@ class Consumer(Process):
             self._subscribe()
             return
         self.world.note(f"{self.name} opened: {reply}")
-        book.opened(reply, f"{self.name}~{self.lives}", acked_before)
+        book.opened(reply, f"{self.name}~{self.lives}", acked_before, marks)
         self._opened = reply
         self._position = self._ack_sent = self._acked = reply.acked
         self._delivery = Delivery(self.topic, reply.acked)
@@ -124,17 +134,22 @@ class Consumer(Process):
         assert opened is not None
         assert self.book is not None
         random = self.random.random
-        ack = -1
-        if random() < 0.5:
-            ack = self._ack_sent = self._done_upto()
-            self.book.ack_sent = max(self.book.ack_sent, ack)
+        ack = self._ack_on_get()
         wait_ms = 0 if random() < 0.4 else int(random() * 500)
         bytes_max = 200 if random() < 0.3 else 5_000
         command = co.Get(
             opened.topic_id, self.subscriber, opened.epoch, self._delivery.position, bytes_max, wait_ms, ack
         )
-        epoch, now_ms = self.book.epoch, self.world.now_ms
+        epoch, now_ms = self.book.least_epoch, self.world.now_ms
         self.ask(command, lambda pending: self._got(pending, command, epoch, now_ms))
+
+    def _ack_on_get(self) -> int:
+        assert self.book is not None
+        if self.random.random() >= 0.5:
+            return -1
+        self._ack_sent = self._done_upto()
+        self.book.ack_sent = max(self.book.ack_sent, self._ack_sent)
+        return self._ack_sent
 
     def _fenced(self, pending: Pending) -> bool:
         if not isinstance(pending.error, errors.Fenced):
@@ -177,27 +192,41 @@ class Consumer(Process):
         except errors.DamagedInTransit:
             self._delivery._damages = 0
         while self._delivery:
-            self._take_messages()
+            self._take_messages(reply, sent_ms)
+        if self._delivery.position > self._position:
+            self._skip_to(self._delivery.position, reply)
         if self._delivery.position == reply.next_position:
             self._end_offset = reply.end_offset
             self._looked_ms = sent_ms
             self._note_acked(reply.acked, command.ack)
         self._go_on()
 
-    def _take_messages(self) -> None:
+    def _take_messages(self, reply: GetReply, sent_ms: int) -> None:
         messages = self._delivery.decode()
         assert self.book is not None
         first = messages[0].offset
         for message in messages:
             if message.offset != self._position:
-                raise Violation(f"out of order: {self.name} got {message.offset} after {self._position - 1}")
+                self._skip_to(message.offset, reply)
             self.around.ledger.observe(
                 message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
             )
             self._position += 1
-        self.book.given(first, self._position)
+            self.book.given(message.offset, self._position)
+            self._check_alive(message, sent_ms)
+        self._keep(messages)
         self.world.tally["messages delivered"] += len(messages)
         self.world.note(f"{self.name} got {first}..{self._position - 1}")
+
+    def _skip_to(self, offset: int, _reply: GetReply) -> None:
+        """Messages are left out. For those who expect nothing of the kind, they are lost."""
+        raise Violation(f"out of order: {self.name} got {offset} after {self._position - 1}")
+
+    def _check_alive(self, message: Message, sent_ms: int) -> None:
+        """For those whose messages have a time to live."""
+
+    def _keep(self, messages: list[Message]) -> None:
+        """For those who do something with them."""
 
     def _note_acked(self, acked: int, upto: int) -> None:
         assert self.book is not None
@@ -239,7 +268,7 @@ class Consumer(Process):
         upto = self._ack_sent = self._done_upto()
         self.book.ack_sent = max(self.book.ack_sent, upto)
         command = co.Ack(opened.topic_id, self.subscriber, opened.epoch, upto)
-        epoch = self.book.epoch
+        epoch = self.book.least_epoch
         self.ask(command, lambda pending: self._ack_done(pending, command, epoch))
 
     def _ack_done(self, pending: Pending, command: co.Ack, epoch_when_sent: int) -> None:

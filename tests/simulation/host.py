@@ -117,6 +117,10 @@ class Host:
         self._cuts: dict[str, bytes] = {}
         self._crash_kind = "kill"
         self._restarting = False
+        self._is_full = False
+        self._died_ms = 0
+        #: Told when the broker died, and when it is there again.
+        self.recovered: Callable[[int, int], None] = lambda _died_ms, _now_ms: None
         network.arrived = self._wake
 
     # The process.
@@ -153,6 +157,8 @@ class Host:
             if "damaged" in warning:
                 raise Violation(f"a finished snapshot is damaged, though no synced byte ever was: {warning}")
         world.tally["broker: recoveries"] += 1
+        world.able(not self._is_full)
+        self.recovered(self._died_ms, world.now_ms)
         world.tally["broker: groups replayed"] += broker.counters["groups_replayed"]
         world.note(f"BROKER started, {broker.counters['groups_replayed']} groups replayed {journal.warnings}")
         self._compare_with_twin(broker, journal)
@@ -313,6 +319,10 @@ class Host:
         world.tally["crashes"] += how != "clean stop"
         world.note(f"BROKER ends: {how}")
         self.count()
+        if self.broker is not None:
+            # A start that failed has begun nothing anew.
+            self._died_ms = world.now_ms
+        world.able(False)
         self.broker = None
         self._round_ms = 0
         self._rounds += 1
@@ -333,7 +343,7 @@ class Host:
                 self._world.tally[name] += self.broker.counters[name]
 
     def heal(self) -> None:
-        self.disk.capacity_bytes = ROOMY_BYTES
+        self._has_room()
         self.disk.fail_sync(0)
         self.disk.crash_after(-1)
         self.disk.aim("", "")
@@ -344,10 +354,17 @@ class Host:
         """No byte more than there is now, for a while."""
         room = int(self._random.random() * 2 * self._world.weather.segment_bytes)
         self.disk.capacity_bytes = self.disk.used_bytes + room
+        self._is_full = True
+        self._world.able(False)
         self._world.tally["disk: full for a while"] += 1
         self._world.note("DISK full")
         self._world.after(duration_ms, self._empty_disk)
 
     def _empty_disk(self) -> None:
         self._world.note("DISK has room again")
+        self._has_room()
+
+    def _has_room(self) -> None:
         self.disk.capacity_bytes = ROOMY_BYTES
+        self._is_full = False
+        self._world.able(self.broker is not None)

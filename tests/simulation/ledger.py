@@ -8,6 +8,7 @@ words: an attempt is acknowledged, refused, or its outcome is unknown. Violation
     unexpected    a value that nobody attempted, or whose attempt was refused, voided or aborted
     inconsistent  two answers that can't both be true
     out of order  a session's messages in another order than it put them
+    too early     a delayed message before its time
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.simulation.world import Violation, World
 class Attempt:
     """Messages that get consecutive offsets, together or not at all: a put's batch, or a commit's stages."""
 
-    __slots__ = ("acked", "dead", "done", "group", "label", "open", "place", "topic", "values")
+    __slots__ = ("acked", "dead", "done", "due_ms", "group", "label", "open", "place", "topic", "ttl_ms", "values")
 
     def __init__(self, label: str, topic: str, values: list[bytes], group: tuple[str, int] | None = None) -> None:
         self.label = label
@@ -34,6 +35,9 @@ class Attempt:
         self.open = 0
         self.done = 0
         self.dead = 0
+        #: It must not be seen before; and lives so long once it is there. 0 = no such rule.
+        self.due_ms = 0
+        self.ttl_ms = 0
 
     @property
     def may_appear(self) -> bool:
@@ -70,6 +74,10 @@ class Ledger:
         if reply.count != len(attempt.values):
             raise Violation(f"inconsistent: {attempt.label} has {len(attempt.values)} messages, answered by {reply}")
         attempt.acked = reply
+        if reply.first_offset < 0:
+            if not attempt.due_ms:
+                raise Violation(f"inconsistent: {attempt.label} is due at once, and was answered by {reply}")
+            return
         for index, value in enumerate(attempt.values):
             self.observe(reply.topic_id, reply.first_offset + index, value, reply.time_ms, "the reply")
 
@@ -89,6 +97,8 @@ class Ledger:
         if found is None:
             raise Violation(f"unexpected: {who} saw {value!r} at {topic_id:x}:{offset}, and nobody put that")
         self._place(*found, topic_id, offset, value, who)
+        if time_ms < found[0].due_ms:
+            raise Violation(f"too early: {found[0].label} is due at {found[0].due_ms} and was stored at {time_ms}")
         self._check_times(log, topic_id, offset, time_ms)
         log[offset] = (value, time_ms)
 
@@ -107,6 +117,15 @@ class Ledger:
         if attempt.group is not None and self._effects.setdefault(attempt.group, attempt) is not attempt:
             other = self._effects[attempt.group]
             raise Violation(f"duplicated: {attempt.label} and {other.label} both took effect")
+
+    def attempt_at(self, topic_id: int, offset: int) -> Attempt | None:
+        """Whose message is there, if anybody has seen it."""
+        known = self.log.get(topic_id, {}).get(offset)
+        return self._by_value[known[0]][0] if known is not None else None
+
+    def effect(self, group: tuple[str, int]) -> Attempt | None:
+        """What took effect of those that exclude each other, as far as anybody has seen."""
+        return self._effects.get(group)
 
     @staticmethod
     def _check_times(log: dict[int, tuple[bytes, int]], topic_id: int, offset: int, time_ms: int) -> None:

@@ -22,10 +22,10 @@ _EXPECTED = (
 
 class Operator(Process):
     def __init__(
-        self, around: Surroundings, name: str, kept: dict[str, tuple[int, int]], churned: str, victim: str
+        self, around: Surroundings, name: str, kept: list[co.CreateTopic], churned: str, victim: str
     ) -> None:
         super().__init__(around, name)
-        #: Topics with their retention, made at the start.
+        #: Topics that are made at the start.
         self._kept = kept
         self._churned = churned
         self._victim = victim
@@ -36,8 +36,8 @@ class Operator(Process):
         around.subscriptions.vanishing_topics.add(churned)
 
     def begin(self) -> None:
-        for topic, (retain_ms, retain_bytes) in self._kept.items():
-            self._do(co.CreateTopic(topic, retain_ms, retain_bytes))
+        for operation in self._kept:
+            self._do(operation)
 
     @property
     def is_settled(self) -> bool:

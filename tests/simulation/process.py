@@ -21,6 +21,7 @@ from tests.simulation.ledger import Attempt, Ledger
 from tests.simulation.network import SimNetwork
 from tests.simulation.sessions import Sessions
 from tests.simulation.subscriptions import Subscriptions
+from tests.simulation.tasks import Tasks
 from tests.simulation.world import Violation, World
 
 OPTIONS = Options(timeout_ms=60.0, tries=4, window=6, pause_ms=20.0, pause_short_ms=5.0, pause_ms_max=100.0,
@@ -39,17 +40,36 @@ class Surroundings:
         self.world = world
         self.network = network
         self.ledger = Ledger(world)
-        self.sessions = Sessions(world, self.ledger)
+        self.sessions = Sessions(world, self.ledger, self._begun, self._decided)
         self.subscriptions = Subscriptions()
+        self.tasks = Tasks(world, self.ledger)
         #: What an operation on the wire is an attempt at: by checksum of its payload, or by commit.
         self.attempts: dict[object, Attempt] = {}
+        #: Subscriptions that somebody may move: topic and subscriber.
+        self.seekable: list[tuple[str, str]] = []
+        #: Topics whose messages may go by themselves.
+        self.fading: set[str] = set()
 
-    def attempt_of(self, operation: co.Operation) -> Attempt | None:
-        if isinstance(operation, co.Put):
-            return self.attempts.get(operation.envelope.checksum)
+    def attempts_of(self, operation: co.Operation) -> tuple[Attempt, ...]:
+        """What an operation stores, if it succeeds."""
         if isinstance(operation, co.Commit):
-            return self.attempts.get((operation.writer, operation.batch, operation.stages))
-        return None
+            known = self.attempts.get((operation.writer, operation.batch, operation.stages))
+            return (known,) if known is not None else ()
+        if isinstance(operation, co.Put | co.Transact):
+            return tuple(self.attempts[envelope.checksum] for envelope in co.envelopes_of(operation))
+        return ()
+
+    def _begun(self, operation: co.Operation) -> None:
+        if isinstance(operation, co.Settle | co.Transact):
+            self.tasks.sent(operation)
+        elif isinstance(operation, co.Seek):
+            self.subscriptions.seek_sent(operation)
+
+    def _decided(self, operation: co.Operation, verdict: re.Verdict | None) -> None:
+        if isinstance(operation, co.Settle | co.Transact):
+            self.tasks.decided(operation, verdict)
+        elif isinstance(operation, co.Seek):
+            self.subscriptions.sought(operation, verdict)
 
 
 class Process:
@@ -126,7 +146,9 @@ class Process:
 
     # Commands.
 
-    def submit(self, operation: co.Operation, payload: bytes | None, answered: Answered) -> Pending:
+    def submit(
+        self, operation: co.Operation, payload: bytes | tuple[bytes, ...] | None, answered: Answered
+    ) -> Pending:
         assert self.core is not None
         return self._watch(self.core.submit(operation, payload), answered)
 
@@ -192,7 +214,7 @@ class Process:
         self._requests[request.request_id] = request.commands
         for command in request.commands:
             if isinstance(command, co.Numbered):
-                self.around.sessions.book(command.session).sent(command, self.around.attempt_of(command.operation))
+                self.around.sessions.book(command.session).sent(command, self.around.attempts_of(command.operation))
                 self._sent_numbered(command)
         self.around.network.request(self._peer, frames)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oncemq import errors
 from oncemq.client.batching import make_put
 from oncemq.client.pending import Pending
+from oncemq.engine import commands as co
 from oncemq.engine.replies import PutReply
 from tests.simulation.ledger import Attempt
 from tests.simulation.process import Process, Surroundings
@@ -83,10 +84,15 @@ class Producer(Process):
         label = f"put {values[0][:12]!r}+{count - 1} to '{topic}' by {self.session()}"
         attempt = self.around.ledger.attempt(label, topic, values)
         self.around.attempts[operation.envelope.checksum] = attempt
-        self.made.append(attempt)
+        operation = self._made(operation, attempt)
         subscriptions = len(self.around.subscriptions.certain.get(topic, ()))
         self._in_flight += 1
         self.submit(operation, payload, lambda pending: self._put_done(pending, attempt, subscriptions))
+
+    def _made(self, operation: co.Put, attempt: Attempt) -> co.Put:
+        """For those whose puts are not plain."""
+        self.made.append(attempt)
+        return operation
 
     def _put_done(self, pending: Pending, attempt: Attempt, subscriptions: int) -> None:
         self._in_flight -= 1

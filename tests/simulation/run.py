@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
@@ -16,12 +15,17 @@ from oncemq.engine import commands as co
 from tests.simulation.audit import Auditor
 from tests.simulation.blocking import BlockingConsumer
 from tests.simulation.consumers import Consumer
+from tests.simulation.copiers import Copier
+from tests.simulation.extras import Extras
 from tests.simulation.host import Host
 from tests.simulation.network import SimNetwork
 from tests.simulation.operators import KeyedCaller, Operator
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.producers import Producer
 from tests.simulation.readers import Reader
+from tests.simulation.smallness import SMALL
+from tests.simulation.watchers import Watcher
+from tests.simulation.workers import Worker
 from tests.simulation.world import START_MS, Violation, World
 from tests.simulation.writers import Writer
 
@@ -31,13 +35,11 @@ LATEST_MS = 410
 
 
 def _shells() -> list[ModuleType]:
-    """The client's modules that look at the clock."""
-    names = [module.name for module in pkgutil.iter_modules(client.__path__)]
-    modules = [importlib.import_module(f"{client.__name__}.{name}") for name in names]
-    return [module for module in modules if hasattr(module, "now_ms")]
-
-
-_SHELLS = _shells()
+    """The client's modules that look at the clock, as far as anything here uses them."""
+    prefix = client.__name__ + "."
+    return [
+        module for name, module in list(sys.modules.items()) if name.startswith(prefix) and hasattr(module, "now_ms")
+    ]
 
 
 class Outcome(msgspec.Struct):
@@ -54,13 +56,17 @@ class Run:
         self.network = SimNetwork(self.world)
         self.host = Host(self.world, self.network)
         self.around = Surroundings(self.world, self.network)
+        self.host.recovered = self.around.tasks.recovered
         self._random = self.world.random("cast")
         self.producers: list[Producer] = []
         self.processes: list[Process] = []
         self.callers: list[KeyedCaller] = []
         self._cast()
-        self.consumers = [one for one in self.processes if isinstance(one, Consumer | BlockingConsumer)]
-        others = [one for one in self.processes if not isinstance(one, Consumer | BlockingConsumer)]
+        movers = Copier | Worker
+        takers = Consumer | BlockingConsumer | Watcher
+        self.movers = [one for one in self.processes if isinstance(one, movers)]
+        self.consumers = [one for one in self.processes if isinstance(one, takers) and not isinstance(one, movers)]
+        others = [one for one in self.processes if not isinstance(one, movers | takers)]
         self.others: list[Process | KeyedCaller] = [*others, *self.callers]
 
     # Who is there.
@@ -68,9 +74,11 @@ class Run:
     def _cast(self) -> None:
         around = self.around
         random = self._random.random
-        churned = "churned"
-        kept = {"orders": (0, 0), "kept": (0, 3_000) if random() < 0.5 else (300, 0), churned: (0, 0)}
-        self.operator = Operator(around, "operator", kept, churned, "victim")
+        extras = Extras(around)
+        churned = extras.churned
+        retain_ms, retain_bytes = (0, 3_000) if random() < 0.5 else (300, 0)
+        kept = [co.CreateTopic("orders"), co.CreateTopic("kept", retain_ms, retain_bytes), co.CreateTopic(churned)]
+        self.operator = Operator(around, "operator", kept + extras.topics, churned, "victim")
         self.processes.append(self.operator)
         self._cast_consumers(churned)
         self._cast_producers(churned)
@@ -79,8 +87,10 @@ class Run:
         self.processes.append(Writer(around, "writer", "orders" if random() < 0.7 else churned))
         if random() < 0.3:
             self.processes.append(Writer(around, "writer 2", "orders"))
-        self.processes.append(Reader(around, "reader", ["kept", "orders", churned]))
+        self.processes.append(Reader(around, "reader", ["kept", "orders", churned, *extras.readable]))
         self.callers.append(KeyedCaller(around, "caller", "orders" if random() < 0.7 else churned))
+        self.producers += extras.producers
+        self.processes += extras.producers + extras.others
 
     def _cast_consumers(self, churned: str) -> None:
         around = self.around
@@ -94,11 +104,15 @@ class Run:
         if twins:
             twin = Consumer(around, "kitchen'", "orders", "kitchen", start, twin=True, own_session=apart)
             self.processes.append(twin)
-        self.processes.append(Consumer(around, "bar", "orders", "bar", co.START_NEW, churns=random() < 0.4))
+        churns = random() < 0.4
+        self.processes.append(Consumer(around, "bar", "orders", "bar", co.START_NEW, churns=churns))
+        if not churns:
+            around.seekable.append(("orders", "bar"))
         if random() < 0.7:
             self.processes.append(Consumer(around, "till", churned, "till", co.START_NEW))
         if random() < 0.3:
             self.processes.append(Consumer(around, "slow", "kept", "slow", co.START_EARLIEST))
+            around.seekable.append(("kept", "slow"))
         around.subscriptions.vanishing_topics.add("passing")
         if random() < 0.4:
             self.processes.append(Consumer(around, "guest", "passing", "guest", co.START_NEW, churns=True))
@@ -150,8 +164,12 @@ class Run:
     def _is_settled(self) -> bool:
         if self.host.broker is None:
             return False
-        if self.world.quiet_ms is None:
+        if self.world.calm_ms is None:
             if all(one.is_settled for one in self.others):
+                self.world.calm_ms = self.world.now_ms
+            return False
+        if self.world.quiet_ms is None:
+            if all(one.is_settled for one in self.movers):
                 self.world.quiet_ms = self.world.now_ms
             return False
         return all(consumer.is_settled for consumer in self.consumers)
@@ -174,7 +192,7 @@ class Run:
     # The last look.
 
     def _check(self) -> None:
-        auditor = Auditor(self.around, "auditor", self.operator)
+        auditor = Auditor(self.around, "auditor", self.operator, self.processes)
         auditor.start()
         self.world.run(self.world.now_ms + HEALING_MS_MAX, lambda: auditor.is_settled)
         if not auditor.is_settled:
@@ -200,9 +218,11 @@ class Run:
 
 @contextmanager
 def _in(world: World) -> Iterator[None]:
-    """The client's shells look at this world's clock."""
+    """The client's shells look at this world's clock, and everything is small."""
     with ExitStack() as stack:
-        for module in _SHELLS:
+        for owner, name, value in SMALL:
+            stack.enter_context(patch.object(owner, name, value))
+        for module in _shells():
             stack.enter_context(patch.object(module, "now_ms", lambda: float(world.now_ms)))
         yield
 

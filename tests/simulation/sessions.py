@@ -6,6 +6,8 @@ tries of earlier owners: what lies above the broker's last number never happened
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oncemq import errors
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
@@ -17,27 +19,36 @@ _ABOUT_SESSION = frozenset({"FENCED", "SESSION_UNKNOWN"})
 _BUGS = frozenset({"BROKER_BUG", "MALFORMED", "RECORD_CORRUPT", "VERSION_UNSUPPORTED"})
 
 
-class Try:
-    __slots__ = ("attempt", "epoch", "is_open", "is_void", "number", "operation")
+#: Told of an operation when it is first sent under a number.
+Begun = Callable[[co.Operation], None]
+#: Told what became of it: its verdict, or None where it never happened and never will.
+Decided = Callable[[co.Operation, re.Verdict | None], None]
 
-    def __init__(self, epoch: int, number: int, operation: co.Operation, attempt: Attempt | None) -> None:
+
+class Try:
+    __slots__ = ("attempts", "epoch", "is_open", "is_void", "number", "operation")
+
+    def __init__(self, epoch: int, number: int, operation: co.Operation, attempts: tuple[Attempt, ...]) -> None:
         self.epoch = epoch
         self.number = number
         self.operation = operation
-        self.attempt = attempt
+        #: What it stores, in the order of its puts.
+        self.attempts = attempts
         self.is_open = True
         #: A void was sent under this number too.
         self.is_void = False
-        if attempt is not None:
+        for attempt in attempts:
             attempt.open += 1
 
 
 class SessionBook:
     """One session, from the outside."""
 
-    def __init__(self, name: str, ledger: Ledger) -> None:
+    def __init__(self, name: str, ledger: Ledger, begun: Begun, decided: Decided) -> None:
         self.name = name
         self._ledger = ledger
+        self._begun = begun
+        self._decided = decided
         self._epoch_of_nonce: dict[int, int] = {}
         self.epoch = 0
         self.last_number = 0
@@ -49,12 +60,13 @@ class SessionBook:
 
     # What clients send.
 
-    def sent(self, command: co.Numbered, attempt: Attempt | None) -> None:
+    def sent(self, command: co.Numbered, attempts: tuple[Attempt, ...]) -> None:
         self._seen_below = max(self._seen_below, command.seen_below)
         known = self._tries.get((command.epoch, command.number))
         if known is None:
-            known = Try(command.epoch, command.number, command.operation, attempt)
+            known = Try(command.epoch, command.number, command.operation, attempts)
             self._tries[command.epoch, command.number] = known
+            self._begun(command.operation)
             if command.epoch < self.epoch:
                 self._never(known)
         elif isinstance(command.operation, co.Void):
@@ -116,25 +128,30 @@ class SessionBook:
         if not found.is_open:
             return
         found.is_open = False
-        attempt = found.attempt
-        if attempt is None:
-            return
-        if isinstance(verdict, re.Done) and not found.is_void:
-            raise Violation(f"lost: {attempt.label} was answered by {verdict}")
-        attempt.open -= 1
-        if isinstance(verdict, re.PutReply) or (isinstance(verdict, re.CommitReply) and not verdict.before):
-            attempt.done += 1
-            self._ledger.acknowledged(attempt, verdict)
-        else:
-            attempt.dead += 1
+        self._decide_attempts(found, verdict)
+        self._decided(found.operation, verdict)
 
-    @staticmethod
-    def _never(found: Try) -> None:
+    def _decide_attempts(self, found: Try, verdict: re.Verdict) -> None:
+        if found.attempts and isinstance(verdict, re.Done) and not found.is_void:
+            raise Violation(f"lost: {found.attempts[0].label} was answered by {verdict}")
+        stored = _stored(verdict)
+        if stored and len(stored) != len(found.attempts):
+            raise Violation(f"inconsistent: '{self.name}' number {found.number} was answered by {verdict}")
+        for index, attempt in enumerate(found.attempts):
+            attempt.open -= 1
+            if stored:
+                attempt.done += 1
+                self._ledger.acknowledged(attempt, stored[index])
+            else:
+                attempt.dead += 1
+
+    def _never(self, found: Try) -> None:
         if found.is_open:
             found.is_open = False
-            if found.attempt is not None:
-                found.attempt.open -= 1
-                found.attempt.dead += 1
+            for attempt in found.attempts:
+                attempt.open -= 1
+                attempt.dead += 1
+            self._decided(found.operation, None)
 
     # Hellos.
 
@@ -184,17 +201,27 @@ class SessionBook:
                 self._decide(alive[-1], verdict)
 
 
+def _stored(verdict: re.Verdict) -> tuple[re.PutReply | re.CommitReply, ...]:
+    if isinstance(verdict, re.TransactReply):
+        return verdict.puts
+    if isinstance(verdict, re.CommitReply):
+        return () if verdict.before else (verdict,)
+    return (verdict,) if isinstance(verdict, re.PutReply) else ()
+
+
 class Sessions:
     """All of them."""
 
-    def __init__(self, world: World, ledger: Ledger) -> None:
+    def __init__(self, world: World, ledger: Ledger, begun: Begun, decided: Decided) -> None:
         self._ledger = ledger
+        self._begun = begun
+        self._decided = decided
         self._books: dict[str, SessionBook] = {}
 
     def book(self, name: str) -> SessionBook:
         found = self._books.get(name)
         if found is None:
-            found = self._books[name] = SessionBook(name, self._ledger)
+            found = self._books[name] = SessionBook(name, self._ledger, self._begun, self._decided)
         return found
 
     def may_vanish(self, name: str) -> None:

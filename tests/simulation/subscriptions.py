@@ -6,14 +6,17 @@ owner that was fenced and still succeeds.
 
 from __future__ import annotations
 
-from oncemq.engine.replies import OpenReply, SubscribeReply
+from oncemq.engine import commands as co
+from oncemq.engine.replies import OpenReply, SeekReply, SubscribeReply, Verdict
 from tests.simulation.world import Violation
 
 Key = tuple[int, str]
 
 
 class SubscriptionBook:
-    def __init__(self, label: str, start: int) -> None:
+    def __init__(self, name: tuple[str, str], label: str, start: int) -> None:
+        #: Topic and subscriber.
+        self.name = name
         self.label = label
         #: The first offset that belongs to it.
         self.start = start
@@ -25,12 +28,60 @@ class SubscriptionBook:
         self.openers: dict[int, str] = {}
         #: Somebody has asked to remove it, or its topic.
         self.may_vanish = False
+        #: Left out with good reason: expired, or dropped.
+        self.skipped: set[int] = set()
+        #: Seeks that are not decided, and how often one was sent or decided.
+        self.seeks_open = 0
+        self.seek_marks = 0
+        #: Whether a seek came before or after something else is not known, nor, with that, where it stands.
+        self.is_vague = False
+        #: Where the last seek put it, until somebody has opened it there.
+        self.sought: int | None = None
+        #: Epochs up to this one are over: they were given before a seek that has happened.
+        self._over_epoch = 0
 
-    def opened(self, reply: OpenReply, owner: str, acked_before: int) -> None:
+    @property
+    def least_epoch(self) -> int:
+        """What is sent with a lower one from here on must fail."""
+        return max(self.epoch, self._over_epoch + 1)
+
+    def opened(self, reply: OpenReply, owner: str, acked_before: int, marks_when_sent: int) -> None:
         if self.openers.setdefault(reply.epoch, owner) != owner:
             raise Violation(f"{self.label}: epoch {reply.epoch} was given to {self.openers[reply.epoch]} and {owner}")
         self.epoch = max(self.epoch, reply.epoch)
-        self.check_position(reply.acked, acked_before)
+        is_certain = self.seek_marks == marks_when_sent and not self.seeks_open and not self.is_vague
+        if is_certain and self.sought is None:
+            self.check_position(reply.acked, acked_before)
+            return
+        if is_certain and reply.acked != self.sought:
+            raise Violation(f"{self.label}: a seek put it at {self.sought}, and it was opened at {reply.acked}")
+        self.go_on_at(reply.acked)
+
+    def seek_sent(self) -> int:
+        """Returns what `seek_decided` wants to know."""
+        self.seeks_open += 1
+        self.seek_marks += 1
+        return self.epoch
+
+    def seek_decided(self, position: int | None, epoch_when_sent: int) -> None:
+        """None: it did not happen."""
+        self.seeks_open -= 1
+        self.seek_marks += 1
+        if position is not None:
+            self._over_epoch = max(self._over_epoch, epoch_when_sent)
+            # Who opened it meanwhile may have done so before or after.
+            self.is_vague = self.epoch != epoch_when_sent
+            self.sought = position
+
+    def go_on_at(self, position: int) -> None:
+        """It was moved: everything from there on is given, again."""
+        self.sought = None
+        self.is_vague = False
+        self.start = self.given_end = self.ack_sent = self.ack_confirmed = position
+
+    def skip(self, end: int) -> None:
+        self.skipped.update(range(self.given_end, end))
+        self.given_end = max(self.given_end, end)
 
     def check_position(self, acked: int, acked_before: int) -> None:
         if acked < acked_before:
@@ -60,6 +111,7 @@ class Subscriptions:
         #: topic → subscribers that were ever asked for, and those that are there for certain.
         self.asked: dict[str, set[str]] = {}
         self.certain: dict[str, set[str]] = {}
+        self._seeks: dict[co.Seek, list[list[tuple[SubscriptionBook, int]]]] = {}
 
     def is_topic_certain(self, topic: str) -> bool:
         return topic in self.stays and topic not in self.vanishing_topics
@@ -81,14 +133,39 @@ class Subscriptions:
                 raise Violation(f"lost: {label} was made twice, and nobody had removed it")
             self._created.add(key)
         if book is None or (reply.created and not is_stable):
-            book = self.books[key] = SubscriptionBook(label, reply.acked)
+            book = self._add(key, SubscriptionBook((topic, subscriber), label, reply.acked))
         if not is_stable and not book.ack_confirmed <= reply.acked <= book.ack_sent:
             # It was left and made again, and nobody heard the answer to that.
-            book = self.books[key] = SubscriptionBook(label, reply.acked)
+            book = self._add(key, SubscriptionBook((topic, subscriber), label, reply.acked))
         if is_stable:
             self.stays.setdefault(topic, reply.topic_id)
             self.certain.setdefault(topic, set()).add(subscriber)
         return book
+
+    # Seeks.
+
+    def seek_sent(self, seek: co.Seek) -> None:
+        entries = [(book, book.seek_sent()) for book in self._books_of(seek)]
+        self._seeks.setdefault(seek, []).append(entries)
+
+    def sought(self, seek: co.Seek, verdict: Verdict | None) -> None:
+        """What became of a seek."""
+        position = verdict.acked if isinstance(verdict, SeekReply) else None
+        for book, epoch_when_sent in self._seeks[seek].pop(0):
+            book.seek_decided(position, epoch_when_sent)
+
+    def _add(self, key: Key, book: SubscriptionBook) -> SubscriptionBook:
+        self.books[key] = book
+        for seek, tries in self._seeks.items():
+            if (seek.topic, seek.subscriber) == book.name:
+                book.is_vague = True
+                book.seek_marks += 1
+                for entries in tries:
+                    entries.append((book, book.seek_sent()))
+        return book
+
+    def _books_of(self, seek: co.Seek) -> list[SubscriptionBook]:
+        return [book for book in self.books.values() if book.name == (seek.topic, seek.subscriber)]
 
     def check_count(self, topic: str, certain_when_sent: int, count: int) -> None:
         """A put's reply says for how many subscriptions it is stored."""

@@ -86,7 +86,7 @@ def _limits_of(random: Random) -> Limits:
         batch_bytes_max=2_000,
         get_bytes_max=random.choice((300, 1_000, 4_000)),
         group_bytes_max=random.choice((1_500, 6_000, 20_000)),
-        topics_max=10,
+        topics_max=24,
         session_idle_ms=random.choice((400, 1_200)),
         keys_max=random.choice((8, 40)),
         key_ms=1_000,

@@ -25,8 +25,13 @@ class World:
         self.now_ms = START_MS
         #: True in the second phase: everything works, and everything must come to its end.
         self.healed = False
+        #: When everybody had come to rest but those who get and put, and those who only get.
+        self.calm_ms: int | None = None
         #: When everybody but the consumers had come to rest.
         self.quiet_ms: int | None = None
+        #: The broker is there and can write; and since when without a break.
+        self.is_able = False
+        self.able_since_ms = START_MS
         self.tally: Counter[str] = Counter()
         self.transcript: deque[str] = deque(maxlen=TRANSCRIPT_LINES)
         self.digest = 0
@@ -36,6 +41,10 @@ class World:
     def random(self, name: str) -> Random:
         """A stream of its own for each part, so that a change in one leaves the others alone."""
         return Random(f"{self.seed}/{name}")
+
+    def able(self, is_able: bool) -> None:
+        self.is_able = is_able
+        self.able_since_ms = self.now_ms
 
     def note(self, line: str) -> None:
         text = f"{self.now_ms - START_MS:6d} {line}"

@@ -50,11 +50,15 @@ def _struct(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
     return st.builds(kind, **fields)
 
 
+def _with_few_payloads(reply: re.Reply) -> re.Reply:
+    """As many as a test can bring."""
+    if not isinstance(reply, re.TakeReply):
+        return reply
+    return msgspec.structs.replace(reply, payloads=reply.payloads % 3)
+
+
 commands = strategy_for(co.Command)
-#: With as many payloads as a test can bring.
-replies = strategy_for(re.Reply).map(
-    lambda reply: msgspec.structs.replace(reply, payloads=reply.payloads % 3) if isinstance(reply, re.TakeReply) else reply
-)
+replies = strategy_for(re.Reply).map(_with_few_payloads)
 keys = st.one_of(st.none(), st.binary(max_size=10))
 headers = st.one_of(st.none(), st.dictionaries(st.text(max_size=5), st.binary(max_size=10), max_size=3))
 

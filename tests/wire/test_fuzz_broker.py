@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,22 +30,46 @@ from tests.simulation.disk import SimDisk
 from tests.wire.strategies import EDGES, commands, damaged, with_payloads
 
 SETTINGS = settings(max_examples=150, deadline=None)
-LIMITS = Limits(batch_bytes_max=4_000, topics_max=20, sessions_max=20, subscriptions_max=20, keys_max=20)
+LIMITS = Limits(
+    batch_bytes_max=4_000,
+    topics_max=20,
+    sessions_max=20,
+    subscriptions_max=60,
+    keys_max=20,
+    patterns_max=5,
+    delayed_max=5,
+    members_max=5,
+    leased_max=5,
+)
 PAYLOADS = [encode_batch([b"one"]), encode_batch([b"two", b"three"]), b"", b"no batch at all"]
 
 
 def _file_journal() -> Journal:
     disk = SimDisk(Random(1))
-    return FileJournal(disk, InlineWorker(), segment_bytes=32 * 1024, block_bytes=512, journal_id=bytes(16))
+    return FileJournal(disk, InlineWorker(), segment_bytes=EXTENT_BYTES, block_bytes=512, journal_id=bytes(16))
+
+
+#: Large enough for everything that the largest events may need.
+EXTENT_BYTES = 1 << 20
+SHARING = co.Sharing(lease_ms=1_000, tries_max=2, dead_topic="dead", key_order=True)
 
 
 class Victim:
-    """A broker with a topic, a subscription and a message in it."""
+    """A broker with a topic, a subscription of each kind, a lease, and some messages in it."""
 
     def __init__(self, journal: Journal) -> None:
         self.rig = Rig(journal, LIMITS, Policy(look_every_ms=0))
         self.owner: Owner = self.rig.subscribe()
+        self.rig.do(co.Subscribe("orders", "waiters", co.START_EARLIEST, SHARING))
+        self.rig.do(co.Subscribe("#", "watcher", co.START_EARLIEST))
+        self.shared = self.rig.open("orders", "waiters").opened
+        self.watcher = self.rig.open("#", "watcher").opened
+        self.topic_id = self.owner.opened.topic_id
         self.rig.put(b"first")
+        self.rig.put(b"second", b"third")
+        taken = self.rig.ask(co.Take(self.topic_id, "waiters", self.shared.epoch, "member", 1, 2, 100))
+        assert isinstance(taken, re.TakeReply)
+        self.token = taken.token
 
     def feed(self, frames: list[bytes]) -> list[re.Reply]:
         """One request; returns what it was answered, which went to who asked, if it was answered at all."""
@@ -110,7 +136,7 @@ def test_damaged_requests_harm_nobody(make_journal: Callable[[], Journal]) -> No
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(commands, min_size=1, max_size=3), min_size=1, max_size=6), st.sampled_from([0, 1, 10**9]))
 def test_commands_with_any_values_are_decided_or_refused(requests: list[list[co.Command]], forward_ms: int) -> None:
-    victim = Victim(MemoryJournal(extent_bytes=64 * 1024))
+    victim = Victim(MemoryJournal(extent_bytes=EXTENT_BYTES))
     for found in requests:
         fitted, payloads = with_payloads(found, PAYLOADS)
         victim.feed_and_look([bytes(frame) for frame in encode_request(1, fitted, payloads)])
@@ -120,41 +146,146 @@ def test_commands_with_any_values_are_decided_or_refused(requests: list[list[co.
     victim.check()
 
 
+class Aim:
+    """Sends random commands where they count: right ids, epochs and tokens, and any numbers beside them."""
+
+    def __init__(self, victim: Victim, data: st.DataObject) -> None:
+        self._victim = victim
+        self._data = data
+        self._targets = [
+            ("kitchen", victim.owner.opened.epoch),
+            ("waiters", victim.shared.epoch),
+            ("watcher", victim.watcher.epoch),
+            ("watcher" + co.BY_PATTERN + "#", victim.watcher.epoch),
+        ]
+
+    def at(self, command: co.Command) -> co.Command:
+        if isinstance(command, co.Numbered):
+            return self._victim.rig.numbered(self._struct(command.operation))
+        if isinstance(command, co.Keyed):
+            return msgspec.structs.replace(command, operation=self._struct(command.operation))
+        aimed: co.Command = self._struct(command)
+        return aimed
+
+    def _struct(self, found: Any) -> Any:
+        subscriber, epoch = self._data.draw(st.sampled_from(self._targets))
+        known = {
+            "topic": self._data.draw(st.sampled_from(["orders", "orders", "#", "dead"])),
+            "pattern": "#",
+            "topic_id": self._victim.topic_id,
+            "subscriber": subscriber,
+            "epoch": epoch,
+            "member": self._data.draw(st.sampled_from(["member", "other"])),
+            "tokens": (self._victim.token,),
+        }
+        fields = {name: known[name] for name in found.__struct_fields__ if name in known}
+        for name in ("done", "returned"):
+            if isinstance(found, co.Settle):
+                ranges = [(self._victim.token, *entry[1:]) for entry in getattr(found, name)]
+                fields[name] = tuple(ranges)
+        for name in ("acks", "settles", "puts"):
+            if isinstance(found, co.Transact):
+                fields[name] = tuple(self._struct(part) for part in getattr(found, name))
+        return msgspec.structs.replace(found, **fields)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), st.lists(commands, min_size=1, max_size=6), st.sampled_from([0, 1, 2_000, 10**9]))
+def test_commands_that_reach_their_target_are_decided_or_refused(
+    data: st.DataObject, found: list[co.Command], forward_ms: int
+) -> None:
+    victim = Victim(MemoryJournal(extent_bytes=EXTENT_BYTES))
+    aim = Aim(victim, data)
+    for command in found:
+        fitted, payloads = with_payloads([aim.at(command)], PAYLOADS)
+        victim.feed_and_look([bytes(frame) for frame in encode_request(1, fitted, payloads)])
+        victim.rig.rounds(2, forward_ms=forward_ms)
+        victim.rig.network.sent.clear()
+    victim.check()
+
+
 @pytest.mark.parametrize("edge", EDGES)
 def test_a_number_at_the_edge_of_its_range_harms_nobody(edge: int) -> None:
     """Every number of every operation in turn, in a session and under a number that count."""
-    for operation in _operations_with(edge):
-        victim = Victim(MemoryJournal(extent_bytes=64 * 1024))
+    for make in _operations_with(edge):
+        victim = Victim(MemoryJournal(extent_bytes=EXTENT_BYTES))
+        operation = make(victim) if callable(make) else make
         [fitted], payloads = with_payloads([victim.rig.numbered(operation)], PAYLOADS)
         victim.feed_and_look([bytes(frame) for frame in encode_request(1, [fitted], payloads)])
         victim.rig.rounds(2, forward_ms=10)
         victim.check()
 
 
-def _operations_with(edge: int) -> list[co.Operation]:
+def _operations_with(edge: int) -> list[co.Operation | Callable[[Victim], co.Operation]]:
     envelope = co.Envelope(1, 1, 1)
+    put = co.Put("orders", envelope)
     return [
         co.CreateTopic("new", edge, 0),
         co.CreateTopic("new", 0, edge),
+        co.CreateTopic("new", 0, 0, edge),
+        co.CreateTopic("new", 0, 0, edge, co.DROP),
+        co.CreateTopic("orders", edge, edge, edge, co.DROP, True),
+        co.CreateTopic("orders", 0, 0, edge, co.EXPIRE, True),
         co.Subscribe("orders", "bar", edge),
         co.Subscribe("new", "bar", edge),
+        co.Subscribe("new.*", "bar", edge),
+        co.Subscribe("orders", "bar", -1, co.Sharing(edge)),
+        co.Subscribe("orders", "bar", -1, co.Sharing(1_000, edge, "dead")),
+        co.Subscribe("orders", "bar", edge, co.Sharing(1_000, key_order=True)),
         co.Open("orders", "kitchen", edge),
+        co.Open("orders", "waiters", edge),
+        co.Open("#", "watcher", edge),
         co.Close(edge, "kitchen", 1),
         co.Close(1, "kitchen", edge),
+        co.Seek("orders", "kitchen", edge),
+        co.Seek("orders", "kitchen", 0, edge),
+        co.Seek("orders", "waiters", edge),
+        co.Seek("orders", "waiters", 0, edge),
+        co.Seek("#", "watcher", edge),
+        co.Seek("#", "watcher", 0, edge),
         co.Put("orders", co.Envelope(edge, 1, 1)),
         co.Put("orders", co.Envelope(1, 1, 1, edge)),
         co.Put("orders", co.Envelope(1, 1, 1, 0, edge)),
+        co.Put("orders", co.Envelope(1, 1, 1, edge, edge)),
+        lambda victim: co.Put("orders", co.Envelope(1, 1, 1, edge, victim.rig.clock.time_ms + 5)),
+        lambda victim: co.Settle(edge, "waiters", victim.shared.epoch),
+        lambda victim: co.Settle(victim.topic_id, "waiters", edge),
+        lambda victim: _settle(victim, ((edge, 0, 1),)),
+        lambda victim: _settle(victim, ((victim.token, edge, 1),)),
+        lambda victim: _settle(victim, ((victim.token, 0, edge),)),
+        lambda victim: _settle(victim, (), ((edge, 0, 1, 0),)),
+        lambda victim: _settle(victim, (), ((victim.token, edge, 1, 0),)),
+        lambda victim: _settle(victim, (), ((victim.token, 0, edge, 0),)),
+        lambda victim: _settle(victim, (), ((victim.token, 0, 1, edge),)),
+        lambda victim: co.Transact((co.AckUpto(edge, "kitchen", victim.owner.opened.epoch, 1),), (), (put,)),
+        lambda victim: co.Transact((co.AckUpto(victim.topic_id, "kitchen", edge, 1),), (), (put,)),
+        lambda victim: co.Transact((_ack_upto(victim, edge),), (), (put,)),
+        lambda victim: co.Transact((), (_settle(victim, ((victim.token, 0, edge),)),), (put,)),
+        co.Transact((), (), (put, co.Put("orders", co.Envelope(edge, 1, 1)))),
+        co.Transact((), (), (put, co.Put("orders", co.Envelope(1, 1, 1, edge, 2_000_000)))),
+        co.Transact((), (), (co.Put("orders", co.Envelope(1, 1, 1, 0, edge)), put)),
         co.Stage("stage", "orders", "writer", edge, envelope),
+        co.Stage("stage", "orders", "writer", 1, co.Envelope(1, 1, 1, edge)),
         co.Commit("writer", edge, "orders", ()),
         co.Commit("writer", 1, "orders", (("stage", edge),)),
         co.RegistrySet("space", "key", b"value", edge),
     ]
 
 
+def _settle(
+    victim: Victim, done: tuple[tuple[int, int, int], ...], returned: tuple[tuple[int, int, int, int], ...] = ()
+) -> co.Settle:
+    return co.Settle(victim.topic_id, "waiters", victim.shared.epoch, done, returned)
+
+
+def _ack_upto(victim: Victim, upto: int) -> co.AckUpto:
+    return co.AckUpto(victim.topic_id, "kitchen", victim.owner.opened.epoch, upto)
+
+
 @pytest.mark.parametrize("edge", EDGES)
 def test_a_number_at_the_edge_of_its_range_harms_nobody_in_other_commands(edge: int) -> None:
-    victim = Victim(MemoryJournal(extent_bytes=64 * 1024))
-    opened = victim.owner.opened
+    victim = Victim(MemoryJournal(extent_bytes=EXTENT_BYTES))
+    opened, shared, watcher, topic_id = victim.owner.opened, victim.shared, victim.watcher, victim.topic_id
     every_command: list[co.Command] = [
         co.Hello("bob", edge, 1, 8),
         co.Hello("bob", 0, edge, 8),
@@ -170,6 +301,27 @@ def test_a_number_at_the_edge_of_its_range_harms_nobody_in_other_commands(edge: 
         co.Get(opened.topic_id, "kitchen", opened.epoch, 1, 100, edge),
         co.Get(opened.topic_id, "kitchen", opened.epoch, 0, 100, 0, edge),
         co.Ack(opened.topic_id, "kitchen", opened.epoch, edge),
+        co.GetAny("#", "watcher", edge, (), 100),
+        co.GetAny("#", "watcher", watcher.epoch, ((edge, 0),), 100),
+        co.GetAny("#", "watcher", watcher.epoch, ((topic_id, edge),), 100),
+        co.GetAny("#", "watcher", watcher.epoch, (), edge),
+        co.GetAny("#", "watcher", watcher.epoch, ((topic_id, 3),), 100, edge),
+        co.GetAny("#", "watcher", watcher.epoch, (), 100, 0, ((edge, 1),)),
+        co.GetAny("#", "watcher", watcher.epoch, (), 100, 0, ((topic_id, edge),)),
+        co.Take(edge, "waiters", shared.epoch, "member", 2, 1, 100),
+        co.Take(topic_id, "waiters", edge, "member", 2, 1, 100),
+        co.Take(topic_id, "waiters", shared.epoch, "other", edge, 1, 100),
+        co.Take(topic_id, "waiters", shared.epoch, "other", edge, edge, edge),
+        co.Take(topic_id, "waiters", shared.epoch, "third", 1, edge, 100),
+        co.Take(topic_id, "waiters", shared.epoch, "third", 2, 1, edge),
+        co.Take(topic_id, "waiters", shared.epoch, "third", 3, 1, 100, edge),
+        co.Extend(edge, "waiters", shared.epoch, (victim.token,)),
+        co.Extend(topic_id, "waiters", edge, (victim.token,)),
+        co.Extend(topic_id, "waiters", shared.epoch, (edge, victim.token, edge)),
+        co.Leave(edge, "waiters", shared.epoch, "member"),
+        co.Leave(topic_id, "waiters", edge, "member"),
+        co.Find("orders", edge),
+        co.Patterns("", edge),
         co.Read("orders", edge, 100),
         co.Read("orders", 0, edge),
         co.Read("orders", 1, 100, edge),

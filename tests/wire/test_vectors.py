@@ -10,9 +10,9 @@ import pytest
 
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
-from oncemq.message import decode_batch, encode_batch
+from oncemq.message import decode_batch, encode_batch, key_hashes
 from oncemq.wire.frames import decode_request, decode_response, encode_request, encode_response
-from tests.wire.vectors import BATCHES, PATH, REPLIES, REQUESTS, Batch
+from tests.wire.vectors import BATCHES, KEY_HASHES, PATH, REPLIES, REQUESTS, Batch
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(PATH.read_text())
 
@@ -60,12 +60,9 @@ def test_a_batch_has_the_bytes_that_were_written_down(batch: Batch) -> None:
     assert [message.headers for message in messages] == [entry or {} for entry in headers or [None] * len(values)]
 
 
-def test_fields_that_were_added_at_the_end_may_be_missing() -> None:
-    """A hello of a broker that does not say how large a batch may be."""
-    short = "93010c9196a568656c6c6f02084091920896a673746f7265644d0a01cf0000018bcfe5680001b0" + b"0123456789abcdef".hex()
-    [reply] = decode_response([bytes.fromhex(short)])[0].replies
-    assert isinstance(reply, re.HelloReply)
-    assert (reply.broker_id, reply.batch_bytes_max) == ("0123456789abcdef", 0)
+def test_a_key_has_the_hash_that_was_written_down() -> None:
+    written = [(one["key"], one["hash"]) for one in VECTORS["key_hashes"]]
+    assert [(None if key is None else key.hex(), key_hashes([key]).hex()) for key in KEY_HASHES] == written
 
 
 def test_there_is_a_vector_for_every_command_operation_and_reply() -> None:

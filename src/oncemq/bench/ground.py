@@ -34,7 +34,8 @@ class Ground:
         self.sink.close()
 
     def connect(self, **options: Any) -> oncemq.Client:
-        return oncemq.connect(self.url, tries=20, **options)
+        client: oncemq.Client = oncemq.connect(self.url, tries=20, **options)
+        return client
 
     def counters(self) -> dict[str, int]:
         with self.connect() as client:

@@ -71,6 +71,8 @@ class Broker:
     def _decide(self, draft: Draft) -> tuple[list[Job], list[tuple[bytes, list[Frame]]]]:
         decider = Round(self.engine, draft, self.waiting, self.counters, self._health)
         refused = []
+        decider.tick()
+        decider.wake_unserved()
         while not decider.full and (self._unfinished or self._arrived):
             job = self._unfinished
             if job is None:

@@ -16,14 +16,19 @@ from oncemq.engine.events import (
     Acked,
     Delayed,
     Event,
+    Expired,
     Extended,
+    Joined,
     Leased,
+    OwnerLeft,
     PatternOwnerChanged,
     PatternSought,
     PatternUnsubscribed,
+    Settled,
     Staged,
     Stored,
     Transacted,
+    Trimmed,
 )
 from oncemq.engine.replies import HealthReply, NotNow, Refusal
 from oncemq.engine.ticking import TICK_BYTES_MAX
@@ -37,7 +42,7 @@ log = logging.getLogger("oncemq.broker")
 _NO_ROOM = Place(0, 0, 0)
 _BRINGING = co.Get | co.GetAny | co.Take | co.Read
 #: Nobody waits for these.
-_QUIET = Acked | Delayed | Extended | Leased
+_QUIET = frozenset((Acked, Delayed, Expired, Extended, Joined, Leased, OwnerLeft, Staged, Trimmed))
 
 
 class Round:
@@ -57,8 +62,8 @@ class Round:
         self._waiting = waiting
         self._counters = counters
         self._health = health
-        #: Places with somebody waiting at which something happened.
-        self._stirred: set[WaitingPlace] = set()
+        #: Places with somebody waiting at which something happened, in its order.
+        self._stirred: dict[WaitingPlace, None] = {}
         self._replaced: list[Job] = []
 
     def advance(self, job: Job) -> None:
@@ -93,37 +98,53 @@ class Round:
         for event in self._engine.tick(self._draft.now_ms):
             self._record(event, need)
             need = 0
-        self._stirred |= self._engine.take_ready()
+        self._stirred.update(dict.fromkeys(self._engine.take_ready()))
+
+    def wake_unserved(self) -> None:
+        """Before anything else needs room, or one full group after the other would keep them waiting."""
+        unserved, self._waiting.unserved = self._waiting.unserved, {}
+        for place in unserved:
+            self._wake(place)
 
     def wake(self) -> None:
         """Answer the parked requests that have something now, or whose time is over."""
-        stirred = self._stirred | self._waiting.unserved
-        self._waiting.unserved = set()
-        for place in stirred:
-            for parked in self._waiting.take_place(place):
-                self._look_again(parked)
+        for place in self._stirred:
+            self._wake(place)
         for parked in self._waiting.take_expired(self._draft.now_ms):
             self._finish(parked.job)
         for job in self._replaced:
             self._finish(job)
 
-    def _look_again(self, parked: Parked) -> None:
+    def _wake(self, place: WaitingPlace) -> None:
+        #: Shared subscriptions that have nothing more: their other members need not look.
+        exhausted: set[tuple[str, int]] = set()
+        for parked in self._waiting.take_place(place):
+            command = parked.job.request.commands[0]
+            group = (command.subscriber, command.epoch) if isinstance(command, co.Take) else None
+            if group in exhausted or not self._look_again(parked):
+                self._waiting.put_back(parked)
+                if group is not None:
+                    exhausted.add(group)
+
+    def _look_again(self, parked: Parked) -> bool:
+        """False: there is nothing for it, or no room in the group."""
         decision = self._look(parked.job)
+        if decision is None:
+            self._waiting.unserved[parked.key[0]] = None
         if decision is None or decision.waits_for:
-            self._waiting.park(parked.job, parked.key[0], parked.deadline_ms)
-            if decision is None:
-                self._waiting.unserved.add(parked.key[0])
-            return
+            return False
         parked.job.answer(decision)
         self.finished.append(parked.job)
+        return True
 
     def _look(self, job: Job) -> Decision | None:
+        """None: no room in this group."""
         command = job.request.commands[0]
         if isinstance(command, co.Take):
             # What it leases is recorded.
             return self._step(command, ())
         # A parked get or read records nothing, so it needs no room in the group.
-        return self._engine.step(self._draft.now_ms, _NO_ROOM, command)
+        return self._decide(_NO_ROOM, command)
 
     def _finish(self, job: Job) -> None:
         """Answer with what there is, be it nothing."""
@@ -148,19 +169,22 @@ class Round:
         for envelope, payload in zip(envelopes, payloads, strict=True):
             if checksum(payload) != envelope.checksum:
                 return Decision(NotNow("DAMAGED_IN_TRANSIT", "the payload does not match its checksum"))
-        try:
-            decision = self._engine.step(self._draft.now_ms, place, command)
-        except ApplyFailed:
-            raise
-        except Exception:
-            log.exception("a command could not be decided: %s", type(command).__name__)
-            return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; its log says more"))
+        decision = self._decide(place, command)
         event = decision.event
         if event is not None:
             self._record(event, need)
             if payloads:
                 self._add_payloads(event, envelopes, payloads)
         return decision
+
+    def _decide(self, place: Place, command: co.Command) -> Decision:
+        try:
+            return self._engine.step(self._draft.now_ms, place, command)
+        except ApplyFailed:
+            raise
+        except Exception:
+            log.exception("a command could not be decided: %s", type(command).__name__)
+            return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; its log says more"))
 
     def _add_payloads(self, event: Event, envelopes: tuple[co.Envelope, ...], payloads: tuple[Frame, ...]) -> None:
         stored = [part for part in _parts(event) if isinstance(part, Stored | Staged | Delayed)]
@@ -176,21 +200,28 @@ class Round:
 
     def _stir(self, event: Event) -> None:
         """Whoever waits for what this is about may look again."""
-        for part in _parts(event):
-            if isinstance(part, _QUIET):
-                continue
-            topic_id = getattr(part, "topic_id", 0)
-            if topic_id in self._waiting:
-                self._stirred.add(topic_id)
-            topic = self._engine.state.topics_by_id.get(topic_id)
-            patterns = [entry.pattern for entry in topic.attached.values()] if topic is not None else []
-            self._stirred |= {
-                (entry.pattern, entry.subscriber)
-                for entry in patterns
-                if entry is not None and (entry.pattern, entry.subscriber) in self._waiting
-            }
         if isinstance(event, PatternUnsubscribed | PatternOwnerChanged | PatternSought):
-            self._stirred.add((event.pattern, event.subscriber))
+            self._stirred[(event.pattern, event.subscriber)] = None
+        if isinstance(event, PatternUnsubscribed):
+            # Topics may have gone with it.
+            known = self._engine.state.topics_by_id
+            self._stirred.update((topic_id, None) for topic_id in self._waiting.topics() if topic_id not in known)
+        for part in _parts(event):
+            if type(part) not in _QUIET and not self._leaves_nothing(part):
+                self._stir_topic(getattr(part, "topic_id", 0))
+
+    def _leaves_nothing(self, part: Event) -> bool:
+        """Workers that settle must not wake those that wait for work each time."""
+        return isinstance(part, Settled) and not self._engine.has_work(self._draft.now_ms, part)
+
+    def _stir_topic(self, topic_id: int) -> None:
+        if topic_id in self._waiting:
+            self._stirred[topic_id] = None
+        topic = self._engine.state.topics_by_id.get(topic_id)
+        for subscription in topic.attached.values() if topic is not None else ():
+            pattern = subscription.pattern
+            if pattern is not None and (place := (pattern.pattern, pattern.subscriber)) in self._waiting:
+                self._stirred[place] = None
 
 
 def _parts(event: Event) -> tuple[Event, ...]:

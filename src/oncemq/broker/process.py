@@ -93,7 +93,8 @@ class BrokerProcess:
         """A client of this broker; patient unless told otherwise."""
         import oncemq
 
-        return oncemq.connect(self.url, **{"tries": 20, **options})
+        client: Client = oncemq.connect(self.url, **{"tries": 20, **options})
+        return client
 
     def kill(self) -> None:
         """Without warning, as a crash would."""

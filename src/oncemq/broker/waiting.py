@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from oncemq.broker.job import Job
 from oncemq.engine.commands import Get, GetAny, Read, Take
+
+#: Entries of requests that were answered are kept until they are that many and half of all.
+_STALE_MIN = 1_000
 
 #: What is waited for: a topic's id, or a pattern and its subscriber.
 Place = int | tuple[str, str]
@@ -36,8 +39,8 @@ class WaitingRoom:
     def __init__(self) -> None:
         self._by_place: dict[Place, dict[_Key, Parked]] = {}
         #: Places where somebody could not be answered for lack of room in the group: the next round looks again.
-        self.unserved: set[Place] = set()
-        #: By deadline; entries whose request was answered meanwhile are skipped when their turn comes.
+        self.unserved: dict[Place, None] = {}
+        #: By deadline. Entries may be of requests that were answered meanwhile.
         self._heap: list[tuple[int, int, Parked]] = []
         self._entries = 0
         self._count = 0
@@ -58,7 +61,15 @@ class WaitingRoom:
         self._entries += 1
         heappush(self._heap, (deadline_ms, self._entries, parked))
         self._count += replaced is None
+        if len(self._heap) > 2 * self._count + _STALE_MIN:
+            self._heap = [entry for entry in self._heap if self._is_here(entry[2])]
+            heapify(self._heap)
         return replaced.job if replaced is not None else None
+
+    def put_back(self, parked: Parked) -> None:
+        """It was taken, and there is nothing for it yet."""
+        self._by_place.setdefault(parked.key[0], {})[parked.key] = parked
+        self._count += 1
 
     def take_place(self, place: Place) -> list[Parked]:
         """Everyone who waits there: something happened."""
@@ -81,10 +92,17 @@ class WaitingRoom:
     def next_deadline_ms(self) -> int | None:
         while self._heap:
             deadline_ms, _, parked = self._heap[0]
-            if self._by_place.get(parked.key[0], {}).get(parked.key) is parked:
+            if self._is_here(parked):
                 return deadline_ms
             heappop(self._heap)
         return None
+
+    def _is_here(self, parked: Parked) -> bool:
+        return self._by_place.get(parked.key[0], {}).get(parked.key) is parked
+
+    def topics(self) -> list[int]:
+        """Ids of topics at which somebody waits."""
+        return [place for place in self._by_place if isinstance(place, int)]
 
     def take_all(self) -> list[Parked]:
         return [parked for place in list(self._by_place) for parked in self.take_place(place)]

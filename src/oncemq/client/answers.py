@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from oncemq import errors
+from oncemq.client.backlog import Backlog
 from oncemq.client.flight import Flight
 from oncemq.client.options import Options
+from oncemq.client.outbox_contract import is_passing
 from oncemq.client.pending import Entry, Pending, Sent
 from oncemq.client.requests import Requests
 from oncemq.engine.commands import Close, RemoveSession, Void
-from oncemq.engine.replies import Done, HelloReply, NotNow, Refusal, Reply, Verdict
+from oncemq.engine.replies import Done, HealthReply, HelloReply, NotNow, Refusal, Reply, Verdict
 from oncemq.wire.frames import Frame, decode_response, opening_of
 
 #: Refusals that may come from in front of the engine, where no number is used up: a void makes sure of it.
@@ -47,8 +49,13 @@ class Answers:
     _pause_until_ms: float
     _pause_ms: float
     _obstacle: errors.OnceMQError | None
+    _backlog: Backlog | None
+    _must_probe: bool
 
     def _fail_all(self, error: errors.OnceMQError) -> None:
+        raise NotImplementedError
+
+    def _lose_patience(self, error: errors.OnceMQError) -> None:
         raise NotImplementedError
 
     def receive(self, now_ms: float, frames: Sequence[Frame]) -> None:
@@ -70,13 +77,13 @@ class Answers:
             return
         self._heard(now_ms, sent)
         if sent.greeting >= 0:
-            self._receive_hello(now_ms, sent, response.replies[0])
-            return
-        if len(response.replies) < len(sent.entries):
+            self._receive_greeting(now_ms, sent, response.replies)
+        elif len(response.replies) < len(sent.entries):
             self._send_each_alone(sent)
-            return
-        for entry, reply, frames_of_it in zip(list(sent.entries), response.replies, payloads, strict=True):
-            self._receive_one(now_ms, sent, entry, reply, frames_of_it)
+        else:
+            for entry, reply, frames_of_it in zip(list(sent.entries), response.replies, payloads, strict=True):
+                self._receive_one(now_ms, sent, entry, reply, frames_of_it)
+        self._fill()
 
     def _send_each_alone(self, sent: Sent) -> None:
         """The request as a whole was refused: it could not be read. Which command's fault it is shows then."""
@@ -93,19 +100,31 @@ class Answers:
         self._heard(now_ms, sent)
         refusal = Refusal(error.code, error.text)
         if sent.greeting >= 0:
-            self._receive_hello(now_ms, sent, refusal)
+            self._receive_greeting(now_ms, sent, (refusal,))
         for entry in list(sent.entries):
             self._receive_one(now_ms, sent, entry, refusal, [])
 
     @staticmethod
     def _fits(sent: Sent, replies: Sequence[Reply]) -> bool:
         if sent.greeting >= 0:
-            return len(replies) == 1 and isinstance(replies[0], HelloReply | NotNow | Refusal)
+            return Answers._fits_greeting(sent, replies)
         if len(replies) != len(sent.entries):
             return len(replies) == 1 and isinstance(replies[0], Refusal)
         return all(
             not entry.number or isinstance(reply, NotNow | Verdict)
             for entry, reply in zip(sent.entries, replies, strict=True)
+        )
+
+    @staticmethod
+    def _fits_greeting(sent: Sent, replies: Sequence[Reply]) -> bool:
+        if not sent.is_probe:
+            return len(replies) == 1 and isinstance(replies[0], HelloReply | NotNow | Refusal)
+        if len(replies) == 1:
+            return isinstance(replies[0], Refusal)
+        return (
+            len(replies) == 2
+            and isinstance(replies[0], HealthReply)
+            and isinstance(replies[1], HelloReply | NotNow | Refusal)
         )
 
     def _heard(self, now_ms: float, sent: Sent) -> None:
@@ -124,33 +143,48 @@ class Answers:
                 self._receive_not_now(now_ms, entry, reply)
             # Else it has been sent again since: that answer counts.
         elif entry.number:
-            self._receive_verdict(entry, reply)
+            self._receive_verdict(now_ms, entry, reply)
         else:
-            self._settle(entry, reply, payloads)
+            self._settle(now_ms, entry, reply, payloads)
 
-    def _receive_verdict(self, entry: Entry, reply: Reply) -> None:
+    def _receive_verdict(self, now_ms: float, entry: Entry, reply: Reply) -> None:
         if isinstance(reply, Refusal):
             if self._ends_session(entry, reply):
                 if reply.code == "SESSION_UNKNOWN" and self._never_happened(entry) and self._begin_anew():
                     return
                 self._finish(errors.from_code(reply.code, reply.text))
                 return
+            if entry.kept_number and reply.code == "VERSION_UNSUPPORTED":
+                # The broker was exchanged for one that can't read this. The right one may come back.
+                self._receive_not_now(now_ms, entry, NotNow(reply.code, reply.text))
+                return
             if reply.code in _NUMBER_IN_DOUBT and not isinstance(entry.body, Void):
-                pending = entry.pending
-                self._flight.void(entry)
-                if pending is not None:
-                    pending.succeed(reply)
+                self._void_refused(now_ms, entry, reply)
                 return
         self._pause_until_ms = self._pause_ms = 0.0
         self._obstacle = None
-        self._settle(entry, reply, ())
+        self._settle(now_ms, entry, reply, ())
 
     @staticmethod
     def _ends_session(entry: Entry, reply: Refusal) -> bool:
-        """The session itself is meant, not what the operation is about."""
+        """The session itself is meant, not what the operation is about. Who has lost a subscription is told
+        SUBSCRIPTION_FENCED, except for `Close`, where FENCED may mean either: the next command shows which."""
         if reply.code == "FENCED":
             return not isinstance(entry.body, Close)
         return reply.code == "SESSION_UNKNOWN" and not isinstance(entry.body, RemoveSession)
+
+    def _void_refused(self, now_ms: float, entry: Entry, refusal: Refusal) -> bool:
+        """Its caller is told no, and its number is used up. False: the outbox could not write it down."""
+        backlog = self._backlog
+        if entry.kept_number and backlog is not None:
+            number = entry.kept_number
+            if not self._written(now_ms, entry, lambda: backlog.outbox.void(number, refusal.code, refusal.text)):
+                return False
+        pending = entry.pending
+        self._flight.void(entry)
+        if pending is not None:
+            pending.succeed(refusal)
+        return True
 
     def _never_happened(self, entry: Entry) -> bool:
         """It was sent once, to a broker that had forgotten the session. What has higher numbers did not happen
@@ -170,19 +204,51 @@ class Answers:
         self._requests.forget([*self._flight.begin_anew(), *given_up])
         return True
 
-    def _settle(self, entry: Entry, reply: Reply, payloads: Sequence[Frame]) -> None:
+    def _settle(self, now_ms: float, entry: Entry, reply: Reply, payloads: Sequence[Frame]) -> None:
+        backlog = self._backlog
+        if entry.kept_number and backlog is not None:
+            # First of all: from the next request on the broker may forget its verdict.
+            outcome: list[Reply] = []
+            if not self._written(now_ms, entry, lambda: outcome.append(backlog.record(entry, reply))):
+                return
+            [reply] = outcome
         entry.settled = True
         self._requests.settled(entry)
-        if entry.number:
+        if entry.number or entry.kept_number:
             self._flight.settle(entry)
         else:
             self._asks.pop(entry, None)
         if entry.pending is not None:
             entry.pending.succeed(reply, payloads)
 
+    def _written(self, now_ms: float, entry: Entry, write: Callable[[], None]) -> bool:
+        """What became of an entry is in the outbox. If not, it counts as not answered, and is asked for again."""
+        try:
+            write()
+        except errors.OnceMQError as error:
+            if is_passing(error):
+                self._obstacle = error
+                self._flight.go_back(entry.number)
+                self._pause(now_ms, error.code)
+            else:
+                self._finish(error)
+            return False
+        return True
+
+    def _fill(self) -> None:
+        """What is sent next comes from the outbox into memory."""
+        if self._backlog is None or self.finished is not None:
+            return
+        try:
+            self._backlog.fill(self._flight)
+        except errors.OnceMQError as error:
+            self._finish(error)
+
     def _give_up_entry(self, entry: Entry, error: errors.OnceMQError) -> None:
         pending = entry.pending
-        if entry.number:
+        if entry.kept_number:
+            entry.pending = None
+        elif entry.number:
             self._flight.void(entry)
         else:
             if entry in self._asks:
@@ -202,6 +268,10 @@ class Answers:
             self._pause_ask(now_ms, entry, reply.code, error)
             return
         if reply.code == "GAP":
+            if entry.kept_number and reply.last_number < self._flight.seen_below - 1:
+                # A late answer, or a broker that has forgotten what it answered: a hello tells.
+                self._is_open = False
+                self._hello = None
             self._flight.go_back(min(reply.last_number + 1, entry.number))
             error = self._obstacle or error
         else:
@@ -231,6 +301,31 @@ class Answers:
 
     # The session.
 
+    def _receive_greeting(self, now_ms: float, sent: Sent, replies: Sequence[Reply]) -> None:
+        if sent.is_probe:
+            self._receive_probe(now_ms, sent, replies)
+        else:
+            self._receive_hello(now_ms, sent, replies[0])
+
+    def _receive_probe(self, now_ms: float, sent: Sent, replies: Sequence[Reply]) -> None:
+        """Whether this is the outbox's broker, and knows its session; then the session is taken over."""
+        backlog = self._backlog
+        if not self._must_probe or backlog is None:
+            return
+        health, answer = replies[0], replies[-1]
+        misfit = backlog.misfit(health.broker_id) if isinstance(health, HealthReply) else None
+        code = answer.code if isinstance(answer, Refusal) else ""
+        if misfit is not None:
+            self._finish(misfit)
+        elif code == "SESSION_UNKNOWN":
+            self._finish(backlog.unknown())
+        elif isinstance(answer, HelloReply) or code == "FENCED":
+            self._must_probe = False
+            self._hello = None
+        elif sent is self._hello:
+            self._hello = None
+            self._hello_refused(now_ms, answer)
+
     def _receive_hello(self, now_ms: float, sent: Sent, reply: Reply) -> None:
         is_newest = sent is self._hello
         if isinstance(reply, HelloReply):
@@ -238,9 +333,9 @@ class Answers:
                 self.garbage_count += 1
                 return
             if is_newest:
-                self._open(sent, reply)
+                self._open(now_ms, sent, reply)
             elif self.epoch:
-                self._take_verdicts(reply)
+                self._take_verdicts(now_ms, reply)
             return
         is_lost = isinstance(reply, Refusal) and reply.code in ("FENCED", "SESSION_UNKNOWN")
         if isinstance(reply, Refusal) and is_lost and (self.epoch or reply.code == "FENCED"):
@@ -257,12 +352,11 @@ class Answers:
         assert isinstance(reply, Refusal | NotNow)
         error = errors.from_code(reply.code, reply.text)
         if isinstance(reply, Refusal):
-            self._is_away = True
-            self._fail_all(error)
+            self._lose_patience(error)
+            if not self._is_away:
+                self._pause_hello(now_ms, error)
             return
-        self._obstacle = error
-        self._pause(now_ms, reply.code)
-        self._hello_not_before_ms = self._pause_until_ms
+        self._pause_hello(now_ms, error)
         for greeting in [greeting for greeting in self._greetings if now_ms >= greeting.deadline_ms]:
             self._greetings.remove(greeting)
             greeting.fail(error)
@@ -270,14 +364,22 @@ class Answers:
             if entry.pending is not None and now_ms >= entry.pending.deadline_ms:
                 self._give_up_entry(entry, error)
 
+    def _pause_hello(self, now_ms: float, error: errors.OnceMQError) -> None:
+        self._obstacle = error
+        self._pause(now_ms, error.code)
+        self._hello_not_before_ms = self._pause_until_ms
+
     def _callers_of_session(self) -> list[Pending]:
         """Who waits for the session to be open."""
         waiting = [entry.pending for entry in self._flight if entry.pending is not None]
         return [*self._greetings, *waiting]
 
-    def _open(self, sent: Sent, reply: HelloReply) -> None:
+    def _open(self, now_ms: float, sent: Sent, reply: HelloReply) -> None:
         self._hello = None
-        if self.epoch == 0:
+        if self._backlog is not None and self.epoch == 0:
+            if not self._may_open_outbox(now_ms, self._backlog, reply):
+                return
+        elif self.epoch == 0:
             self._flight.next_number = reply.last_number + 1
         elif reply.last_number < sent.greeting:
             self._finish(
@@ -293,17 +395,33 @@ class Answers:
         self._flight.window = max(1, min(self.options.window, reply.window))
         self._is_open = True
         self._pause_until_ms = self._pause_ms = 0.0
-        self._take_verdicts(reply)
+        self._take_verdicts(now_ms, reply)
         self._flight.go_back(0)
         greetings, self._greetings = self._greetings, []
         for pending in greetings:
             pending.succeed(Done())
 
-    def _take_verdicts(self, reply: HelloReply) -> None:
+    def _may_open_outbox(self, now_ms: float, backlog: Backlog, reply: HelloReply) -> bool:
+        """The outbox fits the broker, and has written down that it is sent from here on."""
+        error = backlog.contradiction(reply)
+        if error is None:
+            try:
+                backlog.outbox.greeted(reply.broker_id)
+            except errors.OnceMQError as met:
+                error = met
+        if error is None:
+            return True
+        if is_passing(error):
+            self._hello_refused(now_ms, NotNow(error.code, error.text))
+        else:
+            self._finish(error)
+        return False
+
+    def _take_verdicts(self, now_ms: float, reply: HelloReply) -> None:
         for number, verdict in reply.verdicts:
             entry = self._flight.get(number)
-            if entry is not None:
-                self._settle(entry, verdict, ())
+            if entry is not None and self.finished is None:
+                self._settle(now_ms, entry, verdict, ())
 
     def _finish(self, error: errors.OnceMQError) -> None:
         """Final: no flapping between twins."""

@@ -6,17 +6,20 @@ messages. It begins as the message's place in a stream and ends as its place in 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from oncemq import errors
 from oncemq.client.checking import check_name
 from oncemq.client.pending import Pending
 from oncemq.client.receipt import Receipt
 from oncemq.engine.commands import Envelope, Put
-from oncemq.message import checksum, encode_batch
+from oncemq.engine.replies import PutReply
+from oncemq.message import checksum, encode_batch, key_hashes
 
 Value = bytes | str | bytearray | memoryview
 Headers = Mapping[str, Value]
@@ -48,22 +51,46 @@ def check_is_many(values: object, what: str) -> None:
         raise TypeError(f"{what} are an iterable of bytes or str, not one {type(values).__name__}")
 
 
+class Times(msgspec.Struct, frozen=True, gc=False):
+    """How long messages live, and when they are due; 0 = for ever, and at once."""
+
+    ttl_ms: int = 0
+    due_ms: int = 0
+
+
+NO_TIMES = Times()
+
+
+def times_of(ttl_s: float | None, delay_s: float | None) -> Times:
+    """Raises ValueError for a time that is not above 0."""
+    if ttl_s is None and delay_s is None:
+        return NO_TIMES
+    for what, seconds in (("ttl_s", ttl_s), ("delay_s", delay_s)):
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise ValueError(f"{what} is a number of seconds above 0, not {seconds}")
+    ttl_ms = 0 if ttl_s is None else max(1, round(ttl_s * 1000))
+    return Times(ttl_ms, 0 if delay_s is None else round((time.time() + delay_s) * 1000))
+
+
 def make_put(
     topic: str,
     create: bool,
     values: list[bytes],
     keys: list[bytes | None] | None = None,
     headers: list[Mapping[str, bytes] | None] | None = None,
+    times: Times = NO_TIMES,
 ) -> tuple[Put, bytes]:
     """The operation for a batch, and its payload."""
     payload = encode_batch(values, keys, headers)
-    return Put(topic, Envelope(len(values), len(payload), checksum(payload)), bool(create)), payload
+    hashes = key_hashes(keys) if keys is not None else b""
+    envelope = Envelope(len(values), len(payload), checksum(payload), times.ttl_ms, times.due_ms, hashes)
+    return Put(topic, envelope, bool(create)), payload
 
 
-#: Value, key, headers and whether the topic may be made: what a message has that is not a plain value.
-Item = tuple[bytes, bytes | None, Mapping[str, bytes] | None, bool]
-#: What a batch is made of, as `make_put` wants it after the topic: create, values, keys, headers.
-Parts = tuple[bool, list[bytes], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None]
+#: Value, key, headers, whether the topic may be made, and times: what a message has that is not a plain value.
+Item = tuple[bytes, bytes | None, Mapping[str, bytes] | None, bool, Times]
+#: What a batch is made of, as `make_put` wants it after the topic: create, values, keys, headers, times.
+Parts = tuple[bool, list[bytes], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None, Times]
 
 
 class Stream:
@@ -73,14 +100,16 @@ class Stream:
     under the client's lock. So nothing is lost and nothing is sent twice, whoever comes between.
     """
 
-    __slots__ = ("create", "handles", "is_mixed", "opened_ms", "producer", "size", "topic")
+    __slots__ = ("create", "handle_type", "handles", "is_mixed", "opened_ms", "producer", "size", "topic")
 
-    def __init__(self, producer: Producer, topic: str, create: bool) -> None:
+    def __init__(self, producer: Any, topic: str, create: bool, handle_type: type[Place] | None = None) -> None:
+        #: Whoever sends; handles ask it for their answer.
         self.producer = producer
         self.topic = topic
+        self.handle_type = handle_type or Handle
         #: Whether plain values may make the topic.
         self.create = create
-        self.handles: list[Handle] = []
+        self.handles: list[Place] = []
         #: About: threads may count over each other. What is sent is measured.
         self.size = 0
         #: There are or were items among the values.
@@ -88,16 +117,16 @@ class Stream:
         #: When its first message came; 0 where nobody has looked yet.
         self.opened_ms = 0.0
 
-    def add_item(self, item: Item) -> Handle:
-        plain = item[1] is None and item[2] is None and item[3] is self.create
+    def add_item(self, item: Item) -> Place:
+        plain = item[1] is None and item[2] is None and item[3] is self.create and item[4] is NO_TIMES
         if not plain:
             self.is_mixed = True
-        handle = Handle(self, item[0] if plain else item)
+        handle = self.handle_type(self, item[0] if plain else item)
         self.handles.append(handle)
         self.size += len(item[0])
         return handle
 
-    def take(self) -> list[Handle]:
+    def take(self) -> list[Place]:
         """Everything that is there now; what comes meanwhile stays."""
         count = len(self.handles)
         taken = self.handles[:count]
@@ -105,6 +134,11 @@ class Stream:
         self.size = 0
         self.opened_ms = 0.0
         return taken
+
+    def take_back(self) -> None:
+        """The last message is not wanted. Only where no other thread can have added one since."""
+        value = self.handles.pop().at
+        self.size -= len(value[0] if isinstance(value, tuple) else value)  # type: ignore[arg-type]
 
     def freeze(self, bytes_max: int) -> Iterator[tuple[Batch, Parts]]:
         """Batches of what is there now: one, unless it is large or differs in what it may make."""
@@ -117,15 +151,15 @@ class Stream:
         for stop in cuts(values, bytes_max):
             batch = Batch(self.topic, self.producer)
             _assign(taken[start:stop], batch)
-            yield batch, (self.create, values[start:stop], None, None)
+            yield batch, (self.create, values[start:stop], None, None, NO_TIMES)
             start = stop
 
-    def _freeze_mixed(self, taken: list[Handle], values: list[Any], bytes_max: int) -> Iterator[tuple[Batch, Parts]]:
+    def _freeze_mixed(self, taken: list[Place], values: list[Any], bytes_max: int) -> Iterator[tuple[Batch, Parts]]:
         items: list[Item] = [
-            (value, None, None, self.create) if type(value) is bytes else value for value in values
+            (value, None, None, self.create, NO_TIMES) if type(value) is bytes else value for value in values
         ]
         start = 0
-        for create, run in groupby(items, key=lambda item: item[3]):
+        for (create, times), run in groupby(items, key=lambda item: item[3:]):
             columns = list(run)
             part = taken[start : start + len(columns)]
             start += len(columns)
@@ -133,8 +167,8 @@ class Stream:
             for stop in cuts([item[0] for item in columns], bytes_max):
                 batch = Batch(self.topic, self.producer)
                 _assign(part[first:stop], batch)
-                run_values, keys, headers, _ = (list(column) for column in zip(*columns[first:stop], strict=True))
-                yield batch, (create, run_values, keys, headers)
+                run_values, keys, headers, _, _ = (list(column) for column in zip(*columns[first:stop], strict=True))
+                yield batch, (create, run_values, keys, headers, times)
                 first = stop
 
 
@@ -154,7 +188,7 @@ def cuts(values: Sequence[bytes], bytes_max: int) -> list[int]:
     return [*found, count]
 
 
-def _assign(handles: list[Handle], batch: Batch) -> None:
+def _assign(handles: list[Place], batch: Batch) -> None:
     for place, handle in enumerate(handles):
         handle.at = place
         handle.batch = batch
@@ -165,27 +199,16 @@ class Batch:
 
     __slots__ = ("pending", "producer", "topic")
 
-    def __init__(self, topic: str, producer: Producer) -> None:
+    def __init__(self, topic: str, producer: Any) -> None:
         self.topic = topic
         self.producer = producer
         self.pending: Pending | None = None
 
 
-class Producer(Protocol):
-    """Whoever sends; handles ask it for their answer."""
+class Place(msgspec.Struct, gc=False):
+    """Where a message is: what the handles of both shells have in common."""
 
-    def _result_of(self, handle: Handle, timeout_s: float | None) -> Receipt: ...
-
-
-class Handle(msgspec.Struct, gc=False):
-    """What `put_nowait` returns: one message's answer, once it is there.
-
-    >>> handle = client.put_nowait("orders", b"one pizza")
-    >>> handle.result().offset
-    0
-    """
-
-    #: Where the message is: in a stream, later in a batch.
+    #: In a stream, later in a batch.
     batch: Stream | Batch
     #: The message itself; later its place in the batch.
     at: bytes | Item | int
@@ -195,6 +218,36 @@ class Handle(msgspec.Struct, gc=False):
         batch = self.batch
         return isinstance(batch, Batch) and batch.pending is not None and batch.pending.done
 
+
+    def _is_stored(self) -> bool:
+        """The answer is there, and it is good."""
+        return self.done() and self.batch.pending.error is None  # type: ignore[union-attr]
+
+    def _receipt(self) -> Receipt:
+        """Once it is done. Raises what the message was refused with."""
+        batch, place = self.batch, self.at
+        assert isinstance(batch, Batch)
+        assert isinstance(place, int)
+        assert batch.pending is not None
+        reply = batch.pending.result()
+        if not isinstance(reply, PutReply):
+            raise errors.Malformed(f"a put was answered with {type(reply).__name__}")
+        offset = reply.first_offset + place
+        return Receipt(batch.topic, reply.topic_id, offset, 1, reply.time_ms, reply.subscriptions)
+
+
+class Handle(Place, gc=False):
+    """What `put_nowait` returns: one message's answer, once it is there.
+
+    >>> handle = client.put_nowait("orders", b"one pizza")
+    >>> handle.result().offset
+    0
+    """
+
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait for the answer. Raises what the message was refused with, or TimeoutError."""
-        return self.batch.producer._result_of(self, timeout_s)
+        if self._is_stored():
+            return self._receipt()
+        producer = self.batch.producer
+        receipt: Receipt = producer._run(producer._result_of(self, timeout_s))
+        return receipt

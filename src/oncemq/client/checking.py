@@ -6,13 +6,16 @@ A command that can't be written, or that the broker could not read, fails here, 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from oncemq import errors
-from oncemq.engine.commands import Command, Operation, Put
+from oncemq.engine.commands import Command, Operation, Put, envelopes_of
+from oncemq.limits import REQUEST_FRAMES_MAX
 from oncemq.message import Message
+from oncemq.wire.frames import Frame
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
@@ -53,6 +56,18 @@ def check_operation(operation: Operation) -> None:
         check_name(operation.topic, "a topic's name")
         return
     _check(operation, _decode_operation)
+
+
+def check_payloads(operation: Operation, payloads: Sequence[Frame]) -> None:
+    """Raises Malformed, TooLarge: a request whose frames don't fit would be refused with all that it holds."""
+    envelopes = envelopes_of(operation)
+    if len(envelopes) != len(payloads):
+        raise errors.Malformed(f"{type(operation).__name__}: {len(payloads)} payloads where {len(envelopes)} belong")
+    for envelope, payload in zip(envelopes, payloads, strict=True):
+        if envelope.size != len(payload):
+            raise errors.Malformed(f"a payload of {len(payload)} bytes where {envelope.size} were announced")
+    if len(payloads) >= REQUEST_FRAMES_MAX:
+        raise errors.TooLarge(f"{len(payloads)} batches in one operation; {REQUEST_FRAMES_MAX - 1} is the limit")
 
 
 def check_command(command: Command) -> None:

@@ -15,6 +15,10 @@ with its epoch), and what is still undecided is sent again in order of number. `
 are final; but an anonymous session that expired with nothing in doubt begins anew, under another name. Numbered
 commands that were given up go on as `Void` under the same number, so that what a caller was told had failed does
 not happen later by surprise.
+
+With an *outbox*, each numbered operation is durable in it, with its number, before `submit` returns, and is never
+given up: the core goes on trying whatever happens, and only callers lose their patience. How an operation ended is
+written before the next request can tell the broker that its answer was seen.
 """
 
 from __future__ import annotations
@@ -23,14 +27,32 @@ from collections.abc import Callable, Sequence
 
 from oncemq import errors
 from oncemq.client.answers import Answers
-from oncemq.client.checking import check_command, check_operation
+from oncemq.client.backlog import Backlog
+from oncemq.client.checking import check_command, check_operation, check_payloads
 from oncemq.client.flight import Flight
 from oncemq.client.options import Options
+from oncemq.client.outbox_contract import Outbox, is_passing
 from oncemq.client.pending import Entry, Pending, Sent
 from oncemq.client.requests import Requests
-from oncemq.engine.commands import Bye, Command, Get, Hello, Numbered, Operation, Put, Read, Stage
-from oncemq.engine.replies import Done
+from oncemq.engine.commands import (
+    Bye,
+    Command,
+    Get,
+    GetAny,
+    Health,
+    Hello,
+    Numbered,
+    Operation,
+    Read,
+    Take,
+    envelopes_of,
+)
+from oncemq.engine.replies import Done, Refusal
+from oncemq.limits import REQUEST_FRAMES_MAX
 from oncemq.wire.frames import Frame, encode_request
+
+#: The payloads of an operation, in the order of its envelopes; a single one may come as it is.
+Payloads = Frame | tuple[Frame, ...] | None
 
 _NEVER = float("inf")
 
@@ -45,8 +67,11 @@ class Core(Answers):
         nonce: int,
         options: Options | None = None,
         renew: Callable[[], tuple[str, int]] | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
-        """`renew` gives an anonymous session another name and nonce, for when the broker has let it expire."""
+        """`renew` gives an anonymous session another name and nonce, for when the broker has let it expire. With an
+        `outbox` the session is the outbox's. Raises what the outbox raises."""
+        assert outbox is None or (session == outbox.session and not anonymous)
         self.options = options or Options()
         self.session = session
         self.anonymous = anonymous
@@ -73,31 +98,73 @@ class Core(Answers):
         self._pause_until_ms = 0.0
         self._pause_ms = 0.0
         self._obstacle: errors.OnceMQError | None = None
+        self._backlog: Backlog | None = None
+        self._must_probe = False
+        if outbox is not None:
+            self._backlog = Backlog(outbox)
+            self._must_probe = self._backlog.is_greeted
+            self._flight.next_number = outbox.next_number
+            self._backlog.fill(self._flight)
 
     # What a shell wants done.
 
     def submit(
         self,
         operation: Operation,
-        payload: Frame | None = None,
+        payload: Payloads = None,
         *,
         give_up_ms: float = 0.0,
         on_done: Callable[[Pending], None] | None = None,
     ) -> Pending:
         """A numbered operation: it happens once, in the order of these calls.
 
-        Raises TypeError, NameInvalid or Malformed for what can't be sent at all."""
-        check_operation(operation)
-        pending = Pending(give_up_ms or self.options.patience_ms, on_done)
-        if payload is not None and 0 < self.batch_bytes_max < len(payload):
-            # The broker would not even receive it.
-            pending.fail(self._too_large(operation, len(payload)))
-        elif self._may_begin(pending):
-            self._flight.add(Entry(operation, payload, pending))
+        Raises TypeError, NameInvalid, Malformed or TooLarge for what can't be sent at all, and what the outbox
+        raises: then it was not kept. With an outbox there is no end to the patience unless `give_up_ms` sets one,
+        and when that is over the operation still happens."""
+        [pending] = self.submit_all([(operation, payload)], give_up_ms=give_up_ms, on_done=on_done)
         return pending
 
-    def _too_large(self, operation: Operation, size: int) -> errors.TooLarge:
-        what = "message" if isinstance(operation, Put | Stage) and operation.envelope.count == 1 else "batch"
+    def submit_all(
+        self,
+        operations: Sequence[tuple[Operation, Payloads]],
+        *,
+        give_up_ms: float = 0.0,
+        on_done: Callable[[Pending], None] | None = None,
+    ) -> list[Pending]:
+        """Several, as `submit` does, in this order. An outbox makes them durable together."""
+        prepared = [(operation, _frames_of(payload)) for operation, payload in operations]
+        for operation, payloads in prepared:
+            check_operation(operation)
+            check_payloads(operation, payloads)
+        patience_ms = give_up_ms or (self.options.patience_ms if self._backlog is None else _NEVER)
+        pendings = [Pending(patience_ms, on_done) for _ in prepared]
+        self._begin([item for item in zip(prepared, pendings, strict=True) if self._may_submit(*item[0], item[1])])
+        return pendings
+
+    def _may_submit(self, operation: Operation, payloads: tuple[Frame, ...], pending: Pending) -> bool:
+        # What is too large the broker would not even receive.
+        error = self._too_large(operation, payloads)
+        if error is not None:
+            pending.fail(error)
+        return error is None and self._may_begin(pending)
+
+    def _begin(self, accepted: Sequence[tuple[tuple[Operation, tuple[Frame, ...]], Pending]]) -> None:
+        if self._backlog is None:
+            for (operation, payloads), pending in accepted:
+                self._flight.add(Entry(operation, payloads, pending))
+        elif accepted:
+            try:
+                self._backlog.append([item for item, _ in accepted], [pending for _, pending in accepted], self._flight)
+            except errors.OnceMQError as error:
+                if not is_passing(error):
+                    self._finish(error)
+                raise
+
+    def _too_large(self, operation: Operation, payloads: tuple[Frame, ...]) -> errors.TooLarge | None:
+        size = max(map(len, payloads), default=0)
+        if not 0 < self.batch_bytes_max < size:
+            return None
+        what = "message" if sum(envelope.count for envelope in envelopes_of(operation)) == 1 else "batch"
         return errors.TooLarge(f"a {what} of {size} bytes; this broker takes up to {self.batch_bytes_max}")
 
     def ask(self, command: Command, *, give_up_ms: float = 0.0) -> Pending:
@@ -105,7 +172,7 @@ class Core(Answers):
         check_command(command)
         pending = Pending(give_up_ms or self.options.patience_ms)
         if self._may_begin(pending):
-            self._asks[Entry(command, None, pending)] = None
+            self._asks[Entry(command, (), pending)] = None
         return pending
 
     def greet(self) -> Pending:
@@ -127,8 +194,12 @@ class Core(Answers):
         return pending
 
     def give_up(self, pending: Pending, error: errors.OnceMQError) -> None:
-        """A caller does not want to wait any longer: it fails, and its number becomes void."""
+        """A caller does not want to wait any longer: it fails, and its number becomes void. What is in an outbox
+        still happens."""
         if pending.done:
+            return
+        if self._backlog is not None and self._backlog.forget(pending):
+            pending.fail(error)
             return
         for entry in [*self._asks, *self._flight]:
             if entry.pending is pending:
@@ -146,8 +217,13 @@ class Core(Answers):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits for anything of this core."""
+        """Nobody waits for anything of this core, and nothing is in its outbox."""
         return not (self._asks or self._greetings or self._flight.has_callers)
+
+    @property
+    def obstacle(self) -> errors.OnceMQError | None:
+        """What stands in the way for the moment, if the broker has said."""
+        return self._obstacle
 
     # What to send.
 
@@ -173,19 +249,25 @@ class Core(Answers):
         return bool(self.epoch or self._greetings or len(self._flight))
 
     def _send_hello(self, now_ms: float, requests: list[list[Frame]]) -> None:
-        sent = self._requests.record_hello(now_ms, self.options.timeout_ms, self._flight.seen_below - 1)
+        is_probe = self._must_probe
+        seen = self._flight.seen_below - 1
+        sent = self._requests.record_hello(now_ms, self.options.timeout_ms, seen, is_probe=is_probe)
         self._hello = sent
         for pending in self._callers_of_session():
             self._start_clock(pending, now_ms)
         hello = Hello(self.session, self.epoch, self._nonce, self.options.window, self.anonymous)
-        requests.append(encode_request(sent.request_id, (hello,)))
+        commands: tuple[Command, ...] = (hello,)
+        if is_probe:
+            # A hello with epoch 1 makes nothing: it is fenced, answered, or the session is unknown.
+            commands = (Health(), Hello(self.session, 1, self._nonce, self.options.window))
+        requests.append(encode_request(sent.request_id, commands))
 
     def _send_asks(self, now_ms: float, requests: list[list[Frame]]) -> None:
         for entry in self._asks:
             if not entry.must_send or now_ms < entry.not_before_ms:
                 continue
             command = entry.body
-            wait_ms = command.wait_ms if isinstance(command, Get | Read) else 0
+            wait_ms = command.wait_ms if isinstance(command, Get | GetAny | Read | Take) else 0
             patience_ms = wait_ms + self.options.wait_slack_ms if wait_ms else self.options.timeout_ms
             sent = self._record((entry,), now_ms, patience_ms, parked=wait_ms > 0)
             requests.append(encode_request(sent.request_id, (command,)))  # type: ignore[arg-type]
@@ -193,21 +275,32 @@ class Core(Answers):
     def _send_numbered(self, now_ms: float, requests: list[list[Frame]]) -> None:
         """Small commands share a request, in order of number; a large one has its own."""
         together: list[Entry] = []
-        size = 0
+        size = frames = 0
         for entry in self._flight.take():
+            if not self._is_sendable(now_ms, entry):
+                break
             added = entry.payload_bytes
             if together and (
                 entry.goes_alone
                 or together[-1].goes_alone
                 or size + added > self.options.request_bytes_max
+                or frames + len(entry.payloads) >= REQUEST_FRAMES_MAX
                 or len(together) >= self.options.request_commands_max
             ):
                 requests.append(self._numbered_request(together, now_ms))
-                together, size = [], 0
+                together, size, frames = [], 0, 0
             together.append(entry)
             size += added
-        if together:
+            frames += len(entry.payloads)
+        if together and self.finished is None:
             requests.append(self._numbered_request(together, now_ms))
+
+    def _is_sendable(self, now_ms: float, entry: Entry) -> bool:
+        """What is too large was submitted before the broker said so: it is refused here, and sent as a void."""
+        if self._backlog is None or not entry.payloads:
+            return True
+        error = self._too_large(entry.body, entry.payloads)  # type: ignore[arg-type]
+        return error is None or self._void_refused(now_ms, entry, Refusal(error.code, error.text))
 
     def _numbered_request(self, entries: list[Entry], now_ms: float) -> list[Frame]:
         sent = self._record(entries, now_ms, self.options.timeout_ms)
@@ -216,7 +309,7 @@ class Core(Answers):
             Numbered(self.session, self.epoch, entry.number, seen_below, entry.body)  # type: ignore[arg-type]
             for entry in entries
         ]
-        payloads = [entry.payload for entry in entries if entry.payload is not None]
+        payloads = [payload for entry in entries for payload in entry.payloads]
         return encode_request(sent.request_id, commands, payloads)
 
     def _record(self, entries: Sequence[Entry], now_ms: float, patience_ms: float, *, parked: bool = False) -> Sent:
@@ -290,10 +383,16 @@ class Core(Answers):
             entry.not_before_ms = 0.0
 
     def _go_away(self) -> None:
-        self._is_away = True
         seconds = self.options.timeout_ms * self.options.tries / 1000
         tries = "1 try" if self.options.tries == 1 else f"{self.options.tries} tries"
-        self._fail_all(errors.BrokerAway(f"no answer from {self.options.where} ({tries} in {seconds:g} s)"))
+        self._lose_patience(errors.BrokerAway(f"no answer from {self.options.where} ({tries} in {seconds:g} s)"))
+
+    def _lose_patience(self, error: errors.OnceMQError) -> None:
+        """Who waits is told. While an outbox has something to send, the core goes on trying; else it rests until it
+        is asked for something."""
+        self._is_away = self._backlog is None or not len(self._flight)
+        self._timeouts = 0
+        self._fail_all(error)
 
     def _fail_all(self, error: errors.OnceMQError) -> None:
         greetings, self._greetings = self._greetings, []
@@ -301,9 +400,23 @@ class Core(Answers):
         for entry in asks:
             entry.settled = True
             self._requests.settled(entry)
-        self._flight.give_up(error)
+        self._give_up_numbered(error)
         for pending in greetings:
             pending.fail(error)
         for entry in asks:
             if entry.pending is not None:
                 entry.pending.fail(error)
+
+    def _give_up_numbered(self, error: errors.OnceMQError) -> None:
+        if self._backlog is None:
+            self._flight.give_up(error)
+            return
+        everyone = self.finished is not None
+        self._flight.let_go(error, everyone=everyone)
+        self._backlog.let_go(error, everyone=everyone)
+
+
+def _frames_of(payload: Payloads) -> tuple[Frame, ...]:
+    if payload is None:
+        return ()
+    return payload if isinstance(payload, tuple) else (payload,)

@@ -1,8 +1,9 @@
 """Who looks after the socket: whoever waits for an answer. There is no thread for it on the hot path.
 
-One lock guards core, batches and socket. A thread that needs an answer takes the lock, sends and receives
-what there is (`pump`), and if its answer is not there yet, waits for the network without the lock: the first
-one does (the *poller*), the others wait until something was settled. So a single put costs one round trip
+`Pump` moves bytes, and is the part that the blocking and the asyncio driver share. `Driver` runs flows for threads:
+one lock guards core, batches and socket. A thread that runs a flow holds the lock. When its flow waits, it sends
+and receives what there is (`pump`), and if its answer is not there yet, waits for the network without the lock: the
+first one does (the *poller*), the others wait until something was settled. So a single put costs one round trip
 and no change of threads.
 """
 
@@ -11,15 +12,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from oncemq import errors
 from oncemq.client.core import Core
+from oncemq.client.flow import Flow, Outside, Until, Wait
 from oncemq.client.pending import Pending, again
 from oncemq.client.transport import Transport
-from oncemq.engine.commands import Command
 
 log = logging.getLogger("oncemq.client")
+
+T = TypeVar("T")
 
 #: Nothing is waited for longer than this without looking around.
 _WAIT_MS_MAX = 10_000.0
@@ -29,36 +34,23 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
-class Driver:
-    """Moves bytes between a core and a transport. Methods that end in `_locked` want the lock held."""
+class Pump:
+    """Moves bytes between a core and a transport. What flows need of their driver."""
 
     def __init__(self, core: Core, transport: Transport) -> None:
         self.core = core
         self.transport = transport
-        self.lock = threading.Lock()
         #: Why nothing works any more: closed, or forked.
         self.stopped: errors.OnceMQError | None = None
-        self._settled = threading.Condition(self.lock)
         #: When somebody last looked after the socket.
         self.pumped_ms = 0.0
-        self._poller: int | None = None
-        self._followers = 0
-
-    def ask(self, command: Command) -> Pending:
-        """A command that may be repeated, and its answer."""
-        with self.lock:
-            self.check_usable()
-            pending = self.core.ask(command)
-            self.wait_locked(pending)
-        return pending
+        self._dropped: deque[Pending] = deque()
 
     def check_usable(self) -> None:
         if self.stopped is not None:
             raise again(self.stopped)
 
-    # Driving.
-
-    def pump_locked(self, pending: Pending | None = None) -> None:
+    def pump(self, pending: Pending | None = None) -> None:
         """Send what is to be sent, take in what has arrived, look after what is overdue. Does not wait.
 
         What arrives after the answer to `pending` is left for the next time."""
@@ -66,6 +58,8 @@ class Driver:
         core, transport = self.core, self.transport
         self.pumped_ms = at_ms = now_ms()
         has_received = False
+        while self._dropped:
+            core.give_up(self._dropped.popleft(), errors.ClientClosed("nobody wants this answer"))
         while True:
             for request in core.outgoing(at_ms):
                 transport.send(request)
@@ -79,30 +73,82 @@ class Driver:
             if not core.check(at_ms):
                 break
             log.info("no answer from %s; trying again", core.options.where)
-            transport.reconnect()
+            self._reconnect()
             has_received = True
         if has_received:
-            self.tell_others_locked()
+            self._tell_others()
 
-    def tell_others_locked(self) -> None:
-        """Something was settled that other threads may wait for."""
-        if self._followers:
-            self._settled.notify_all()
-        if self._poller is not None and self._poller != threading.get_ident():
-            self.transport.wake()
+    def give_up(self, pending: Pending, error: errors.OnceMQError) -> None:
+        """Nobody waits for this any longer: it fails with this error, and its number becomes void."""
+        self.core.give_up(pending, error)
+        self._tell_others()
 
-    def wait_locked(self, pending: Pending, until_ms: float | None = None) -> bool:
-        """Drive until it is done. False: the time was over first."""
-        return self._drive(lambda: pending.done, until_ms, pending)
+    def drop(self, pending: Pending) -> None:
+        """The same with the next pump. From anywhere, even from a finalizer that interrupts a flow."""
+        self._dropped.append(pending)
 
-    def wait_until_locked(self, is_done: Callable[[], bool], until_ms: float | None = None) -> bool:
-        return self._drive(is_done, until_ms, None)
+    def stop(self, reason: errors.OnceMQError) -> None:
+        """Nothing works from now on; whoever waits is told. The transport is closed."""
+        raise NotImplementedError
+
+    def after_fork(self) -> None:
+        """In a forked child."""
+        self.stopped = errors.ForkedError("this client belongs to the parent process; connect again in the child")
+
+    def _reconnect(self) -> None:
+        self.transport.reconnect()
+
+    def _tell_others(self) -> None:
+        """Something was settled that others may wait for."""
+
+
+class Driver(Pump):
+    """Runs flows for threads, each under the lock. All that flows call of it wants the lock held."""
+
+    def __init__(self, core: Core, transport: Transport) -> None:
+        super().__init__(core, transport)
+        self.lock = threading.Lock()
+        self._settled = threading.Condition(self.lock)
+        self._poller: int | None = None
+        self._followers = 0
+
+    def run(self, flow: Flow[T]) -> T:
+        """A flow's result. Not from within a flow: that one uses `yield from`."""
+        with self.lock:
+            try:
+                wait = flow.send(None)
+                while True:
+                    try:
+                        value = self._wait_for(wait)
+                    except BaseException as error:
+                        # It is the flow that waits, so it is the flow that meets this.
+                        wait = flow.throw(error)
+                    else:
+                        wait = flow.send(value)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    # Waiting.
+
+    def _wait_for(self, wait: Wait) -> Any:
+        if isinstance(wait, Pending):
+            return self._drive(lambda: wait.done, None, wait)
+        if isinstance(wait, Until):
+            pending = wait.what if isinstance(wait.what, Pending) else None
+            return self._drive(wait.is_done, wait.until_ms, pending)
+        assert isinstance(wait, Outside)
+        self.lock.release()
+        try:
+            return wait.function()
+        finally:
+            self.lock.acquire()
 
     def _drive(self, is_done: Callable[[], bool], until_ms: float | None, pending: Pending | None) -> bool:
+        """Until it is done. False: the time was over first."""
         while True:
             # Before each wait everything that has arrived is taken in: the network tells only of what is new.
             if self.stopped is None:
-                self.pump_locked(pending)
+                self.pump(pending)
             if is_done():
                 return True
             self.check_usable()
@@ -140,13 +186,22 @@ class Driver:
                 # One of them has to take the place.
                 self._settled.notify_all()
 
-    def stop_locked(self, reason: errors.OnceMQError) -> None:
-        """Nothing works from now on; whoever waits is told."""
+    def _tell_others(self) -> None:
+        if self._followers:
+            self._settled.notify_all()
+        if self._poller is not None and self._poller != threading.get_ident():
+            self.transport.wake()
+
+    # The end.
+
+    def stop(self, reason: errors.OnceMQError) -> None:
         self.stopped = reason
         self._settled.notify_all()
         self.transport.wake()
+        self._wait_for_poller()
+        self.transport.close()
 
-    def wait_for_poller_locked(self) -> None:
+    def _wait_for_poller(self) -> None:
         """Until no other thread is inside the transport."""
         while self._poller is not None:
             self._followers += 1
@@ -154,8 +209,8 @@ class Driver:
             self._followers -= 1
 
     def after_fork(self) -> None:
-        """In a forked child: the lock may be held by a thread that does not exist here."""
+        """The lock may be held by a thread that does not exist here."""
         self.lock = threading.Lock()
         self._settled = threading.Condition(self.lock)
         self._poller = None
-        self.stopped = errors.ForkedError("this client belongs to the parent process; connect again in the child")
+        super().after_fork()

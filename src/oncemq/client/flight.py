@@ -1,13 +1,15 @@
 """The numbered commands of a session: their order, their numbers, and the window.
 
 A command gets its number when it enters the window, in order of submission. A number once given is used,
-by its command or, when that was given up, by a void: the broker takes numbers without gaps.
+by its command or, when that was given up, by a void: the broker takes numbers without gaps. What comes from an
+outbox has its number already, and is never given up: those that are missing between two of them are decided.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from math import isinf
 
 from oncemq import errors
 from oncemq.client.pending import Entry
@@ -33,7 +35,18 @@ class Flight:
     @property
     def seen_below(self) -> int:
         """The lowest number whose answer has not been seen."""
-        return next(iter(self._entries), self.next_number)
+        for number in self._entries:
+            return number
+        return self._upcoming_number
+
+    @property
+    def _upcoming_number(self) -> int:
+        """Of the next entry that is taken from the queue."""
+        return (self._queue[0].kept_number if self._queue else 0) or self.next_number
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(entry.payload_bytes for entry in self)
 
     @property
     def has_work(self) -> bool:
@@ -42,8 +55,10 @@ class Flight:
 
     @property
     def has_callers(self) -> bool:
-        """Somebody waits for something of this."""
-        return bool(self._queue) or any(entry.pending is not None for entry in self._entries.values())
+        """Somebody waits for something of this, or an outbox does."""
+        return bool(self._queue) or any(
+            entry.pending is not None or entry.kept_number for entry in self._entries.values()
+        )
 
     @property
     def is_in_doubt(self) -> bool:
@@ -54,7 +69,11 @@ class Flight:
         self._queue.append(entry)
 
     def get(self, number: int) -> Entry | None:
-        return self._entries.get(number)
+        entry = self._entries.get(number)
+        if entry is None and number >= self._upcoming_number:
+            # An earlier process sent it; this one has not yet.
+            return next((entry for entry in self._queue if entry.kept_number == number), None)
+        return entry
 
     def take(self) -> Iterator[Entry]:
         """Entries to send now, in order of number; those from the queue get their numbers."""
@@ -64,17 +83,21 @@ class Flight:
                 if entry.must_send:
                     yield entry
         while self._queue and self._has_room():
+            number = self._upcoming_number
             entry = self._queue.popleft()
-            entry.number = self.next_number
-            self.next_number += 1
+            entry.number = number
+            self.next_number = number + 1
             self._entries[entry.number] = entry
             yield entry
 
     def _has_room(self) -> bool:
-        return self.next_number - self.seen_below < self.window
+        return self._upcoming_number - self.seen_below < self.window
 
     def settle(self, entry: Entry) -> None:
-        self._entries.pop(entry.number, None)
+        if entry.number:
+            self._entries.pop(entry.number, None)
+        else:
+            self._queue.remove(entry)
 
     def go_back(self, number: int) -> None:
         """Everything from this number on is to be sent again."""
@@ -87,7 +110,7 @@ class Flight:
 
     def void(self, entry: Entry) -> None:
         """Its caller gave it up: from now on only its number is sent."""
-        entry.body, entry.payload, entry.pending = Void(), None, None
+        entry.body, entry.payloads, entry.pending = Void(), (), None
         self.send_again(entry)
 
     def drop(self, entry: Entry) -> bool:
@@ -107,6 +130,17 @@ class Flight:
             entry.must_send = True
         self._queue.extendleft(reversed(former))
         return former
+
+    def let_go(self, error: errors.OnceMQError, *, everyone: bool) -> None:
+        """Callers whose patience is over, or all, are told; what they wait for goes on without them."""
+        callers = []
+        for entry in self:
+            pending = entry.pending
+            if pending is not None and (everyone or not isinf(pending.give_up_ms)):
+                entry.pending = None
+                callers.append(pending)
+        for pending in callers:
+            pending.fail(error)
 
     def give_up(self, error: errors.OnceMQError) -> None:
         """Everything fails for its caller; what was sent is void from now on."""

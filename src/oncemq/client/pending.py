@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from oncemq import errors
-from oncemq.engine.commands import Command, Operation, Put, Stage
+from oncemq.engine.commands import Command, Operation
 from oncemq.engine.replies import Refusal, Reply
 from oncemq.wire.frames import Frame
 
@@ -18,7 +18,9 @@ def again(error: errors.OnceMQError) -> errors.OnceMQError:
 class Pending:
     """What a caller holds while the core looks after a command."""
 
-    __slots__ = ("deadline_ms", "done", "error", "give_up_ms", "on_done", "payloads", "reply")
+    __slots__ = (
+        "__weakref__", "deadline_ms", "done", "error", "give_up_ms", "number", "on_done", "payloads", "reply",
+    )
 
     def __init__(self, give_up_ms: float, on_done: Callable[[Pending], None] | None = None) -> None:
         self.done = False
@@ -30,6 +32,8 @@ class Pending:
         #: How long "not now" is taken for an answer, from the first sending on.
         self.give_up_ms = give_up_ms
         self.deadline_ms = 0.0
+        #: In the outbox; 0 = it is in none.
+        self.number = 0
 
     def result(self) -> Reply:
         """The answer; raises what the broker refused it with."""
@@ -61,14 +65,24 @@ class Entry:
     """A command as the core keeps it: what to send, and where it was sent."""
 
     __slots__ = (
-        "body", "goes_alone", "must_send", "not_before_ms", "number", "payload", "pending", "request_ids", "settled",
+        "body", "goes_alone", "kept_number", "must_send", "not_before_ms", "number", "payloads", "pending",
+        "request_ids", "settled",
     )
 
-    def __init__(self, body: Operation | Command, payload: Frame | None, pending: Pending | None) -> None:
+    def __init__(
+        self,
+        body: Operation | Command,
+        payloads: tuple[Frame, ...],
+        pending: Pending | None,
+        kept_number: int = 0,
+    ) -> None:
         self.body = body
-        self.payload = payload
-        #: None: its caller gave it up; the number still has to be used.
+        #: In the order of the operation's envelopes.
+        self.payloads = payloads
+        #: None: nobody waits for it; the number still has to be used.
         self.pending = pending
+        #: The number that it has in the outbox, and will be sent with; 0 = it is in none.
+        self.kept_number = kept_number
         #: 0 until it has one, and for what needs none.
         self.number = 0
         #: A request that it shared was refused as a whole.
@@ -81,13 +95,13 @@ class Entry:
 
     @property
     def payload_bytes(self) -> int:
-        return self.body.envelope.size if isinstance(self.body, Put | Stage) else 0
+        return sum(map(len, self.payloads))
 
 
 class Sent:
     """A request on its way."""
 
-    __slots__ = ("at_ms", "entries", "greeting", "live_count", "open_count", "patience_ms", "request_id")
+    __slots__ = ("at_ms", "entries", "greeting", "is_probe", "live_count", "open_count", "patience_ms", "request_id")
 
     def __init__(self, request_id: int, entries: list[Entry], at_ms: float, patience_ms: float) -> None:
         self.request_id = request_id
@@ -100,3 +114,5 @@ class Sent:
         self.open_count = len(entries)
         #: The highest number seen answered when this hello was sent; -1 = not a hello.
         self.greeting = -1
+        #: A hello that only asks whether the session is known.
+        self.is_probe = False

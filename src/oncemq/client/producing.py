@@ -8,28 +8,38 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from oncemq import errors
 from oncemq.client.batching import (
     Batch,
-    Handle,
     Headers,
+    Place,
     Stream,
+    Times,
     Value,
     as_bytes,
     check_is_many,
     cuts,
     headers_as_bytes,
     make_put,
+    times_of,
 )
+from oncemq.client.calling import answer_to, checked
 from oncemq.client.checking import check_name
-from oncemq.client.driver import Driver, now_ms
+from oncemq.client.driver import now_ms
+from oncemq.client.flow import Flow, Outside, Until, method
 from oncemq.client.keeping import Keeping
 from oncemq.client.pending import Pending
 from oncemq.client.receipt import Receipt, receipt_of
+from oncemq.engine.commands import Put
 from oncemq.engine.replies import PutReply
+
+#: A shell's handles.
+H = TypeVar("H", bound=Place)
+T = TypeVar("T")
 
 #: A batch of `put_many`, at the most, unless the client was told to make larger ones.
 _MANY_MESSAGES = 4000
@@ -43,13 +53,13 @@ _STREAMS_MAX = 10_000
 _ERRORS_MAX = 100
 
 
-class Producing(Keeping):
+class Producing(Keeping, Generic[H]):
     """The producer's half of a client."""
 
-    def __init__(
-        self, driver: Driver, *, batch_messages: int, batch_bytes: int, linger_ms: float, buffer_bytes: int
-    ) -> None:
-        super().__init__(driver, linger_ms)
+    _handle_type: type[H]
+
+    def __init__(self, *, batch_messages: int, batch_bytes: int, linger_ms: float, buffer_bytes: int) -> None:
+        super().__init__(linger_ms)
         self._batch_messages = batch_messages
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
@@ -59,11 +69,15 @@ class Producing(Keeping):
 
     # One message.
 
+    @method
     def put(
         self, topic: str, value: Value, *, key: Value | None = None, headers: Headers | None = None,
-        create: bool = False,
-    ) -> Receipt:
+        create: bool = False, ttl_s: float | None = None, delay_s: float | None = None,
+    ) -> Flow[Receipt]:
         """Store one message. When this returns, it is on the broker's disk.
+
+        `ttl_s`: nobody gets it later than that. `delay_s`: nobody gets it earlier than that; it has no offset until
+        then (-1), and survives a restart like any other.
 
         >>> client.put("orders", "one pizza", key="table-7", create=True).offset
         0
@@ -74,17 +88,20 @@ class Producing(Keeping):
             [as_bytes(value)],
             None if key is None else [as_bytes(key)],
             None if headers is None else [headers_as_bytes(headers)],
+            times_of(ttl_s, delay_s),
         )
+        return self._put_one(operation, payload)
+
+    def _put_one(self, operation: Put, payload: bytes) -> Flow[Receipt]:
         driver = self._driver
-        with self._lock:
-            driver.check_usable()
-            self._freeze_topic(topic)
-            pending = driver.core.submit(operation, payload)
-            driver.wait_locked(pending)
-        return receipt_of(topic, _put_reply(pending))
+        driver.check_usable()
+        self._freeze_topic(operation.topic)
+        reply = yield from answer_to(driver, driver.core.submit(operation, payload))
+        return receipt_of(operation.topic, checked(reply, PutReply, operation))
 
     # Many messages.
 
+    @method
     def put_many(
         self,
         topic: str,
@@ -93,7 +110,9 @@ class Producing(Keeping):
         keys: Iterable[Value | None] | None = None,
         headers: Iterable[Headers | None] | None = None,
         create: bool = False,
-    ) -> Receipt:
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> Flow[Receipt]:
         """Store any number of messages, in order. When this returns, all are on the broker's disk.
 
         They are sent in batches; each of them is stored whole or not at all. If one is refused, the others may
@@ -104,21 +123,37 @@ class Producing(Keeping):
         """
         check_is_many(values, "values")
         check_is_many(keys, "keys")
+        chunks = self._chunks(values, keys, headers)
+        times = times_of(ttl_s, delay_s)
+        return self._put_batches(topic, (make_put(topic, create, *chunk, times) for chunk in chunks))
+
+    def _put_batches(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Receipt]:
         pendings: list[Pending] = []
-        for chunk_values, chunk_keys, chunk_headers in self._chunks(values, keys, headers):
-            operation, payload = make_put(topic, create, chunk_values, chunk_keys, chunk_headers)
-            with self._lock:
-                self._driver.check_usable()
-                self._wait_for_room()
-                self._freeze_topic(topic)
-                on_done = self._counts_out(len(payload), keep_error=False)
-                pendings.append(self._driver.core.submit(operation, payload, on_done=on_done))
-                self._count_in(len(payload))
-                self._driver.pump_locked()
-        with self._lock:
+        try:
+            while (batch := (yield Outside(partial(next, batches, None)))) is not None:
+                pendings.append((yield from self._submit_batch(*batch)))
             for pending in pendings:
-                self._driver.wait_locked(pending)
+                yield Until(pending)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                # Interrupted: what was not stored yet is not to be stored later by surprise.
+                self._give_up_all(pendings)
+            raise
         return _summary(topic, pendings)
+
+    def _submit_batch(self, operation: Put, payload: bytes) -> Flow[Pending]:
+        self._driver.check_usable()
+        yield from self._wait_for_room()
+        self._freeze_topic(operation.topic)
+        on_done = self._counts_out(len(payload), keep_error=False)
+        pending = self._driver.core.submit(operation, payload, on_done=on_done)
+        self._count_in(len(payload))
+        self._driver.pump()
+        return pending
+
+    def _give_up_all(self, pendings: Sequence[Pending]) -> None:
+        for pending in pendings:
+            self._driver.give_up(pending, errors.ClientClosed("the caller gave up"))
 
     def _chunks(
         self, values: Iterable[Value], keys: Iterable[Value | None] | None, headers: Iterable[Headers | None] | None
@@ -161,11 +196,19 @@ class Producing(Keeping):
     # Without waiting.
 
     def put_nowait(
-        self, topic: str, value: Value, key: Value | None = None, headers: Headers | None = None, create: bool = False
-    ) -> Handle:
+        self,
+        topic: str,
+        value: Value,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> H:
         """Store one message, together with others, without waiting for the answer.
 
-        Waits only when `buffer_bytes` are unanswered. `flush` waits for everything and raises the first error.
+        Waits only when `buffer_bytes` are unanswered; in asyncio it raises Overloaded then, and has taken nothing.
+        `flush` waits for everything and raises the first error.
 
         >>> for line in file:
         ...     client.put_nowait("lines", line)
@@ -178,69 +221,84 @@ class Producing(Keeping):
             or key is not None
             or headers is not None
             or create is not stream.create
+            or ttl_s is not None
+            or delay_s is not None
         ):
-            return self._put_slowly(topic, value, key, headers, create)
-        handle = Handle(stream, value)
+            return self._put_slowly(topic, value, key, headers, create, times_of(ttl_s, delay_s))
+        handle = stream.handle_type(stream, value)
         handles = stream.handles
         handles.append(handle)
         stream.size = size = stream.size + len(value)
         if size >= self._batch_bytes or not 1 < len(handles) < self._batch_messages:
             self._attend(stream)
-        return handle
+        return handle  # type: ignore[return-value]
 
     def _put_slowly(
-        self, topic: str, value: Value, key: Value | None, headers: Headers | None, create: bool
-    ) -> Handle:
+        self, topic: str, value: Value, key: Value | None, headers: Headers | None, create: bool, times: Times
+    ) -> H:
         item = (
             as_bytes(value),
             None if key is None else as_bytes(key),
             None if headers is None else headers_as_bytes(headers),
             bool(create),
+            times,
         )
         stream = self._streams.get(topic) or self._begin_stream(topic, item[3])
         handle = stream.add_item(item)
         if stream.size >= self._batch_bytes or not 1 < len(stream.handles) < self._batch_messages:
             self._attend(stream)
-        return handle
+        return handle  # type: ignore[return-value]
 
     def _begin_stream(self, topic: str, create: bool) -> Stream:
         check_name(topic, "a topic's name")
-        with self._lock:
-            self._driver.check_usable()
-            # Now, not with the first message: two threads may each take the other's message for the first.
-            self._wake_keeper()
-            if len(self._streams) >= _STREAMS_MAX:
-                self._freeze_all()
-                self._former_streams, self._streams = self._streams, {}
-            return self._streams.setdefault(topic, Stream(self, topic, create))
+        return self._at_once(self._make_stream(topic, create))
+
+    def _make_stream(self, topic: str, create: bool) -> Flow[Stream]:
+        self._driver.check_usable()
+        # Now, not with the first message: two threads may each take the other's message for the first.
+        self._wake_keeper()
+        if len(self._streams) >= _STREAMS_MAX:
+            self._freeze_all()
+            self._former_streams, self._streams = self._streams, {}
+        yield from ()
+        return self._streams.setdefault(topic, Stream(self, topic, create, self._handle_type))
 
     def _attend(self, stream: Stream) -> None:
         """A stream got its first message, or is full."""
-        with self._lock:
-            self._driver.check_usable()
-            # While this thread waited for the lock, others may have added theirs: it is not the first for ever.
-            if not self._is_full(stream):
-                if stream.opened_ms == 0.0 or len(stream.handles) <= 1:
-                    stream.opened_ms = now_ms()
-                self._wake_keeper()
-            self._wait_for_room()
-            if self._is_full(stream):
-                self._freeze(stream)
-                self._driver.pump_locked()
+        self._at_once(self._look_after(stream))
+
+    def _look_after(self, stream: Stream) -> Flow[None]:
+        self._driver.check_usable()
+        # While this thread waited for the lock, others may have added theirs: it is not the first for ever.
+        if not self._is_full(stream):
+            if stream.opened_ms == 0.0 or len(stream.handles) <= 1:
+                stream.opened_ms = now_ms()
+            self._wake_keeper()
+        yield from self._wait_for_room()
+        if self._is_full(stream):
+            self._freeze(stream)
+            self._driver.pump()
+
+    def _at_once(self, flow: Flow[T]) -> T:
+        """Run a flow from plain code."""
+        raise NotImplementedError
 
     def _is_full(self, stream: Stream) -> bool:
         return len(stream.handles) >= self._batch_messages or stream.size >= self._batch_bytes
 
-    def flush(self, timeout_s: float | None = None) -> None:
+    @method
+    def flush(self, timeout_s: float | None = None) -> Flow[None]:
         """Wait until everything that was put is answered. Raises the first error since the last flush, unless a
         handle's `result` has raised it before."""
-        with self._lock:
-            self._driver.check_usable()
-            self._freeze_all()
-            until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
-            if not self._driver.wait_until_locked(lambda: self._unanswered_batches == 0, until_ms):
-                raise TimeoutError(f"{self._unanswered_batches} batches are not answered after {timeout_s} s")
-            found, self._errors = self._errors, []
+        return self._flush(timeout_s)
+
+    def _flush(self, timeout_s: float | None = None) -> Flow[None]:
+        self._driver.check_usable()
+        self._freeze_all()
+        until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+        if not (yield Until(lambda: self._unanswered_batches == 0, until_ms)):
+            raise TimeoutError(f"{self._unanswered_batches} batches are not answered after {timeout_s} s")
+        found, self._errors = self._errors, []
         if found:
             raise found[0]
 
@@ -285,37 +343,33 @@ class Producing(Keeping):
     def _counts_out(self, size: int, *, keep_error: bool = True) -> _CountOut:
         return _CountOut(self, size, keep_error)
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_room(self) -> Flow[None]:
         if self._unanswered_bytes >= self._buffer_bytes:
-            self._driver.wait_until_locked(lambda: self._unanswered_bytes < self._buffer_bytes)
+            yield Until(lambda: self._unanswered_bytes < self._buffer_bytes)
 
-    def _result_of(self, handle: Handle, timeout_s: float | None) -> Receipt:
+    def _result_of(self, handle: Place, timeout_s: float | None) -> Flow[Receipt]:
+        """Others wait for the same batch: who is interrupted gives nothing up."""
         if not handle.done():
-            with self._lock:
-                self._driver.check_usable()
-                if isinstance(handle.batch, Stream):
-                    self._freeze(handle.batch)
-                assert isinstance(handle.batch, Batch)
-                assert handle.batch.pending is not None
-                until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
-                if not self._driver.wait_locked(handle.batch.pending, until_ms):
-                    raise TimeoutError(f"no answer after {timeout_s} s")
+            self._driver.check_usable()
+            if isinstance(handle.batch, Stream):
+                self._freeze(handle.batch)
+            assert isinstance(handle.batch, Batch)
+            assert handle.batch.pending is not None
+            until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+            if not (yield Until(handle.batch.pending, until_ms)):
+                raise TimeoutError(f"no answer after {timeout_s} s")
         assert isinstance(handle.batch, Batch)
-        assert isinstance(handle.at, int)
         assert handle.batch.pending is not None
-        if handle.batch.pending.error is not None:
-            self._forget_error(handle.batch.pending.error)
-        reply = _put_reply(handle.batch.pending)
-        offset = reply.first_offset + handle.at
-        return Receipt(handle.batch.topic, reply.topic_id, offset, 1, reply.time_ms, reply.subscriptions)
+        self._forget_error(handle.batch.pending.error)
+        return handle._receipt()
 
     def _keep_error(self, error: errors.OnceMQError) -> None:
         # One error may have met many batches.
         if len(self._errors) < _ERRORS_MAX and not (self._errors and self._errors[-1] is error):
             self._errors.append(error)
 
-    def _forget_error(self, error: errors.OnceMQError) -> None:
-        with self._lock:
+    def _forget_error(self, error: errors.OnceMQError | None) -> None:
+        if error is not None:
             self._errors = [kept for kept in self._errors if kept is not error]
 
 
@@ -324,7 +378,7 @@ class _CountOut:
 
     __slots__ = ("keep_error", "producing", "size")
 
-    def __init__(self, producing: Producing, size: int, keep_error: bool) -> None:
+    def __init__(self, producing: Producing[Any], size: int, keep_error: bool) -> None:
         self.producing = producing
         self.size = size
         self.keep_error = keep_error
@@ -335,13 +389,6 @@ class _CountOut:
         producing._unanswered_batches -= 1
         if self.keep_error and pending.error is not None:
             producing._keep_error(pending.error)
-
-
-def _put_reply(pending: Pending) -> PutReply:
-    reply = pending.result()
-    if not isinstance(reply, PutReply):
-        raise errors.Malformed(f"a put was answered with {type(reply).__name__}")
-    return reply
 
 
 def _summary(topic: str, pendings: Sequence[Pending]) -> Receipt:

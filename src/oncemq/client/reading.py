@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from datetime import datetime
 
 from oncemq import errors
+from oncemq.client.calling import ask
 from oncemq.client.delivery import Delivery
-from oncemq.client.driver import Driver
+from oncemq.client.driver import Pump
+from oncemq.client.flow import Flow, Outside
 from oncemq.client.pending import Pending
-from oncemq.engine.commands import START_EARLIEST, START_NEW, Read
-from oncemq.engine.replies import GetReply
+from oncemq.engine.commands import START_EARLIEST, START_NEW, Find, Read, Seek
+from oncemq.engine.replies import FindReply, GetReply
 from oncemq.message import Message
 
 _READ_BYTES = 512 * 1024
@@ -19,8 +21,8 @@ Start = int | str
 
 
 def start_of(start: Start) -> int:
-    """An offset, `new` or `earliest`, as the broker understands it."""
-    if start == "new":
+    """An offset, `new` (`latest`) or `earliest`, as the broker understands it."""
+    if start in ("new", "latest"):
         return START_NEW
     if start == "earliest":
         return START_EARLIEST
@@ -29,36 +31,60 @@ def start_of(start: Start) -> int:
     raise ValueError(f"start is 'new', 'earliest' or an offset, not {start!r}")
 
 
-def end_of(driver: Driver, topic: str, topic_id: int) -> int:
+def time_of(moment: datetime) -> int:
+    """In milliseconds since 1970. A time without a zone is local, as `datetime` has it. Raises ValueError."""
+    time_ms = round(moment.timestamp() * 1000)
+    if time_ms < 1:
+        raise ValueError(f"{moment} lies before 1970")
+    return time_ms
+
+
+def seek_of(topic: str, subscriber: str, to: Start | datetime) -> Seek:
+    if isinstance(to, datetime):
+        return Seek(topic, subscriber, time_ms=time_of(to))
+    return Seek(topic, subscriber, start_of(to))
+
+
+def end_of(driver: Pump, topic: str, topic_id: int) -> Flow[int]:
     """The offset that the topic's next message will get, by the broker's word."""
-    reply = driver.ask(Read(topic, START_NEW, 1, 0, topic_id)).result()
-    if not isinstance(reply, GetReply):
-        raise errors.Malformed(f"a read was answered with {type(reply).__name__}")
+    reply = yield from ask(driver, Read(topic, START_NEW, 1, 0, topic_id), GetReply)
     return reply.end_offset
 
 
 class Reader:
-    """Iterates over a range; the next part is fetched while this one is used."""
+    """A range, part by part; the next part is fetched while this one is used."""
 
-    def __init__(self, driver: Driver, topic: str, start: Start, stop: int | None, follow: bool, topic_id: int) -> None:
+    def __init__(
+        self, driver: Pump, topic: str, start: Start | datetime | None, stop: int | None, follow: bool, topic_id: int
+    ) -> None:
+        if start is None:
+            start = "new" if follow else "earliest"
         self._driver = driver
-        self._delivery = Delivery(topic, start_of(start))
+        #: Where to start, once the broker has said which offset that is.
+        self._start_ms = time_of(start) if isinstance(start, datetime) else 0
+        self._delivery = Delivery(topic, 0 if isinstance(start, datetime) else start_of(start))
         self._delivery.topic_id = topic_id
         self._stop = stop
         self._follow = follow
         self._pending: Pending | None = None
         self._has_begun = False
 
-    def messages(self) -> Iterator[Message]:
-        try:
-            while self._fetch():
-                while self._delivery:
-                    messages = self._delivery.decode()
-                    if not self._delivery:
-                        self._ask_ahead()
-                    yield from self._within(messages)
-        finally:
-            self._drop()
+    def next_part(self) -> Flow[list[Message]]:
+        """The next messages; none: nothing more will come."""
+        if self._start_ms:
+            found = yield from ask(self._driver, Find(self._delivery.topic, self._start_ms), FindReply)
+            self._delivery.position, self._start_ms = found.offset, 0
+        if not self._delivery and not (yield from self._fetch()):
+            return []
+        messages = yield Outside(self._delivery.decode)
+        if not self._delivery:
+            self._ask_ahead()
+        return self._within(messages)
+
+    def close(self) -> None:
+        """From anywhere: an iterator may be finalized at any moment."""
+        if self._pending is not None:
+            self._driver.drop(self._pending)
 
     def _within(self, messages: list[Message]) -> list[Message]:
         stop = self._stop
@@ -69,15 +95,14 @@ class Reader:
     def _is_over(self) -> bool:
         return self._stop is not None and self._delivery.position >= self._stop
 
-    def _fetch(self) -> bool:
+    def _fetch(self) -> Flow[bool]:
         """Until there is something; False where nothing more will come."""
         while not self._is_over():
-            with self._driver.lock:
-                self._driver.check_usable()
-                if self._pending is None:
-                    self._ask(_WAIT_MS if self._follow and self._has_begun else 0)
-                assert self._pending is not None
-                self._driver.wait_locked(self._pending)
+            self._driver.check_usable()
+            if self._pending is None:
+                self._ask(_WAIT_MS if self._follow and self._has_begun else 0)
+            assert self._pending is not None
+            yield self._pending
             self._take_reply()
             if self._delivery:
                 return True
@@ -85,9 +110,8 @@ class Reader:
 
     def _ask_ahead(self) -> None:
         if self._pending is None and not self._delivery.is_caught_up and not self._is_over():
-            with self._driver.lock:
-                self._ask(0)
-                self._driver.pump_locked()
+            self._ask(0)
+            self._driver.pump()
 
     def _ask(self, wait_ms: int) -> None:
         delivery = self._delivery
@@ -105,8 +129,3 @@ class Reader:
         if self._stop is None and not self._follow:
             # What is put from now on is not part of this reading.
             self._stop = reply.end_offset
-
-    def _drop(self) -> None:
-        if self._pending is not None:
-            with self._driver.lock:
-                self._driver.core.give_up(self._pending, errors.ClientClosed())

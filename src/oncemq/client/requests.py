@@ -42,9 +42,10 @@ class Requests:
             entry.must_send = False
         return sent
 
-    def record_hello(self, now_ms: float, patience_ms: float, seen: int) -> Sent:
+    def record_hello(self, now_ms: float, patience_ms: float, seen: int, *, is_probe: bool = False) -> Sent:
         sent = self.record((), now_ms, patience_ms)
         sent.greeting = seen
+        sent.is_probe = is_probe
         self._hello_ids.append(sent.request_id)
         if len(self._hello_ids) > _HELLOS_KNOWN_MAX:
             self._known.pop(self._hello_ids.popleft(), None)

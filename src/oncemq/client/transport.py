@@ -22,8 +22,8 @@ DEFAULT_URL = "tcp://127.0.0.1:5555"
 #: From this size on, pyzmq sends without copying.
 _COPY_BYTES_MAX = 1024 * 1024
 _MESSAGES_MAX = 100_000
-#: An embedded broker is run in slices of this length, so that other threads have their turn.
-_SLICE_MS = 5.0
+#: An embedded broker is run in slices of this length, so that others have their turn.
+SLICE_MS = 5.0
 
 
 class Transport(Protocol):
@@ -47,6 +47,15 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+class WatchedTransport(Transport, Protocol):
+    """What an event loop needs: it never calls `wait`, but watches a descriptor."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """Readable when something may have arrived. It tells only of what is new, and is another one after
+        `reconnect`. None: there is none, and what has arrived shows when it is asked for."""
+
+
 def split_urls(url: str | Sequence[str] | None) -> list[str]:
     """Addresses out of what a user gave, or ONCEMQ_URL, or the default."""
     if url is None:
@@ -59,7 +68,7 @@ def split_urls(url: str | Sequence[str] | None) -> list[str]:
     return urls
 
 
-def open_transport(urls: Sequence[str]) -> Transport:
+def open_transport(urls: Sequence[str]) -> ZmqTransport | EmbeddedTransport:
     """The transport for these addresses."""
     if urls[0].startswith(("file:", "memory:")):
         if len(urls) > 1:
@@ -127,6 +136,10 @@ class ZmqTransport:
             self.close()
             raise errors.SettingInvalid(f"can't connect to {url!r}: {error}") from None
         self._waiting = _Waiting(self._socket.getsockopt(zmq.FD), self._woken.fileno())
+
+    @property
+    def descriptor(self) -> int | None:
+        return int(self._socket.getsockopt(self._zmq.FD))
 
     def send(self, frames: Sequence[Frame]) -> None:
         send, last = self._socket.send, len(frames) - 1
@@ -197,6 +210,10 @@ class EmbeddedTransport:
         self._link: Any = attach(url)
         self._arrived: list[Sequence[Frame]] = []
 
+    @property
+    def descriptor(self) -> int | None:
+        return None
+
     def send(self, frames: Sequence[Frame]) -> None:
         self._link.send(frames)
 
@@ -207,7 +224,7 @@ class EmbeddedTransport:
         return frames
 
     def wait(self, timeout_ms: float) -> None:
-        frames = self._link.receive(min(timeout_ms, _SLICE_MS))
+        frames = self._link.receive(min(timeout_ms, SLICE_MS))
         if frames is not None:
             self._arrived.append(frames)
 

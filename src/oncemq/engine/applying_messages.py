@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from oncemq.engine import events as ev
-from oncemq.engine import tasks
 from oncemq.engine.applying_topics import topic_of
 from oncemq.engine.expiring import watch_expiry, watch_quota, watch_retention
 from oncemq.engine.index import EXPIRED
@@ -35,8 +34,10 @@ def _delayed(state: State, _limits: Limits, _time_ms: int, event: ev.Delayed) ->
     topic.delayed_bytes += event.size
     state.next_epoch = event.delay_id + 1
     state.delayed += 1
+    state.hidden[event.position] = event.delay_id
     state.schedule.delays[event.delay_id] = topic.id
     state.schedule.due.add(event.due_ms, event.delay_id)
+    watch_quota(state, topic)
 
 
 def _released(state: State, _limits: Limits, time_ms: int, event: ev.Released) -> None:
@@ -44,7 +45,9 @@ def _released(state: State, _limits: Limits, time_ms: int, event: ev.Released) -
     batch = topic.delayed.pop(event.delay_id)
     topic.delayed_bytes -= batch.size
     state.delayed -= 1
+    del state.hidden[batch.position]
     del state.schedule.delays[event.delay_id]
+    state.schedule.due.forget_others(state.schedule.delays, state.delayed)
     released = StagedBatch(batch.count, batch.size, batch.position, batch.ttl_ms, batch.key_hashes)
     _extend(state, topic, time_ms, batch.count, (released,))
 
@@ -61,7 +64,8 @@ def _extend(state: State, topic: Topic, time_ms: int, count: int, batches: Itera
         return
     for batch in batches:
         expires_ms = time_ms + batch.ttl_ms if batch.ttl_ms else 0
-        topic.index.add(batch.count, batch.position, batch.size, 0, time_ms, expires_ms, batch.key_hashes)
+        key_hashes = batch.key_hashes if topic.key_orders else b""
+        topic.index.add(batch.count, batch.position, batch.size, 0, time_ms, expires_ms, key_hashes)
         topic.stored_bytes += batch.size
         topic.above_trim_bytes += batch.size
         if expires_ms:
@@ -74,7 +78,7 @@ def _extend(state: State, topic: Topic, time_ms: int, count: int, batches: Itera
         watch_quota(state, topic)
     for subscription in topic.attached.values():
         assert subscription.pattern is not None
-        subscription.pattern.note(topic, subscription)
+        subscription.pattern.note_put(topic.id)
 
 
 def _acked(state: State, _limits: Limits, _time_ms: int, event: ev.Acked) -> None:
@@ -97,19 +101,18 @@ def _expired(state: State, _limits: Limits, _time_ms: int, event: ev.Expired) ->
     for first_offset in event.first_offsets:
         topic.index.expires[topic.index.find(first_offset)] = EXPIRED
     state.collect(topic)
+    for subscription in topic.attached.values():
+        assert subscription.pattern is not None
+        subscription.pattern.look(topic, subscription)
 
 
 def _dropped(state: State, _limits: Limits, _time_ms: int, event: ev.Dropped) -> None:
     topic = state.topic_to_change(event.topic_id)
-    for subscriber, subscription in topic.subscriptions.items():
-        if subscription.acked >= event.floor:
-            continue
-        if subscription.shared is not None:
-            subscription.dropped += tasks.drop_below(subscription.shared, event.floor)
-        else:
-            subscription.dropped += event.floor - subscription.acked
-        topic.ack(subscriber, event.floor)
-    topic.measure_needed()
+    if topic.needed < event.floor:
+        for subscription in topic.subscriptions.values():
+            if subscription.acked < event.floor:
+                topic.lose(subscription, event.floor)
+        topic.measure_needed()
     _trim(state, topic, event.floor)
 
 
@@ -140,28 +143,23 @@ def _moved(state: State, _limits: Limits, _time_ms: int, event: ev.Moved) -> Non
 
 
 def _move_hidden(state: State, event: ev.Moved) -> None:
-    """A batch that has no offset: it is staged, or delayed."""
-    topic = state.topics_by_id.get(event.topic_id)
-    for delayed in topic.delayed.values() if topic is not None else ():
-        if delayed.position == event.old_position:
-            state.topic_to_change(event.topic_id).delayed[delayed.delay_id] = msgspec.structs.replace(
-                delayed, position=event.position
-            )
-            return
-    for stage in state.stages.values():
-        if any(batch.position == event.old_position for batch in stage.batches):
-            batches = tuple(
-                msgspec.structs.replace(batch, position=event.position)
-                if batch.position == event.old_position
-                else batch
-                for batch in stage.batches
-            )
-            state.stages[stage.name] = msgspec.structs.replace(stage, batches=batches)
-            return
+    """A batch that has no offset: it is delayed, or staged."""
+    name = state.hidden[event.position] = state.hidden.pop(event.old_position)
+    if isinstance(name, int):
+        delayed = state.topic_to_change(event.topic_id).delayed
+        delayed[name] = msgspec.structs.replace(delayed[name], position=event.position)
+        return
+    stage = state.stages[name]
+    batches = tuple(
+        msgspec.structs.replace(batch, position=event.position) if batch.position == event.old_position else batch
+        for batch in stage.batches
+    )
+    state.stages[name] = msgspec.structs.replace(stage, batches=batches)
 
 
 def _staged(state: State, _limits: Limits, _time_ms: int, event: ev.Staged) -> None:
     state.count_live(event.position, event.size)
+    state.hidden[event.position] = event.stage
     batch = StagedBatch(event.count, event.size, event.position, event.ttl_ms, event.key_hashes)
     known = state.stages.get(event.stage)
     batches = (*known.batches, batch) if known is not None else (batch,)
@@ -177,16 +175,20 @@ def _committed(state: State, _limits: Limits, time_ms: int, event: ev.Committed)
         return
     state.writers[event.writer] = event.batch
     topic = state.topic_to_change(event.topic_id)
-    batches = [batch for name in event.stages for batch in state.stages.pop(name).batches]
-    state.schedule.stages.forget_others(state.stages, len(state.stages))
-    _extend(state, topic, time_ms, event.count, batches)
+    _extend(state, topic, time_ms, event.count, _take_stages(state, event.stages))
 
 
 def _drop_stages(state: State, names: Iterable[str]) -> None:
-    for name in names:
-        for batch in state.stages.pop(name).batches:
-            state.count_dead(batch.position, batch.size)
+    for batch in _take_stages(state, names):
+        state.count_dead(batch.position, batch.size)
+
+
+def _take_stages(state: State, names: Iterable[str]) -> list[StagedBatch]:
+    batches = [batch for name in names for batch in state.stages.pop(name).batches]
+    for batch in batches:
+        del state.hidden[batch.position]
     state.schedule.stages.forget_others(state.stages, len(state.stages))
+    return batches
 
 
 def _stages_dropped(

@@ -62,6 +62,7 @@ def _forget_topic(state: State, topic: Topic) -> None:
         state.count_dead(position, size)
     for batch in topic.delayed.values():
         state.count_dead(batch.position, batch.size)
+        del state.hidden[batch.position]
         del state.schedule.delays[batch.delay_id]
     state.delayed -= len(topic.delayed)
     state.schedule.due.forget_others(state.schedule.delays, state.delayed)
@@ -108,10 +109,17 @@ def _end_subscription(state: State, topic: Topic, subscriber: str, topic_removed
 
 def _subscription_expired(state: State, _limits: Limits, _time_ms: int, event: ev.SubscriptionExpired) -> None:
     topic = state.topic_to_change(event.topic_id)
-    _end_subscription(state, topic, event.subscriber, False)
-    topic.expired_names[event.subscriber] = None
-    if len(topic.expired_names) > EXPIRED_NAMES_MAX:
-        del topic.expired_names[next(iter(topic.expired_names))]
+    subscription = topic.subscriptions[event.subscriber]
+    if subscription.pattern is not None:
+        # It has other topics, and is told what it has lost on this one.
+        topic.lose(subscription, topic.next_offset)
+        topic.measure_needed()
+        state.collect(topic)
+    else:
+        _end_subscription(state, topic, event.subscriber, False)
+        topic.expired_names[event.subscriber] = None
+        if len(topic.expired_names) > EXPIRED_NAMES_MAX:
+            del topic.expired_names[next(iter(topic.expired_names))]
     watch_quota(state, topic)
 
 
@@ -130,7 +138,8 @@ def _owner_left(state: State, _limits: Limits, _time_ms: int, event: ev.OwnerLef
 def _sought(state: State, _limits: Limits, _time_ms: int, event: ev.Sought) -> None:
     topic = state.topic_to_change(event.topic_id)
     subscription = topic.subscriptions[event.subscriber]
-    subscription.sought_epoch, subscription.epoch = subscription.epoch, event.epoch
+    subscription.sought_epoch = subscription.sought_epoch or subscription.epoch
+    subscription.epoch = event.epoch
     subscription.held_until_ms = 0
     state.next_epoch = event.epoch + 1
     if subscription.shared is not None:
@@ -168,7 +177,8 @@ def _pattern_owner_changed(state: State, _limits: Limits, _time_ms: int, event: 
 
 def _pattern_sought(state: State, _limits: Limits, _time_ms: int, event: ev.PatternSought) -> None:
     pattern = state.patterns[(event.pattern, event.subscriber)]
-    pattern.sought_epoch, pattern.epoch = pattern.epoch, event.epoch
+    pattern.sought_epoch = pattern.sought_epoch or pattern.epoch
+    pattern.epoch = event.epoch
     state.next_epoch = event.epoch + 1
     for topic_id, acked in event.positions:
         topic = state.topic_to_change(topic_id)

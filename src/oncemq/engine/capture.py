@@ -243,10 +243,12 @@ def restore(state: State, limits: Limits, chunks: Iterable[bytes]) -> None:
             state.count_live(position, size)
         for delayed in topic.delayed.values():
             state.count_live(delayed.position, delayed.size)
+            state.hidden[delayed.position] = delayed.delay_id
         _attach(state, topic)
     for stage in state.stages.values():
         for batch in stage.batches:
             state.count_live(batch.position, batch.size)
+            state.hidden[batch.position] = stage.name
 
 
 def _install(state: State, limits: Limits, image: Image) -> None:

@@ -312,6 +312,7 @@ class GetAny(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="get_an
     epoch: int
     #: (topic id, position) where reading goes on; other topics are read from their acked position.
     positions: tuple[tuple[int, int], ...]
+    #: 0: only the acks.
     bytes_max: int
     wait_ms: int = 0
     #: (topic id, everything below is done)

@@ -16,7 +16,7 @@ import xxhash
 
 from oncemq.engine import commands as co
 from oncemq.engine import events as ev
-from oncemq.engine import reading, tasks
+from oncemq.engine import listing, reading, tasks
 from oncemq.engine import replies as re
 from oncemq.engine.applying import apply
 from oncemq.engine.capture import Capture, restore
@@ -31,13 +31,13 @@ from oncemq.engine.subscribing import joined
 from oncemq.engine.tasks import decide_extend, decide_leave, decide_take
 from oncemq.engine.ticking import expire
 from oncemq.journal.contract import Place, RecordHead, record_bytes
-from oncemq.limits import SEEK_TOPICS_MAX, WINDOW_MAX, Limits
+from oncemq.limits import SEEK_TOPICS_MAX, TRANSACTION_PARTS_MAX, WINDOW_MAX, Limits
 
 _encode = msgspec.msgpack.Encoder().encode
 
 #: What one event takes in the journal at the most, beyond names and payloads that the command brings.
 EVENT_BYTES_MAX = 1024
-#: The same for a part of a transaction, or an ack of a subscription by pattern.
+#: The same for a part of a transaction.
 _PART_BYTES_MAX = 640
 #: Positions of the topics that a pattern has, so many at the most.
 SEEK_BYTES_MAX = 32 * SEEK_TOPICS_MAX
@@ -58,7 +58,7 @@ def need_bytes(command: co.Command) -> int:
     if isinstance(command, co.Hello | co.Bye | co.Ack | co.Get):
         return EVENT_BYTES_MAX
     if isinstance(command, co.GetAny):
-        return EVENT_BYTES_MAX + len(command.acks) * _PART_BYTES_MAX
+        return EVENT_BYTES_MAX + len(command.acks) * (len(_encode((command.pattern, command.subscriber))) + 32)
     if isinstance(command, co.Take | co.Extend | co.Leave):
         return EVENT_BYTES_MAX + tasks.need_bytes(command)
     return 0
@@ -75,9 +75,28 @@ def _beyond_bytes(operation: co.Operation) -> int:
     return 0
 
 
+#: Operations that have got further fields, and how many elements they had in journals of version 1.
+_ELEMENTS_AT_FIRST: dict[type, int] = {co.CreateTopic: 4, co.Subscribe: 4}
+
+
 def digest_of(operation: co.Operation) -> int:
-    """Tells operations apart that are sent under one number; covers the payload through its checksum."""
+    """Tells operations apart that are sent under one number; covers the payload through its checksum.
+
+    Further fields count where they say something: what was decided before an upgrade is recognised after it.
+    """
+    if type(operation) in _ELEMENTS_AT_FIRST:
+        return xxhash.xxh3_64_intdigest(_encode(_elements(operation)))
     return xxhash.xxh3_64_intdigest(_encode(operation))
+
+
+def _elements(operation: co.Operation) -> list[object]:
+    """Without further fields that have their defaults."""
+    kind = type(operation)
+    elements: list[object] = [kind.__struct_config__.tag, *msgspec.structs.astuple(operation)]
+    defaults = list(kind.__struct_defaults__)
+    while len(elements) > _ELEMENTS_AT_FIRST[kind] and elements[-1] == defaults.pop():
+        elements.pop()
+    return elements
 
 
 class ApplyFailed(Exception):
@@ -101,12 +120,12 @@ class Engine:
             co.Extend: self._extend,
             co.Leave: self._leave,
             co.Find: lambda _now, _place, command: Decision(reading.find_offset(self.state, command)),
-            co.Patterns: lambda _now, _place, command: Decision(reading.list_patterns(self.state, command)),
+            co.Patterns: lambda _now, _place, command: Decision(listing.list_patterns(self.state, command)),
             co.Read: lambda _now, _place, command: reading.decide_read(self.state, self.limits, command),
-            co.Topics: lambda _now, _place, command: Decision(reading.list_topics(self.state, command)),
-            co.Subscriptions: lambda _now, _place, command: Decision(reading.list_subscriptions(self.state, command)),
-            co.Sessions: lambda _now, _place, command: Decision(reading.list_sessions(self.state, command)),
-            co.RegistryList: lambda _now, _place, command: Decision(reading.list_registry(self.state, command)),
+            co.Topics: lambda _now, _place, command: Decision(listing.list_topics(self.state, command)),
+            co.Subscriptions: lambda _now, _place, command: Decision(listing.list_subscriptions(self.state, command)),
+            co.Sessions: lambda _now, _place, command: Decision(listing.list_sessions(self.state, command)),
+            co.RegistryList: lambda _now, _place, command: Decision(listing.list_registry(self.state, command)),
         }
 
     # Deciding.
@@ -127,6 +146,12 @@ class Engine:
         """Topics of which messages can be taken again, since time has passed."""
         ready, self.state.schedule.ready = self.state.schedule.ready, set()
         return ready
+
+    def has_work(self, now_ms: int, settled: ev.Settled) -> bool:
+        """Whether there is something to take in a shared subscription, after this."""
+        topic = self.state.topics_by_id[settled.topic_id]
+        shared = topic.subscriptions[settled.subscriber].shared
+        return shared is not None and tasks.has_work(topic, shared, self.limits, now_ms)
 
     def next_tick_ms(self) -> int | None:
         """When a tick may have something to do; None = never, as it stands."""
@@ -256,6 +281,8 @@ class Engine:
         return self._decided(now_ms, reading.decide_ack(self.state, command))
 
     def _get_any(self, now_ms: int, place: Place, command: co.GetAny) -> Decision:
+        if len(command.acks) > TRANSACTION_PARTS_MAX:
+            return Decision(re.Refusal("MALFORMED", f"a get has at most {TRANSACTION_PARTS_MAX} acks"))
         if command.acks and place.room_bytes <= 0:
             return Decision(_disk_full())
         return self._decided(now_ms, reading.decide_get_any(self.state, self.limits, command))

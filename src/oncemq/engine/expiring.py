@@ -21,7 +21,7 @@ def watch_retention(state: State, topic: Topic) -> None:
 
 
 def watch_quota(state: State, topic: Topic) -> None:
-    if topic.quota_bytes and not topic.refuses and topic.stored_bytes > topic.quota_bytes:
+    if topic.overflows:
         state.schedule.over_quota.add(topic.id)
 
 

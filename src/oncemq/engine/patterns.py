@@ -22,10 +22,13 @@ def is_pattern(name: str) -> bool:
 
 
 def refuse_pattern(pattern: str) -> Refusal | None:
+    refusal = refuse_name(pattern, "pattern")
+    if refusal is not None:
+        return refusal
     for level in pattern.split("."):
         if is_pattern(level) and len(level) > 1:
             return Refusal("NAME_INVALID", f"'{level}' in '{pattern}': '*' and '#' stand for whole levels")
-    return refuse_name(pattern, "pattern")
+    return None
 
 
 def matches(levels: Sequence[str], name: str) -> bool:
@@ -70,7 +73,7 @@ class Pattern:
         self.levels = pattern.split(".")
         #: By topic's id.
         self.topics: dict[int, Subscription] = {}
-        #: Topics with messages that are not acked, the one that has waited longest first.
+        #: Topics with messages that are neither acked nor expired, the one that has waited longest first.
         self.behind: dict[int, None] = {}
 
     def matches(self, name: str) -> bool:
@@ -80,20 +83,24 @@ class Pattern:
         subscription.pattern = self
         topic.attached[self.key] = subscription
         self.topics[topic.id] = subscription
-        self.note(topic, subscription)
+        self.look(topic, subscription)
 
     def detach(self, topic_id: int) -> None:
         self.topics.pop(topic_id, None)
         self.behind.pop(topic_id, None)
 
-    def note(self, topic: Topic, subscription: Subscription) -> None:
+    def note_put(self, topic_id: int) -> None:
         """The topic got messages."""
-        if subscription.acked < topic.next_offset:
-            self.behind.setdefault(topic.id)
-        else:
-            self.behind.pop(topic.id, None)
+        self.behind.setdefault(topic_id)
 
     def note_ack(self, topic: Topic, subscription: Subscription) -> None:
         """Its position moved: the other topics have their turn before it comes again."""
         self.behind.pop(topic.id, None)
-        self.note(topic, subscription)
+        self.look(topic, subscription)
+
+    def look(self, topic: Topic, subscription: Subscription) -> None:
+        """Whether the topic has something for it."""
+        if topic.index.past_expired(max(subscription.acked, topic.index.first)) < topic.next_offset:
+            self.behind.setdefault(topic.id)
+        else:
+            self.behind.pop(topic.id, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import nsmallest
 
 import msgspec
 
@@ -15,10 +14,8 @@ from oncemq.engine.patterns import Pattern
 from oncemq.engine.state import State
 from oncemq.engine.storing import refuse_ack_beyond
 from oncemq.engine.subscribing import owned, owned_pattern, refuse_offset
-from oncemq.engine.tasks import info
 from oncemq.engine.topic import Subscription, Topic
-from oncemq.limits import GET_BATCHES_MAX, LIST_PAGE_MAX, Limits
-
+from oncemq.limits import GET_BATCHES_MAX, Limits
 
 #: So many busy topics share a reply to a get by pattern.
 TOPICS_PER_GET = 4
@@ -78,50 +75,74 @@ def _go_on(topic: Topic, subscription: Subscription, position: int, acked: int) 
 
 
 def decide_get_any(state: State, limits: Limits, command: co.GetAny) -> Reading:
-    """Topics are read in turn, the one that has waited longest first, until the reply is large enough."""
     pattern = owned_pattern(state, command.pattern, command.subscriber, command.epoch)
     if isinstance(pattern, re.Refusal):
         return Reading(pattern)
-    acks: dict[int, int] = {}
-    for topic_id, upto in command.acks:
-        topic = state.topics_by_id.get(topic_id)
-        if topic is None or topic_id not in pattern.topics:
+    acks = _rising_acks(state, pattern, command.acks)
+    if isinstance(acks, re.Refusal):
+        return Reading(acks)
+    event = ev.AckedMany(tuple((topic_id, pattern.key, upto) for topic_id, upto in acks.items())) if acks else None
+    if command.bytes_max <= 0:
+        return Reading(re.GetAnyReply((), False), event)
+    found = _InTurn(min(command.bytes_max, limits.get_bytes_max))
+    found.read(state, pattern, dict(command.positions), acks)
+    waits_for = 0 if found.slices else (command.pattern, command.subscriber)
+    reply = re.GetAnyReply(tuple(found.parts), found.is_all)
+    return Reading(reply, event, tuple(found.slices), tuple(found.counts), waits_for)
+
+
+def _rising_acks(
+    state: State, pattern: Pattern, acks: Iterable[tuple[int, int]]
+) -> dict[int, int] | re.Refusal:
+    """Topic's id → position, of acks that move one."""
+    rising: dict[int, int] = {}
+    for topic_id, upto in acks:
+        subscription = pattern.topics.get(topic_id)
+        if subscription is None:
             # Deleted meanwhile: there is nothing to ack.
             continue
+        topic = state.topics_by_id[topic_id]
         if upto > topic.next_offset:
-            return Reading(refuse_ack_beyond(topic, upto))
-        acks[topic_id] = max(upto, acks.get(topic_id, pattern.topics[topic_id].acked))
-    event = ev.AckedMany(
-        tuple((topic_id, pattern.key, upto) for topic_id, upto in acks.items() if upto > pattern.topics[topic_id].acked)
-    )
-    parts: list[re.AnyPart] = []
-    slices: list[Slice] = []
-    counts: list[int] = []
-    bytes_left, positions = min(command.bytes_max, limits.get_bytes_max), dict(command.positions)
-    topic_bytes_max = bytes_left // TOPICS_PER_GET
-    is_all = True
-    for topic_id in pattern.behind:
-        if bytes_left <= 0 or len(slices) >= GET_BATCHES_MAX:
-            is_all = False
-            break
-        topic, subscription = state.topics_by_id[topic_id], pattern.topics[topic_id]
-        acked = max(subscription.acked, acks.get(topic_id, 0))
-        position = _go_on(topic, subscription, max(positions.get(topic_id, acked), acked), acked)
-        if position >= topic.next_offset:
-            continue
-        found, following = topic.index.visible(position, topic_bytes_max, GET_BATCHES_MAX - len(slices))
+            return refuse_ack_beyond(topic, upto)
+        if upto > max(subscription.acked, rising.get(topic_id, 0)):
+            rising[topic_id] = upto
+    return rising
+
+
+class _InTurn:
+    """Topics are read in turn, the one that has waited longest first, until the reply is large enough."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.parts: list[re.AnyPart] = []
+        self.slices: list[Slice] = []
+        #: Of each part.
+        self.counts: list[int] = []
+        self.is_all = True
+        self._bytes_left = bytes_max
+        self._topic_bytes_max = bytes_max // TOPICS_PER_GET
+
+    def read(self, state: State, pattern: Pattern, positions: dict[int, int], acks: dict[int, int]) -> None:
+        for topic_id in pattern.behind:
+            if self._bytes_left <= 0 or len(self.slices) >= GET_BATCHES_MAX:
+                self.is_all = False
+                return
+            topic, subscription = state.topics_by_id[topic_id], pattern.topics[topic_id]
+            acked = acks.get(topic_id, subscription.acked)
+            position = _go_on(topic, subscription, max(positions.get(topic_id, acked), acked), acked)
+            if position < topic.next_offset:
+                self._read_topic(topic, subscription, position, acked)
+
+    def _read_topic(self, topic: Topic, subscription: Subscription, position: int, acked: int) -> None:
+        slices_max = GET_BATCHES_MAX - len(self.slices)
+        found, following = topic.index.visible(position, self._topic_bytes_max, slices_max)
         if not found:
-            continue
-        is_all = is_all and following == topic.next_offset
-        bytes_left -= sum(one.size for one in found)
-        parts.append(
-            re.AnyPart(topic.name, topic_id, following, topic.next_offset, acked, (), subscription.dropped)
-        )
-        slices += found
-        counts.append(len(found))
-    waits_for = (command.pattern, command.subscriber) if not slices else 0
-    reply = re.GetAnyReply(tuple(parts), is_all)
-    return Reading(reply, event if event.acks else None, tuple(slices), tuple(counts), waits_for)
+            return
+        end, dropped = topic.next_offset, subscription.dropped
+        self.parts.append(re.AnyPart(topic.name, topic.id, following, end, acked, (), dropped))
+        self.slices += found
+        self.counts.append(len(found))
+        self.is_all = self.is_all and following == end
+        self._bytes_left -= sum(one.size for one in found)
 
 
 def find_offset(state: State, command: co.Find) -> re.Reply:
@@ -149,102 +170,3 @@ def decide_read(state: State, limits: Limits, command: co.Read) -> Reading:
     following = slices[-1].first_offset + slices[-1].count if slices else position
     reply = re.GetReply(topic.id, following, topic.next_offset, topic.index.first)
     return Reading(reply, None, tuple(slices), (), 0 if slices else topic.id)
-
-
-# Lists.
-
-
-def _page(names: Iterable[str], after: str, limit: int) -> tuple[list[str], str]:
-    """Names after `after`, and the name to go on after ("" = that was all)."""
-    limit = max(1, min(limit, LIST_PAGE_MAX))
-    page = nsmallest(limit, (name for name in names if name > after))
-    return page, page[-1] if len(page) == limit else ""
-
-
-def list_topics(state: State, command: co.Topics) -> re.Reply:
-    names, after = _page(state.topics, command.after, command.limit)
-    return re.TopicsReply(tuple(_topic_info(state.topics[name]) for name in names), after)
-
-
-def _topic_info(topic: Topic) -> re.TopicInfo:
-    return re.TopicInfo(
-        topic.name,
-        topic.id,
-        topic.stays,
-        topic.index.first,
-        topic.next_offset,
-        topic.stored_bytes,
-        len(topic.index),
-        len(topic.subscriptions),
-        topic.retain_ms,
-        topic.retain_bytes,
-        topic.quota_bytes,
-        topic.overflow,
-        sum(batch.count for batch in topic.delayed.values()),
-    )
-
-
-def list_subscriptions(state: State, command: co.Subscriptions) -> re.Reply:
-    topic = state.topics.get(command.topic)
-    if topic is None:
-        return re.Refusal("TOPIC_UNKNOWN", f"there is no topic '{command.topic}'")
-    names, after = _page(topic.subscriptions, command.after, command.limit)
-    found = [topic.subscriptions[name] for name in names]
-    return re.SubscriptionsReply(tuple(_subscription_info(topic, entry) for entry in found), after)
-
-
-def _subscription_info(topic: Topic, entry: Subscription) -> re.SubscriptionInfo:
-    done, leased, members = info(entry.shared) if entry.shared is not None else (0, 0, 0)
-    owner = entry.pattern or entry
-    return re.SubscriptionInfo(
-        topic.name,
-        entry.subscriber.partition(co.BY_PATTERN)[0],
-        # What has expired is not behind any more.
-        max(entry.acked, min(topic.index.first, topic.next_offset)),
-        topic.next_offset,
-        owner.epoch,
-        entry.pattern.pattern if entry.pattern is not None else "",
-        entry.shared.policy if entry.shared is not None else None,
-        done,
-        leased,
-        members,
-        entry.dropped,
-    )
-
-
-def list_patterns(state: State, command: co.Patterns) -> re.Reply:
-    by_name = {f"{pattern}{co.BY_PATTERN}{subscriber}": entry for (pattern, subscriber), entry in state.patterns.items()}
-    names, after = _page(by_name, command.after, command.limit)
-    return re.PatternsReply(tuple(_pattern_info(state, by_name[name]) for name in names), after)
-
-
-def _pattern_info(state: State, entry: Pattern) -> re.PatternInfo:
-    lag = sum(
-        state.topics_by_id[topic_id].next_offset - subscription.acked for topic_id, subscription in entry.topics.items()
-    )
-    return re.PatternInfo(entry.pattern, entry.subscriber, len(entry.topics), entry.epoch, lag)
-
-
-def list_sessions(state: State, command: co.Sessions) -> re.Reply:
-    names, after = _page(state.sessions, command.after, command.limit)
-    found = [state.sessions[name] for name in names]
-    infos = tuple(
-        re.SessionInfo(
-            session.name,
-            session.epoch,
-            session.last_number,
-            session.window,
-            len(session.verdicts),
-            session.anonymous,
-            session.active_ms,
-        )
-        for session in found
-    )
-    return re.SessionsReply(infos, after)
-
-
-def list_registry(state: State, command: co.RegistryList) -> re.Reply:
-    entries = state.registry.get(command.namespace, {})
-    matching = (key for key in entries if key.startswith(command.prefix))
-    keys, after = _page(matching, command.after, command.limit)
-    return re.RegistryListReply(tuple(entries[key] for key in keys), after)

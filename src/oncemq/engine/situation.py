@@ -16,7 +16,18 @@ Outcome = ev.Event | Refusal | NotNow
 class Situation:
     """The state, and what the earlier parts of the same operation will have changed of it."""
 
-    __slots__ = ("claim", "limits", "now_ms", "place", "put_bytes", "put_counts", "state", "topics_made", "uses")
+    __slots__ = (
+        "attached",
+        "claim",
+        "delays",
+        "limits",
+        "now_ms",
+        "place",
+        "put_bytes",
+        "put_counts",
+        "state",
+        "topics_made",
+    )
 
     def __init__(self, state: State, limits: Limits, now_ms: int, place: Place, claim: ev.AnyClaim) -> None:
         self.state = state
@@ -25,27 +36,29 @@ class Situation:
         #: Where the next payload goes.
         self.place = place
         self.claim = claim
-        #: Topics that earlier parts make, by name.
+        #: Ids of topics that earlier parts make, by name; and how many subscriptions patterns attach to them.
         self.topics_made: dict[str, int] = {}
+        self.attached = 0
         #: Messages and bytes that earlier parts put, by topic's id.
         self.put_counts: dict[int, int] = {}
         self.put_bytes: dict[int, int] = {}
-        #: How often earlier parts used the counter of epochs.
-        self.uses = 0
+        #: Batches that earlier parts delay: each takes a number from the counter of epochs.
+        self.delays = 0
 
     def next_offset(self, topic_id: int) -> int:
         topic = self.state.topics_by_id.get(topic_id)
         return (topic.next_offset if topic is not None else 0) + self.put_counts.get(topic_id, 0)
 
     def next_epoch(self) -> int:
-        return self.state.next_epoch + self.uses
+        return self.state.next_epoch + self.delays
 
     def count_put(self, part: ev.Stored | ev.Delayed) -> None:
         """Another part follows this one."""
         if part.topic_name:
             self.topics_made[part.topic_name] = part.topic_id
+            self.attached += part.subscriptions
         if isinstance(part, ev.Delayed):
-            self.uses += 1
+            self.delays += 1
         else:
             self.put_counts[part.topic_id] = self.put_counts.get(part.topic_id, 0) + part.count
         if part.position:
@@ -59,10 +72,24 @@ def unknown_topic(name: str) -> Refusal:
     return refuse_topic_name(name) or Refusal("TOPIC_UNKNOWN", f"there is no topic '{name}'")
 
 
-def refuse_new_topic(at: Situation, name: str) -> Refusal | None:
+def refuse_new_topic(at: Situation, name: str, subscriptions: int = 0) -> Refusal | None:
+    """Of a topic that begins with so many subscriptions, beside those of the patterns that it matches."""
     if len(at.state.topics) + len(at.topics_made) >= at.limits.topics_max:
         return Refusal("LIMIT_REACHED", f"there are {at.limits.topics_max} topics, which is the limit")
-    return refuse_topic_name(name)
+    return refuse_topic_name(name) or refuse_subscriptions(at, subscriptions + matching(at.state, name))
+
+
+def matching(state: State, name: str) -> int:
+    """How many subscriptions by pattern a topic of this name gets."""
+    return sum(1 for pattern in state.patterns.values() if pattern.matches(name))
+
+
+def refuse_subscriptions(at: Situation, count: int) -> Refusal | None:
+    """So many more."""
+    limit = at.limits.subscriptions_max
+    if count and at.state.subscriptions + at.attached + count > limit:
+        return Refusal("LIMIT_REACHED", f"there would be more than {limit} subscriptions, which is the limit")
+    return None
 
 
 def no_room(at: Situation, size: int) -> NotNow | None:
@@ -71,14 +98,16 @@ def no_room(at: Situation, size: int) -> NotNow | None:
     return None
 
 
-def over_quota(at: Situation, topic: Topic, size: int) -> NotNow | Refusal | None:
-    """What a topic that is full answers to more. Only where its policy is to refuse: else room is made (ticking.py)."""
+def over_quota(at: Situation, topic: Topic, size: int, *, delayed: bool = False) -> NotNow | Refusal | None:
+    """What a topic that is full answers to more. Unless its policy is to refuse, room is made (ticking.py); but what
+    is delayed makes none."""
     if not topic.quota_bytes:
         return None
+    size += at.put_bytes.get(topic.id, 0)
     if size > topic.quota_bytes:
-        text = f"{size} bytes in a batch; topic '{topic.name}' has a quota of {topic.quota_bytes}"
+        text = f"{size} bytes at once; topic '{topic.name}' has a quota of {topic.quota_bytes}"
         return Refusal("TOO_LARGE", text)
-    held_bytes = topic.stored_bytes + topic.delayed_bytes + at.put_bytes.get(topic.id, 0)
-    if topic.refuses and held_bytes + size > topic.quota_bytes:
+    firm_bytes = topic.held_bytes if topic.refuses else topic.delayed_bytes if delayed else 0
+    if firm_bytes + size > topic.quota_bytes:
         return NotNow("TOPIC_FULL", f"topic '{topic.name}' is at its quota of {topic.quota_bytes} bytes")
     return None

@@ -38,7 +38,8 @@ def decide_stage(at: Situation, op: co.Stage) -> Outcome:
         at.now_ms + at.limits.stage_ms,
         op.envelope.count + (stage.count if stage is not None else 0),
         op.envelope.ttl_ms,
-        op.envelope.key_hashes if topic.key_orders else b"",
+        # Whether anybody keeps order per key shows when it is committed.
+        op.envelope.key_hashes,
     )
 
 

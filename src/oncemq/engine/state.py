@@ -71,6 +71,8 @@ class State:
         self.stages: dict[str, StageEntry] = {}
         #: writer → its last committed batch
         self.writers: dict[str, int] = {}
+        #: Position → delay id or stage's name, of batches that have no offset yet. Derived.
+        self.hidden: dict[int, int | str] = {}
         #: extent → bytes of records in it that are still needed
         self.live: dict[int, int] = {}
         self.schedule = Schedule()

@@ -7,7 +7,15 @@ import msgspec
 from oncemq.engine import commands as co
 from oncemq.engine import events as ev
 from oncemq.engine.replies import NotNow, Refusal
-from oncemq.engine.situation import Outcome, Situation, no_room, over_quota, refuse_new_topic, unknown_topic
+from oncemq.engine.situation import (
+    Outcome,
+    Situation,
+    matching,
+    no_room,
+    over_quota,
+    refuse_new_topic,
+    unknown_topic,
+)
 from oncemq.engine.subscribing import joined, owned
 from oncemq.engine.tasks import decide_settle
 from oncemq.engine.topic import Topic
@@ -28,6 +36,18 @@ def refuse_envelope(at: Situation, envelope: co.Envelope) -> Refusal | None:
     return None
 
 
+class _Target(msgspec.Struct, frozen=True, gc=False):
+    """The topic of a put: one that is there, or one that it makes."""
+
+    topic_id: int
+    subscriptions: int
+    keeps: bool
+    #: A subscription keeps order per key.
+    keyed: bool = False
+    #: Of a topic that the put makes.
+    name: str = ""
+
+
 def decide_put(at: Situation, op: co.Put) -> Outcome:
     return _store(at, op, at.claim)
 
@@ -38,90 +58,70 @@ def _store(at: Situation, op: co.Put, claim: ev.AnyClaim | None) -> ev.Stored | 
     if refusal is not None:
         return refusal
     topic = at.state.topics.get(op.topic)
-    if topic is None:
-        return _store_in_new_topic(at, op, claim)
-    full = over_quota(at, topic, envelope.size)
-    if full is not None:
-        return full
-    subscriptions = len(topic.subscriptions)
-    key_hashes = envelope.key_hashes if topic.key_orders else b""
+    target = _known(at, topic, envelope) if topic is not None else _made_by_put(at, op)
+    if not isinstance(target, _Target):
+        return target
     if envelope.due_ms > at.now_ms:
-        return _delay(at, envelope, claim, topic.id, subscriptions, "", key_hashes)
-    first_offset = at.next_offset(topic.id)
-    if not topic.keeps:
-        return ev.Stored(claim, topic.id, first_offset, envelope.count, 0, 0, subscriptions)
-    return no_room(at, envelope.size) or ev.Stored(
-        claim,
-        topic.id,
-        first_offset,
-        envelope.count,
-        envelope.size,
-        at.place.position,
-        subscriptions,
-        "",
-        _expires_ms(at, envelope),
-        key_hashes,
-    )
+        return _delay(at, envelope, claim, target)
+    if not target.keeps:
+        return _stored(at, envelope, claim, target, 0, 0)
+    return no_room(at, envelope.size) or _stored(at, envelope, claim, target, envelope.size, at.place.position)
 
 
-def _expires_ms(at: Situation, envelope: co.Envelope) -> int:
-    return at.now_ms + envelope.ttl_ms if envelope.ttl_ms else 0
+def _known(at: Situation, topic: Topic, envelope: co.Envelope) -> _Target | Refusal | NotNow:
+    full = over_quota(at, topic, envelope.size, delayed=envelope.due_ms > at.now_ms)
+    return full or _Target(topic.id, len(topic.subscriptions), topic.keeps, topic.key_orders > 0)
 
 
-def _store_in_new_topic(
-    at: Situation, op: co.Put, claim: ev.AnyClaim | None
-) -> ev.Stored | ev.Delayed | Refusal | NotNow:
-    envelope = op.envelope
-    topic_id = at.topics_made.get(op.topic, 0)
-    name = "" if topic_id else op.topic
-    if not topic_id:
+def _made_by_put(at: Situation, op: co.Put) -> _Target | Refusal:
+    topic_id = at.topics_made.get(op.topic)
+    if topic_id is None:
         refusal = refuse_new_topic(at, op.topic) if op.create else unknown_topic(op.topic)
         if refusal is not None:
             return refusal
-        topic_id = at.state.next_topic_id + len(at.topics_made)
-    subscriptions = sum(1 for pattern in at.state.patterns.values() if pattern.matches(op.topic))
-    if envelope.due_ms > at.now_ms:
-        return _delay(at, envelope, claim, topic_id, subscriptions, name)
-    first_offset = at.next_offset(topic_id)
-    if not subscriptions:
-        return ev.Stored(claim, topic_id, first_offset, envelope.count, 0, 0, 0, name)
-    return no_room(at, envelope.size) or ev.Stored(
+    subscriptions = matching(at.state, op.topic)
+    if topic_id is not None:
+        return _Target(topic_id, subscriptions, subscriptions > 0)
+    topic_id = at.state.next_topic_id + len(at.topics_made)
+    return _Target(topic_id, subscriptions, subscriptions > 0, name=op.topic)
+
+
+def _stored(
+    at: Situation, envelope: co.Envelope, claim: ev.AnyClaim | None, target: _Target, size: int, position: int
+) -> ev.Stored:
+    return ev.Stored(
         claim,
-        topic_id,
-        first_offset,
+        target.topic_id,
+        at.next_offset(target.topic_id),
         envelope.count,
-        envelope.size,
-        at.place.position,
-        subscriptions,
-        name,
-        _expires_ms(at, envelope),
+        size,
+        position,
+        target.subscriptions,
+        target.name,
+        at.now_ms + envelope.ttl_ms if envelope.ttl_ms and position else 0,
+        envelope.key_hashes if target.keyed and position else b"",
     )
 
 
 def _delay(
-    at: Situation,
-    envelope: co.Envelope,
-    claim: ev.AnyClaim | None,
-    topic_id: int,
-    subscriptions: int,
-    topic_name: str,
-    key_hashes: bytes = b"",
+    at: Situation, envelope: co.Envelope, claim: ev.AnyClaim | None, target: _Target
 ) -> ev.Delayed | Refusal | NotNow:
-    if at.state.delayed + at.uses >= at.limits.delayed_max:
+    if at.state.delayed + at.delays >= at.limits.delayed_max:
         text = f"{at.limits.delayed_max} batches are waiting for their time, which is the limit"
         return Refusal("LIMIT_REACHED", text)
     return no_room(at, envelope.size) or ev.Delayed(
         claim,
-        topic_id,
+        target.topic_id,
         at.next_epoch(),
         envelope.count,
         envelope.size,
         at.place.position,
         envelope.due_ms,
         envelope.ttl_ms,
-        subscriptions,
-        topic_name,
-        key_hashes,
+        target.subscriptions,
+        target.name,
+        # Whether anybody keeps order per key shows when it is due.
+        envelope.key_hashes,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from oncemq.engine import commands as co
 from oncemq.engine import events as ev
 from oncemq.engine.names import refuse_name, refuse_topic_name
-from oncemq.engine.patterns import Pattern, is_pattern, refuse_pattern
+from oncemq.engine.patterns import Pattern, is_pattern, matches, refuse_pattern
 from oncemq.engine.replies import NotNow, Refusal
-from oncemq.engine.situation import Outcome, Situation, refuse_new_topic, unknown_topic
+from oncemq.engine.situation import Outcome, Situation, refuse_new_topic, refuse_subscriptions, unknown_topic
 from oncemq.engine.state import State
 from oncemq.engine.topic import Subscription, Topic
 from oncemq.limits import HOLD_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, SEEK_TOPICS_MAX
@@ -17,27 +17,31 @@ def decide_subscribe(at: Situation, op: co.Subscribe) -> Outcome:
     if is_pattern(op.topic):
         return _subscribe_pattern(at, op)
     topic = at.state.topics.get(op.topic)
-    if topic is not None and (known := topic.subscriptions.get(op.subscriber)):
-        sharing = known.shared.policy if known.shared is not None else None
-        if sharing != op.sharing:
-            text = f"'{op.subscriber}' on '{op.topic}' exists and is {_in_words(sharing)}"
-            return Refusal("SUBSCRIPTION_EXISTS", text)
-        return ev.Subscribed(at.claim, topic.id, op.subscriber, known.acked, False)
-    refusal = _refuse_subscriber(at, op.subscriber) or _refuse_sharing(op)
+    if topic is not None and (known := _by_name(topic, op.subscriber)):
+        return _subscribed_before(at, op, topic, known)
+    refusal = refuse_name(op.subscriber, "subscriber's name") or _refuse_sharing(op)
     if refusal is not None:
         return refusal
     epoch = at.next_epoch() if op.sharing is not None else 0
     if topic is None:
-        if op.start > 0:
+        if op.start not in (0, co.START_NEW, co.START_EARLIEST):
             return Refusal("OFFSET_OUT_OF_RANGE", f"topic '{op.topic}' does not exist yet, and starts at 0")
-        return refuse_new_topic(at, op.topic) or ev.Subscribed(
+        return refuse_new_topic(at, op.topic, subscriptions=1) or ev.Subscribed(
             at.claim, at.state.next_topic_id, op.subscriber, 0, True, op.topic, op.sharing, epoch
         )
     acked = start_of(topic, op.start)
     if isinstance(acked, Refusal):
         return acked
-    refusal = _refuse_key_order(topic, op.sharing, acked)
+    refusal = refuse_subscriptions(at, 1) or _refuse_key_order(topic, op.sharing, acked)
     return refusal or ev.Subscribed(at.claim, topic.id, op.subscriber, acked, True, "", op.sharing, epoch)
+
+
+def _subscribed_before(at: Situation, op: co.Subscribe, topic: Topic, known: Subscription) -> Outcome:
+    sharing = known.shared.policy if known.shared is not None else None
+    if sharing != op.sharing:
+        text = f"'{op.subscriber}' on '{op.topic}' exists and is {_in_words(sharing)}"
+        return Refusal("SUBSCRIPTION_EXISTS", text)
+    return ev.Subscribed(at.claim, topic.id, op.subscriber, known.acked, False)
 
 
 def _in_words(sharing: co.Sharing | None) -> str:
@@ -47,13 +51,6 @@ def _in_words(sharing: co.Sharing | None) -> str:
         f"shared with lease_ms={sharing.lease_ms}, tries_max={sharing.tries_max}, "
         f"dead_topic='{sharing.dead_topic}', key_order={sharing.key_order}"
     )
-
-
-def _refuse_subscriber(at: Situation, subscriber: str) -> Refusal | None:
-    if at.state.subscriptions >= at.limits.subscriptions_max:
-        limit = at.limits.subscriptions_max
-        return Refusal("LIMIT_REACHED", f"there are {limit} subscriptions, which is the limit")
-    return refuse_name(subscriber, "subscriber's name")
 
 
 def _refuse_sharing(op: co.Subscribe) -> Refusal | None:
@@ -87,15 +84,24 @@ def _subscribe_pattern(at: Situation, op: co.Subscribe) -> Outcome:
         return Refusal("UNSUPPORTED", "a subscription by pattern can't be shared")
     if known is not None:
         return ev.PatternSubscribed(at.claim, op.topic, op.subscriber, known.epoch, earliest, False)
-    refusal = refuse_pattern(op.topic) or _refuse_subscriber(at, op.subscriber)
+    refusal = refuse_pattern(op.topic) or refuse_name(op.subscriber, "subscriber's name")
     if refusal is not None:
         return refusal
+    if op.start not in (co.START_NEW, co.START_EARLIEST):
+        return Refusal("UNSUPPORTED", "a subscription by pattern starts with what is new, or at the earliest")
+    refusal = _refuse_another_pattern(at, op.topic)
+    return refusal or ev.PatternSubscribed(at.claim, op.topic, op.subscriber, at.next_epoch(), earliest, True)
+
+
+def _refuse_another_pattern(at: Situation, pattern: str) -> Refusal | None:
     if len(at.state.patterns) >= at.limits.patterns_max:
         text = f"there are {at.limits.patterns_max} subscriptions by pattern, which is the limit"
         return Refusal("LIMIT_REACHED", text)
-    if op.start >= 0:
-        return Refusal("UNSUPPORTED", "a subscription by pattern starts with what is new, or at the earliest")
-    return ev.PatternSubscribed(at.claim, op.topic, op.subscriber, at.next_epoch(), earliest, True)
+    if refuse_subscriptions(at, len(at.state.topics)) is None:
+        # However many match.
+        return None
+    levels = pattern.split(".")
+    return refuse_subscriptions(at, sum(1 for name in at.state.topics if matches(levels, name)))
 
 
 def start_of(topic: Topic, start: int) -> int | Refusal:
@@ -124,13 +130,20 @@ def decide_unsubscribe(at: Situation, op: co.Unsubscribe) -> Outcome:
     topic = at.state.topics.get(op.topic)
     if topic is None:
         return unknown_topic(op.topic)
-    if op.subscriber not in topic.subscriptions:
+    if _by_name(topic, op.subscriber) is None:
         return _not_subscribed(topic, op.subscriber)
     removed = not topic.stays and len(topic.subscriptions) == 1
     return ev.Unsubscribed(at.claim, topic.id, op.subscriber, removed)
 
 
+def _by_name(topic: Topic, subscriber: str) -> Subscription | None:
+    """A subscription of this very topic. One by pattern is made, owned, moved and ended as a whole."""
+    found = topic.subscriptions.get(subscriber)
+    return found if found is not None and found.pattern is None else None
+
+
 def _not_subscribed(topic: Topic, subscriber: str) -> Refusal:
+    subscriber = subscriber.partition(co.BY_PATTERN)[0]
     if subscriber in topic.expired_names:
         text = f"'{subscriber}' was the slowest when '{topic.name}' reached its quota, and was ended"
         return Refusal("SUBSCRIPTION_EXPIRED", text)
@@ -149,16 +162,11 @@ def decide_open(at: Situation, op: co.Open) -> Outcome:
     if not 0 <= op.hold_ms <= HOLD_MS_MAX:
         return Refusal("MALFORMED", f"a hold lasts 0 to {HOLD_MS_MAX} ms")
     if is_pattern(op.topic):
-        pattern = _pattern(at.state, op.topic, op.subscriber)
-        if isinstance(pattern, Refusal):
-            return pattern
-        if op.hold_ms:
-            return Refusal("UNSUPPORTED", "a subscription by pattern can't be held")
-        return ev.PatternOwnerChanged(at.claim, op.topic, op.subscriber, at.next_epoch())
+        return _open_pattern(at, op)
     topic = at.state.topics.get(op.topic)
     if topic is None:
         return unknown_topic(op.topic)
-    subscription = topic.subscriptions.get(op.subscriber)
+    subscription = _by_name(topic, op.subscriber)
     if subscription is None:
         return _not_subscribed(topic, op.subscriber)
     if subscription.shared is not None:
@@ -168,6 +176,15 @@ def decide_open(at: Situation, op: co.Open) -> Outcome:
         return NotNow("BUSY", f"another client holds '{op.subscriber}' on '{op.topic}' for a moment")
     held_until_ms = at.now_ms + op.hold_ms if op.hold_ms > 0 else 0
     return ev.OwnerChanged(at.claim, topic.id, op.subscriber, at.next_epoch(), subscription.acked, held_until_ms)
+
+
+def _open_pattern(at: Situation, op: co.Open) -> Outcome:
+    pattern = _pattern(at.state, op.topic, op.subscriber)
+    if isinstance(pattern, Refusal):
+        return pattern
+    if op.hold_ms:
+        return Refusal("UNSUPPORTED", "a subscription by pattern can't be held")
+    return ev.PatternOwnerChanged(at.claim, op.topic, op.subscriber, at.next_epoch())
 
 
 def decide_close(at: Situation, op: co.Close) -> Outcome:
@@ -184,16 +201,16 @@ def held(state: State, topic_id: int, subscriber: str, epoch: int) -> tuple[Topi
         return Refusal("TOPIC_GONE", "the topic was deleted")
     subscription = topic.subscriptions.get(subscriber)
     if subscription is None:
-        return _not_subscribed(topic, subscriber.partition(co.BY_PATTERN)[0])
+        return _not_subscribed(topic, subscriber)
     owner = subscription.pattern or subscription
-    refusal = refuse_epoch(owner, epoch, f"'{subscriber}' on '{topic.name}'")
+    refusal = refuse_epoch(owner, epoch, f"'{owner.subscriber}' on '{topic.name}'")
     return refusal or (topic, subscription)
 
 
 def refuse_epoch(owner: Subscription | Pattern, epoch: int, what: str) -> Refusal | None:
     if owner.epoch == epoch:
         return None
-    if owner.sought_epoch == epoch:
+    if owner.sought_epoch and owner.sought_epoch <= epoch < owner.epoch:
         return Refusal("SOUGHT", f"a seek moved {what}")
     return Refusal("FENCED", f"another client took over {what}")
 
@@ -232,7 +249,7 @@ def decide_seek(at: Situation, op: co.Seek) -> Outcome:
     topic = at.state.topics.get(op.topic)
     if topic is None:
         return unknown_topic(op.topic)
-    subscription = topic.subscriptions.get(op.subscriber)
+    subscription = _by_name(topic, op.subscriber)
     if subscription is None:
         return _not_subscribed(topic, op.subscriber)
     position = topic.index.find_time(op.time_ms) if op.time_ms else start_of(topic, op.to)
@@ -249,7 +266,7 @@ def _seek_pattern(at: Situation, op: co.Seek) -> Outcome:
     found = _pattern(at.state, op.topic, op.subscriber)
     if isinstance(found, Refusal):
         return found
-    if op.to >= 0 and not op.time_ms:
+    if op.to not in (co.START_NEW, co.START_EARLIEST) and not op.time_ms:
         return Refusal("UNSUPPORTED", "a subscription by pattern can't be moved to an offset: each topic has its own")
     if len(found.topics) > SEEK_TOPICS_MAX:
         return Refusal("LIMIT_REACHED", f"'{op.topic}' has {len(found.topics)} topics; a seek moves {SEEK_TOPICS_MAX}")

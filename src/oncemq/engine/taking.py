@@ -1,8 +1,8 @@
 """What a take of a shared subscription gets. Decides; changes nothing.
 
 What was returned goes first, the oldest before all; then what was never handed out. What has expired is skipped;
-with order per key, messages of busy keys are passed over. One take looks at a bounded number of places. If it
-finds nothing in them, what it skipped or passed over is recorded all the same, so that the next one gets further.
+with order per key, messages of busy keys are passed over. One take looks only so far. If it finds nothing there,
+what it skipped or passed over is recorded all the same, so that the next one gets further.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from oncemq.engine.commands import Take
 from oncemq.engine.events import Leased
 from oncemq.engine.index import EXPIRED, BatchIndex, Slice
 from oncemq.engine.names import refuse_name
-from oncemq.engine.ranges import Span, merged
+from oncemq.engine.ranges import Span
 from oncemq.engine.replies import Refusal, TakeReply, TaskHead
 from oncemq.engine.sharing import Lease, Shared
 from oncemq.engine.topic import Subscription, Topic
 from oncemq.limits import BLOCKED_MAX, GET_BATCHES_MAX, RANGES_MAX, Limits
 
-#: Places that one take looks at: entries of the index; with order per key, messages. Each makes a range at the most.
-LOOKS_MAX = RANGES_MAX
+#: What one take looks at: entries of the index; with order per key, messages too.
+LOOKS_MAX = 10_000
 TAKE_COUNT_MAX = 100_000
 _HASH_BYTES = 8
 
@@ -74,7 +74,7 @@ def _again(topic: Topic, lease: Lease, now_ms: int) -> Taken:
 
 
 def _taken(topic: Topic, shared: Shared, now_ms: int, token: int, command: Take, gathering: _Gathering) -> Taken:
-    if not gathering.places:
+    if not gathering.range_count:
         return Taken(TakeReply(topic.id, 0, 0), waits=not gathering.goes_on)
     lease_ms = shared.policy.lease_ms if gathering.ranges else 0
     event = Leased(
@@ -85,8 +85,8 @@ def _taken(topic: Topic, shared: Shared, now_ms: int, token: int, command: Take,
         token if gathering.ranges else 0,
         tuple((first, end - first, tries) for first, end, tries in gathering.ranges),
         now_ms + lease_ms,
-        merged(gathering.skipped),
-        merged(gathering.blocked),
+        tuple((first, end - first) for first, end in gathering.skipped),
+        tuple((first, end - first) for first, end in gathering.blocked),
     )
     heads, slices = _heads(topic.index, gathering.ranges)
     reply = TakeReply(topic.id, event.token, lease_ms, heads, len(slices))
@@ -115,7 +115,8 @@ class _Gathering:
         self._last_entry = -1
 
     @property
-    def places(self) -> int:
+    def range_count(self) -> int:
+        """Of all kinds: what the event will have."""
         return len(self.ranges) + len(self.skipped) + len(self.blocked)
 
     def gather(self, now_ms: int) -> None:
@@ -137,12 +138,12 @@ class _Gathering:
                 return False
             if first < index.first:
                 upto = min(end, index.first)
-                self.skipped.append((first, upto))
+                _append(self.skipped, first, upto)
             else:
                 entry = index.find(first)
                 upto = min(end, index.ends[entry])
                 if index.expires[entry] == EXPIRED:
-                    self.skipped.append((first, upto))
+                    _append(self.skipped, first, upto)
                 elif not pick(entry, first, upto, tries):
                     return False
             first = upto
@@ -150,9 +151,10 @@ class _Gathering:
 
     def _may_look(self) -> bool:
         self._looks_left -= 1
-        if self._looks_left < 0:
-            self.goes_on = True
-        return self._looks_left >= 0
+        if self._looks_left >= 0 and self.range_count < RANGES_MAX:
+            return True
+        self.goes_on = True
+        return False
 
     def _pick(self, entry: int, first: int, end: int, tries: int) -> bool:
         """False: the take is full."""
@@ -161,10 +163,10 @@ class _Gathering:
         upto = min(end, first + self._count_left)
         self._count_left -= upto - first
         last = self.ranges[-1] if self.ranges else (0, -1, 0)
-        if last[1] == first and last[2] == tries:
-            self.ranges[-1] = (last[0], upto, tries)
-        else:
-            self.ranges.append((first, upto, tries))
+        joins = last[1] == first and last[2] == tries
+        if joins:
+            self.ranges.pop()
+        self.ranges.append((last[0] if joins else first, upto, tries))
         return upto == end
 
     def _admit(self, entry: int) -> bool:
@@ -184,19 +186,19 @@ class _Gathering:
             if self._count_left <= 0 or self._blocked_left <= 0 or not self._may_look():
                 return False
             if key_hash and (key_hash in self._keys or self._shared.keys.is_busy(key_hash)):
-                self._block(offset)
+                self._blocked_left -= 1
+                _append(self.blocked, offset, offset + 1)
             elif self._pick(entry, offset, offset + 1, tries):
                 self._keys.add(key_hash)
             else:
                 return False
         return True
 
-    def _block(self, offset: int) -> None:
-        self._blocked_left -= 1
-        if self.blocked and self.blocked[-1][1] == offset:
-            self.blocked[-1] = (self.blocked[-1][0], offset + 1)
-        else:
-            self.blocked.append((offset, offset + 1))
+
+def _append(ranges: list[tuple[int, int]], first: int, end: int) -> None:
+    if ranges and ranges[-1][1] == first:
+        first = ranges.pop()[0]
+    ranges.append((first, end))
 
 
 def key_hashes(index: BatchIndex, entry: int, first: int, end: int) -> Iterator[tuple[int, int]]:

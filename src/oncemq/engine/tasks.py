@@ -16,7 +16,7 @@ from oncemq.engine.ranges import Spans, merged
 from oncemq.engine.replies import ExtendReply, Refusal
 from oncemq.engine.shared_image import SharedImage, image_of, shared_of
 from oncemq.engine.sharing import Lease, Shared
-from oncemq.engine.taking import LOOKS_MAX, Taken, decide_take, key_hashes
+from oncemq.engine.taking import Taken, decide_take, key_hashes
 from oncemq.engine.topic import Subscription, Topic
 from oncemq.limits import BLOCKED_MAX, LEASE_MS_MAX, RANGES_MAX, Limits
 
@@ -48,12 +48,14 @@ __all__ = [
 _RANGE_BYTES = 40
 #: Into so many pieces, held and lost, the ranges of a settle may fall.
 _PIECES_PER_RANGE_MAX = 8
+#: A member's name takes as much in the journal as the tokens of so many leases, at the least.
+_TOKENS_PER_NAME = 25
 
 
 def need_bytes(command: co.Take | co.Settle | co.Extend | co.Leave) -> int:
     """Journal room for the ranges of a command's event, at the most."""
     if isinstance(command, co.Take):
-        return LOOKS_MAX * _RANGE_BYTES
+        return RANGES_MAX * _RANGE_BYTES
     if isinstance(command, co.Settle):
         return _pieces_max(command) * _RANGE_BYTES
     return len(command.tokens) * _RANGE_BYTES if isinstance(command, co.Extend) else 0
@@ -178,10 +180,10 @@ def next_ms(shared: Shared) -> int | None:
 def expire(
     topic_id: int, subscriber: str, shared: Shared, now_ms: int, most: int
 ) -> Iterator[ev.LeasesExpired | ev.MembersLeft]:
-    """Each event must be applied before the next is asked for. Nothing may come of it, and yet something be ready
-    that waited: see `has_work`."""
+    """At most so many members, and leases that take as much room. Each event must be applied before the next is
+    asked for. Nothing may come of it, and yet something be ready that waited: see `has_work`."""
     shared.returned.promote(now_ms)
-    tokens = tuple(_leases_over(shared, now_ms, most))
+    tokens = tuple(_leases_over(shared, now_ms, most * _TOKENS_PER_NAME))
     if tokens:
         yield ev.LeasesExpired(topic_id, subscriber, tokens)
     members = tuple(_members_idle(shared, now_ms, most))

@@ -30,20 +30,11 @@ def expire(state: State, limits: Limits, now_ms: int) -> Iterator[ev.Event]:
         state.is_recovered = False
         if state.schedule.shared:
             yield ev.LeasesBegunAnew(now_ms)
-    for session_id in state.schedule.sessions.take(now_ms, EXPIRED_PER_TICK_MAX):
-        session = state.sessions_by_id.get(session_id)
-        if session is None:
-            continue
-        due_ms = session.active_ms + limits.session_idle_ms
-        if due_ms <= now_ms:
-            yield ev.SessionEnded(session.id)
-        else:
-            state.schedule.sessions.add(due_ms, session.id)
+    yield from _expire_sessions(state, limits, now_ms)
     yield from _expire_stages(state, now_ms)
     yield from _expire_keys(state, limits, now_ms)
     yield from _release(state, now_ms)
-    for topic_id in state.schedule.expiry.take(now_ms, NAMED_PER_TICK_MAX):
-        yield from _expire_batches(state, topic_id, now_ms)
+    yield from _expire_batches(state, now_ms)
     for topic_id, subscriber in state.schedule.shared.take(now_ms, NAMED_PER_TICK_MAX):
         yield from _expire_tasks(state, topic_id, subscriber, now_ms)
     for topic_id in state.schedule.retention.take(now_ms, EXPIRED_PER_TICK_MAX):
@@ -54,6 +45,18 @@ def expire(state: State, limits: Limits, now_ms: int) -> Iterator[ev.Event]:
     for topic_id in list(islice(state.schedule.oversized, EXPIRED_PER_TICK_MAX)):
         state.schedule.oversized.discard(topic_id)
         yield from _trim(state, topic_id, now_ms)
+
+
+def _expire_sessions(state: State, limits: Limits, now_ms: int) -> Iterator[ev.Event]:
+    for session_id in state.schedule.sessions.take(now_ms, EXPIRED_PER_TICK_MAX):
+        session = state.sessions_by_id.get(session_id)
+        if session is None:
+            continue
+        due_ms = session.active_ms + limits.session_idle_ms
+        if due_ms <= now_ms:
+            yield ev.SessionEnded(session.id)
+        else:
+            state.schedule.sessions.add(due_ms, session.id)
 
 
 def _expire_stages(state: State, now_ms: int) -> Iterator[ev.Event]:
@@ -88,20 +91,29 @@ def _release(state: State, now_ms: int) -> Iterator[ev.Event]:
             yield ev.Released(topic.id, delay_id, topic.next_offset)
 
 
-def _expire_batches(state: State, topic_id: int, now_ms: int) -> Iterator[ev.Event]:
-    topic = state.topics_by_id.get(topic_id)
-    if topic is None:
-        return
+def _expire_batches(state: State, now_ms: int) -> Iterator[ev.Event]:
+    left = BATCHES_PER_TICK_MAX
+    for topic_id in state.schedule.expiry.take(now_ms, EXPIRED_PER_TICK_MAX):
+        topic = state.topics_by_id.get(topic_id)
+        if topic is None:
+            continue
+        over = _take_expired(topic, now_ms, left)
+        left -= len(over)
+        if over:
+            yield ev.Expired(topic.id, tuple(over))
+        if topic.expiries:
+            state.schedule.expiry.add(topic.expiries[0][0], topic.id)
+
+
+def _take_expired(topic: Topic, now_ms: int, most: int) -> list[int]:
+    """First offsets of batches whose time to live is over."""
     index, heap = topic.index, topic.expiries
     over: list[int] = []
-    while heap and heap[0][0] <= now_ms and len(over) < BATCHES_PER_TICK_MAX:
+    while heap and heap[0][0] <= now_ms and len(over) < most:
         _, first_offset = heappop(heap)
         if first_offset >= index.first and index.expires[index.find(first_offset)] != EXPIRED:
             over.append(first_offset)
-    if over:
-        yield ev.Expired(topic.id, tuple(over))
-    if heap:
-        state.schedule.expiry.add(heap[0][0], topic.id)
+    return over
 
 
 def _expire_tasks(state: State, topic_id: int, subscriber: str, now_ms: int) -> Iterator[ev.Event]:
@@ -120,17 +132,18 @@ def _expire_tasks(state: State, topic_id: int, subscriber: str, now_ms: int) -> 
 def _make_room(state: State, topic_id: int) -> Iterator[ev.Event]:
     """A topic holds more than its quota: the oldest messages go, or the slowest subscription does."""
     topic = state.topics_by_id.get(topic_id)
-    if topic is None or topic.stored_bytes <= topic.quota_bytes:
+    if topic is None or not topic.overflows:
+        # By its settings, perhaps, which have changed meanwhile.
         return
-    slowest = next((s for s in topic.subscriptions.values() if s.acked == topic.needed), None)
-    if topic.overflow == DROP or slowest is None:
+    if topic.overflow == DROP:
         yield ev.Dropped(topic.id, _quota_floor(topic))
-    else:
-        yield ev.SubscriptionExpired(topic.id, slowest.subscriber)
+        return
+    slowest = next(entry for entry in topic.subscriptions.values() if entry.acked == topic.needed)
+    yield ev.SubscriptionExpired(topic.id, slowest.subscriber)
 
 
 def _quota_floor(topic: Topic) -> int:
-    index, excess = topic.index, topic.stored_bytes - topic.quota_bytes
+    index, excess = topic.index, topic.held_bytes - topic.quota_bytes
     entry = index.head
     while excess > 0 and entry < len(index.ends):
         excess -= index.sizes[entry]

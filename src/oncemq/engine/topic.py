@@ -27,7 +27,7 @@ class Subscription:
         self.epoch = epoch
         #: A polite owner is left alone until then.
         self.held_until_ms = held_until_ms
-        #: Whose position a seek has moved; 0 = nobody's, or another owner has come since.
+        #: A seek moved the position of whoever has this epoch, or a later one; 0 = nobody's since the last owner came.
         self.sought_epoch = 0
         #: Messages lost to the topic's quota.
         self.dropped = 0
@@ -122,9 +122,20 @@ class Topic:
         return bool(self.subscriptions) or self.retained
 
     @property
+    def held_bytes(self) -> int:
+        """What its quota counts."""
+        return self.stored_bytes + self.delayed_bytes
+
+    @property
     def refuses(self) -> bool:
         """At its quota it takes no more."""
         return bool(self.quota_bytes) and self.overflow == REFUSE
+
+    @property
+    def overflows(self) -> bool:
+        """It must let go of something, by its policy."""
+        is_over = bool(self.quota_bytes) and self.held_bytes > self.quota_bytes
+        return is_over and self.stored_bytes > 0 and self.overflow != REFUSE
 
     def floor(self) -> int:
         """Everything below may be collected."""
@@ -155,15 +166,28 @@ class Topic:
         """True: the slowest moved on, and something may be collected."""
         subscription = self.subscriptions[subscriber]
         was = subscription.acked
-        subscription.acked = upto
-        if subscription.pattern is not None:
-            subscription.pattern.note_ack(self, subscription)
+        self._stand(subscription, upto)
         return self._leave(was)
 
     def move(self, subscriber: str, position: int) -> None:
         """To wherever, back as well."""
-        self.ack(subscriber, position)
+        self._stand(self.subscriptions[subscriber], position)
         self.measure_needed()
+
+    def lose(self, subscription: Subscription, floor: int) -> None:
+        """What lies below is gone, though it was needed. Who is slowest then is for the caller to measure."""
+        if subscription.shared is not None:
+            subscription.dropped += subscription.shared.drop_below(floor)
+            # What was done above may join it.
+            floor = max(floor, subscription.shared.floor())
+        else:
+            subscription.dropped += floor - max(subscription.acked, self.index.first)
+        self._stand(subscription, floor)
+
+    def _stand(self, subscription: Subscription, position: int) -> None:
+        subscription.acked = position
+        if subscription.pattern is not None:
+            subscription.pattern.note_ack(self, subscription)
 
     def _leave(self, position: int) -> bool:
         """A subscription is no longer at a position. Only the last of the slowest makes us look at all."""

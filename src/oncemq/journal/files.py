@@ -109,6 +109,7 @@ class FileJournal:
     def _replay(self, recovery: Recovery) -> Iterator[Replayed]:
         with self._recovering():
             yield from recovery.groups()
+            meta.raise_version(self._disk, self._layout)
         self._sequence = recovery.sequence
         self._time_ms = recovery.time_ms
         self.replay_bytes = recovery.replayed_bytes

@@ -2,6 +2,9 @@
 
 `journal.meta` is written last: as long as it is not there, nothing was acknowledged, and what an earlier attempt
 left behind is removed.
+
+It is also what every OnceMQ reads first, and the only thing that is written anew when a journal of an older version
+is opened: segments and snapshots say the version that they were begun with, whatever is appended to them.
 """
 
 from __future__ import annotations
@@ -17,25 +20,53 @@ from oncemq.journal.layout import (
     META_MAGIC,
     SEGMENTS,
     SNAPSHOTS,
+    Head,
     Layout,
     decode_head,
     encode_meta,
     make_layout,
 )
+from oncemq.journal.recovery import write_file
 from oncemq.journal.segments import SPARES_WANTED, Segments
 from oncemq.journal.snapshots import Snapshots
 from oncemq.journal.worker import InlineWorker
+from oncemq.version import JOURNAL_VERSION
 
 
 def read_layout(disk: Disk) -> Layout:
     """Raises JournalCorrupt, JournalVersion."""
+    head = _read_head(disk)
+    return make_layout(head.journal_id, head.segment_bytes, head.block_bytes)
+
+
+def _read_head(disk: Disk) -> Head:
     file = disk.open(META)
     raw = file.read(0, HEAD_BYTES)
     file.close()
     head = decode_head(raw, META_MAGIC, META)
     if head is None:
         raise errors.JournalCorrupt(f"{disk.describe()}: {META} is damaged. Restore it from a copy of the folder.")
-    return make_layout(head.journal_id, head.segment_bytes, head.block_bytes)
+    return head
+
+
+def raise_version(disk: Disk, layout: Layout) -> None:
+    """Before anything of this version is written: an OnceMQ that can't read it must be refused by the version.
+
+    A crash leaves the older file or the newer one, and both can be read. Raises JournalError when the disk is full.
+    """
+    version = _read_head(disk).version
+    if version < JOURNAL_VERSION:
+        try:
+            _write(disk, layout)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise errors.JournalError(
+                f"{disk.describe()}: the disk has no room to raise the journal's format from {version} to "
+                f"{JOURNAL_VERSION}, which takes a few bytes. Free some space."
+            ) from None
+    # A process that was killed may have left the name in the page cache only.
+    disk.sync_folder("", "meta name")
 
 
 def create(disk: Disk, layout: Layout) -> None:
@@ -60,12 +91,14 @@ def _create(disk: Disk, layout: Layout) -> None:
     segments.create()
     segments.close()
     Snapshots(disk, InlineWorker(), layout, []).create()
-    file = disk.open(META + ".making", create=True)
-    file.write(0, [encode_meta(layout)])
-    file.sync("meta")
-    file.close()
-    disk.rename(META + ".making", META)
+    _write(disk, layout)
     disk.sync_folder("", "meta name")
+
+
+def _write(disk: Disk, layout: Layout) -> None:
+    """The name is not durable yet."""
+    write_file(disk, META + ".making", encode_meta(layout), "meta")
+    disk.rename(META + ".making", META)
 
 
 def _remove_leftovers(disk: Disk) -> None:

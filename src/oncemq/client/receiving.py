@@ -1,0 +1,224 @@
+"""What every subscription does with the messages that it is given, one topic's or many: hand them out one by one or
+together, and settle them when the next one is asked for. Where they come from, the kinds of subscriptions know.
+
+A subscription is for one thread or task at a time (the client itself is for any number): a call that comes while
+another is inside one raises RuntimeError. Only `close` may come from elsewhere; who waits then gets ClientClosed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from oncemq import errors
+from oncemq.client.calling import Calling
+from oncemq.client.driver import Pump, now_ms
+from oncemq.client.filtering import Filter
+from oncemq.client.flow import Flow, method
+from oncemq.client.one_thread import OneUser
+from oncemq.client.pending import Pending
+from oncemq.engine.commands import AckUpto
+from oncemq.engine.replies import OpenReply
+from oncemq.message import Message
+
+#: A get waits at the broker for so long, then it is repeated: a broker that went away is noticed.
+WAIT_MS = 2000.0
+#: An ack that finds no get to ride on goes alone after this.
+ACK_AFTER_MS = 100.0
+_STRIDE_MAX = 1024
+#: What another try may cure.
+PASSING = (errors.BrokerAway, errors.NotNow)
+#: What is about one ack or one message, not about the subscription: raised, and then it goes on.
+NOT_FINAL = (errors.OffsetOutOfRange, errors.RecordCorrupt)
+CAN_WAIT = (*PASSING, *NOT_FINAL, errors.Sought)
+
+
+class Receiving:
+    """What a subscription has at hand."""
+
+    #: Who may use it, one at a time.
+    _user = "thread"
+
+    def __init__(
+        self,
+        client: Calling,
+        topic: str,
+        subscriber: str,
+        *,
+        created: bool,
+        auto_ack: bool,
+        prefetch_bytes: int,
+        wanted: Filter | None,
+    ) -> None:
+        self.topic = topic
+        self.subscriber = subscriber
+        #: `subscribe` made it; False: it was there before.
+        self.created = created
+        self.auto_ack = auto_ack
+        self._client = client
+        self._driver: Pump = client._driver
+        self._prefetch_bytes = prefetch_bytes
+        self._wanted = wanted
+        self._opened: OpenReply | None = None
+        self._current: Iterator[Message] = iter(())
+        self._get: Pending | None = None
+        self._ack: Pending | None = None
+        #: What was given last; where it was a list, all of it.
+        self._hand: Message | None = None
+        self._hand_list: list[Message] = []
+        self._ack_sent_ms = 0.0
+        self._paced_ms = 0.0
+        #: A seek moved it: messages that were given before are not what they were.
+        self._was_sought = False
+        self._error: errors.OnceMQError | None = None
+        self._one_user = OneUser(repr(self), self._user)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic!r}, {self.subscriber!r})"
+
+    # What the kinds of subscriptions know.
+
+    def _settle_hand(self, is_done: bool = True) -> None:
+        """The next message was asked for: what was given counts as done."""
+        raise NotImplementedError
+
+    def _is_ack_due(self, at_ms: float) -> bool:
+        raise NotImplementedError
+
+    def _send_due_ack(self) -> None:
+        raise NotImplementedError
+
+    def _open(self, give_up_ms: float = 0.0) -> Flow[OpenReply]:
+        """Once; then it is known."""
+        raise NotImplementedError
+
+    def _advance(self, timeout_s: float | None) -> Flow[bool]:
+        """Make the next messages current. False: none came in time."""
+        raise NotImplementedError
+
+    def _ack_now(self) -> Flow[None]:
+        raise NotImplementedError
+
+    def _close(self, clean: bool) -> Flow[None]:
+        raise NotImplementedError
+
+    def _ack_at_hand(self, message: Message | int | None) -> bool:
+        """Note an ack that needs no waiting. False: it does."""
+        raise NotImplementedError
+
+    def _ack_one(self, message: Message | int | None, wait: bool) -> Flow[None]:
+        raise NotImplementedError
+
+    def _acks_for_transaction(self, message: Message | int | None) -> dict[int, int]:
+        """Topic's id → everything below is done."""
+        raise NotImplementedError
+
+    def _ack_for_transaction(self, topic_id: int, upto: int) -> AckUpto:
+        raise NotImplementedError
+
+    def _committed(self, topic_id: int, upto: int) -> None:
+        raise NotImplementedError
+
+    def _go_back(self, error: BaseException) -> None:
+        """A transaction did not happen, or may not have: what it read comes again."""
+        raise NotImplementedError
+
+    def _has_more(self) -> bool:
+        """Messages that were fetched and are not current."""
+        raise NotImplementedError
+
+    def _forget_fetched(self) -> None:
+        """What was fetched ahead is not wanted any more."""
+        self._drop_get()
+        self._get = None
+        # The old iterator is used up, and so ends a loop's hold on it.
+        for _ in self._current:
+            pass
+        self._current = iter(())
+        self._hand, self._hand_list = None, []
+
+    def _drop_get(self) -> None:
+        if self._get is not None:
+            self._driver.give_up(self._get, errors.ClientClosed("this subscription was closed"))
+
+    # What people call.
+
+    @method
+    def get_many(self, messages_max: int = 1000, timeout_s: float | None = 0.0) -> Flow[list[Message]]:
+        """Up to so many messages, as soon as there are any; an empty list if none come within `timeout_s`.
+
+        >>> for message in subscription.get_many(100, timeout_s=5):
+        ...     cook(message.value)
+        """
+        with self._one_user:
+            yield from self._pace()
+            messages = list(islice(self._current, messages_max))
+            while len(messages) < messages_max and (self._has_more() or not messages):
+                if not (yield from self._try_advance(timeout_s, has_some=bool(messages))):
+                    break
+                messages += islice(self._current, messages_max - len(messages))
+            if messages:
+                self._hand, self._hand_list = messages[-1], messages
+            return messages
+
+    @method
+    def close(self) -> Flow[None]:
+        """Ack what was given (with `auto_ack`), and stop. The durable subscription stays."""
+        return self._close(clean=True)
+
+    # One by one.
+
+    def _get_at_hand(self) -> Message | None:
+        """The next message, where there is one and nothing else is due."""
+        if self._opened is None or self._error is not None:
+            return None
+        self._settle_hand()
+        if self._is_ack_due(now_ms()):
+            return None
+        message = next(self._current, None)
+        if message is not None:
+            self._hand = message
+        return message
+
+    def _get_one(self, timeout_s: float | None) -> Flow[Message | None]:
+        yield from self._pace()
+        message = next(self._current, None)
+        if message is None and (yield from self._advance(timeout_s)):
+            message = next(self._current)
+        if message is not None:
+            self._hand = message
+        return message
+
+    def _next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
+        """How many messages to iterate over until this is asked again; 0: none came in time."""
+        with self._one_user:
+            took_ms = yield from self._pace()
+            if has_ended and not (yield from self._advance(timeout_s)):
+                return 0
+            # The clock is read often where messages take long, and rarely where they are many.
+            if took_ms < 10:
+                return max(1, min(2 * stride, _STRIDE_MAX))
+            return max(1, stride // 4) if took_ms > 50 else max(1, stride)
+
+    @method
+    def _ensure_open(self) -> Flow[OpenReply]:
+        """For those who need its epoch and position without a message."""
+        return self._open()
+
+    def _pace(self) -> Flow[float]:
+        """Between messages: send an ack that has waited long enough. Returns the time since the last pace."""
+        yield from self._open()
+        self._settle_hand()
+        at_ms = now_ms()
+        took_ms, self._paced_ms = at_ms - self._paced_ms, at_ms
+        self._send_due_ack()
+        return took_ms
+
+    def _try_advance(self, timeout_s: float | None, *, has_some: bool) -> Flow[bool]:
+        """The same for one who has messages already: an error that can wait does not take them away."""
+        try:
+            return (yield from self._advance(timeout_s))
+        except errors.OnceMQError:
+            if not has_some or self._error is not None:
+                raise
+            return False

@@ -1,0 +1,260 @@
+"""Transactions: acks and puts over any topics in one command, all of it or nothing.
+
+A transaction gathers; nothing leaves the process before its block ends. An exception inside leaves nothing: what was
+read in it from a subscription comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oncemq import errors
+from oncemq.client.batching import (
+    Headers,
+    Times,
+    Value,
+    as_bytes,
+    check_is_many,
+    headers_as_bytes,
+    make_put,
+    times_of,
+)
+from oncemq.client.checking import check_name
+from oncemq.client.flow import Asynchronous, Blocking, Flow, method
+from oncemq.client.receipt import Receipt, receipt_of
+from oncemq.client.receiving import Receiving
+from oncemq.engine.commands import Put, Settle, Transact
+from oncemq.engine.replies import TransactReply
+from oncemq.message import Message
+from oncemq.wire.frames import Frame
+
+if TYPE_CHECKING:
+    from oncemq.client.connection import Connection
+    from oncemq.client.task import Task
+
+
+class _Run(msgspec.Struct):
+    """Messages that become one batch: of one topic, and alike in what is said of them."""
+
+    topic: str
+    create: bool
+    times: Times
+    values: list[bytes]
+    keys: list[bytes | None]
+    headers: list[Mapping[str, bytes] | None]
+
+    def fits(self, topic: str, create: bool, times: Times) -> bool:
+        return (self.topic, self.create, self.times) == (topic, create, times)
+
+    def make(self) -> tuple[Put, bytes]:
+        keys = self.keys if any(key is not None for key in self.keys) else None
+        headers = self.headers if any(self.headers) else None
+        return make_put(self.topic, self.create, self.values, keys, headers, self.times)
+
+
+class Transacting:
+    """What a transaction gathers, and how it ends."""
+
+    def __init__(self, client: Connection[Any, Any, Any]) -> None:
+        self._client = client
+        self._driver = client._driver
+        self._runs: list[_Run] = []
+        #: By subscription and topic's id: everything below is done.
+        self._acks: dict[tuple[Receiving, int], int] = {}
+        self._tasks: list[Task] = []
+        self._is_over = False
+        #: One for each run of puts to a topic, once it is committed.
+        self.receipts: list[Receipt] = []
+
+    def put(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> None:
+        """Store a message with the rest of the transaction.
+
+        >>> transaction.put("invoices", "one pizza: 9.50")
+        """
+        self._add(
+            topic,
+            create,
+            times_of(ttl_s, delay_s),
+            [as_bytes(value)],
+            [None if key is None else as_bytes(key)],
+            [None if headers is None else headers_as_bytes(headers)],
+        )
+
+    def put_many(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        keys: Iterable[Value | None] | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> None:
+        """Store messages with the rest of the transaction, in order.
+
+        >>> transaction.put_many("invoices", ["one pizza: 9.50", "two salads: 11.00"])
+        """
+        check_is_many(values, "values")
+        check_is_many(keys, "keys")
+        found = [as_bytes(value) for value in values]
+        found_keys = [None if key is None else as_bytes(key) for key in keys] if keys is not None else []
+        if keys is not None and len(found_keys) != len(found):
+            raise ValueError(f"put_many got {len(found_keys)} keys for {len(found)} values")
+        self._add(
+            topic, create, times_of(ttl_s, delay_s), found, found_keys or [None] * len(found), [None] * len(found)
+        )
+
+    def _add(
+        self,
+        topic: str,
+        create: bool,
+        times: Times,
+        values: list[bytes],
+        keys: list[bytes | None],
+        headers: list[Mapping[str, bytes] | None],
+    ) -> None:
+        self._check_open()
+        check_name(topic, "a topic's name")
+        if not values:
+            return
+        # Batches of other topics may lie between: order holds within a topic.
+        run = next((run for run in reversed(self._runs) if run.topic == topic), None)
+        if run is None or not run.fits(topic, bool(create), times):
+            run = _Run(topic, bool(create), times, [], [], [])
+            self._runs.append(run)
+        run.values += values
+        run.keys += keys
+        run.headers += headers
+
+    def ack(self, what: Receiving | Task, message: Message | int | None = None) -> None:
+        """Of a subscription: everything up to and including the message is done (None: everything that was given).
+        Or a task of a shared subscription.
+
+        >>> transaction.ack(orders, message)
+        """
+        self._check_open()
+        if not isinstance(what, Receiving):
+            self._tasks.append(what)
+            return
+        if what._client is not self._client:
+            raise ValueError("the subscription belongs to another client; a transaction has one")
+        if what.auto_ack:
+            raise ValueError("a transaction acks by itself: open the subscription with auto_ack=False")
+        if what._opened is None:
+            raise ValueError("nothing was given by this subscription yet")
+        for topic_id, upto in what._acks_for_transaction(message).items():
+            self._acks[(what, topic_id)] = max(upto, self._acks.get((what, topic_id), 0))
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise RuntimeError("this transaction has ended; begin another one")
+
+    # The end.
+
+    @method
+    def commit(self) -> Flow[None]:
+        """Now, not at the end of the block."""
+        return self._commit()
+
+    def _commit(self) -> Flow[None]:
+        self._check_open()
+        self._is_over = True
+        puts, payloads = self._make_puts()
+        acks = tuple(whose._ack_for_transaction(topic_id, upto) for (whose, topic_id), upto in self._acks.items())
+        settles = self._make_settles()
+        if not (puts or acks or settles):
+            return
+        operation = Transact(acks, settles, puts)
+        try:
+            reply = yield from self._client._call(operation, TransactReply, payloads or None)
+        except BaseException as error:
+            self._go_back(error)
+            raise
+        for (whose, topic_id), upto in self._acks.items():
+            whose._committed(topic_id, upto)
+        for task in self._tasks:
+            task._settled()
+        self.receipts = [
+            receipt_of(put.topic, stored) for put, stored in zip(puts, reply.puts, strict=True)
+        ]
+
+    def _make_puts(self) -> tuple[tuple[Put, ...], tuple[Frame, ...]]:
+        made = [run.make() for run in self._runs]
+        return tuple(put for put, _ in made), tuple(payload for _, payload in made)
+
+    def _make_settles(self) -> tuple[Settle, ...]:
+        by_subscription: dict[tuple[int, str, int], list[tuple[int, int, int]]] = {}
+        for task in self._tasks:
+            ranges = by_subscription.setdefault((task.topic_id, task.subscriber, task.epoch), [])
+            ranges.append((task.token, task.offset, 1))
+        return tuple(Settle(*whose, done=_merged(ranges)) for whose, ranges in by_subscription.items())
+
+    def _go_back(self, error: BaseException) -> None:
+        for subscription in {whose for whose, _ in self._acks}:
+            subscription._go_back(error)
+
+    def _end(self, error: BaseException | None) -> Flow[None]:
+        if error is None and not self._is_over:
+            yield from self._commit()
+        elif not self._is_over:
+            self._is_over = True
+            self._go_back(error or errors.ClientClosed())
+
+
+def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """Neighbours under one token together."""
+    merged: list[tuple[int, int, int]] = []
+    for token, first, count in sorted(set(ranges)):
+        if merged and merged[-1][0] == token and merged[-1][1] + merged[-1][2] == first:
+            merged[-1] = (token, merged[-1][1], merged[-1][2] + count)
+        else:
+            merged.append((token, first, count))
+    return tuple(merged)
+
+
+class Transaction(Blocking, Transacting):
+    """Acks and puts, all or nothing; made by `client.transaction()`.
+
+    >>> with client.transaction() as transaction:
+    ...     for message in orders.get_many(100):
+    ...         transaction.put("invoices", invoice(message))
+    ...     transaction.ack(orders)
+    """
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._run(self._end(error))
+
+
+class AsyncTransaction(Asynchronous, Transacting):
+    """The same for asyncio; what gathers is not awaited.
+
+    >>> async with client.transaction() as transaction:
+    ...     transaction.put("invoices", "one pizza: 9.50")
+    """
+
+    async def __aenter__(self) -> AsyncTransaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._run(self._end(error))

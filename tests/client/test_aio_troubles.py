@@ -1,0 +1,314 @@
+"""The asyncio client when tasks are cancelled, brokers go away, and things end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncemq.aio
+from oncemq import errors
+from oncemq.broker.process import BrokerProcess, free_url
+from tests.client.on_a_loop import become, on_a_loop
+
+
+async def cancel(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+# Cancelled tasks.
+
+
+@on_a_loop
+async def test_a_cancelled_get_loses_no_message(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        subscription = await client.subscribe("t", "s")
+        got: list[bytes] = []
+        for index in range(300):
+            getting = asyncio.create_task(subscription.get(timeout_s=5))
+            putting = asyncio.create_task(client.put("t", b"%d" % index))
+            for _ in range(index % 30):
+                await asyncio.sleep(0.0001)
+            getting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                message = await getting
+                assert message is not None
+                got.append(message.value)
+            await putting
+        got += [message.value async for message in subscription.messages(timeout_s=0)]
+        assert got == [b"%d" % index for index in range(300)]
+
+
+@on_a_loop
+async def test_cancelled_puts_leave_the_client_usable(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url, window=4) as client:
+        await client.create_topic("t", retain_ms=60_000)
+        oncemq_broker.pause()
+        tasks = [asyncio.create_task(client.put("t", b"given up %d" % index)) for index in range(10)]
+        await become(lambda: len(client._driver._waiting) == 10)
+        for task in tasks:
+            await cancel(task)
+        assert client._driver.core.is_idle
+        oncemq_broker.resume()
+        receipts = [await client.put("t", b"%d" % index) for index in range(10)]
+        stored = [message.value async for message in client.read("t")]
+        assert [stored[receipt.offset] for receipt in receipts] == [b"%d" % index for index in range(10)]
+        # What had left before it was given up may have happened, once; what had not never does.
+        given_up = [value for value in stored if value.startswith(b"given up")]
+        assert given_up == [b"given up %d" % index for index in range(len(given_up))]
+        assert len(given_up) <= 4
+
+
+@on_a_loop
+async def test_a_cancelled_put_many_gives_up_what_was_not_sent(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url, window=2) as client:
+        await client.create_topic("t", retain_ms=60_000)
+        oncemq_broker.pause()
+        task = asyncio.create_task(client.put_many("t", [b"x"] * 100_000))
+        await become(lambda: len(client._driver._waiting) == 1)
+        await cancel(task)
+        assert (client._unanswered_batches, client._unanswered_bytes) == (0, 0)
+        oncemq_broker.resume()
+        await client.put("t", b"last")
+        stored = [message.value async for message in client.read("t")]
+        assert len(stored) < 50_000
+        assert stored[-1] == b"last"
+
+
+@on_a_loop
+async def test_who_stops_waiting_for_a_handle_takes_nothing_back(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        await client.create_topic("t")
+        oncemq_broker.pause()
+        handle = client.put_nowait("t", b"x")
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout_s=0.01)
+        waiting = [asyncio.create_task(handle.result()) for _ in range(3)]
+        await become(lambda: len(client._driver._waiting) == 3)
+        await cancel(waiting[0])
+        with pytest.raises(TimeoutError):
+            await client.flush(timeout_s=0)
+        oncemq_broker.resume()
+        assert [(await task).offset for task in waiting[1:]] == [0, 0]
+
+
+@on_a_loop
+async def test_a_reading_that_is_left_off_is_forgotten(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        await client.put("t", b"x", create=True)
+        reading = client.read("t", follow=True)
+        waiting = asyncio.ensure_future(anext(reading))
+        await become(lambda: len(client._driver._waiting) == 1)
+        await cancel(waiting)
+        await client.put("t", b"x")
+        assert client._driver.core.is_idle
+
+
+# Brokers that go away.
+
+
+@on_a_loop
+async def test_nobody_there_is_said_in_plain_words() -> None:
+    url = free_url()
+    with pytest.raises(errors.BrokerAway, match=rf"^no answer from {url} \(2 tries in 0.1 s\)$"):
+        await oncemq.aio.connect(url, timeout_s=0.05, tries=2)
+    with pytest.raises(errors.SettingInvalid):
+        oncemq.aio.connect("nonsense", tries=0)
+
+
+@on_a_loop
+async def test_a_killed_broker_loses_and_doubles_nothing(oncemq_broker: BrokerProcess) -> None:
+    values = [b"%d" % index for index in range(3000)]
+    loop = asyncio.get_running_loop()
+    async with oncemq.aio.connect(oncemq_broker.url, timeout_s=0.5, tries=40) as client:
+        subscription = await client.subscribe("t", "s")
+
+        async def produce() -> None:
+            for value in values:
+                await client.put("t", value)
+
+        producing = asyncio.create_task(produce())
+        got: list[bytes] = []
+        async for message in subscription.messages(timeout_s=20):
+            got.append(message.value)
+            if len(got) in (500, 2000):
+                await loop.run_in_executor(None, oncemq_broker.restart)
+            if len(got) == len(values):
+                break
+        await producing
+        assert got == values
+
+
+@on_a_loop
+async def test_after_the_broker_was_away_the_client_goes_on(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url, timeout_s=0.1, tries=3) as client:
+        subscription = await client.subscribe("t", "s")
+        await client.put("t", b"before")
+        oncemq_broker.kill()
+        with pytest.raises(errors.BrokerAway):
+            await client.put("t", b"never")
+        with pytest.raises(errors.BrokerAway):
+            await subscription.get()
+        oncemq_broker.start()
+        assert (await client.put("t", b"after")).offset == 1
+        assert [message.value async for message in subscription.messages(timeout_s=0)] == [b"before", b"after"]
+
+
+@on_a_loop
+async def test_the_next_address_is_tried(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect([free_url(), oncemq_broker.url], timeout_s=0.2) as client:
+        assert (await client.put("t", b"x", create=True)).offset == 0
+
+
+@on_a_loop
+async def test_a_failing_transport_fails_whoever_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with oncemq.aio.connect(f"memory:{tmp_path.name}") as client:
+        subscription = await client.subscribe("t", "s")
+        waiting = asyncio.create_task(subscription.get(timeout_s=None))
+        await become(lambda: len(client._driver._waiting) == 1)
+
+        def fail() -> None:
+            raise errors.JournalFailed("the disk is gone")
+
+        with monkeypatch.context() as patches:
+            patches.setattr(client._driver.transport, "receive", fail)
+            with pytest.raises(errors.JournalFailed, match="the disk is gone"):
+                await client.put("t", b"x")
+            with pytest.raises(errors.JournalFailed, match="the disk is gone"):
+                await waiting
+
+
+# The end.
+
+
+@on_a_loop
+async def test_who_waits_is_told_when_the_client_is_closed(oncemq_broker: BrokerProcess) -> None:
+    client = await oncemq.aio.connect(oncemq_broker.url)
+    subscription = await client.subscribe("t", "s")
+    getting = asyncio.create_task(subscription.get(timeout_s=None))
+    await become(lambda: subscription._get is not None)
+    oncemq_broker.pause()
+    putting = asyncio.create_task(client.put("t", b"x"))
+    await become(lambda: len(client._driver._waiting) == 2)
+    await client._shut()
+    for task in (getting, putting):
+        with pytest.raises(errors.ClientClosed):
+            await task
+    oncemq_broker.resume()
+
+
+@on_a_loop
+async def test_who_waits_for_a_message_is_told_when_the_subscription_is_closed(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        subscription = await client.subscribe("t", "s")
+        getting = asyncio.create_task(subscription.get(timeout_s=None))
+        await become(lambda: subscription._get is not None)
+        await subscription.close()
+        with pytest.raises(errors.ClientClosed):
+            await getting
+
+
+@on_a_loop
+async def test_closing_sends_what_was_put_and_acks_what_was_given(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url, linger_ms=60_000) as client:
+        subscription = await client.subscribe("t", "s")
+        await client.put("t", b"1")
+        assert await subscription.get() is not None
+        client.put_nowait("t", b"2")
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        [info] = await client.subscriptions("t")
+        assert (info.acked, info.end_offset) == (1, 2)
+
+
+@on_a_loop
+async def test_a_client_whose_close_is_cancelled_is_closed_nevertheless(oncemq_broker: BrokerProcess) -> None:
+    client = await oncemq.aio.connect(oncemq_broker.url)
+    await client.create_topic("t")
+    oncemq_broker.pause()
+    client.put_nowait("t", b"x")
+    closing = asyncio.create_task(client.close())
+    await become(lambda: len(client._driver._waiting) == 1)
+    await cancel(closing)
+    with pytest.raises(errors.ClientClosed):
+        await client.put("t", b"x")
+    oncemq_broker.resume()
+
+
+@on_a_loop
+async def test_nothing_is_left_open(oncemq_broker: BrokerProcess) -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def use() -> None:
+        async with oncemq.aio.connect(oncemq_broker.url, timeout_s=0.1, tries=3) as client:
+            subscription = await client.subscribe("t", "s")
+            oncemq_broker.pause()
+            with pytest.raises(errors.BrokerAway):
+                await client.put("t", b"x")
+            oncemq_broker.resume()
+            await become(lambda: is_answered(subscription.get()))
+        with pytest.raises(errors.BrokerAway):
+            await oncemq.aio.connect(free_url(), timeout_s=0.01, tries=2)
+
+    async def is_answered(getting: Awaitable[object]) -> bool:
+        with contextlib.suppress(errors.BrokerAway):
+            await getting
+            return True
+        return False
+
+    await use()
+    before = open_files()
+    await use()
+    gc.collect()
+    # ZeroMQ closes sockets in a thread of its own.
+    await become(lambda: open_files() <= before)
+
+
+def test_a_loop_that_can_not_watch_sockets_is_told_from_others(oncemq_broker: BrokerProcess) -> None:
+    class Proactor(asyncio.SelectorEventLoop):
+        def add_reader(self, *_: object) -> None:
+            raise NotImplementedError
+
+    async def use() -> None:
+        with pytest.raises(errors.SettingInvalid, match=r"Runner\(loop_factory=asyncio.SelectorEventLoop\)"):
+            await oncemq.aio.connect(oncemq_broker.url)
+        async with oncemq.aio.connect("memory:proactor") as client:
+            await client.put("t", b"x", create=True)
+
+    with asyncio.Runner(loop_factory=Proactor) as runner:
+        runner.run(use())
+
+
+@on_a_loop
+async def test_a_forked_child_is_told_to_connect_itself(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        child = os.fork()
+        if child == 0:
+            try:
+                client.put_nowait("t", b"x")
+            except errors.ForkedError:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@on_a_loop
+async def test_an_iteration_that_is_broken_off_goes_on_where_it_was(oncemq_broker: BrokerProcess) -> None:
+    async def first(messages: AsyncIterator[oncemq.Message]) -> str:
+        async for message in messages:
+            return message.text
+        return ""
+
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        subscription = await client.subscribe("t", "s")
+        await client.put_many("t", ["a", "b", "c"])
+        assert [await first(subscription.messages(timeout_s=5)) for _ in range(3)] == ["a", "b", "c"]

@@ -1,0 +1,173 @@
+"""Flows and how a thread runs them; duties, which nobody calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import oncemq
+import oncemq.aio
+from oncemq import errors
+from oncemq.client.driver import now_ms
+from oncemq.client.flow import Flow, Outside, Until
+from oncemq.engine.commands import Health
+from tests.client.on_a_loop import become, on_a_loop
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Iterator[oncemq.Client]:
+    made = oncemq.connect(f"memory:{request.node.name}")
+    yield made
+    made._close(clean=False)
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Any:
+    """Runs a flow that is made for a client, in either shell."""
+    url = f"memory:{request.node.name}"
+
+    def blocking(make: Any) -> Any:
+        with oncemq.connect(url) as client:
+            return client._run(make(client))
+
+    async def awaited(make: Any) -> Any:
+        async with oncemq.aio.connect(url) as client:
+            return await client._run(make(client))
+
+    return blocking if request.param == "threads" else lambda make: asyncio.run(awaited(make))
+
+
+def test_a_flow_gets_what_it_waits_for(run: Any) -> None:
+    def flow(client: Any) -> Flow[list[Any]]:
+        pending = client._driver.core.ask(Health())
+        got = [(yield Until(pending)), pending.done, (yield pending) or pending.reply.topics]
+        got.append((yield Until(lambda: False, now_ms() + 1)))
+        got.append((yield Until(lambda: True, now_ms())))
+        got.append((yield Until(client._driver.core.ask(Health()), now_ms() + 60_000)))
+        return [*got, (yield Outside(lambda: "outside"))]
+
+    assert run(flow) == [True, True, True, False, True, True, "outside"]
+
+
+def test_what_goes_wrong_outside_is_met_by_the_flow(run: Any) -> None:
+    def flow(client: Any) -> Flow[str]:
+        try:
+            yield Outside(lambda: 1 // 0)
+        except ZeroDivisionError:
+            return "met"
+        return "missed"
+
+    assert run(flow) == "met"
+
+
+def test_what_a_flow_raises_reaches_its_caller(run: Any) -> None:
+    def flow(client: Any) -> Flow[None]:
+        yield Until(client._driver.core.ask(Health()))
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        run(flow)
+
+
+def test_code_of_the_user_may_use_the_client(client: oncemq.Client) -> None:
+    client.create_topic("t", retain_ms=60_000)
+
+    def values() -> Iterator[str]:
+        for index in range(100):
+            if index % 20 == 0:
+                client.put("t", "between")
+            yield str(index)
+
+    assert client.put_many("t", values()).count == 100
+    assert [message.text for message in client.read("t") if message.text != "between"] == [str(n) for n in range(100)]
+
+
+def test_an_interrupted_caller_gives_up(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.create_topic("t", retain_ms=60_000)
+    transport = client._driver.transport
+
+    def interrupt(timeout_ms: float) -> None:
+        raise KeyboardInterrupt
+
+    for put in (lambda: client.put("t", "given up"), lambda: client.put_many("t", ["given up"] * 20)):
+        with monkeypatch.context() as patches:
+            patches.setattr(transport, "send", lambda frames: None)
+            patches.setattr(transport, "receive", lambda: None)
+            patches.setattr(transport, "wait", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                put()
+        assert client._driver.core.is_idle
+    assert client.put("t", "after").offset == 0
+    assert [message.text for message in client.read("t")] == ["after"]
+    client.flush(timeout_s=0)
+
+
+def test_an_iterator_may_be_finalized_while_the_lock_is_held(client: oncemq.Client) -> None:
+    client.put("t", "x", create=True)
+    reading = client.read("t", "earliest", follow=True)
+    next(reading)
+    waiting = threading.Thread(target=lambda: next(reading, None))
+    waiting.start()
+    never = threading.Event()
+    assert any(not client._driver.core.is_idle or never.wait(0.005) for _ in range(1000))
+    client.put("t", "y", create=True)
+    waiting.join(20)
+    client.create_topic("kept", retain_ms=60_000)
+    client.put_many("kept", [b"x" * 1000] * 2000)
+    reading = client.read("kept")
+    next(reading)
+    assert not client._driver.core.is_idle
+    with client._driver.lock:
+        del reading
+    client.health()
+    assert client._driver.core.is_idle
+
+
+# Duties.
+
+
+class Duty:
+    """Asks how the broker is, three times."""
+
+    def __init__(self, client: Any) -> None:
+        self.due_ms = now_ms()
+        self.answers = 0
+        self._core = client._driver.core
+        self._pending: Any = None
+
+    def attend(self) -> None:
+        if self._pending is not None and self._pending.done:
+            self.answers += 1
+            self._pending = None
+            if self.answers == 2:
+                raise ZeroDivisionError("a mistake of the duty")
+        if self._pending is None:
+            self._pending = self._core.ask(Health())
+        self.due_ms = now_ms() + 1 if self.answers < 3 else float("inf")
+
+
+def test_a_duty_is_attended_to_although_nobody_calls(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncemq.client.keeping._REST_S", 0.001)
+    never = threading.Event()
+    for _ in range(2):
+        duty = Duty(client)
+        client._take_on(duty)
+        assert any(duty.answers == 3 or never.wait(0.005) for _ in range(4000))
+        client._let_go(duty)
+    assert client._duties == ()
+
+
+@on_a_loop
+async def test_a_duty_is_attended_to_on_a_loop_too() -> None:
+    async with oncemq.aio.connect("memory:duties") as client:
+        for _ in range(2):
+            duty = Duty(client)
+            client._take_on(duty)
+            await become(lambda duty=duty: duty.answers == 3)  # type: ignore[misc]
+            client._let_go(duty)
+        with pytest.raises(errors.TopicUnknown):
+            await client.put("t", b"x")

@@ -1,0 +1,61 @@
+"""A process that moves subscriptions about: back, forward, to a time, to an offset."""
+
+from __future__ import annotations
+
+from oncemq import errors
+from oncemq.client.pending import Pending
+from oncemq.engine import commands as co
+from tests.simulation.process import Process, Surroundings
+from tests.simulation.world import Violation
+
+_EXPECTED = (
+    errors.BrokerAway, errors.NotNow, errors.RangeGone, errors.OffsetOutOfRange, errors.NotSubscribed,
+    errors.TopicUnknown,
+)
+
+
+class Seeker(Process):
+    def __init__(self, around: Surroundings, name: str, targets: list[tuple[str, str]]) -> None:
+        super().__init__(around, name)
+        #: Topics, or patterns, and subscribers.
+        self.targets = targets
+        self._idle = True
+
+    def begin(self) -> None:
+        self._think()
+
+    @property
+    def is_settled(self) -> bool:
+        return self.core is not None and self._idle
+
+    def _think(self) -> None:
+        self._idle = True
+        self.later(30 + int(self.random.random() * 6 * self.world.weather.think_ms), self._act)
+
+    def _act(self) -> None:
+        if self.world.healed:
+            return
+        topic, subscriber = self.targets[int(self.random.random() * len(self.targets))]
+        seek = self._seek(topic, subscriber)
+        self._idle = False
+        self.submit(seek, None, lambda pending: self._did(pending, seek))
+
+    def _seek(self, topic: str, subscriber: str) -> co.Seek:
+        random = self.random.random
+        chance = random()
+        if chance < 0.4:
+            return co.Seek(topic, subscriber, co.START_EARLIEST)
+        if chance < 0.55:
+            return co.Seek(topic, subscriber, co.START_NEW)
+        if chance < 0.75 or "*" in topic:
+            return co.Seek(topic, subscriber, co.START_EARLIEST, self.world.now_ms - int(random() * 600))
+        return co.Seek(topic, subscriber, int(random() * 40))
+
+    def _did(self, pending: Pending, seek: co.Seek) -> None:
+        if self.is_over(pending):
+            return
+        error = pending.error
+        self.world.note(f"{self.name}: {seek} → {error.code if error is not None else pending.reply}")
+        if error is not None and not isinstance(error, _EXPECTED):
+            raise Violation(f"{self.name}: {seek} got {error.code}: {error}")
+        self._think()
