@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from oncemq.client.batching import Handle as Handle
     from oncemq.client.blocking import Client as Client
     from oncemq.client.blocking import connect as connect
+    from oncemq.client.dead_letters import DeadLetter as DeadLetter
     from oncemq.client.receipt import Receipt as Receipt
+    from oncemq.client.shared_subscription import SharedSubscription as SharedSubscription
     from oncemq.client.subscription import Subscription as Subscription
+    from oncemq.client.task import Task as Task
     from oncemq.errors import BrokerAway as BrokerAway
     from oncemq.errors import Busy as Busy
     from oncemq.errors import ClientClosed as ClientClosed
     from oncemq.errors import DiskFull as DiskFull
     from oncemq.errors import Fenced as Fenced
     from oncemq.errors import ForkedError as ForkedError
+    from oncemq.errors import LeaseLost as LeaseLost
     from oncemq.errors import NotNow as NotNow
     from oncemq.errors import NotSubscribed as NotSubscribed
     from oncemq.errors import OnceMQError as OnceMQError
@@ -37,10 +41,13 @@ if TYPE_CHECKING:
 #: Public names and where they live; imported when they are used, so that `import oncemq` stays quick.
 _WHERE = {
     "Client": "client.blocking",
+    "DeadLetter": "client.dead_letters",
     "Handle": "client.batching",
     "Message": "message",
     "Receipt": "client.receipt",
+    "SharedSubscription": "client.shared_subscription",
     "Subscription": "client.subscription",
+    "Task": "client.task",
     "connect": "client.blocking",
     "BrokerAway": "errors",
     "Busy": "errors",
@@ -48,6 +55,7 @@ _WHERE = {
     "DiskFull": "errors",
     "Fenced": "errors",
     "ForkedError": "errors",
+    "LeaseLost": "errors",
     "NotNow": "errors",
     "NotSubscribed": "errors",
     "OnceMQError": "errors",

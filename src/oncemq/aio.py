@@ -14,5 +14,7 @@ from oncemq.client.asynchronous import Client as Client
 from oncemq.client.asynchronous import Handle as Handle
 from oncemq.client.asynchronous import Subscription as Subscription
 from oncemq.client.asynchronous import connect as connect
+from oncemq.client.asynchronous_shared import SharedSubscription as SharedSubscription
+from oncemq.client.asynchronous_shared import Task as Task
 
-__all__ = ["Client", "Handle", "Subscription", "connect"]
+__all__ = ["Client", "Handle", "SharedSubscription", "Subscription", "Task", "connect"]

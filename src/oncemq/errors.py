@@ -221,6 +221,8 @@ class LeaseLost(Refused):
     exit_code = 7
     http_status = 409
     advice = "Undo what was done with the message, or make it idempotent. Extend leases, or ask for longer ones."
+    #: Which messages, where the client knows.
+    offsets: tuple[int, ...] = ()
 
 
 class SubscriptionExists(Refused):

@@ -1,62 +1,140 @@
-"""What version 1 wrote is read for ever: events and a snapshot, as they were written then.
+"""What any version wrote is read for ever: events and a snapshot, as they were written then.
 
-A change that breaks this needs a new format version, and a way to read the old one."""
+A change that breaks this needs a new format version, and a way to read the old one. A new version needs a file of its
+own beside the others: `python -m tests.engine.test_golden`."""
 
 from __future__ import annotations
 
 import base64
 import json
 from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
+import pytest
 
+from oncemq.engine import capture as capture_module
+from oncemq.engine.capture import TopicImage
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Event
 from oncemq.limits import Limits
-from tests.engine.test_capture import comparable, random_world, restored
+from oncemq.version import JOURNAL_VERSION, SNAPSHOT_VERSION
+from tests.engine.random_life import LIMITS, random_life, still_life
+from tests.engine.test_capture import comparable
 from tests.engine.world import EXTENT_BYTES, image_of
 
-GOLDEN = Path(__file__).parent / "golden" / "state-1.json"
+FOLDER = Path(__file__).parent / "golden"
+VERSIONS = range(1, SNAPSHOT_VERSION + 1)
+#: A life in which every kind of event occurs.
+SEED = 0
+COMMANDS = 500
 
 _decode = msgspec.msgpack.Decoder(list[Event]).decode
+_decode_images = msgspec.msgpack.Decoder(list[capture_module.Image]).decode
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class Golden(msgspec.Struct):
+    """(time, events) of each group, and a snapshot of the state behind the last one."""
+
+    groups: list[tuple[int, bytes]]
+    snapshot: list[bytes]
+
+
+def read(version: int) -> Golden:
+    found: Any = json.loads((FOLDER / f"state-{version}.json").read_text())
+    groups = [(time_ms, base64.b64decode(events)) for time_ms, events in found["groups"]]
+    return Golden(groups, [base64.b64decode(chunk) for chunk in found["snapshot"]])
 
 
 def write() -> None:
     """Only for a new format version."""
-    world, _ = random_world(7, 600)
+    world = random_life(SEED, COMMANDS)
+    still_life(world)
     capture = world.engine.capture()
     golden = {
         "groups": [[time_ms, base64.b64encode(_encode([event])).decode()] for time_ms, event in world.log],
         "snapshot": [base64.b64encode(chunk).decode() for chunk in iter(capture.chunk, None)],
     }
-    GOLDEN.write_text(json.dumps(golden, indent=0))
+    (FOLDER / f"state-{SNAPSHOT_VERSION}.json").write_text(json.dumps(golden, indent=0) + "\n")
 
 
-def replayed(groups: list[tuple[int, str]]) -> Engine:
-    engine = Engine("broker", 1, EXTENT_BYTES, Limits(stage_ms=500, key_ms=700))
-    for time_ms, events in groups:
-        for event in _decode(base64.b64decode(events)):
+def _engine(version: int) -> Engine:
+    limits = Limits(stage_ms=500, key_ms=700) if version == 1 else LIMITS
+    return Engine("broker", 1, EXTENT_BYTES, limits)
+
+
+def replayed(version: int) -> Engine:
+    engine = _engine(version)
+    for time_ms, events in read(version).groups:
+        for event in _decode(events):
             engine.apply(time_ms, event)
     return engine
 
 
-def test_events_and_snapshot_of_version_1_are_read_and_agree() -> None:
-    golden = json.loads(GOLDEN.read_text())
-    from_events = replayed(golden["groups"])
-    from_snapshot = restored([base64.b64decode(chunk) for chunk in golden["snapshot"]])
+def restored(version: int) -> Engine:
+    engine = _engine(version)
+    engine.restore(read(version).snapshot)
+    return engine
+
+
+def test_events_and_snapshots_have_a_version_in_common() -> None:
+    """The golden files are numbered by it."""
+    assert JOURNAL_VERSION == SNAPSHOT_VERSION
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_events_and_snapshot_of_every_version_are_read_and_agree(version: int) -> None:
+    from_events, from_snapshot = replayed(version), restored(version)
     assert comparable(image_of(from_events)) == comparable(image_of(from_snapshot))
     assert from_events.state.live == from_snapshot.state.live
+    assert from_events.state.hidden == from_snapshot.state.hidden
+    assert from_events.state.subscriptions == from_snapshot.state.subscriptions
 
 
-def test_events_are_written_as_version_1_wrote_them() -> None:
-    golden = json.loads(GOLDEN.read_text())
-    for _, events in golden["groups"]:
-        raw = base64.b64decode(events)
-        assert _encode(_decode(raw)) == raw
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_state_of_every_version_is_written_as_this_one(version: int) -> None:
+    engine = replayed(version)
+    capture = engine.capture()
+    twin = _engine(version)
+    twin.restore(list(iter(capture.chunk, None)))
+    assert comparable(image_of(twin)) == comparable(image_of(engine))
 
 
-def test_the_golden_file_has_most_kinds_of_events() -> None:
-    golden = json.loads(GOLDEN.read_text())
-    kinds = {type(event) for _, events in golden["groups"] for event in _decode(base64.b64decode(events))}
-    assert len(kinds) >= 15
+def test_events_are_written_as_this_version_wrote_them() -> None:
+    for _, events in read(JOURNAL_VERSION).groups:
+        assert _encode(_decode(events)) == events
+
+
+def test_a_snapshot_is_written_as_this_version_wrote_it() -> None:
+    capture = replayed(SNAPSHOT_VERSION).capture()
+    assert list(iter(capture.chunk, None)) == read(SNAPSHOT_VERSION).snapshot
+
+
+def test_events_of_version_1_have_become_no_shorter() -> None:
+    """Fields were added at their ends, and none was taken away."""
+    for _, events in read(1).groups:
+        for was, is_now in zip(msgspec.msgpack.decode(events), _decode(events), strict=True):
+            assert msgspec.msgpack.decode(_encode(is_now))[: len(was)] == was
+
+
+def test_the_golden_file_has_every_kind_of_event() -> None:
+    kinds = {type(event) for _, events in read(JOURNAL_VERSION).groups for event in _decode(events)}
+    assert kinds == set(get_args(Event))
+
+
+def test_the_golden_snapshot_has_something_of_everything() -> None:
+    images = [image for chunk in read(SNAPSHOT_VERSION).snapshot for image in _decode_images(chunk)]
+    assert {type(image) for image in images} == set(get_args(capture_module.Image))
+    topics = [image for image in images if isinstance(image, TopicImage)]
+    for field in ("expires", "keys", "keyed_from", "quota_bytes", "delayed", "more", "expired_names"):
+        assert any(getattr(topic, field) for topic in topics), field
+    assert any(sought_epoch for topic in topics for _, sought_epoch, _, _ in topic.more)
+    assert any(dropped for topic in topics for _, _, dropped, _ in topic.more)
+    shared = [entry for topic in topics for *_, entry in topic.more if entry is not None]
+    for field in ("done", "leases", "members", "returned", "key_offsets", "blocked_offsets"):
+        assert any(getattr(entry, field) for entry in shared), field
+
+
+if __name__ == "__main__":
+    write()

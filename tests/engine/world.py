@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
 import msgspec
 
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
 from oncemq.engine.engine import Decision, Engine
 from oncemq.engine.events import Delayed, Event, Staged, Stored, Transacted
+from oncemq.engine.index import Slice
+from oncemq.engine.topic import Topic
 from oncemq.journal.contract import Place, record_bytes
 from oncemq.limits import Limits
 
@@ -74,8 +79,26 @@ class World:
         return self.send(co.Get(owner.topic_id, subscriber, owner.epoch, position, ROOMY, 0, ack))
 
     def offsets(self, owner: re.OpenReply, subscriber: str, position: int = -1) -> list[int]:
-        slices = self.get(owner, subscriber, position).slices
-        return [offset for s in slices for offset in range(s.first_offset, s.first_offset + s.count)]
+        return offsets_of(self.get(owner, subscriber, position).slices)
+
+    def topic_of(self, name: str = "orders") -> Topic:
+        return self.engine.state.topics[name]
+
+    def get_any(
+        self, owner: re.OpenReply, pattern: str, subscriber: str, positions: Mapping[int, int] | None = None
+    ) -> dict[str, list[int]]:
+        """Offsets by topic, in the order in which a get by pattern brings them."""
+        asked = tuple((positions or {}).items())
+        decision = self.send(co.GetAny(pattern, subscriber, owner.epoch, asked, ROOMY))
+        assert isinstance(decision.reply, re.GetAnyReply), decision.reply
+        slices = iter(decision.slices)
+        return {
+            part.topic: offsets_of(islice(slices, count))
+            for part, count in zip(decision.reply.parts, decision.counts, strict=True)
+        }
+
+    def ack_any(self, owner: re.OpenReply, pattern: str, subscriber: str, acks: Mapping[int, int]) -> re.Reply:
+        return self.send(co.GetAny(pattern, subscriber, owner.epoch, (), 0, 0, tuple(acks.items()))).reply
 
     def image(self) -> list[object]:
         return image_of(self.engine)
@@ -97,8 +120,21 @@ def image_of(engine: Engine) -> list[object]:
     return images
 
 
-def put(topic: str = "orders", count: int = 1, size: int = 100, create: bool = False, checksum: int = 0) -> co.Put:
-    return co.Put(topic, co.Envelope(count, size, checksum), create)
+def put(
+    topic: str = "orders",
+    count: int = 1,
+    size: int = 100,
+    create: bool = False,
+    checksum: int = 0,
+    *,
+    ttl_ms: int = 0,
+    due_ms: int = 0,
+) -> co.Put:
+    return co.Put(topic, co.Envelope(count, size, checksum, ttl_ms, due_ms), create)
+
+
+def offsets_of(slices: Iterable[Slice]) -> list[int]:
+    return [offset for s in slices for offset in range(s.first_offset, s.first_offset + s.count)]
 
 
 def code(reply: re.Reply) -> str:

@@ -10,6 +10,7 @@ from oncemq.client.pending import Pending
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
 from tests.simulation.copiers import Copier
+from tests.simulation.mailers import Mailer
 from tests.simulation.operators import Operator
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.subscriptions import SubscriptionBook
@@ -165,6 +166,8 @@ class Auditor(Process):
         for one in self._processes:
             if isinstance(one, Copier | TimedConsumer):
                 one.check()
+            elif isinstance(one, Mailer):
+                one.office.check()
 
     def _check_given(self, topic_id: int, book: SubscriptionBook, end: int) -> None:
         log = self.around.ledger.log.get(topic_id, {})

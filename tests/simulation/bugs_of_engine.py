@@ -7,13 +7,24 @@ from typing import Any
 
 import msgspec
 
-from oncemq.engine import applying, capture, operations, reading, ticking
+from oncemq.engine import (
+    applying,
+    applying_messages,
+    applying_topics,
+    capture,
+    operations,
+    reading,
+    staging,
+    subscribing,
+    ticking,
+)
 from oncemq.engine import commands as co
 from oncemq.engine import engine as engine_module
 from oncemq.engine import events as ev
 from oncemq.engine import replies as re
 from oncemq.engine.engine import Decision, Engine
 from oncemq.engine.session import Session
+from oncemq.engine.situation import Outcome, Situation
 from oncemq.engine.state import State
 from oncemq.engine.topic import Topic
 from tests.simulation.bugs import Patch, bug
@@ -29,7 +40,7 @@ def refusal_leaves_its_number_open() -> Sequence[Patch]:
     real: Any = operations.decide
 
     def operate(self: Engine, now_ms: int, place: Any, claim: ev.AnyClaim, operation: co.Operation) -> Decision:
-        outcome = real(operations.Situation(self.state, self.limits, now_ms, place, claim), operation)
+        outcome = real(Situation(self.state, self.limits, now_ms, place, claim), operation)
         if isinstance(outcome, re.NotNow | re.Refusal):
             return Decision(outcome)
         verdict = self.apply(now_ms, outcome)
@@ -121,11 +132,11 @@ def session_is_forgotten_at_collection() -> Sequence[Patch]:
 
 @bug("epochs begin anew with each session and subscription of the same name")
 def epochs_begin_anew() -> Sequence[Patch]:
-    real_open: Any = operations._open
+    real_open: Any = subscribing.decide_open
     real_apply: Any = Engine.apply
 
-    def open_(at: operations.Situation, op: co.Open) -> operations.Outcome:
-        outcome: operations.Outcome = real_open(at, op)
+    def open_(at: Situation, op: co.Open) -> Outcome:
+        outcome: Outcome = real_open(at, op)
         if isinstance(outcome, ev.OwnerChanged):
             subscription = at.state.topics[op.topic].subscriptions[op.subscriber]
             return _replace(outcome, epoch=subscription.epoch + 1)
@@ -201,7 +212,7 @@ def retention_ignores_subscribers() -> Sequence[Patch]:
 
 @bug("a deleted topic's id is given again")
 def topic_id_is_given_again() -> Sequence[Patch]:
-    real: Any = applying._topic_removed
+    real: Any = applying_topics._topic_removed
 
     def removed(state: State, limits: Any, time_ms: int, event: ev.TopicRemoved) -> None:
         real(state, limits, time_ms, event)
@@ -215,11 +226,11 @@ def topic_id_is_given_again() -> Sequence[Patch]:
 
 @bug("a repeated commit is taken for a new one")
 def commit_is_not_idempotent() -> Sequence[Patch]:
-    real: Any = operations._commit
+    real: Any = staging.decide_commit
 
-    def commit(at: operations.Situation, op: co.Commit) -> operations.Outcome:
+    def commit(at: Situation, op: co.Commit) -> Outcome:
         last = at.state.writers.pop(op.writer, None)
-        outcome: operations.Outcome = real(at, op)
+        outcome: Outcome = real(at, op)
         if last is not None:
             at.state.writers[op.writer] = last
         return outcome
@@ -229,7 +240,7 @@ def commit_is_not_idempotent() -> Sequence[Patch]:
 
 @bug("stages stay after their commit, and expire with what was committed")
 def expiry_drops_what_was_committed() -> Sequence[Patch]:
-    real: Any = applying._committed
+    real: Any = applying_messages._committed
 
     def committed(state: State, limits: Any, time_ms: int, event: ev.Committed) -> None:
         kept = {name: state.stages[name] for name in event.stages}
@@ -241,10 +252,10 @@ def expiry_drops_what_was_committed() -> Sequence[Patch]:
 
 @bug("a commit leaves out its last stage")
 def commit_leaves_out_a_stage() -> Sequence[Patch]:
-    real: Any = operations._commit
+    real: Any = staging.decide_commit
 
-    def commit(at: operations.Situation, op: co.Commit) -> operations.Outcome:
-        outcome: operations.Outcome = real(at, op)
+    def commit(at: Situation, op: co.Commit) -> Outcome:
+        outcome: Outcome = real(at, op)
         if isinstance(outcome, ev.Committed) and not outcome.before and len(outcome.stages) > 1:
             dropped = op.stages[-1][1]
             return _replace(outcome, stages=outcome.stages[:-1], count=outcome.count - dropped)

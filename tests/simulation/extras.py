@@ -5,6 +5,7 @@ from __future__ import annotations
 from oncemq.engine import commands as co
 from tests.simulation.consumers import Consumer
 from tests.simulation.copiers import Copier
+from tests.simulation.mailers import Mailer, PostOffice
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.producers import Producer
 from tests.simulation.quotas import DroppedConsumer, EndedConsumer, SlowConsumer
@@ -14,7 +15,7 @@ from tests.simulation.watchers import Watcher
 from tests.simulation.workers import Worker
 
 #: How many of the kinds below a seed has, at the most.
-KINDS_MAX = 2
+KINDS_MAX = 3
 _AT_QUOTA = {co.REFUSE: SlowConsumer, co.DROP: DroppedConsumer, co.EXPIRE: EndedConsumer}
 
 
@@ -27,7 +28,11 @@ class Extras:
         self.readable: list[str] = []
         self.producers: list[Producer] = []
         self.others: list[Process] = []
-        kinds = [self._copying, self._sharing, self._timing, self._watching, self._seeking, self._filling]
+        #: Of outboxes.
+        self.office: PostOffice | None = None
+        kinds = [
+            self._copying, self._sharing, self._timing, self._watching, self._seeking, self._filling, self._mailing,
+        ]
         self._random.shuffle(kinds)
         for kind in kinds[: int(self._random.random() * (KINDS_MAX + 1))]:
             kind()
@@ -81,6 +86,12 @@ class Extras:
         self.others.append(Consumer(self._around, "reviewer", "kept", "reviewer", co.START_EARLIEST))
         self._around.seekable.append(("kept", "reviewer"))
         self.others.append(Seeker(self._around, "seeker", self._around.seekable))
+
+    def _mailing(self) -> None:
+        office = self.office = PostOffice(self._around, "mailer")
+        self.others.append(Mailer(self._around, "mailer", office, ["orders", "kept"]))
+        if self._random.random() < 0.4:
+            self.others.append(Mailer(self._around, "mailer'", office, ["orders"]))
 
     def _filling(self) -> None:
         random = self._random.random

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oncemq import errors
 from oncemq.client.pending import Pending
 from oncemq.engine import commands as co
+from oncemq.engine.patterns import is_pattern
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.world import Violation
 
@@ -47,7 +48,7 @@ class Seeker(Process):
             return co.Seek(topic, subscriber, co.START_EARLIEST)
         if chance < 0.55:
             return co.Seek(topic, subscriber, co.START_NEW)
-        if chance < 0.75 or "*" in topic:
+        if chance < 0.75 or is_pattern(topic):
             return co.Seek(topic, subscriber, co.START_EARLIEST, self.world.now_ms - int(random() * 600))
         return co.Seek(topic, subscriber, int(random() * 40))
 

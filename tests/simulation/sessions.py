@@ -64,8 +64,14 @@ class SessionBook:
         self._seen_below = max(self._seen_below, command.seen_below)
         known = self._tries.get((command.epoch, command.number))
         if known is None:
+            if command.number in self._verdicts:
+                # Out of an outbox whose process died before it could write the answer down.
+                attempts = ()
             known = Try(command.epoch, command.number, command.operation, attempts)
             self._tries[command.epoch, command.number] = known
+            if command.number in self._verdicts:
+                known.is_open = False
+                return
             self._begun(command.operation)
             if command.epoch < self.epoch:
                 self._never(known)

@@ -4,13 +4,14 @@ room than the simulation's segments have, and the ways in which the rest comes l
 from __future__ import annotations
 
 from oncemq.broker import deciding
-from oncemq.engine import sharing, taking, tasks, ticking
+from oncemq.engine import engine, sharing, taking, tasks, ticking
 
 SMALL: tuple[tuple[object, str, int], ...] = (
     (ticking, "EXPIRED_PER_TICK_MAX", 6),
     (ticking, "BATCHES_PER_TICK_MAX", 3),
     (ticking, "NAMED_PER_TICK_MAX", 2),
     (deciding, "TICK_BYTES_MAX", 4 * 1024),
+    (engine, "SEEK_BYTES_MAX", 1024),
     (taking, "LOOKS_MAX", 12),
     (taking, "RANGES_MAX", 8),
     (tasks, "RANGES_MAX", 8),

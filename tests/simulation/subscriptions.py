@@ -49,13 +49,15 @@ class SubscriptionBook:
         if self.openers.setdefault(reply.epoch, owner) != owner:
             raise Violation(f"{self.label}: epoch {reply.epoch} was given to {self.openers[reply.epoch]} and {owner}")
         self.epoch = max(self.epoch, reply.epoch)
-        is_certain = self.seek_marks == marks_when_sent and not self.seeks_open and not self.is_vague
+        is_after = self.seek_marks == marks_when_sent and not self.seeks_open
+        is_certain = is_after and not self.is_vague
         if is_certain and self.sought is None:
             self.check_position(reply.acked, acked_before)
             return
         if is_certain and reply.acked != self.sought:
             raise Violation(f"{self.label}: a seek put it at {self.sought}, and it was opened at {reply.acked}")
         self.go_on_at(reply.acked)
+        self.is_vague = not is_after
 
     def seek_sent(self) -> int:
         """Returns what `seek_decided` wants to know."""
@@ -76,7 +78,6 @@ class SubscriptionBook:
     def go_on_at(self, position: int) -> None:
         """It was moved: everything from there on is given, again."""
         self.sought = None
-        self.is_vague = False
         self.start = self.given_end = self.ack_sent = self.ack_confirmed = position
 
     def skip(self, end: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ _FIELDS: dict[str, Render] = {
     "key": lambda message: message.key or b"",
     "offset": lambda message: b"%d" % message.offset,
     "topic": lambda message: message.topic.encode(),
-    "time": lambda message: _time(message.timestamp_ms).encode(),
+    "time": lambda message: time_text(message.timestamp_ms).encode(),
     "timestamp_ms": lambda message: b"%d" % message.timestamp_ms,
     "idempotency_key": lambda message: message.idempotency_key.encode(),
 }
@@ -53,14 +53,19 @@ def json_bytes(message: Message) -> bytes:
         "timestamp_ms": message.timestamp_ms,
         "idempotency_key": message.idempotency_key,
     }
-    _add_bytes(entry, "key", message.key)
-    headers: dict[str, Any] = {}
-    for name, value in message.headers.items():
-        _add_bytes(headers, name, value)
+    return msgspec.json.encode(entry | bytes_entry(message.key, message.headers, message.value))
+
+
+def bytes_entry(key: bytes | None, headers: Mapping[str, bytes], value: bytes) -> dict[str, Any]:
+    """What a message's producer gave."""
+    entry: dict[str, Any] = {}
+    _add_bytes(entry, "key", key)
     if headers:
-        entry["headers"] = headers
-    _add_bytes(entry, "value", message.value)
-    return msgspec.json.encode(entry)
+        entry["headers"] = {}
+        for name, header in headers.items():
+            _add_bytes(entry["headers"], name, header)
+    _add_bytes(entry, "value", value)
+    return entry
 
 
 def _add_bytes(entry: dict[str, Any], name: str, value: bytes | None) -> None:
@@ -72,7 +77,7 @@ def _add_bytes(entry: dict[str, Any], name: str, value: bytes | None) -> None:
         entry[f"{name}_base64"] = base64.b64encode(value).decode()
 
 
-def _time(timestamp_ms: int) -> str:
+def time_text(timestamp_ms: int) -> str:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -1,10 +1,12 @@
-"""What commands share: how to reach the broker, `--json`, names that complete, quantities with units."""
+"""What commands share: how to reach the broker, `--json`, names that complete, quantities with units, times."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +28,9 @@ Reach = Mapping[str, Any]
 _REACH_FIELDS = {"url": "url", "timeout": "timeout_s", "tries": "tries", "config": "config"}
 #: Completion must not make anybody wait.
 _COMPLETION_TIMEOUT_S = 0.3
+#: What `oncemq work` tells the commands that it runs; they may be `oncemq` themselves.
+MESSAGE_VARIABLES = tuple(f"ONCEMQ_{name}" for name in ("TOPIC", "OFFSET", "KEY", "TRY", "TIME", "IDEMPOTENCY_KEY"))
+HEADER_VARIABLE = "ONCEMQ_HEADER_"
 
 
 def reaches_broker(function: Function) -> Function:
@@ -54,6 +59,8 @@ def warn_of_unknown_variables() -> None:
     from oncemq import config
 
     for name, close in config.unknown_variables():
+        if name in MESSAGE_VARIABLES or name.startswith(HEADER_VARIABLE):
+            continue
         warn(f"{name} is not a setting" + (f"; {close} is." if close else "."))
 
 
@@ -138,11 +145,26 @@ def utf8(text: str, what: str) -> str:
     return text
 
 
+def is_pattern(topic: str) -> bool:
+    """Whether it stands for several topics."""
+    return "*" in topic or "#" in topic
+
+
 def _subscribers(client: Client, given: Mapping[str, Any]) -> list[str]:
-    return [entry.subscriber for entry in client.subscriptions(given["topic"])] if given.get("topic") else []
+    topic = given.get("topic")
+    if not topic:
+        return []
+    if is_pattern(topic):
+        return [entry.subscriber for entry in client.patterns() if entry.pattern == topic]
+    return [entry.subscriber for entry in client.subscriptions(topic) if not entry.pattern]
+
+
+def _topics_and_patterns(client: Client, _: Mapping[str, Any]) -> list[str]:
+    return [topic.name for topic in client.topics()] + sorted({entry.pattern for entry in client.patterns()})
 
 
 TOPIC = Name("topic", lambda client, _: [topic.name for topic in client.topics()])
+TOPIC_OR_PATTERN = Name("topic", _topics_and_patterns)
 SUBSCRIBER = Name("subscriber", _subscribers)
 SESSION = Name("session", lambda client, _: [session.name for session in client.sessions()])
 
@@ -164,18 +186,77 @@ class Quantity(ParamType):
         return number
 
 
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w|)")
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+class Duration(ParamType):
+    """A span of time as "30s", "10m" or "2h", in seconds; a plain number is seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        match = _SPAN.fullmatch(value.strip())
+        if match is None:
+            self.fail(f"{value!r} is not a span of time, such as 30s, 10m, 2h or 7d.", param, ctx)
+        return float(match[1]) * _SECONDS[match[2]]
+
+
+DURATION = Duration()
+
+
+def moment_of(text: str) -> datetime | None:
+    """A time as ISO 8601 has it (without a zone: local), or relative to this moment, as "-2h"; None: neither."""
+    try:
+        moment = _relative(text) or datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        return None
+    # The broker counts from 1970 on.
+    return moment if moment.year > 1970 else None
+
+
+def _relative(text: str) -> datetime | None:
+    match = _SPAN.fullmatch(text[1:])
+    if text[0] not in "-\N{MINUS SIGN}" or match is None or not match[2]:
+        return None
+    return datetime.now(UTC) - timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+
+
 class Start(ParamType):
-    """`new`, `earliest`, or an offset."""
+    """`new`, `earliest`, an offset, or a time."""
 
-    name = "new|earliest|OFFSET"
+    name = "new|earliest|OFFSET|TIME"
+    words: tuple[str, ...] = ("new", "earliest")
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
-        if value in ("new", "earliest"):
-            return str(value)
-        if str(value).isdecimal():
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int | datetime:
+        if value in self.words or not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        if value.isdecimal() and value.isascii():
             return int(value)
-        return self.fail(f"{value!r} is neither `new`, nor `earliest`, nor an offset.", param, ctx)
+        moment = moment_of(value) if value else None
+        if moment is None:
+            words = ", nor ".join(f"`{word}`" for word in self.words)
+            self.fail(f"{value!r} is neither {words}, nor an offset, nor a time (2026-01-31T12:00, -2h).", param, ctx)
+        return moment
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         del ctx, param
-        return [CompletionItem(word) for word in ("new", "earliest") if word.startswith(incomplete)]
+        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
+
+
+def bytes_of(argument: str) -> bytes:
+    """A command-line argument's bytes, as they were given."""
+    return argument.encode("utf-8", "surrogateescape")
+
+
+def parse_headers(pairs: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    """Raises BadParameter where one is not of the form NAME=VALUE."""
+    parsed = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.", param_hint="--header")
+        parsed.append((utf8(name, "a header's name"), bytes_of(value)))
+    return parsed

@@ -30,17 +30,25 @@ class Output:
         self._stream = stream or sys.stdout.buffer
         self._pipe = _pipe_of(self._stream)
         self._written_bytes = 0
+        #: Records of the last `deliver` that have left; known also when it was interrupted.
+        self.delivered = 0
 
     def deliver(self, records: Sequence[bytes]) -> int:
         """Write records; how many of them have left. Fewer than all: the reader has gone."""
-        ends = list(accumulate(map(len, records), initial=self._written_bytes))[1:]
+        self.delivered = 0
         data = b"".join(records)
         if self._pipe is None:
             self._stream.write(data)
             self._stream.flush()
-            return len(records)
-        self._write_to_pipe(self._pipe, data)
-        return bisect_right(ends, self._written_bytes - _wait_until_read(self._pipe))
+            self.delivered = len(records)
+            return self.delivered
+        ends = list(accumulate(map(len, records), initial=self._written_bytes))[1:]
+        try:
+            self._write_to_pipe(self._pipe, data)
+            _wait_until_read(self._pipe)
+        finally:
+            self.delivered = bisect_right(ends, self._written_bytes - _unread_bytes(self._pipe))
+        return self.delivered
 
     def _write_to_pipe(self, pipe: int, data: bytes) -> None:
         rest = memoryview(data)
@@ -74,15 +82,14 @@ def _unread_bytes(pipe: int) -> int:
     return count
 
 
-def _wait_until_read(pipe: int) -> int:
-    """Wait until the pipe is empty or its reader gone; what is left in it."""
+def _wait_until_read(pipe: int) -> None:
+    """Wait until the pipe is empty or its reader gone."""
     gone = select.poll()
     gone.register(pipe, 0)
     pause_s = 0.0
     while True:
-        unread = _unread_bytes(pipe)
-        if unread == 0 or gone.poll(0):
-            return _unread_bytes(pipe)
+        if _unread_bytes(pipe) == 0 or gone.poll(0):
+            return
         time.sleep(pause_s)
         pause_s = min(_DRAIN_POLL_S_MAX, pause_s * 2 or 0.0001)
 

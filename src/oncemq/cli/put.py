@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from oncemq.cli.command import BROKER_EXITS, Documented
-from oncemq.cli.options import SESSION, TOPIC, Reach, connected, json_option, reaches_broker, utf8
-from oncemq.cli.output import count_of, is_terminal, json_line, note, warn
+from oncemq.cli.options import (
+    DURATION,
+    SESSION,
+    TOPIC,
+    Reach,
+    bytes_of,
+    connected,
+    json_option,
+    parse_headers,
+    reaches_broker,
+)
+from oncemq.cli.output import count_of, duration_text, is_terminal, json_line, note, warn
 from oncemq.errors import TooLarge
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ _PROGRESS_EVERY_S = 0.2
     examples="""
         oncemq put orders "one pizza"
         oncemq put orders "one pizza" --key table-7 --header source=web --create
+        oncemq put reminders "call Alice" --delay 30m --ttl 1d
         seq 1000 | oncemq put numbers - --create
         find . -print0 | oncemq put files --null --create --json
     """,
@@ -46,6 +57,8 @@ _PROGRESS_EVERY_S = 0.2
 @click.option("--as", "client_name", metavar="CLIENT", type=SESSION, help="Whose messages these are (see above).")
 @click.option("--key", metavar="TEXT", help="The messages' key.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
+@click.option("--ttl", "ttl_s", metavar="TIME", type=DURATION, help="Nobody gets it later than that, such as 10m.")
+@click.option("--delay", "delay_s", metavar="TIME", type=DURATION, help="Nobody gets it before that, such as 30s.")
 @click.option("--create", is_flag=True, help="Make the topic where there is none. It stays.")
 @click.option("--null", is_flag=True, help="Messages on standard input end with NUL instead of a line's end.")
 @json_option
@@ -56,6 +69,8 @@ def put(
     client_name: str | None,
     key: str | None,
     headers: tuple[str, ...],
+    ttl_s: float | None,
+    delay_s: float | None,
     create: bool,
     null: bool,
     as_json: bool,
@@ -70,61 +85,54 @@ def put(
     Any number of puts may run side by side, also with the same --as: each run is a session of its own, and --as
     is the beginning of its name in `oncemq sessions`. A run that was killed before it ended may have stored some
     of its messages, and running it again stores them again.
+
+    Times are 500ms, 30s, 10m, 2h or 7d; a plain number is seconds. A message with a --delay is on the broker's disk
+    at once, and gets its offset when it is due.
     """
-    options: dict[str, Any] = {"key": _encoded(key), "headers": _parse_headers(headers), "create": create}
+    options: dict[str, Any] = {"key": _encoded(key), "headers": dict(parse_headers(headers)) or None, "create": create}
+    options |= {"ttl_s": ttl_s, "delay_s": delay_s}
     with connected(reach, client_name=client_name) as client:
-        summary = Summary(topic)
+        summary = Summary(topic, delay_s)
         if message not in (None, "-"):
             assert message is not None
-            summary.add(client.put(topic, _bytes_of(message), **options))
+            summary.add(client.put(topic, bytes_of(message), **options))
         else:
             _put_stream(client, summary, sys.stdin.buffer, null, options)
     summary.say(as_json)
 
 
-def _bytes_of(argument: str) -> bytes:
-    """A command-line argument's bytes, as they were given."""
-    return argument.encode("utf-8", "surrogateescape")
-
-
 def _encoded(key: str | None) -> bytes | None:
-    return None if key is None else _bytes_of(key)
-
-
-def _parse_headers(pairs: tuple[str, ...]) -> dict[str, bytes] | None:
-    parsed = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.", param_hint="--header")
-        parsed[utf8(name, "a header's name")] = _bytes_of(value)
-    return parsed or None
+    return None if key is None else bytes_of(key)
 
 
 class Summary:
     """What was stored, over all answers."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, delay_s: float | None = None) -> None:
         self.topic = topic
         self.topic_id = 0
         self.messages = 0
-        self.first_offset = -1
-        self.last_offset = -1
+        #: None: they get their offsets when they are due.
+        self.first_offset: int | None = None
+        self.last_offset: int | None = None
         self.timestamp_ms = 0
         #: The fewest that a message was stored for.
         self.subscriptions = -1
+        self._delay_s = delay_s
 
     def add(self, receipt: Receipt) -> None:
         if not self.messages:
-            self.first_offset, self.subscriptions = receipt.offset, receipt.subscriptions
+            self.subscriptions = receipt.subscriptions
         self.messages += receipt.count
         self.topic_id, self.timestamp_ms = receipt.topic_id, receipt.timestamp_ms
-        self.last_offset = receipt.offset + receipt.count - 1
         self.subscriptions = min(self.subscriptions, receipt.subscriptions)
+        if receipt.offset >= 0:
+            self.first_offset = receipt.offset if self.first_offset is None else self.first_offset
+            self.last_offset = receipt.offset + receipt.count - 1
 
     def say(self, as_json: bool) -> None:
         if as_json:
-            click.echo(json_line(vars(self) if self.messages else {"topic": self.topic, "messages": 0}))
+            click.echo(json_line(self.entry() if self.messages else {"topic": self.topic, "messages": 0}))
         elif not self.messages:
             note("Nothing to put: standard input was empty.")
         else:
@@ -132,14 +140,20 @@ class Summary:
         if self.subscriptions == 0:
             warn(f"{self.topic} had no subscription. Without a retention, such messages are not kept.")
 
+    def entry(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
     def text(self) -> str:
-        place = f"at offset {self.first_offset}"
-        if self.messages > 1:
-            place = f"at offsets {self.first_offset} to {self.last_offset}"
-        if self.messages != self.last_offset - self.first_offset + 1:
-            place += ", others' between them"
         stored = count_of(self.messages, "message")
-        return f"Stored {stored} in {self.topic} {place}, for {count_of(self.subscriptions, 'subscription')}."
+        return f"Stored {stored} in {self.topic} {self._place()}, for {count_of(self.subscriptions, 'subscription')}."
+
+    def _place(self) -> str:
+        if self.first_offset is None or self.last_offset is None:
+            return f"for later, due in {duration_text((self._delay_s or 0) * 1000)}"
+        if self.messages == 1:
+            return f"at offset {self.first_offset}"
+        is_whole = self.messages == self.last_offset - self.first_offset + 1
+        return f"at offsets {self.first_offset} to {self.last_offset}" + ("" if is_whole else ", others' between them")
 
 
 def _put_stream(client: Client, summary: Summary, stream: BinaryIO, null: bool, options: dict[str, Any]) -> None:

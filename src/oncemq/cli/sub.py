@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from oncemq.cli.command import BROKER_EXITS, Documented
-from oncemq.cli.options import SUBSCRIBER, TOPIC, Reach, Start, connected, json_option, reaches_broker
+from oncemq.cli.options import (
+    SUBSCRIBER,
+    TOPIC_OR_PATTERN,
+    Reach,
+    Start,
+    connected,
+    is_pattern,
+    json_option,
+    reaches_broker,
+)
 from oncemq.cli.output import count_of, json_line
+from oncemq.cli.sharing import Policy, shares
 
 if TYPE_CHECKING:
     from oncemq.client import Client
@@ -21,22 +32,41 @@ if TYPE_CHECKING:
         oncemq sub orders kitchen
         oncemq sub orders accounting --from earliest
         oncemq sub "Cooking Recipes" alice
+        oncemq sub "orders.*" audit
+        oncemq sub orders packers --shared --tries-max 5
     """,
 )
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", type=TOPIC_OR_PATTERN)
 @click.argument("subscriber", type=SUBSCRIBER)
 @click.option("--from", "start", type=Start(), default="new", show_default=True, help="Where to begin.")
+@click.option("--shared", is_flag=True, help="Any number of workers share the messages (`oncemq work`).")
+@shares
 @json_option
 @reaches_broker
-def sub(topic: str, subscriber: str, start: str | int, as_json: bool, reach: Reach) -> None:
-    """Subscribe to a topic.
+def sub(
+    topic: str,
+    subscriber: str,
+    start: str | int | datetime,
+    shared: bool,
+    policy: Policy,
+    as_json: bool,
+    reach: Reach,
+) -> None:
+    """Subscribe to a topic, or to all that match a pattern.
 
     From now on the broker keeps the topic's messages until this subscriber has acked them. A topic that does not
     exist is made; unless `put --create` or `topics create` asked for it, it goes with its last subscriber.
     Subscribing again changes nothing.
+
+    In a pattern, `*` stands for one level of a topic's name and `#` for any number of them: `orders.*`, `#.eu`. It
+    holds for topics that are made later, too; they begin with their first message.
     """
+    _check(topic, shared, policy, reach)
     with connected(reach) as client:
-        created = client.subscribe(topic, subscriber, start=start).created
+        if shared:
+            created = make_shared(client, topic, subscriber, start, policy)
+        else:
+            created = make_subscription(client, topic, subscriber, start)
     if as_json:
         click.echo(json_line({"topic": topic, "subscriber": subscriber, "created": created}))
     elif created:
@@ -45,15 +75,57 @@ def sub(topic: str, subscriber: str, start: str | int, as_json: bool, reach: Rea
         click.echo(f"{subscriber} was subscribed to {topic} before; nothing has changed.")
 
 
+def _check(topic: str, shared: bool, policy: Policy, reach: Reach) -> None:
+    if not shared:
+        if policy.given():
+            raise click.UsageError("--lease, --tries-max, --dead and --key-order are for --shared.")
+        return
+    if is_pattern(topic):
+        raise click.UsageError("A subscription by pattern can't be shared.")
+    policy.check(reach)
+
+
+def make_subscription(client: Client, topic: str, subscriber: str, start: str | int | datetime) -> bool:
+    """False: it was there before, and stays where it is."""
+    if not is_pattern(topic):
+        return client.subscribe(topic, subscriber, offset_of(client, topic, start)).created
+    if isinstance(start, str):
+        return client.subscribe_pattern(topic, subscriber, start).created
+    if isinstance(start, int):
+        raise click.UsageError("A pattern's topics have offsets of their own: begin at `new`, `earliest` or a time.")
+    created = client.subscribe_pattern(topic, subscriber, "earliest").created
+    if created:
+        client.seek(topic, subscriber, start)
+    return created
+
+
+def make_shared(client: Client, topic: str, subscriber: str, start: str | int | datetime, policy: Policy) -> bool:
+    with client.subscribe_shared(topic, subscriber, offset_of(client, topic, start), **policy.given()) as shared:
+        return shared.created
+
+
+def offset_of(client: Client, topic: str, start: str | int | datetime) -> str | int:
+    """Where that is in the topic; a topic that is not there yet begins with its first message."""
+    from oncemq.errors import TopicUnknown
+
+    if not isinstance(start, datetime):
+        return start
+    try:
+        return client.find(topic, start)
+    except TopicUnknown:
+        return "earliest"
+
+
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 5),
     advice=dict.fromkeys(("TOPIC_UNKNOWN", "NOT_SUBSCRIBED"), "`oncemq subs` lists the subscriptions."),
     examples="""
         oncemq unsub orders kitchen
+        oncemq unsub "orders.*" audit
     """,
 )
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", type=TOPIC_OR_PATTERN)
 @click.argument("subscriber", type=SUBSCRIBER)
 @json_option
 @reaches_broker
@@ -64,20 +136,34 @@ def unsub(topic: str, subscriber: str, as_json: bool, reach: Reach) -> None:
     with the last of them.
     """
     with connected(reach) as client:
-        messages = _messages_that_go(client, topic)
+        going = _topics_that_go(client, topic, subscriber)
         client.unsubscribe(topic, subscriber)
     if as_json:
-        gone = {"topic_removed": messages is not None, "messages_removed": messages or 0}
-        click.echo(json_line({"topic": topic, "subscriber": subscriber, **gone}))
+        entry = {"topic": topic, "subscriber": subscriber, "topic_removed": bool(going)}
+        click.echo(json_line({**entry, "topics_removed": list(going), "messages_removed": sum(going.values())}))
         return
     click.echo(f"Unsubscribed {subscriber} from {topic}.")
-    if messages is not None:
-        click.echo(f"It was the last subscriber: {topic} is gone, with {count_of(messages, 'message')}.")
+    for name, messages in going.items():
+        click.echo(f"It was the last subscriber: {name} is gone, with {count_of(messages, 'message')}.")
 
 
-def _messages_that_go(client: Client, topic: str) -> int | None:
-    """With the topic, if it goes with its only subscriber; None: it stays."""
-    for info in client.topics():
-        if info.name == topic and not info.stays and info.subscriptions == 1:
-            return info.end_offset - info.first_offset
-    return None
+def _topics_that_go(client: Client, topic: str, subscriber: str) -> dict[str, int]:
+    """With their only subscription: name → messages."""
+    return {
+        info.name: info.end_offset - info.first_offset
+        for info in client.topics()
+        if not info.stays and info.subscriptions == 1 and _is_of(client, info.name, topic, subscriber)
+    }
+
+
+def _is_of(client: Client, name: str, topic: str, subscriber: str) -> bool:
+    """Whether a topic's only subscription is the one by this name or pattern."""
+    from oncemq.errors import TopicUnknown
+
+    if not is_pattern(topic):
+        return name == topic
+    try:
+        found = client.subscriptions(name)
+    except TopicUnknown:
+        return False
+    return any((entry.pattern, entry.subscriber) == (topic, subscriber) for entry in found)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from itertools import islice
 
 import click
 
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
-from oncemq.cli.formats import FORMAT_HELP, renderer
-from oncemq.cli.options import TOPIC, Reach, Start, connected, json_option, reaches_broker
+from oncemq.cli.formats import Render
+from oncemq.cli.options import TOPIC, Reach, Start, connected, reaches_broker
+from oncemq.cli.printing import Wanted, prints_messages
 
 
 @click.command(
@@ -19,6 +21,7 @@ from oncemq.cli.options import TOPIC, Reach, Start, connected, json_option, reac
     examples="""
         oncemq tail orders
         oncemq tail orders --from earliest --count 10
+        oncemq tail orders --from -2h --header source=web
         oncemq tail orders --no-follow --json | jq -r .value
     """,
 )
@@ -26,29 +29,26 @@ from oncemq.cli.options import TOPIC, Reach, Start, connected, json_option, reac
 @click.option("--from", "start", type=Start(), help="Where to begin. [default: new; with --no-follow: earliest]")
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--no-follow", is_flag=True, help="End at the topic's end instead of waiting for more.")
-@click.option("--format", "template", metavar="TEXT", help=FORMAT_HELP)
-@click.option("--null", is_flag=True, help="End each message with NUL instead of a line's end.")
-@json_option
+@prints_messages
 @reaches_broker
 def tail(
     topic: str,
-    start: str | int | None,
+    start: str | int | datetime | None,
     count: int | None,
     no_follow: bool,
-    template: str | None,
-    null: bool,
-    as_json: bool,
+    wanted: Wanted,
+    render: Render,
     reach: Reach,
 ) -> None:
     """Print a topic's messages as they come, without acking.
 
     Shows what is still stored and what arrives; takes nothing away from any subscriber. Ends with Ctrl-C.
     """
-    render = renderer(as_json, template, null)
     if start is None:
         start = "earliest" if no_follow else "new"
     stdout = sys.stdout.buffer
     with connected(reach) as client:
-        for message in islice(client.read(topic, start=start, follow=not no_follow), count):
+        messages = client.read(topic, start=start, follow=not no_follow)
+        for message in islice(filter(wanted, messages), count):
             stdout.write(render(message))
             stdout.flush()

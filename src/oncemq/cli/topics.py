@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     examples="""
         oncemq topics
         oncemq topics create orders --retain 7d
+        oncemq topics create orders --quota 1GiB --alter
         oncemq topics rm orders
     """,
 )
@@ -53,9 +54,15 @@ def ls(as_json: bool, reach: Reach) -> None:
     if not found:
         note("There are no topics.")
         return
+    for line in _table_of(found):
+        click.echo(line)
+
+
+def _table_of(found: list[TopicInfo]) -> list[str]:
+    """Quotas and delayed messages only where there are any."""
     heads = ["TOPIC", "FIRST", "END", "STORED", "SUBSCRIPTIONS", "STAYS", "RETAINS"]
-    rows = [
-        (
+    rows: list[list[Any]] = [
+        [
             topic.name,
             topic.first_offset,
             topic.end_offset,
@@ -63,11 +70,22 @@ def ls(as_json: bool, reach: Reach) -> None:
             topic.subscriptions,
             "yes" if topic.stays else "no",
             _retention(topic.retain_ms, topic.retain_bytes),
-        )
+        ]
         for topic in found
     ]
-    for line in table(heads, rows):
-        click.echo(line)
+    for head, cells in (
+        ("QUOTA", [_quota(topic.quota_bytes, topic.overflow) for topic in found]),
+        ("DELAYED", [f"{topic.delayed:,}" if topic.delayed else "" for topic in found]),
+    ):
+        if any(cells):
+            heads.append(head)
+            for row, cell in zip(rows, cells, strict=True):
+                row.append(cell or "-")
+    return table(heads, rows)
+
+
+def _quota(quota_bytes: int, overflow: str) -> str:
+    return f"{bytes_text(quota_bytes)}, {overflow}" if quota_bytes else ""
 
 
 def _retention(retain_ms: int, retain_bytes: int) -> str:
@@ -79,9 +97,12 @@ def _retention(retain_ms: int, retain_bytes: int) -> str:
 @topics.command(
     cls=Documented,
     exits=BROKER_EXITS,
+    advice={"TOPIC_EXISTS": "Use it as it is, or change its settings with `--alter`."},
     examples="""
         oncemq topics create orders
         oncemq topics create orders --retain 7d --retain-bytes 10GiB
+        oncemq topics create readings --quota 1GiB --overflow drop
+        oncemq topics create orders --retain 30d --alter
     """,
 )
 @click.argument("topic", type=TOPIC)
@@ -89,36 +110,57 @@ def _retention(retain_ms: int, retain_bytes: int) -> str:
     "--retain",
     "retain_ms",
     type=Quantity("milliseconds"),
-    default=0,
     metavar="TIME",
     help="Keep messages so long even when all have acked, such as 7d, 12h, 30min. [default: not]",
 )
 @click.option(
     "--retain-bytes",
     type=Quantity("bytes"),
-    default=0,
     metavar="SIZE",
     help="Keep so much even when all have acked, such as 10GiB. [default: nothing]",
 )
+@click.option(
+    "--quota",
+    "quota_bytes",
+    type=Quantity("bytes"),
+    metavar="SIZE",
+    help="Store no more than that, such as 1GiB. [default: what the disk takes]",
+)
+@click.option(
+    "--overflow",
+    type=click.Choice(["refuse", "drop", "expire"]),
+    help="At the quota: puts wait and are refused; the oldest messages go, whoever needs them; or the slowest "
+    "subscription ends. [default: refuse]",
+)
+@click.option("--alter", is_flag=True, help="Where it exists: change the settings that are given, keep the others.")
 @json_option
 @reaches_broker
-def create(topic: str, retain_ms: int, retain_bytes: int, as_json: bool, reach: Reach) -> None:
+def create(topic: str, alter: bool, as_json: bool, reach: Reach, **settings: Any) -> None:
     """Create a topic that stays until it is removed.
 
-    Where it exists with the same retention, nothing changes. One that `sub` made stays from now on.
+    Where it exists with the same settings, nothing changes. One that `sub` made stays from now on.
     """
+    given = {name: value for name, value in settings.items() if value is not None}
     with connected(reach) as client:
         before = _find(client, topic)
-        created = client.create_topic(topic, retain_ms=retain_ms, retain_bytes=retain_bytes)
+        asked = _settings_of(before) | given if alter and before is not None else given
+        if "overflow" in given and not asked.get("quota_bytes"):
+            raise click.UsageError("--overflow needs --quota.")
+        created = client.create_topic(topic, **asked, alter=alter)
+    is_changed = alter and before is not None and asked != _settings_of(before)
     if as_json:
         click.echo(json_line({"topic": topic, "created": created}))
     elif created:
         click.echo(f"Created {topic}.")
     elif before is None or before.stays:
-        click.echo(f"{topic} was there before.")
+        click.echo(f"{topic} was there before{'; its settings are changed' if is_changed else ''}.")
     else:
-        kept = f", retaining {_retention(retain_ms, retain_bytes)}" if retain_ms or retain_bytes else ""
-        click.echo(f"{topic} was there; it stays now{kept}.")
+        kept = _retention(asked.get("retain_ms", 0), asked.get("retain_bytes", 0))
+        click.echo(f"{topic} was there; it stays now{'' if kept == '-' else f', retaining {kept}'}.")
+
+
+def _settings_of(topic: TopicInfo) -> dict[str, Any]:
+    return {name: getattr(topic, name) for name in ("retain_ms", "retain_bytes", "quota_bytes", "overflow")}
 
 
 def _find(client: Client, name: str) -> TopicInfo | None:

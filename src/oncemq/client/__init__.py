@@ -14,14 +14,20 @@ if TYPE_CHECKING:
     from oncemq.client.batching import Handle as Handle
     from oncemq.client.blocking import Client as Client
     from oncemq.client.blocking import connect as connect
+    from oncemq.client.dead_letters import DeadLetter as DeadLetter
     from oncemq.client.receipt import Receipt as Receipt
+    from oncemq.client.shared_subscription import SharedSubscription as SharedSubscription
     from oncemq.client.subscription import Subscription as Subscription
+    from oncemq.client.task import Task as Task
 
 _WHERE = {
     "Client": "blocking",
+    "DeadLetter": "dead_letters",
     "Handle": "batching",
     "Receipt": "receipt",
+    "SharedSubscription": "shared_subscription",
     "Subscription": "subscription",
+    "Task": "task",
     "connect": "blocking",
 }
 

@@ -95,6 +95,21 @@ class Administration(Calling):
                 return found
 
     @method
+    def patterns(self) -> Flow[list[re.PatternInfo]]:
+        """The subscriptions by pattern, also those that no topic matches yet.
+
+        >>> [(entry.pattern, entry.topics, entry.lag) for entry in client.patterns()]
+        [('orders.*', 2, 1)]
+        """
+        found: list[re.PatternInfo] = []
+        after = ""
+        while True:
+            page = yield from self._ask(co.Patterns(after), re.PatternsReply)
+            found += page.patterns
+            if not (after := page.after):
+                return found
+
+    @method
     def sessions(self) -> Flow[list[re.SessionInfo]]:
         """All sessions that the broker remembers.
 

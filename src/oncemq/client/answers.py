@@ -404,11 +404,14 @@ class Answers:
     def _may_open_outbox(self, now_ms: float, backlog: Backlog, reply: HelloReply) -> bool:
         """The outbox fits the broker, and has written down that it is sent from here on."""
         error = backlog.contradiction(reply)
-        if error is None:
-            try:
+        try:
+            if error is None:
                 backlog.outbox.greeted(reply.broker_id)
-            except errors.OnceMQError as met:
-                error = met
+            else:
+                # Another process may have opened it and sent from it: then this one is fenced, and nothing is wrong.
+                backlog.outbox.entries(1, 1, 0)
+        except errors.OnceMQError as met:
+            error = met
         if error is None:
             return True
         if is_passing(error):

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from oncemq import errors
+from oncemq.client.asynchronous_shared import SharedSubscription
 from oncemq.client.batching import Place, Stream
 from oncemq.client.connection import Connection, Settings
 from oncemq.client.consuming import Consuming
@@ -22,6 +23,8 @@ from oncemq.client.keeping import Keeping
 from oncemq.client.loop_driver import LoopDriver
 from oncemq.client.reading import Reader, Start
 from oncemq.client.receipt import Receipt
+from oncemq.client.retrying import Retrying
+from oncemq.client.shared_subscribing import SharedSubscribing
 from oncemq.client.transport import open_transport, split_urls
 from oncemq.message import Message
 
@@ -216,7 +219,13 @@ class KeeperTimer(Keeping):
         self._set_keeper(min(min(opened_ms, default=_NEVER) + self._linger_ms, self._next_duty_ms()))
 
 
-class Client(Connection[Handle, Subscription, Any], KeeperTimer, Asynchronous):
+class Client(
+    Connection[Handle, Subscription, Any],
+    SharedSubscribing[SharedSubscription],
+    Retrying,
+    KeeperTimer,
+    Asynchronous,
+):
     """A connection to a broker; made by `oncemq.aio.connect`. The tasks of its event loop may share it.
 
     It has the methods of `oncemq.Client`, to be awaited, except `put_nowait` and `read`.
@@ -228,6 +237,7 @@ class Client(Connection[Handle, Subscription, Any], KeeperTimer, Asynchronous):
     _driver: LoopDriver
     _handle_type = Handle
     _subscription_type = Subscription
+    _shared_subscription_type = SharedSubscription
 
     def _attend(self, stream: Stream) -> None:
         try:

@@ -18,6 +18,9 @@ from oncemq.client.keeping import KeeperThread
 from oncemq.client.outbox_file import OutboxFile
 from oncemq.client.outboxing import Outboxing
 from oncemq.client.reading import Reader, Start
+from oncemq.client.retrying import Retrying
+from oncemq.client.shared_subscribing import SharedSubscribing
+from oncemq.client.shared_subscription import SharedSubscription
 from oncemq.client.subscription import PatternSubscription, Subscription
 from oncemq.client.transacting import Transaction
 from oncemq.client.transport import Transport, open_transport, split_urls
@@ -111,7 +114,13 @@ def _with_outbox(settings: Settings, transport: Transport) -> OutboxClient:
     return client
 
 
-class Client(Connection[Handle, Subscription, PatternSubscription], KeeperThread, Blocking):
+class Client(
+    Connection[Handle, Subscription, PatternSubscription],
+    SharedSubscribing[SharedSubscription],
+    Retrying,
+    KeeperThread,
+    Blocking,
+):
     """A connection to a broker; made by `oncemq.connect`. Threads may share it; forked children may not.
 
     >>> with oncemq.connect() as client:
@@ -122,6 +131,7 @@ class Client(Connection[Handle, Subscription, PatternSubscription], KeeperThread
     _handle_type = Handle
     _subscription_type = Subscription
     _pattern_subscription_type = PatternSubscription
+    _shared_subscription_type = SharedSubscription
 
     def transaction(self) -> Transaction:
         """Acks and puts over any topics: all of it, or nothing.

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from oncemq import errors
 from oncemq.client.checking import check_name
 from oncemq.client.dead_letters import TRIES, Given, dead_subscription, make_dead_put
 from oncemq.client.flow import Flow
+from oncemq.client.keeping import Keeping
 from oncemq.client.leases import Lease
 from oncemq.client.pending import Pending
 from oncemq.client.settling import PASSING, Settling, ranges_of
@@ -53,7 +53,7 @@ class Burial:
 class Burying(Settling):
     """The part of a shared subscription that gives messages up."""
 
-    def __init__(self, client: Any, topic: str, subscriber: str) -> None:
+    def __init__(self, client: Keeping, topic: str, subscriber: str) -> None:
         super().__init__(client, topic, subscriber)
         #: As the broker knows it.
         self.sharing = Sharing()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncemq import errors
 from oncemq.client.driver import Pump
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     from oncemq.client.receiving import Receiving
+    from oncemq.client.working import Working
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Calling:
 
     _driver: Pump
     #: Those that are open.
-    _subscriptions: set[Receiving]
+    _subscriptions: set[Receiving | Working[Any]]
 
     def _freeze_all(self) -> None:
         """Whatever was put without waiting gets its number now."""

@@ -21,6 +21,7 @@ from oncemq.client.outbox_file import OutboxFile
 from oncemq.client.producing import H, Producing
 from oncemq.client.receiving import Receiving
 from oncemq.client.subscribing import P, S, Subscribing
+from oncemq.client.working import Working
 
 log = logging.getLogger("oncemq.client")
 
@@ -91,7 +92,7 @@ class Connection(Producing[H], Subscribing[S, P], Administration, Generic[H, S, 
             batch_messages=batch_messages, batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes=buffer_bytes
         )
         self._driver = driver
-        self._subscriptions: set[Receiving] = set()
+        self._subscriptions: set[Receiving | Working[Any]] = set()
         _connections.add(self)
 
     def __repr__(self) -> str:

@@ -57,6 +57,8 @@ class Consuming(Receiving):
         self._ack_asked = 0
         #: Everything below was either given or not wanted.
         self._looked_through = 0
+        #: The last message in there that is wanted.
+        self._last_wanted = -1
         #: Acks that the caller was promised, and that a new opening must not forget.
         self._owed = 0
         #: Messages that it has lost to its topic's quota, ever.
@@ -180,15 +182,15 @@ class Consuming(Receiving):
         self._acked = max(self._acked, upto)
         self._ack_asked = max(self._ack_asked, upto)
 
-    def _go_back(self, error: BaseException) -> None:
-        """A transaction did not happen, or may not have: what it read comes again."""
+    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
+        """A transaction did not happen, or may not have: what it read comes again, unless it did."""
         if isinstance(error, errors.Fenced):
             self._error = error
             self._forget_fetched()
         elif isinstance(error, errors.Sought):
             self._reopen(sought=True)
-        elif isinstance(error, PASSING):
-            # It may have happened: the broker knows.
+        elif was_sent and not isinstance(error, errors.Refused):
+            # It may have happened, also when only its caller was interrupted: the broker knows.
             self._reopen()
         else:
             self._forget_fetched()
@@ -207,6 +209,8 @@ class Consuming(Receiving):
         if self.auto_ack:
             first = self._hand_list[0].offset if self._hand_list else hand.offset
             self._finished = max(self._finished, self._delivered if is_done else first)
+        if is_done and hand.offset == self._last_wanted:
+            self._pass_over()
         self._hand, self._hand_list = None, []
 
     def _given(self) -> int:
@@ -301,15 +305,18 @@ class Consuming(Receiving):
 
     def _leave_out(self, messages: list[Message], wanted: Filter) -> list[Message]:
         """Messages that the caller does not want count as done, with those before them."""
-        if self.auto_ack:
-            self._finished = max(self._finished, self._looked_through)
         self._looked_through = messages[-1].offset + 1
         found = [message for message in messages if wanted(message)]
+        self._last_wanted = found[-1].offset if found else -1
         if not found:
-            self._delivered = max(self._delivered, self._looked_through)
-            if self.auto_ack:
-                self._finished = max(self._finished, self._looked_through)
+            self._pass_over()
         return found
+
+    def _pass_over(self) -> None:
+        """What lies behind the last message that was given is not wanted."""
+        self._delivered = max(self._delivered, self._looked_through)
+        if self.auto_ack:
+            self._finished = max(self._finished, self._looked_through)
 
     def _prefetch(self) -> None:
         """Keep one get on its way while there is room."""

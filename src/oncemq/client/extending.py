@@ -6,13 +6,12 @@ for that long it is quiet: it rests until a lease is to be extended, and the nex
 
 from __future__ import annotations
 
-from typing import Any
-
 from oncemq import errors
 from oncemq.client.burying import Burying
 from oncemq.client.calling import answer_to, checked
 from oncemq.client.driver import now_ms
 from oncemq.client.flow import Flow
+from oncemq.client.keeping import Keeping
 from oncemq.client.leases import Lease, taken_from
 from oncemq.client.pending import Pending
 from oncemq.client.settling import PASSING
@@ -29,6 +28,8 @@ _EXTEND_AFTER = 1 / 3
 _EXTEND_AHEAD = 1 / 6
 #: After an extension that failed.
 _EXTEND_AGAIN_MS = 100.0
+#: While the answer is awaited.
+_EXTEND_ASKED_MS = 1000.0
 _NEVER = float("inf")
 
 
@@ -46,12 +47,12 @@ class Watch:
 class Extending(Burying):
     """The part of a shared subscription that keeps what it has."""
 
-    def __init__(self, client: Any, topic: str, subscriber: str, *, auto_extend: bool, extend_max_s: float) -> None:
+    def __init__(self, client: Keeping, topic: str, subscriber: str, *, auto_extend: bool, extend_max_s: float) -> None:
         super().__init__(client, topic, subscriber)
         self._auto_extend = auto_extend
         self._extend_max_ms = extend_max_s * 1000
         self._watch = Watch(self)
-        self._is_quiet = False
+        self._is_quiet = self._listens = True
         #: Somebody waits until enough is settled.
         self._awaits_room = False
         self._extend: Pending | None = None
@@ -100,7 +101,7 @@ class Extending(Burying):
 
     def _next_ms(self, is_active: bool) -> float:
         at_ms = now_ms()
-        due_ms = min((lease.extend_ms for lease in self._leases.values()), default=_NEVER)
+        due_ms = min((_due_ms(lease, at_ms) for lease in self._leases.values()), default=_NEVER)
         if is_active:
             due_ms = min(due_ms, at_ms + _SETTLE_AFTER_MS)
         if self._is_answer_due():
@@ -161,12 +162,13 @@ class Extending(Burying):
         if not any(lease.extend_ms <= at_ms < lease.extend_until_ms for lease in self._leases.values()):
             return
         ahead_ms = at_ms + self.sharing.lease_ms * _EXTEND_AHEAD
-        due = [lease for lease in self._leases.values() if lease.extend_ms <= ahead_ms < lease.extend_until_ms]
-        due.sort(key=lambda lease: lease.extend_ms)
+        living = [lease for lease in self._leases.values() if at_ms < lease.extend_until_ms]
+        due = sorted((lease for lease in living if lease.extend_ms <= ahead_ms), key=lambda lease: lease.extend_ms)
         self._extended = due[:RANGES_MAX]
+        for lease in self._extended:
+            lease.extend_ms = at_ms + _EXTEND_ASKED_MS
         self._extend_sent_ms = at_ms
-        if self._extended:
-            self._extend = self._driver.core.ask(self._extend_command(self._extended))
+        self._extend = self._driver.core.ask(self._extend_command(self._extended))
 
     def _extend_command(self, leases: list[Lease]) -> Extend:
         return Extend(leases[0].topic_id, self.subscriber, leases[0].epoch, tuple(lease.token for lease in leases))
@@ -199,9 +201,7 @@ class Extending(Burying):
     def _extend_now(self, lease: Lease) -> Flow[None]:
         self._check_open()
         sent_ms = now_ms()
-        command = self._extend_command([lease])
-        reply = yield from answer_to(self._driver, self._driver.core.ask(command))
-        if lease.token in checked(reply, ExtendReply, command).lost:
+        if (yield from self._ask_lost(lease)):
             self._lose_lease(lease)
             raise errors.LeaseLost(f"a lease of '{self.subscriber}' on '{self.topic}' is lost")
         self._set_times(lease, self.sharing.lease_ms, sent_ms)
@@ -210,3 +210,18 @@ class Extending(Burying):
             self._leases[lease.token] = lease
             self._out += lease.left
         self._look_at(lease.extend_ms)
+
+    def _ask_lost(self, lease: Lease) -> Flow[bool]:
+        """Extend it. True: that was too late."""
+        command = self._extend_command([lease])
+        try:
+            reply = yield from answer_to(self._driver, self._driver.core.ask(command))
+        except errors.Sought:
+            self._moved(lease.epoch)
+            return True
+        return lease.token in checked(reply, ExtendReply, command).lost
+
+
+def _due_ms(lease: Lease, at_ms: float) -> float:
+    """When it is to be extended; when it ends, if that may not be."""
+    return lease.extend_ms if at_ms < lease.extend_until_ms else lease.until_ms

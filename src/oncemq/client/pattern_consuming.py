@@ -213,8 +213,8 @@ class PatternConsuming(Receiving):
             topic.acked = max(topic.acked, upto)
             topic.ack_asked = max(topic.ack_asked, upto)
 
-    def _go_back(self, error: BaseException) -> None:
-        """A transaction did not happen, or may not have: what it read comes again."""
+    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
+        """A transaction did not happen, or may not have: what it read comes again, unless it did."""
         if isinstance(error, errors.Fenced):
             self._error = error
             self._forget_fetched()

@@ -119,8 +119,8 @@ class Receiving:
     def _committed(self, topic_id: int, upto: int) -> None:
         raise NotImplementedError
 
-    def _go_back(self, error: BaseException) -> None:
-        """A transaction did not happen, or may not have: what it read comes again."""
+    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
+        """A transaction did not happen, or may not have: what it read comes again, unless it did."""
         raise NotImplementedError
 
     def _has_more(self) -> bool:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from oncemq import errors
 from oncemq.client.driver import Pump
 from oncemq.client.flow import Flow
+from oncemq.client.keeping import Keeping
 from oncemq.client.leases import Lease, taken_from
 from oncemq.client.pending import Pending, again
 from oncemq.client.task import ACKED, RETURNED, AnyTask
@@ -63,7 +63,7 @@ class Settlement:
 class Settling:
     """The part of a shared subscription that tells the broker what was done."""
 
-    def __init__(self, client: Any, topic: str, subscriber: str) -> None:
+    def __init__(self, client: Keeping, topic: str, subscriber: str) -> None:
         self.topic = topic
         self.subscriber = subscriber
         #: Acks that came too late, ever.

@@ -182,7 +182,7 @@ class Transacting:
         try:
             reply = yield from self._client._call(operation, TransactReply, payloads or None)
         except BaseException as error:
-            self._go_back(error)
+            self._go_back(error, was_sent=True)
             raise
         for (whose, topic_id), upto in self._acks.items():
             whose._committed(topic_id, upto)
@@ -203,16 +203,16 @@ class Transacting:
             ranges.append((task.token, task.offset, 1))
         return tuple(Settle(*whose, done=_merged(ranges)) for whose, ranges in by_subscription.items())
 
-    def _go_back(self, error: BaseException) -> None:
+    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
         for subscription in {whose for whose, _ in self._acks}:
-            subscription._go_back(error)
+            subscription._go_back(error, was_sent=was_sent)
 
     def _end(self, error: BaseException | None) -> Flow[None]:
         if error is None and not self._is_over:
             yield from self._commit()
         elif not self._is_over:
             self._is_over = True
-            self._go_back(error or errors.ClientClosed())
+            self._go_back(error or errors.ClientClosed(), was_sent=False)
 
 
 def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:

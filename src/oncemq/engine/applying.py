@@ -55,7 +55,7 @@ def _forget_session(state: State, session_id: int) -> None:
     if session is not None:
         del state.sessions_by_id[session_id]
         del state.sessions[session.name]
-        state.schedule.sessions.forget_others(state.sessions_by_id, len(state.sessions_by_id))
+        state.schedule.sessions.forget(session_id)
 
 
 def _session_ended(state: State, _limits: Limits, _time_ms: int, event: ev.SessionEnded | ev.SessionRemoved) -> None:

@@ -47,7 +47,7 @@ def _released(state: State, _limits: Limits, time_ms: int, event: ev.Released) -
     state.delayed -= 1
     del state.hidden[batch.position]
     del state.schedule.delays[event.delay_id]
-    state.schedule.due.forget_others(state.schedule.delays, state.delayed)
+    state.schedule.due.forget(event.delay_id)
     released = StagedBatch(batch.count, batch.size, batch.position, batch.ttl_ms, batch.key_hashes)
     _extend(state, topic, time_ms, batch.count, (released,))
 
@@ -175,7 +175,9 @@ def _committed(state: State, _limits: Limits, time_ms: int, event: ev.Committed)
         return
     state.writers[event.writer] = event.batch
     topic = state.topic_to_change(event.topic_id)
-    _extend(state, topic, time_ms, event.count, _take_stages(state, event.stages))
+    batches = _take_stages(state, event.stages)
+    if batches:
+        _extend(state, topic, time_ms, event.count, batches)
 
 
 def _drop_stages(state: State, names: Iterable[str]) -> None:
@@ -184,10 +186,12 @@ def _drop_stages(state: State, names: Iterable[str]) -> None:
 
 
 def _take_stages(state: State, names: Iterable[str]) -> list[StagedBatch]:
-    batches = [batch for name in names for batch in state.stages.pop(name).batches]
+    batches: list[StagedBatch] = []
+    for name in names:
+        batches += state.stages.pop(name).batches
+        state.schedule.stages.forget(name)
     for batch in batches:
         del state.hidden[batch.position]
-    state.schedule.stages.forget_others(state.stages, len(state.stages))
     return batches
 
 

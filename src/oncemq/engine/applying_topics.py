@@ -64,12 +64,15 @@ def _forget_topic(state: State, topic: Topic) -> None:
         state.count_dead(batch.position, batch.size)
         del state.hidden[batch.position]
         del state.schedule.delays[batch.delay_id]
+        state.schedule.due.forget(batch.delay_id)
     state.delayed -= len(topic.delayed)
-    state.schedule.due.forget_others(state.schedule.delays, state.delayed)
-    for subscription in topic.attached.values():
-        assert subscription.pattern is not None
-        subscription.pattern.detach(topic.id)
+    for key, subscription in topic.subscriptions.items():
+        state.schedule.shared.forget((topic.id, key))
+        if subscription.pattern is not None:
+            subscription.pattern.detach(topic.id)
     state.subscriptions -= len(topic.subscriptions)
+    state.schedule.retention.forget(topic.id)
+    state.schedule.expiry.forget(topic.id)
     del state.topics[topic.name]
     del state.topics_by_id[topic.id]
 
@@ -100,6 +103,7 @@ def _unsubscribed(state: State, _limits: Limits, _time_ms: int, event: ev.Unsubs
 
 def _end_subscription(state: State, topic: Topic, subscriber: str, topic_removed: bool) -> None:
     topic.remove_subscription(subscriber)
+    state.schedule.shared.forget((topic.id, subscriber))
     state.subscriptions -= 1
     if topic_removed:
         _forget_topic(state, topic)

@@ -21,7 +21,7 @@ class DueList(Generic[_T]):
     __slots__ = ("_heap", "_known")
 
     def __init__(self) -> None:
-        #: Entries of things that are due earlier meanwhile are skipped.
+        #: Entries of things that are due earlier, or gone, are skipped.
         self._heap: list[tuple[int, _T]] = []
         self._known: dict[_T, int] = {}
 
@@ -50,6 +50,13 @@ class DueList(Generic[_T]):
                 return due_ms
             heappop(self._heap)
         return None
+
+    def forget(self, thing: _T) -> None:
+        """It is gone, and need not be looked at."""
+        self._known.pop(thing, None)
+        if len(self._heap) > 2 * len(self._known) + _FORGET_MIN:
+            self._heap = [entry for entry in self._heap if self._known.get(entry[1]) == entry[0]]
+            heapify(self._heap)
 
     def forget_others(self, things: Container[_T], count: int) -> None:
         """Keep those among `things`, once most entries are of others: they would lie here until they are due."""

@@ -1,0 +1,122 @@
+"""Named points of a process at which it is killed: before or after the n-th call of a function.
+
+Only processes of tests are armed, after they were forked: the product knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import msgspec
+
+from oncemq.broker.network import ZmqNetwork
+from oncemq.client.core import Core
+from oncemq.client.outbox_file import OutboxFile
+from oncemq.client.outbox_storage import Storage
+from oncemq.client.transacting import Transaction
+from oncemq.client.transport import ZmqTransport
+from oncemq.journal.files import FileJournal
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A function of the product, under the name that evidence gives it."""
+
+    name: str
+    owner: type
+    attribute: str
+    #: A process gets there once in its life.
+    is_once: bool = False
+
+    @property
+    def points(self) -> tuple[str, str]:
+        return f"before {self.name}", f"after {self.name}"
+
+
+CLIENT = (
+    Step("submit", Core, "submit_all"),
+    Step("send", ZmqTransport, "send"),
+    Step("receive", Core, "receive"),
+    Step("session", Core, "_open", is_once=True),
+)
+OUTBOX = (
+    Step("making the outbox", Storage, "_prepare", is_once=True),
+    Step("taking the outbox over", Storage, "_take_over", is_once=True),
+    Step("append", OutboxFile, "append"),
+    Step("greeting", OutboxFile, "greeted", is_once=True),
+    Step("settle", OutboxFile, "settle"),
+    Step("outbox's commit", Storage, "_transaction"),
+)
+TRANSACTION = (Step("transaction's end", Transaction, "__exit__"),)
+BROKER = (
+    Step("append", FileJournal, "append"),
+    Step("sync", FileJournal, "sync"),
+    Step("send", ZmqNetwork, "send"),
+)
+
+
+def points_of(*steps: Step) -> tuple[str, ...]:
+    return tuple(point for step in steps for point in step.points)
+
+
+class Doom:
+    """Where a process dies. Its parent sees in shared memory whether it was there."""
+
+    def __init__(self, point: str, countdown: int) -> None:
+        self.point = point
+        self._countdown = countdown
+        self._mark = mmap.mmap(-1, 1)
+
+    @property
+    def was_met(self) -> bool:
+        return self._mark[0] == 1
+
+    def reach(self, point: str) -> None:
+        """This process is at a point."""
+        if point != self.point:
+            return
+        self._countdown -= 1
+        if self._countdown == 0:
+            self._mark[0] = 1
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def arm(self, steps: Sequence[Step]) -> None:
+        """In this process from here on."""
+        for step in steps:
+            if self.point in step.points:
+                found = getattr(step.owner, step.attribute)
+                wrap = self._around_block if step.attribute == "_transaction" else self._around_call
+                setattr(step.owner, step.attribute, wrap(step, found))
+
+    def _around_call(self, step: Step, function: Callable[..., Any]) -> Callable[..., Any]:
+        before, after = step.points
+
+        def watched(*args: Any, **options: Any) -> Any:
+            self.reach(before)
+            result = function(*args, **options)
+            self.reach(after)
+            return result
+
+        return watched
+
+    def _around_block(
+        self, step: Step, block: Callable[..., AbstractContextManager[Any]]
+    ) -> Callable[..., AbstractContextManager[Any]]:
+        """The block's end is the step: there a database commits. Reading does not count."""
+        before, after = step.points
+
+        @contextmanager
+        def watched(storage: Storage, kind: str) -> Iterator[Any]:
+            is_writing = kind == "IMMEDIATE"
+            with block(storage, kind) as found:
+                yield found
+                if is_writing:
+                    self.reach(before)
+            if is_writing:
+                self.reach(after)
+
+        return watched

@@ -1,0 +1,182 @@
+"""Transactions through the client: all of it or nothing, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncemq
+from oncemq import errors
+from oncemq.engine.commands import Transact
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[oncemq.Client]:
+    with oncemq.connect(f"memory:{tmp_path.name}", timeout_s=0.2, tries=2) as client:
+        client.create_topic("target", retain_ms=10**9)
+        yield client
+
+
+@pytest.fixture
+def source(client: oncemq.Client) -> oncemq.Subscription:
+    subscription = client.subscribe("source", "copier", auto_ack=False)
+    client.put_many("source", [f"message {number}" for number in range(10)])
+    return subscription
+
+
+def texts(client: oncemq.Client, topic: str = "target") -> list[str]:
+    return [message.text for message in client.read(topic)]
+
+
+def acked(client: oncemq.Client) -> int:
+    [info] = client.subscriptions("source")
+    return info.acked
+
+
+def test_acks_and_puts_happen_together(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    with client.transaction() as transaction:
+        for message in source.get_many(4):
+            transaction.put("target", message.value)
+        transaction.ack(source)
+        assert texts(client) == []
+        assert acked(client) == 0
+    assert texts(client) == ["message 0", "message 1", "message 2", "message 3"]
+    assert acked(client) == 4
+    assert [receipt.count for receipt in transaction.receipts] == [4]
+    assert source.get_many(100)[0].offset == 4
+
+
+def test_an_exception_inside_leaves_nothing_and_the_messages_come_again(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    with pytest.raises(KeyError), client.transaction() as transaction:
+        messages = source.get_many(4)
+        transaction.put("target", "never")
+        transaction.ack(source, messages[1])
+        raise KeyError
+    assert texts(client) == []
+    assert acked(client) == 0
+    assert [message.offset for message in source.get_many(3)] == [0, 1, 2]
+
+
+def test_a_refused_part_refuses_all(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    with pytest.raises(oncemq.TopicUnknown), client.transaction() as transaction:
+        source.get_many(4)
+        transaction.ack(source)
+        transaction.put("target", "never")
+        transaction.put("there is no such topic", "never")
+    assert texts(client) == []
+    assert acked(client) == 0
+    assert [message.offset for message in source.get_many(2)] == [0, 1]
+
+
+def test_order_holds_within_a_topic_whatever_lies_between(client: oncemq.Client) -> None:
+    with client.transaction() as transaction:
+        transaction.put("target", "one")
+        transaction.put("other", "x", create=True)
+        transaction.put("target", "two", key="k", headers={"a": "b"})
+        transaction.put_many("target", ["three", "four"], keys=["k", None])
+        transaction.put("target", "late", delay_s=3600)
+        transaction.put("target", "five")
+    assert texts(client) == ["one", "two", "three", "four", "five"]
+    assert [message.key for message in client.read("target")] == [None, b"k", b"k", None, None]
+    assert transaction.receipts[-2].offset == -1
+
+
+def test_an_ack_of_an_earlier_message_leaves_the_later_ones(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    messages = source.get_many(4)
+    with client.transaction() as transaction:
+        transaction.ack(source, messages[1])
+        transaction.ack(source, messages[0])
+    assert acked(client) == 2
+
+
+def test_a_fenced_subscription_refuses_the_transaction_and_the_client_goes_on(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    source.get_many(4)
+    thief = client.subscription("source", "copier", auto_ack=False)
+    assert thief.get() is not None
+    with pytest.raises(errors.SubscriptionFenced), client.transaction() as transaction:
+        transaction.put("target", "never")
+        transaction.ack(source)
+    with pytest.raises(oncemq.Fenced):
+        source.get()
+    assert texts(client) == []
+    assert client.put("target", "the client goes on").offset == 0
+    assert thief.get() is not None
+
+
+def test_a_seek_refuses_the_transaction_and_reading_goes_on_there(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    source.get_many(4)
+    client.seek("source", "copier", 2)
+    with pytest.raises(errors.Sought), client.transaction() as transaction:
+        transaction.put("target", "never")
+        transaction.ack(source)
+    assert texts(client) == []
+    assert [message.offset for message in source.get_many(2)] == [2, 3]
+
+
+def test_an_ack_that_was_promised_before_survives_a_transaction_that_failed(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    messages = source.get_many(4)
+    source.ack(messages[1])
+    with pytest.raises(KeyError), client.transaction() as transaction:
+        transaction.ack(source)
+        raise KeyError
+    assert [message.offset for message in source.get_many(2)] == [2, 3]
+
+
+def test_an_unknown_outcome_is_looked_up(
+    client: oncemq.Client, source: oncemq.Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is lost and the caller gives up: what happened is what the subscription shows afterwards."""
+    messages = source.get_many(4)
+    transport: Any = client._driver.transport
+    receive = transport.receive
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "receive", lambda: receive() and None)
+        with pytest.raises(errors.BrokerAway), client.transaction() as transaction:
+            transaction.put_many("target", [message.value for message in messages])
+            transaction.ack(source)
+    following = source.get_many(100)[0].offset
+    assert (following, len(texts(client))) in ((0, 0), (4, 4))
+
+
+def test_misuse_is_told(client: oncemq.Client, source: oncemq.Subscription, tmp_path: Path) -> None:
+    with client.transaction() as transaction:
+        with pytest.raises(ValueError, match="nothing was given"):
+            transaction.ack(source)
+        messages = source.get_many(2)
+        with pytest.raises(ValueError, match="not given yet"):
+            transaction.ack(source, messages[1].offset + 1)
+        with pytest.raises(ValueError, match="auto_ack"):
+            transaction.ack(client.subscribe("source", "other"))
+        with oncemq.connect(f"memory:{tmp_path.name}") as another, pytest.raises(ValueError, match="another client"):
+            transaction.ack(another.subscription("source", "copier", auto_ack=False))
+        with pytest.raises(ValueError, match="keys"):
+            transaction.put_many("target", ["a", "b"], keys=["one"])
+    with pytest.raises(RuntimeError, match="ended"):
+        transaction.put("target", "too late")
+
+
+def test_an_empty_transaction_sends_nothing(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    submit = client._driver.core.submit
+    monkeypatch.setattr(client._driver.core, "submit", lambda *args, **more: sent.append(args[0]) or submit(*args, **more))
+    with client.transaction():
+        pass
+    assert not [operation for operation in sent if isinstance(operation, Transact)]
+
+
+def test_one_that_is_too_large_is_refused_whole(client: oncemq.Client) -> None:
+    with pytest.raises(oncemq.TooLarge), client.transaction() as transaction:
+        for _ in range(3):
+            transaction.put("target", bytes(8 * 1024 * 1024))
+    assert texts(client) == []

@@ -1,0 +1,288 @@
+"""Random commands of every kind, that fit the state often enough to do something."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.engine.engine import Decision, need_bytes
+from oncemq.engine.events import Event
+from oncemq.engine.locating import Locator
+from oncemq.engine.ticking import TICK_BYTES_MAX
+from oncemq.engine.topic import Subscription, Topic
+from oncemq.journal.contract import RecordHead, record_bytes
+from oncemq.limits import Limits
+from tests.engine.recount import beside_verdicts, event_bytes
+from tests.engine.world import EXTENT_BYTES, World
+
+TOPICS = ["a", "a.b", "a.c", "b"]
+PATTERNS = ["a.*", "#", "a.#"]
+SUBSCRIBERS = ["x", "y", "z"]
+LIMITS = Limits(stage_ms=500, key_ms=700, delayed_max=6, subscriptions_max=20, leased_max=6)
+
+
+class ChanceWorld(World):
+    """Each step is one random command, and what must hold for any command is checked at once."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(LIMITS)
+        self.rng = random.Random(seed)
+        self.checks = True
+        self._takes = 0
+        self._keys = 0
+
+    def step(self) -> None:
+        kinds: list[tuple[int, Callable[[], None]]] = [
+            (30, self._operate),
+            (6, self._get),
+            (4, self._ack),
+            (5, self._get_any),
+            (8, self._take),
+            (1, self._extend_or_leave),
+            (2, self._read_or_find),
+            (2, self._move),
+        ]
+        [kind] = self.rng.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])
+        kind()
+        if self.rng.random() < 0.15:
+            self.tick(self.rng.choice([0, 1, 30, 100, 400]))
+
+    # What must hold.
+
+    def send(self, command: co.Command) -> Decision:
+        if not self.checks:
+            return super().send(command)
+        before = beside_verdicts(self)
+        decision = super().send(command)
+        if decision.event is not None:
+            payload_bytes = sum(record_bytes(each.size) for each in co.payloads_of(command))
+            assert event_bytes(decision.event) + payload_bytes <= need_bytes(command), "a group could overflow"
+        refused = isinstance(decision.reply, re.Refusal | re.NotNow)
+        if decision.event is None or (refused and isinstance(command, co.Numbered | co.Keyed)):
+            assert beside_verdicts(self) == before, "a refusal changed something"
+        if isinstance(decision.reply, re.NotNow):
+            assert decision.event is None
+        return decision
+
+    def tick(self, forward_ms: int = 0) -> list[Event]:
+        events = super().tick(forward_ms)
+        assert sum(map(event_bytes, events)) <= TICK_BYTES_MAX
+        return events
+
+    # What to ask about.
+
+    def _topic(self) -> Topic | None:
+        topics = list(self.engine.state.topics.values())
+        return self.rng.choice(topics) if topics else None
+
+    def _subscription(self, *, shared: bool) -> tuple[Topic, str, Subscription] | None:
+        found = [
+            (topic, key, each)
+            for topic in self.engine.state.topics.values()
+            for key, each in topic.subscriptions.items()
+            if (each.shared is not None) == shared
+        ]
+        return self.rng.choice(found) if found else None
+
+    def _epoch(self, subscription: Subscription) -> int:
+        owner = subscription.pattern or subscription
+        return owner.epoch - (self.rng.random() < 0.05)
+
+    def _offset(self, topic: Topic, beyond: float = 0.05) -> int:
+        return self.rng.randint(0, topic.next_offset) + (self.rng.random() < beyond)
+
+    # Operations.
+
+    def _operate(self) -> None:
+        makers: list[tuple[int, Callable[[], co.Operation]]] = [
+            (12, self._put),
+            (6, self._subscribe),
+            (2, self._unsubscribe),
+            (3, self._open),
+            (1, lambda: co.DeleteTopic(self.rng.choice(TOPICS))),
+            (3, self._create),
+            (4, self._seek),
+            (6, self._settle),
+            (6, self._transact),
+            (3, self._stage),
+            (2, self._commit),
+            (1, lambda: co.Abort((f"s{self.rng.randint(0, 3)}",))),
+            (1, self._close),
+            (1, co.Void),
+        ]
+        [make] = self.rng.choices([make for _, make in makers], [weight for weight, _ in makers])
+        operation = make()
+        if self.rng.random() < 0.1:
+            self._keys += 1
+            self.send(co.Keyed("web", f"key{self._keys}", operation))
+            return
+        session = self.rng.choice(SUBSCRIBERS)
+        reply = self.do(operation, session)
+        if isinstance(reply, re.NotNow):
+            self.again(co.Void(), session)
+
+    def _envelope(self) -> co.Envelope:
+        rng = self.rng
+        count = rng.randint(1, 3)
+        ttl_ms = rng.choice([0, 0, 0, 50, 300])
+        due_ms = self.now_ms + rng.choice([-1, 40, 40, 200]) if rng.random() < 0.3 else 0
+        hashes = b"".join(rng.randint(0, 2).to_bytes(8, "little") for _ in range(count))
+        return co.Envelope(count, rng.randint(1, 120), 0, ttl_ms, due_ms, hashes if rng.random() < 0.6 else b"")
+
+    def _put(self) -> co.Put:
+        return co.Put(self.rng.choice(TOPICS), self._envelope(), self.rng.random() < 0.4)
+
+    def _subscribe(self) -> co.Subscribe:
+        rng = self.rng
+        start = rng.choice([co.START_NEW, co.START_EARLIEST, co.START_EARLIEST, 0, 3])
+        if rng.random() < 0.3:
+            return co.Subscribe(rng.choice(PATTERNS), rng.choice(SUBSCRIBERS), min(start, co.START_NEW))
+        sharing = co.Sharing(lease_ms=100, key_order=rng.random() < 0.4) if rng.random() < 0.4 else None
+        return co.Subscribe(rng.choice(TOPICS), rng.choice(SUBSCRIBERS), start, sharing)
+
+    def _unsubscribe(self) -> co.Unsubscribe:
+        return co.Unsubscribe(self.rng.choice(TOPICS + PATTERNS), self.rng.choice(SUBSCRIBERS))
+
+    def _open(self) -> co.Open:
+        hold_ms = self.rng.choice([0, 0, 50])
+        return co.Open(self.rng.choice(TOPICS + PATTERNS), self.rng.choice(SUBSCRIBERS), hold_ms)
+
+    def _close(self) -> co.Operation:
+        found = self._subscription(shared=False)
+        return co.Close(found[0].id, found[1], self._epoch(found[2])) if found is not None else co.Void()
+
+    def _create(self) -> co.CreateTopic:
+        rng = self.rng
+        quota_bytes, overflow = rng.choice([0, 0, 300]), rng.choice([co.REFUSE, co.DROP, co.EXPIRE])
+        retain_ms, retain_bytes = rng.choice([0, 0, 150]), rng.choice([0, 0, 200])
+        if quota_bytes and overflow != co.DROP and rng.random() < 0.9:
+            retain_ms = retain_bytes = 0
+        return co.CreateTopic(rng.choice(TOPICS), retain_ms, retain_bytes, quota_bytes, overflow, rng.random() < 0.6)
+
+    def _seek(self) -> co.Seek:
+        rng = self.rng
+        time_ms = rng.choice([0, 0, max(1, self.now_ms - rng.randint(-50, 300))])
+        to = rng.choice([co.START_NEW, co.START_EARLIEST, rng.randint(0, 10)])
+        return co.Seek(rng.choice(TOPICS + PATTERNS), rng.choice(SUBSCRIBERS), to, time_ms)
+
+    def _settle(self) -> co.Operation:
+        found = self._subscription(shared=True)
+        if found is None:
+            return co.Void()
+        topic, key, subscription = found
+        shared = subscription.shared
+        assert shared is not None
+        done, returned = [], []
+        for token, lease in shared.leases.items():
+            for first, end, _ in lease.spans:
+                upto = self.rng.randint(first + 1, end)
+                if self.rng.random() < 0.5:
+                    done.append((token, first, upto - first))
+                elif self.rng.random() < 0.5:
+                    returned.append((token, first, upto - first, self.rng.choice([0, 0, 60])))
+        if self.rng.random() < 0.1:
+            done.append((1, 0, 1))
+        return co.Settle(topic.id, key, self._epoch(subscription), tuple(done), tuple(returned))
+
+    def _transact(self) -> co.Transact:
+        rng = self.rng
+        acks, settles = [], []
+        if (found := self._subscription(shared=False)) is not None and rng.random() < 0.7:
+            topic, key, subscription = found
+            acks.append(co.AckUpto(topic.id, key, self._epoch(subscription), self._offset(topic)))
+        if rng.random() < 0.5 and isinstance(settle := self._settle(), co.Settle):
+            settles.append(settle)
+        puts = tuple(self._put() for _ in range(rng.randint(0, 3)))
+        return co.Transact(tuple(acks), tuple(settles), puts)
+
+    def _stage(self) -> co.Stage:
+        rng = self.rng
+        envelope = co.Envelope(1, rng.randint(1, 50), 0, rng.choice([0, 100]))
+        return co.Stage(f"s{rng.randint(0, 3)}", rng.choice(TOPICS), "w", rng.randint(0, 9), envelope)
+
+    def _commit(self) -> co.Commit:
+        stages = list(self.engine.state.stages.values())
+        topic = self._topic()
+        if not stages or topic is None:
+            return co.Commit("w", 0, "a", ())
+        stage = self.rng.choice(stages)
+        owner = self.engine.state.topics_by_id.get(stage.topic_id, topic)
+        batch = self.engine.state.writers.get("w", 0) + self.rng.randint(0, 1)
+        return co.Commit("w", batch, owner.name, ((stage.name, stage.count),))
+
+    # The rest.
+
+    def _get(self) -> None:
+        if (found := self._subscription(shared=self.rng.random() < 0.05)) is not None:
+            topic, key, subscription = found
+            ack = self._offset(topic, 0.02) if self.rng.random() < 0.4 else -1
+            bytes_max = self.rng.choice([0, 150, 10_000])
+            position = self._offset(topic)
+            self.send(co.Get(topic.id, key, self._epoch(subscription), position, bytes_max, 0, ack))
+
+    def _ack(self) -> None:
+        if (found := self._subscription(shared=False)) is not None:
+            topic, key, subscription = found
+            self.send(co.Ack(topic.id, key, self._epoch(subscription), self._offset(topic)))
+
+    def _get_any(self) -> None:
+        patterns = list(self.engine.state.patterns.values())
+        if patterns:
+            pattern = self.rng.choice(patterns)
+            topics = [self.engine.state.topics_by_id[key] for key in pattern.topics]
+            positions = tuple((each.id, self._offset(each)) for each in topics if self.rng.random() < 0.3)
+            acks = tuple((each.id, self._offset(each, 0.02)) for each in topics if self.rng.random() < 0.3)
+            command = co.GetAny(pattern.pattern, pattern.subscriber, pattern.epoch, positions, 300, 0, acks)
+            self.send(command)
+
+    def _take(self) -> None:
+        if (found := self._subscription(shared=True)) is not None:
+            topic, key, subscription = found
+            self._takes += self.rng.random() < 0.8
+            member = self.rng.choice(["m1", "m2"])
+            self.send(co.Take(topic.id, key, self._epoch(subscription), member, self._takes + 1, 3, 500))
+
+    def _extend_or_leave(self) -> None:
+        if (found := self._subscription(shared=True)) is not None:
+            topic, key, subscription = found
+            assert subscription.shared is not None
+            tokens = (*subscription.shared.leases, 1)
+            self.send(co.Extend(topic.id, key, subscription.epoch, tokens))
+            if self.rng.random() < 0.3:
+                self.send(co.Leave(topic.id, key, subscription.epoch, self.rng.choice(["m1", "m2"])))
+
+    def _read_or_find(self) -> None:
+        topic = self.rng.choice(TOPICS)
+        self.send(co.Read(topic, self.rng.choice([co.START_EARLIEST, co.START_NEW, 0, 5]), 300))
+        self.send(co.Find(topic, self.now_ms - 100))
+
+    def _move(self) -> None:
+        """Copy-forward of some record that is needed."""
+        state = self.engine.state
+        heads = [
+            RecordHead(position, topic.id, first, 1, 0, size)
+            for topic in state.topics.values()
+            for (position, first), (_, size) in zip(topic.index.first_offsets(), topic.index.entries(), strict=True)
+        ]
+        heads += [
+            RecordHead(each.position, topic.id, -1, each.count, 0, each.size)
+            for topic in state.topics.values()
+            for each in topic.delayed.values()
+        ]
+        heads += [
+            RecordHead(each.position, stage.topic_id, -1, each.count, 0, each.size)
+            for stage in state.stages.values()
+            for each in stage.batches
+        ]
+        if heads:
+            head = self.rng.choice(heads)
+            if self.rng.random() < 0.3:
+                head = RecordHead(head.position, head.topic_id, -1, head.count, 0, head.size)
+            offset = Locator(state).offset_of(head)
+            assert offset is not None
+            self.position += EXTENT_BYTES // 4
+            moved = self.engine.move(self.now_ms, head, offset, self.position)
+            self.position += record_bytes(head.size)
+            self.log.append((self.now_ms, moved))

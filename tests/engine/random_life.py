@@ -1,0 +1,246 @@
+"""A random life of an engine in which every kind of event occurs, the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.engine.locating import Locator
+from oncemq.engine.topic import Subscription, Topic
+from oncemq.journal.contract import RecordHead
+from oncemq.limits import Limits
+from oncemq.message import key_hashes
+from tests.engine.world import EXTENT_BYTES, World
+
+LIMITS = Limits(stage_ms=500, key_ms=700, session_idle_ms=900)
+TOPICS = ["a", "b", "c.d"]
+PATTERNS = ["#", "c.*"]
+PEOPLE = ["alice", "bob", "carol"]
+MEMBERS = ["m1", "m2"]
+KEYS: list[bytes | None] = [b"k1", b"k2", None]
+SHARINGS = [None, co.Sharing(lease_ms=200), co.Sharing(300, 2, "dead", True)]
+SETTINGS = [(0, 0, 0, co.REFUSE), (0, 300, 0, co.REFUSE), (200, 0, 600, co.DROP), (0, 0, 500, co.EXPIRE)]
+
+
+class Life:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = World(LIMITS)
+        self.moved = 0
+
+    def run(self, commands: int) -> World:
+        for _ in range(commands):
+            self.step()
+        return self.world
+
+    def step(self) -> None:
+        rng = self.rng
+        choice = rng.random()
+        if choice < 0.6:
+            self.operate(self.operation())
+        elif choice < 0.8:
+            self.consume()
+        elif choice < 0.95:
+            self.world.tick(rng.choice([0, 10, 60, 250]))
+        else:
+            rng.choice([self.move, self.recover, self.come_and_go])()
+
+    # Operations.
+
+    def operate(self, operation: co.Operation) -> None:
+        rng = self.rng
+        if rng.random() < 0.2:
+            self.world.send(co.Keyed("web", f"key{rng.randint(0, 9)}", operation))
+            return
+        session = rng.choice(PEOPLE)
+        if session not in self.world.engine.state.sessions:
+            self.world.numbers.pop(session, None)
+            self.world.hello(session, nonce=rng.randint(1, 1 << 60))
+        self.world.do(operation, session)
+
+    def operation(self) -> co.Operation:
+        rng = self.rng
+        topic, subscriber = rng.choice(TOPICS), rng.choice(PEOPLE)
+        operations: list[co.Operation] = [
+            self.put(),
+            self.put(),
+            self.put(),
+            co.Void(),
+            self.create(topic),
+            co.Subscribe(topic, subscriber, rng.choice([co.START_NEW, co.START_EARLIEST]), rng.choice(SHARINGS)),
+            co.Subscribe(rng.choice(PATTERNS), subscriber, rng.choice([co.START_NEW, co.START_EARLIEST])),
+            co.Open(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([0, 0, 50])),
+            co.Seek(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([-1, -2, 3]), rng.choice([0, 0, 2_000])),
+            self.stage(topic),
+            co.Commit("w", rng.randint(0, 30), topic, ((f"s{rng.randint(0, 2)}", 1),)),
+            co.RegistrySet(topic, subscriber, rng.choice([None, b"x"])),
+            self.transaction(),
+        ]
+        endings: list[co.Operation] = [
+            co.DeleteTopic(topic),
+            co.Unsubscribe(rng.choice([topic, *PATTERNS]), subscriber),
+            co.Abort((f"s{rng.randint(0, 2)}",)),
+            co.RemoveSession(rng.choice(["visitor", subscriber])),
+        ]
+        return rng.choice(endings if rng.random() < 0.12 else operations)
+
+    def put(self) -> co.Put:
+        return co.Put(self.rng.choice([*TOPICS, "dead"]), self.envelope(), self.rng.random() < 0.4)
+
+    def envelope(self) -> co.Envelope:
+        rng = self.rng
+        count = rng.randint(1, 3)
+        hashes = key_hashes([rng.choice(KEYS) for _ in range(count)]) if rng.random() < 0.7 else b""
+        due_ms = self.world.now_ms + rng.choice([30, 200]) if rng.random() < 0.2 else 0
+        return co.Envelope(count, rng.randint(1, 200), 0, rng.choice([0, 0, 100]), due_ms, hashes)
+
+    def create(self, topic: str) -> co.CreateTopic:
+        retain_ms, retain_bytes, quota_bytes, overflow = self.rng.choice(SETTINGS)
+        return co.CreateTopic(topic, retain_ms, retain_bytes, quota_bytes, overflow, self.rng.random() < 0.5)
+
+    def stage(self, topic: str) -> co.Stage:
+        envelope = co.Envelope(1, 10, 0, self.rng.choice([0, 50]), 0, key_hashes([self.rng.choice(KEYS)]))
+        return co.Stage(f"s{self.rng.randint(0, 2)}", topic, "w", self.rng.randint(0, 30), envelope)
+
+    def transaction(self) -> co.Transact:
+        found = self.subscription()
+        puts = tuple(self.put() for _ in range(self.rng.randint(0, 2)))
+        if found is None:
+            return co.Transact(puts=puts)
+        topic, subscription = found
+        if subscription.shared is not None:
+            return co.Transact(settles=(self.settle(topic, subscription),), puts=puts)
+        owner = subscription.pattern or subscription
+        upto = self.rng.randint(0, topic.next_offset)
+        return co.Transact((co.AckUpto(topic.id, subscription.subscriber, owner.epoch, upto),), (), puts)
+
+    # Consuming.
+
+    def subscription(self) -> tuple[Topic, Subscription] | None:
+        topics = list(self.world.engine.state.topics.values())
+        found = [(topic, each) for topic in topics for each in topic.subscriptions.values()]
+        return self.rng.choice(found) if found else None
+
+    def consume(self) -> None:
+        found = self.subscription()
+        if found is None:
+            return
+        topic, subscription = found
+        rng, world = self.rng, self.world
+        if subscription.shared is not None:
+            self.work(topic, subscription)
+        elif subscription.pattern is not None and rng.random() < 0.7:
+            pattern = subscription.pattern
+            acks = ((topic.id, rng.randint(0, topic.next_offset)),)
+            world.send(co.GetAny(pattern.pattern, pattern.subscriber, pattern.epoch, (), 1_000, 0, acks))
+        else:
+            owner = subscription.pattern or subscription
+            upto = rng.randint(0, topic.next_offset)
+            world.send(co.Ack(topic.id, subscription.subscriber, owner.epoch, upto))
+            if rng.random() < 0.2:
+                self.operate(co.Close(topic.id, subscription.subscriber, owner.epoch))
+
+    def work(self, topic: Topic, subscription: Subscription) -> None:
+        rng, shared = self.rng, subscription.shared
+        assert shared is not None
+        member, place = rng.choice(MEMBERS), (topic.id, subscription.subscriber, subscription.epoch)
+        number = shared.members[member].last_number + 1 if member in shared.members else 1
+        actions: list[Callable[[], object]] = [
+            lambda: self.world.send(co.Take(*place, member, number, rng.randint(1, 4), 1_000)),
+            lambda: self.world.send(co.Take(*place, member, number, rng.randint(1, 4), 1_000)),
+            lambda: self.operate(self.settle(topic, subscription)),
+            lambda: self.operate(self.settle(topic, subscription)),
+            lambda: self.world.send(co.Extend(*place, tuple(shared.leases)[:2])),
+            lambda: self.world.send(co.Leave(*place, member)) if rng.random() < 0.3 else None,
+        ]
+        rng.choice(actions)()
+
+    def settle(self, topic: Topic, subscription: Subscription) -> co.Settle:
+        """Mostly of what a lease holds."""
+        rng, shared = self.rng, subscription.shared
+        assert shared is not None
+        ranges = [(token, first, end - first) for token, each in shared.leases.items() for first, end, _ in each.spans]
+        if not ranges or rng.random() < 0.1:
+            ranges = [(rng.randint(1, 50), rng.randint(0, topic.next_offset), 1)]
+        token, first, count = rng.choice(ranges)
+        place = (topic.id, subscription.subscriber, subscription.epoch)
+        if rng.random() < 0.6:
+            return co.Settle(*place, ((token, first, rng.randint(1, count)),))
+        return co.Settle(*place, (), ((token, first, count, rng.choice([0, 40])),))
+
+    # What the shell does.
+
+    def move(self) -> None:
+        """Copy-forward of some record."""
+        state = self.world.engine.state
+        heads = [
+            RecordHead(entry.position, topic.id, entry.first_offset, entry.count, 0, entry.size)
+            for topic in state.topics.values()
+            for entry in topic.index.slices(topic.index.first, 1 << 30, 5)
+        ]
+        heads += [
+            RecordHead(batch.position, stage.topic_id, -1, batch.count, 0, batch.size)
+            for stage in state.stages.values()
+            for batch in stage.batches
+        ]
+        heads += [
+            RecordHead(batch.position, topic.id, -1, batch.count, 0, batch.size)
+            for topic in state.topics.values()
+            for batch in topic.delayed.values()
+        ]
+        if heads:
+            head = self.rng.choice(heads)
+            offset = Locator(state).offset_of(head)
+            assert offset is not None
+            self.moved += 1
+            moved = self.world.engine.move(self.world.now_ms, head, offset, (100 + self.moved) * EXTENT_BYTES)
+            self.world.log.append((self.world.now_ms, moved))
+
+    def recover(self) -> None:
+        self.world.engine.state.is_recovered = True
+        self.world.tick()
+
+    def come_and_go(self) -> None:
+        reply = self.world.hello("visitor", nonce=self.rng.randint(1, 1 << 60), anonymous=True)
+        if isinstance(reply, re.HelloReply) and self.rng.random() < 0.5:
+            self.world.send(co.Bye("visitor", reply.epoch))
+
+
+def random_life(seed: int, commands: int) -> World:
+    return Life(seed).run(commands)
+
+
+def still_life(world: World) -> None:
+    """Leaves something of everything in the state."""
+    world.do(co.CreateTopic("still", 0, 0, 300, co.EXPIRE), "painter")
+    world.do(co.Subscribe("still", "slow"), "painter")
+    world.do(co.Subscribe("*", "walker"), "painter")
+    world.do(co.Put("still", co.Envelope(1, 10, 0)), "painter")
+    world.do(co.Subscribe("still", "eve"), "painter")
+    world.do(co.Subscribe("still", "cooks", co.START_NEW, SHARINGS[2]), "painter")
+    opened = world.open("still", "eve")
+    hashes = key_hashes([b"k1", b"k1", b"k2", None])
+    world.do(co.Put("still", co.Envelope(4, 100, 0, 0, 0, hashes)), "painter")
+    world.do(co.Put("still", co.Envelope(4, 120, 0, 5_000, 0, hashes)), "painter")
+    world.send(co.Ack(opened.topic_id, "eve", opened.epoch, 9))
+    shared = world.open("still", "cooks")
+    place = (shared.topic_id, "cooks", shared.epoch)
+    taken = world.send(co.Take(*place, "m1", 1, 3, 1_000)).reply
+    assert isinstance(taken, re.TakeReply)
+    world.send(co.Extend(*place, (taken.token,)))
+    world.do(co.Settle(*place, ((taken.token, 4, 1),), ((taken.token, 3, 1, 40),)), "painter")
+    world.send(co.Take(*place, "m2", 1, 1, 1_000))
+    world.send(co.Leave(*place, "m2"))
+    world.do(co.Put("still", co.Envelope(1, 100, 0)), "painter")
+    while "slow" in world.engine.state.topics["still"].subscriptions:
+        world.tick()
+    world.do(co.Seek("still", "eve", co.START_EARLIEST), "painter")
+    world.do(co.Put("still", co.Envelope(1, 10, 0, 0, world.now_ms + 9_000)), "painter")
+    world.do(co.Open("*", "walker"), "painter")
+    world.do(co.Stage("first", "still", "painter", 1, co.Envelope(1, 10, 0)), "painter")
+    world.do(co.Commit("painter", 1, "still", (("first", 1),)), "painter")
+    world.do(co.Stage("second", "still", "painter", 2, co.Envelope(1, 10, 0)), "painter")
+    world.do(co.RegistrySet("still", "life", b"x"), "painter")
+    world.send(co.Keyed("web", "still", co.Void()))

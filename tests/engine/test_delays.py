@@ -1,0 +1,340 @@
+"""Delayed messages: nobody sees them before they are due; then they get their offsets, in the order of their times."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from oncemq.engine.engine import Engine
+from oncemq.engine.events import Delayed, Released, Stored
+from oncemq.engine.locating import Locator
+from oncemq.engine.ticking import BATCHES_PER_TICK_MAX
+from oncemq.journal.contract import RecordHead, record_bytes
+from oncemq.limits import TTL_MS_MAX, Limits
+from tests.engine.recount import check, engine_from, recount
+from tests.engine.world import EXTENT_BYTES, World, code, put
+
+DUE_MS = 5_000
+
+
+def subscribed(limits: Limits | None = None) -> World:
+    world = World(limits)
+    world.do(co.Subscribe("orders", "a"))
+    return world
+
+
+def delayed(count: int = 1, due_ms: int = DUE_MS, size: int = 100, ttl_ms: int = 0) -> co.Put:
+    return put(count=count, size=size, due_ms=due_ms, ttl_ms=ttl_ms)
+
+
+def counts(world: World) -> list[int]:
+    """Messages of each batch that a subscriber sees: batches are told apart by it."""
+    return [entry.count for entry in world.get(world.open("orders", "a"), "a").slices]
+
+
+def wait_until(world: World, time_ms: int) -> None:
+    world.tick(time_ms - world.now_ms)
+
+
+# Before it is due.
+
+
+def test_a_delayed_put_is_answered_without_an_offset() -> None:
+    world = subscribed()
+    assert world.do(delayed(3)) == re.PutReply(1, -1, 3, world.now_ms, 1)
+    assert isinstance(world.log[-1][1], Delayed)
+
+
+def test_nobody_sees_it_before_it_is_due() -> None:
+    world = subscribed()
+    world.do(co.Subscribe("#", "all"))
+    world.do(delayed())
+    wait_until(world, DUE_MS - 1)
+    owner = world.open("orders", "a")
+    assert world.get(owner, "a").waits_for == owner.topic_id
+    assert world.get_any(world.open("#", "all"), "#", "all") == {}
+    read = world.send(co.Read("orders", co.START_EARLIEST, 1000))
+    assert (read.slices, read.waits_for) == ((), owner.topic_id)
+    assert world.send(co.Find("orders", 0)).reply == re.FindReply(owner.topic_id, 0)
+    assert world.do(co.Seek("orders", "a", time_ms=1)) == re.SeekReply(owner.topic_id, 0)
+    assert code(world.do(co.Seek("orders", "a", 1))) == "OFFSET_OUT_OF_RANGE"
+    check(world)
+
+
+def test_it_uses_no_offset_before_it_is_due() -> None:
+    world = subscribed()
+    world.do(delayed())
+    assert world.do(put()) == re.PutReply(1, 0, 1, world.now_ms, 1)
+
+
+def test_a_due_time_that_is_over_means_at_once() -> None:
+    world = subscribed()
+    for due_ms in (1, world.now_ms):
+        world.do(delayed(due_ms=due_ms))
+        assert isinstance(world.log[-1][1], Stored)
+    assert world.engine.state.delayed == 0
+
+
+@pytest.mark.parametrize("due_ms", [-1, 1_001 + TTL_MS_MAX])
+def test_a_due_time_lies_within_a_hundred_years(due_ms: int) -> None:
+    assert code(subscribed().do(delayed(due_ms=due_ms))) == "MALFORMED"
+
+
+def test_the_loop_knows_when_to_wake_up() -> None:
+    world = subscribed()
+    world.do(delayed(due_ms=7_000))
+    world.do(delayed(due_ms=6_000))
+    assert world.engine.next_tick_ms() == 6_000
+
+
+def test_they_are_listed() -> None:
+    world = subscribed()
+    world.do(delayed(3))
+    world.do(delayed(2))
+    listed = world.send(co.Topics()).reply
+    assert isinstance(listed, re.TopicsReply)
+    assert [topic.delayed for topic in listed.topics] == [5]
+
+
+# When it is due.
+
+
+def test_it_gets_its_offset_and_its_time_when_it_is_due() -> None:
+    world = subscribed()
+    world.do(delayed(2))
+    world.do(put())
+    [released] = world.tick(DUE_MS - world.now_ms)
+    assert isinstance(released, Released)
+    assert released.first_offset == 1
+    first, second = world.get(world.open("orders", "a"), "a").slices
+    assert (first.first_offset, first.time_ms) == (0, 1_000)
+    assert (second.first_offset, second.count, second.time_ms) == (1, 2, DUE_MS)
+    check(world)
+
+
+def test_they_come_in_the_order_of_their_times_and_then_of_their_puts() -> None:
+    world = subscribed()
+    for count, due_ms in [(1, 7_000), (2, 6_000), (3, 7_000), (4, 6_000)]:
+        world.do(delayed(count, due_ms))
+    wait_until(world, 8_000)
+    assert counts(world) == [2, 4, 1, 3]
+    check(world)
+
+
+def test_a_tick_releases_a_bounded_number_and_keeps_the_order() -> None:
+    world = subscribed()
+    many = BATCHES_PER_TICK_MAX + 10
+    for number in range(many):
+        world.do(delayed(1 + number % 3, due_ms=DUE_MS + number))
+    wait_until(world, DUE_MS + many)
+    assert len(counts(world)) == BATCHES_PER_TICK_MAX
+    due_ms = world.engine.next_tick_ms()
+    assert due_ms is not None
+    assert due_ms <= world.now_ms
+    world.tick()
+    assert counts(world) == [1 + number % 3 for number in range(many)]
+    check(world)
+
+
+def test_who_subscribes_after_the_put_gets_it() -> None:
+    world = World()
+    world.do(put(create=True, due_ms=DUE_MS))
+    world.do(co.Subscribe("orders", "a"))
+    wait_until(world, DUE_MS)
+    assert counts(world) == [1]
+    check(world)
+
+
+def test_without_a_subscriber_at_its_time_it_goes() -> None:
+    world = subscribed()
+    world.do(co.CreateTopic("orders"))
+    world.do(delayed())
+    world.do(co.Unsubscribe("orders", "a"))
+    assert world.engine.state.live
+    wait_until(world, DUE_MS)
+    assert not world.engine.state.live
+    assert world.topic_of().next_offset == 1
+    check(world)
+
+
+def test_a_deleted_topic_takes_its_delayed_messages_along() -> None:
+    world = subscribed()
+    world.do(delayed())
+    world.do(co.DeleteTopic("orders"))
+    assert (world.engine.state.delayed, world.engine.state.live) == (0, {})
+    world.do(co.Subscribe("orders", "a"))
+    assert world.tick(DUE_MS) == []
+    assert counts(world) == []
+    check(world)
+
+
+def test_a_topic_that_goes_with_its_last_subscriber_takes_them_along() -> None:
+    world = subscribed()
+    world.do(delayed())
+    world.do(co.Unsubscribe("orders", "a"))
+    assert (world.engine.state.delayed, world.engine.state.live) == (0, {})
+    check(world)
+
+
+def test_the_time_to_live_counts_from_then() -> None:
+    world = subscribed()
+    world.do(delayed(ttl_ms=100))
+    wait_until(world, DUE_MS + 70)
+    assert counts(world) == [1]
+    wait_until(world, DUE_MS + 169)
+    assert counts(world) == [1]
+    wait_until(world, DUE_MS + 170)
+    assert counts(world) == []
+    check(world)
+
+
+def test_it_reaches_shared_subscriptions_and_patterns() -> None:
+    world = World()
+    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing()))
+    world.do(co.Subscribe("*", "all"))
+    world.do(delayed())
+    wait_until(world, DUE_MS)
+    workers = world.open("orders", "workers")
+    taken = world.send(co.Take(workers.topic_id, "workers", workers.epoch, "m", 1, 5, 1000)).reply
+    assert isinstance(taken, re.TakeReply)
+    assert [head.first_offset for head in taken.heads] == [0]
+    assert world.get_any(world.open("*", "all"), "*", "all") == {"orders": [0]}
+    check(world)
+
+
+def test_order_per_key_holds_for_what_was_delayed_before_anybody_wanted_it() -> None:
+    world = World()
+    hashes = (7).to_bytes(8, "little") * 2
+    for topic in ("orders", "made"):
+        world.do(co.Put(topic, co.Envelope(2, 100, 0, 0, DUE_MS, hashes), True))
+        world.do(co.Subscribe(topic, "workers", sharing=co.Sharing(key_order=True)))
+    wait_until(world, DUE_MS)
+    for topic in ("orders", "made"):
+        owner = world.open(topic, "workers")
+        taken = world.send(co.Take(owner.topic_id, "workers", owner.epoch, "m", 1, 5, 1000)).reply
+        assert isinstance(taken, re.TakeReply)
+        assert [(head.first_offset, head.count) for head in taken.heads] == [(0, 1)]
+    check(world)
+
+
+def test_key_hashes_are_not_kept_where_nobody_wants_them() -> None:
+    world = subscribed()
+    world.do(co.Put("orders", co.Envelope(1, 100, 0, 0, DUE_MS, bytes(8))))
+    wait_until(world, DUE_MS)
+    assert world.topic_of().index.keys == {}
+
+
+# Bounds.
+
+
+def test_the_number_of_delayed_batches_is_bounded() -> None:
+    world = subscribed(Limits(delayed_max=2))
+    world.do(delayed())
+    world.do(delayed())
+    assert code(world.do(delayed())) == "LIMIT_REACHED"
+    wait_until(world, DUE_MS)
+    assert isinstance(world.do(delayed(due_ms=2 * DUE_MS)), re.PutReply)
+
+
+def test_a_full_disk_takes_no_delayed_put() -> None:
+    world = subscribed()
+    world.writable_bytes = record_bytes(100) - 1
+    before = world.image()
+    assert code(world.do(delayed())) == "DISK_FULL"
+    assert world.image() == before
+    world.writable_bytes += 1
+    assert isinstance(world.again(delayed()), re.PutReply)
+
+
+def test_a_quota_counts_what_is_delayed() -> None:
+    world = World()
+    world.do(co.CreateTopic("orders", quota_bytes=250))
+    world.do(co.Subscribe("orders", "a"))
+    world.do(delayed())
+    world.do(put())
+    assert code(world.do(put())) == "TOPIC_FULL"
+    assert code(world.again(delayed())) == "TOPIC_FULL"
+    wait_until(world, DUE_MS)
+    assert code(world.again(put())) == "TOPIC_FULL"
+    world.get(world.open("orders", "a"), "a", ack=2)
+    assert isinstance(world.again(put()), re.PutReply)
+    check(world)
+
+
+# Coming back.
+
+
+def test_they_survive_a_snapshot() -> None:
+    world = subscribed()
+    for count, due_ms in [(1, 7_000), (2, 6_000)]:
+        world.do(delayed(count, due_ms, ttl_ms=3_000))
+    twin = engine_from(world.engine, world.limits)
+    recount(twin, world.now_ms)
+    assert twin.next_tick_ms() == 6_000
+    twin.tick(9_500)
+    index = twin.state.topics["orders"].index
+    assert list(index.ends) == [2, 3]
+    assert list(index.expires) == [12_500, 12_500]
+
+
+def test_what_was_released_is_not_released_again_after_a_replay() -> None:
+    world = subscribed()
+    for _ in range(1_500):
+        world.do(delayed(due_ms=world.now_ms + 1))
+        world.tick(1)
+    world.do(delayed(due_ms=world.now_ms + 1))
+    twin = world.replayed()
+    [released] = twin.tick(world.now_ms + 1)
+    assert isinstance(released, Released)
+    assert twin.state.topics["orders"].next_offset == 1_501
+
+
+def head_of(world: World, size: int = 100) -> RecordHead:
+    [(position, _)] = world.engine.state.hidden.items()
+    return RecordHead(position, world.topic_of().id, -1, 1, 0, size)
+
+
+def move(world: World, head: RecordHead, position: int) -> None:
+    offset = Locator(world.engine.state).offset_of(head)
+    assert offset is not None
+    world.log.append((world.now_ms, world.engine.move(world.now_ms, head, offset, position)))
+
+
+def test_a_delayed_batch_moves_before_and_after_it_is_due() -> None:
+    world = subscribed()
+    world.do(put())
+    world.do(delayed())
+    old = head_of(world)
+    move(world, old, 5 * EXTENT_BYTES)
+    assert Locator(world.engine.state).offset_of(old) is None
+    check(world)
+    wait_until(world, DUE_MS)
+    assert world.get(world.open("orders", "a"), "a").slices[1].position == 5 * EXTENT_BYTES
+    move(world, RecordHead(5 * EXTENT_BYTES, old.topic_id, -1, 1, 0, 100), 7 * EXTENT_BYTES)
+    assert world.get(world.open("orders", "a"), "a").slices[1].position == 7 * EXTENT_BYTES
+    assert set(world.engine.state.live) == {1, 7}
+    check(world)
+
+
+def test_a_delayed_batch_of_a_deleted_topic_is_needed_by_nobody() -> None:
+    world = subscribed()
+    world.do(delayed())
+    head = head_of(world)
+    assert Locator(world.engine.state).offset_of(head) == -1
+    world.do(co.DeleteTopic("orders"))
+    assert Locator(world.engine.state).offset_of(head) is None
+
+
+def test_a_capture_shows_a_delayed_batch_that_is_released_meanwhile() -> None:
+    world = subscribed()
+    world.do(delayed())
+    expected = world.image()
+    capture = world.engine.capture()
+    wait_until(world, DUE_MS)
+    twin = Engine("broker", 1, EXTENT_BYTES, world.limits)
+    twin.restore(list(iter(capture.chunk, None)))
+    assert twin.state.delayed == 1
+    fresh = World()
+    fresh.engine = twin
+    assert sorted(map(repr, fresh.image())) == sorted(map(repr, expected))

@@ -1,0 +1,56 @@
+"""Every kind of event: the same events end in the same state, and a snapshot at any time leads on to it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from oncemq.engine.engine import Engine
+from tests.engine.random_life import LIMITS, Life
+from tests.engine.test_capture import comparable
+from tests.engine.world import EXTENT_BYTES, image_of
+
+SEEDS = range(20)
+
+
+def restored(chunks: list[bytes]) -> Engine:
+    engine = Engine("broker", 1, EXTENT_BYTES, LIMITS)
+    engine.restore(chunks)
+    return engine
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_events_end_in_the_same_state(seed: int) -> None:
+    world = Life(seed).run(300)
+    twin = world.replayed()
+    assert image_of(twin) == world.image()
+    assert twin.state.live == world.engine.state.live
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_snapshot_shows_its_boundary_whatever_happens_meanwhile(seed: int) -> None:
+    life = Life(seed)
+    life.run(200)
+    expected = comparable(life.world.image())
+    capture = life.world.engine.capture()
+    chunks = []
+    while (chunk := capture.chunk(2)) is not None:
+        chunks.append(chunk)
+        life.run(3)
+    found = [image for chunk in chunks for image in msgspec.msgpack.decode(chunk)]
+    assert comparable(found) == expected
+    assert comparable(image_of(restored(chunks))) == expected
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_events_behind_a_snapshot_lead_on_from_it(seed: int) -> None:
+    life = Life(seed)
+    life.run(150)
+    capture = life.world.engine.capture()
+    boundary = len(life.world.log)
+    life.run(150)
+    twin = restored(list(iter(capture.chunk, None)))
+    for time_ms, event in life.world.log[boundary:]:
+        twin.apply(time_ms, event)
+    assert comparable(image_of(twin)) == comparable(life.world.image())
+    assert twin.state.live == life.world.engine.state.live
