@@ -37,8 +37,8 @@ bench: $(READY) ## Measure, beside the limits of this machine
 simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
-crash: $(READY) ## Kill a real broker KILLS times (KILLS=1000)
-	$(BIN)/python -m tests.acceptance.crash --kills $(KILLS)
+crash: $(READY) ## Kill real brokers and clients, KILLS times in each campaign (KILLS=1000, ONLY=outbox, SEED=7)
+	$(BIN)/python -m tests.acceptance --kills $(KILLS) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
 reference: $(READY) ## Write docs/reference/ anew
 	$(BIN)/python -m oncemq.cli.reference

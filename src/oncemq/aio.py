@@ -12,9 +12,22 @@ over with `async for`. Errors and messages are those of `oncemq`.
 
 from oncemq.client.asynchronous import Client as Client
 from oncemq.client.asynchronous import Handle as Handle
-from oncemq.client.asynchronous import Subscription as Subscription
+from oncemq.client.asynchronous import OutboxClient as OutboxClient
 from oncemq.client.asynchronous import connect as connect
 from oncemq.client.asynchronous_shared import SharedSubscription as SharedSubscription
 from oncemq.client.asynchronous_shared import Task as Task
+from oncemq.client.asynchronous_subscription import PatternSubscription as PatternSubscription
+from oncemq.client.asynchronous_subscription import Subscription as Subscription
+from oncemq.client.transacting import AsyncTransaction as Transaction
 
-__all__ = ["Client", "Handle", "SharedSubscription", "Subscription", "Task", "connect"]
+__all__ = [
+    "Client",
+    "Handle",
+    "OutboxClient",
+    "PatternSubscription",
+    "SharedSubscription",
+    "Subscription",
+    "Task",
+    "Transaction",
+    "connect",
+]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -46,6 +47,7 @@ _CALL_SHARE = 0.1
 _LIFE_S = 0.15
 _POINT_S = 0.4
 _CALL_S = 0.8
+_NTH_MAX = 40
 _BROKER_KILL_SHARE = 0.15
 _BROKER_POINT_SHARE = 0.4
 _LOOK_S = 0.002
@@ -67,6 +69,7 @@ class Campaign:
     #: Whose points a client dies at, and those that its own code in the tests reaches.
     steps: ClassVar[tuple[Step, ...]] = ()
     own_points: ClassVar[tuple[str, ...]] = ()
+    calls: ClassVar[tuple[str, ...]] = tracing.CLIENT
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -77,8 +80,11 @@ class Campaign:
         self._broker_kills: Counter[str] = Counter()
         self._settings = settings_for(str(folder / "data"), self.url)
         self._children: dict[str, Child] = {}
-        self._broker_doom = Doom("", 0)
+        self._tracers: dict[str, subprocess.Popen[bytes]] = {}
+        self._broker_doom = Doom()
         self._points: list[str] = []
+        self._calls: list[str] = []
+        self._nth = self.random.randrange(_NTH_MAX)
         self._broker_points: list[str] = []
 
     # The course of it.
@@ -96,12 +102,17 @@ class Campaign:
         except CampaignFailed as failure:
             self.account.problems.append(str(failure))
         finally:
-            for child in self._children.values():
-                child.kill()
+            self._end_all()
         self.account.kills = dict(sorted(self._kills.items()))
         self.account.broker_kills = dict(sorted(self._broker_kills.items()))
         self.account.seconds = round(time.monotonic() - began_s, 1)
         return self.account
+
+    def _end_all(self) -> None:
+        for child in self._children.values():
+            child.kill()
+        for tracer in self._tracers.values():
+            tracer.wait()
 
     def _deaths(self) -> int:
         return sum(self._broker_kills.values())
@@ -120,7 +131,7 @@ class Campaign:
 
     def start_broker(self, *, mortal: bool = True) -> None:
         seed = self.random.randrange(2**32) if self.random.random() < 0.5 else None
-        doom = Doom("", 0)
+        doom = Doom()
         if mortal and self.random.random() < _BROKER_POINT_SHARE:
             doom = Doom(self._next_point(self._broker_points, points_of(*BROKER)), self.random.randint(1, 40))
 
@@ -167,14 +178,20 @@ class Campaign:
             countdown = 1 if point in once else self.random.choice((1, 1, 2, 3, 5, 8))
             return Death(Doom(point, countdown), _POINT_S)
         if traced and draw < _POINT_SHARE + _CALL_SHARE and not tracing.problem():
-            return Death(Doom("", 0), _CALL_S, self.random.choice(tracing.CALLS), self.random.randint(1, 30))
-        return Death(Doom("", 0), self.random.uniform(0, _LIFE_S))
+            return Death(Doom(), _CALL_S, *self._next_call())
+        return Death(Doom(), self.random.uniform(0, _LIFE_S))
 
     def _next_point(self, left: list[str], points: tuple[str, ...]) -> str:
         """Each comes before any comes again."""
         if not left:
             left += self.random.sample(points, len(points))
         return left.pop()
+
+    def _next_call(self) -> tuple[str, int]:
+        """All of them in turn, then one call later."""
+        if not self._calls:
+            self._nth = self._nth % _NTH_MAX + 1
+        return self._next_point(self._calls, self.calls), self._nth
 
     def start(self, name: str, body: Callable[[], int], death: Death | None = None) -> Child:
         def run(_ready: object) -> int:
@@ -185,26 +202,34 @@ class Campaign:
             return body()
 
         child = self._children[name] = Child(run, self.folder / "clients.log")
+        if death is not None and death.call:
+            self._tracers[name] = tracing.attach(child.pid, death.call, death.nth)
         return child
 
     def die(self, name: str, death: Death) -> None:
         """Wait until this client is dead, and see how it ended."""
         child = self._children[name]
-        tracer = tracing.attach(child.pid, death.call, death.nth) if death.call else None
         self.wait(child, death.limit_s)
+        self.bury(name, death)
+
+    def bury(self, name: str, death: Death) -> None:
+        child = self._children[name]
         died_alone = child.poll() == -signal.SIGKILL
         code = child.kill()
-        if tracer is not None:
-            tracer.wait()
+        if name in self._tracers:
+            self._tracers.pop(name).wait()
         if code == FENCED:
             # By an opening of one that is dead: documented.
             self.account.fenced += 1
         elif code != -signal.SIGKILL:
             raise CampaignFailed(f"{name} ended by itself with exit code {code}")
-        elif death.doom.was_met:
-            self._kills[death.doom.point] += 1
         else:
-            self._kills[f"at a system call: {death.call}" if died_alone and death.call else "at any moment"] += 1
+            self._kills[self.cause_of(death, died_alone)] += 1
+
+    def cause_of(self, death: Death, died_alone: bool) -> str:
+        if death.doom.was_met:
+            return death.doom.point
+        return f"at a system call: {death.call}" if died_alone and death.call else "at any moment"
 
     def wait(self, child: Child, limit_s: float) -> int | None:
         """Until it ends, or this time is over. The broker is tended meanwhile."""

@@ -13,34 +13,37 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import oncemq
 from oncemq.errors import BrokerAway, Fenced, NotNow
+from tests.acceptance import tracing
 from tests.acceptance.campaign import FENCED, IMPATIENT, PATIENT, Campaign, Death, Interrupted, Publisher
 from tests.acceptance.processes import DEADLINE_S
-from tests.acceptance.steps import CLIENT, OUTBOX, TRANSACTION, Doom
+from tests.acceptance.steps import CLIENT, OUTBOX, TRANSACTION, Doom, Step
 
 SOURCE, TARGET, LOG = "source", "target", "log"
 SUBSCRIBER = "copier"
 _TWIN_SHARE = 0.1
 _RAISE_SHARE = 0.1
-_IMPATIENT_SHARE = 0.3
+_PATIENT_SHARE = 0.7
 
 
 class Copier:
     """One life of a copier."""
 
-    def __init__(self, url: str, outbox: Path | None, life: int, doom: Doom) -> None:
+    def __init__(self, url: str, outbox: Path | None, life: int, doom: Doom, *, patient: bool = False) -> None:
         self._url = url
         self._outbox = outbox
         self._doom = doom
         self._random = Random(f"copier/{life}")
+        self._patience = PATIENT if patient or self._random.random() < _PATIENT_SHARE else IMPATIENT
 
     def run(self, end: int | None = None) -> int:
         """Until it is killed; with `end`, until everything below is done."""
         while True:
             try:
-                with self._connect(end is not None) as client:
+                with self._connect() as client:
                     self._copy_on(client, end)
                     return 0
             except Fenced:
@@ -49,11 +52,13 @@ class Copier:
                 # One of little patience.
                 continue
 
-    def _connect(self, must_end: bool) -> oncemq.Client:
-        patience = IMPATIENT if not must_end and self._random.random() < _IMPATIENT_SHARE else PATIENT
+    def _connect(self) -> oncemq.Client:
+        client: oncemq.Client
         if self._outbox is not None:
-            return oncemq.connect(self._url, outbox=self._outbox, **patience)
-        return oncemq.connect(self._url, **patience)
+            client = oncemq.connect(self._url, outbox=self._outbox, **self._patience)
+        else:
+            client = oncemq.connect(self._url, **self._patience)
+        return client
 
     def _copy_on(self, client: oncemq.Client, end: int | None) -> None:
         with client.subscription(SOURCE, SUBSCRIBER, auto_ack=False) as subscription:
@@ -83,8 +88,8 @@ class Copier:
 
 class CopierCampaign(Campaign):
     name = "copier"
-    steps = (*CLIENT, *TRANSACTION)
-    own_points = ("messages are read", "transaction is filled")
+    steps: ClassVar[tuple[Step, ...]] = (*CLIENT, *TRANSACTION)
+    own_points: ClassVar[tuple[str, ...]] = ("messages are read", "transaction is filled")
     has_outbox = False
 
     def set_up(self) -> None:
@@ -103,17 +108,20 @@ class CopierCampaign(Campaign):
         self.maybe_kill_broker()
         self.die("copier", death)
 
-    def _start(self, name: str, death: Death) -> None:
-        self.start(name, self._copier(death.doom).run, death)
+    def _start(self, name: str, death: Death, *, patient: bool = False) -> None:
+        self.start(name, self._copier(death.doom, patient=patient).run, death)
 
-    def _copier(self, doom: Doom) -> Copier:
+    def _copier(self, doom: Doom, *, patient: bool = False) -> Copier:
         self._lives += 1
-        return Copier(self.url, self.folder / "outbox" if self.has_outbox else None, self._lives, doom)
+        outbox = self.folder / "outbox" if self.has_outbox else None
+        return Copier(self.url, outbox, self._lives, doom, patient=patient)
 
     def _kill_with_twins(self) -> None:
-        """The first one works on. The second one may die while it takes over; the third one does not."""
-        immortal = Death(Doom("", 0), self.random.uniform(0, 0.15))
-        self._start("copier", immortal)
+        """The first one works on. The second one may die while it takes over; the third one does not.
+
+        Who loses his patience and opens the subscription again takes it over in turn: the first one is patient."""
+        immortal = Death(Doom(), self.random.uniform(0, 0.15))
+        self._start("copier", immortal, patient=True)
         self.wait(self._children["copier"], immortal.limit_s)
         death = self.choose_death()
         self._start("second copier", death)
@@ -128,7 +136,7 @@ class CopierCampaign(Campaign):
         publisher.signal(signal.SIGTERM)
         self.account.expect("the publisher's exit code", self.wait(publisher, DEADLINE_S), 0)
         count = int((self.folder / "count").read_text())
-        last = self._copier(Doom("", 0))
+        last = self._copier(Doom(), patient=True)
         self.complete("last copier", lambda: last.run(count))
         numbers = list(map(str, range(count)))
         self.account.compare(numbers, numbers, self.texts_of(TARGET))
@@ -149,7 +157,8 @@ class OutboxCopierCampaign(CopierCampaign):
     """The same through an outbox: what a killed copier has left in it happens later, or not at all."""
 
     name = "copier-outbox"
-    steps = (*CLIENT, *OUTBOX, *TRANSACTION)
+    steps: ClassVar[tuple[Step, ...]] = (*CLIENT, *OUTBOX, *TRANSACTION)
+    calls: ClassVar[tuple[str, ...]] = (*tracing.CLIENT, *tracing.OUTBOX)
     has_outbox = True
 
 

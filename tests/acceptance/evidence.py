@@ -21,6 +21,9 @@ class Verdict(msgspec.Struct, frozen=True):
     stored: int
     deliveries: int
     redeliveries: int
+    lost: int = 0
+    doubled: int = 0
+    reordered: int = 0
 
 
 def entries(path: Path) -> Iterator[list[str]]:
@@ -56,6 +59,9 @@ class Evidence:
             sum(map(len, self._stored.values())),
             self._counts["deliveries"],
             self._counts["redeliveries"],
+            self._counts["lost"],
+            self._counts["doubled"],
+            self._counts["reordered"],
         )
 
     def _read_publisher(self, plan: Plan) -> None:
@@ -112,11 +118,13 @@ class Evidence:
         places = {message_id: offset for offset, message_id in enumerate(stored)}
         for message_id, count in Counter(stored).items():
             if count > 1:
+                self._counts["doubled"] += 1
                 self.problems.append(f"{topic}: {message_id} is there {count} times")
             if self._announced.get(message_id) != topic:
                 self.problems.append(f"{topic}: {message_id} was never put there")
         for message_id, offset in self._done[topic].items():
             if message_id not in places:
+                self._counts["lost"] += 1
                 self.problems.append(f"{topic}: {message_id} was acknowledged and is lost")
             elif offset not in (-1, places[message_id]):
                 self.problems.append(f"{topic}: {message_id} lies at {places[message_id]}, not at {offset}")
@@ -127,5 +135,6 @@ class Evidence:
         for message_id in stored:
             stream, _, number = message_id.rpartition(".")
             if last.get(stream, -1) >= int(number):
+                self._counts["reordered"] += 1
                 self.problems.append(f"{topic}: {message_id} came after number {last[stream]} of its stream")
             last[stream] = int(number)

@@ -12,14 +12,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import oncemq
+from oncemq.client.blocking import OutboxClient
 from oncemq.client.outboxing import Ticket
 from oncemq.errors import Fenced, OutboxRewound
+from tests.acceptance import tracing
 from tests.acceptance.campaign import FENCED, PATIENT, Campaign, Death
 from tests.acceptance.evidence import entries
 from tests.acceptance.processes import DEADLINE_S
-from tests.acceptance.steps import CLIENT, OUTBOX, Doom
+from tests.acceptance.steps import CLIENT, OUTBOX, Doom, Step
 from tests.acceptance.workers import Diary, id_of, value_of
 
 TOPICS = ("orders", "stock")
@@ -44,7 +47,8 @@ class Producer:
     def run(self, puts: int | None = None) -> int:
         """Until it is killed; with `puts`, after so many the outbox is emptied."""
         try:
-            with oncemq.connect(self._url, outbox=self._folder / "outbox", batch_messages=10, **PATIENT) as client:
+            client = oncemq.connect(self._url, outbox=self._folder / "outbox", batch_messages=10, **PATIENT)
+            with client:
                 while puts is None or self._next < puts:
                     self._put(client)
                 client.flush()
@@ -53,7 +57,7 @@ class Producer:
             return FENCED
         return 0
 
-    def _put(self, client: oncemq.OutboxClient) -> None:
+    def _put(self, client: OutboxClient) -> None:
         topic = self._random.choice(TOPICS)
         draw = self._random.random()
         if draw < 0.7:
@@ -80,8 +84,9 @@ class Producer:
 
 class OutboxCampaign(Campaign):
     name = "outbox"
-    steps = (*CLIENT, *OUTBOX)
-    own_points = ("after put returned",)
+    steps: ClassVar[tuple[Step, ...]] = (*CLIENT, *OUTBOX)
+    own_points: ClassVar[tuple[str, ...]] = ("after put returned",)
+    calls: ClassVar[tuple[str, ...]] = (*tracing.CLIENT, *tracing.OUTBOX)
 
     def set_up(self) -> None:
         self._lives = 0
@@ -108,7 +113,7 @@ class OutboxCampaign(Campaign):
 
     def _kill_with_twins(self) -> None:
         """The first one works on. The second one may die while it takes over; the third one does not."""
-        immortal = Death(Doom("", 0), self.random.uniform(0, 0.15))
+        immortal = Death(Doom(), self.random.uniform(0, 0.15))
         self._start("producer", immortal)
         self.wait(self._children["producer"], immortal.limit_s)
         death = self.choose_death()
@@ -132,7 +137,7 @@ class OutboxCampaign(Campaign):
 
     def finish(self) -> None:
         self._copy()
-        last = self._producer(Doom("", 0))
+        last = self._producer(Doom())
         self.complete("last producer", lambda: last.run(_LAST_PUTS))
         self._judge()
         ends = self._ends()
@@ -179,4 +184,7 @@ class OutboxCampaign(Campaign):
             self.account.compare(sorted(begun[topic]), promised[topic], self._ids_in(topic), what=topic)
 
     def _ids_in(self, topic: str) -> list[str]:
-        return list(self.ask(f"ids in {topic}", lambda client: [id_of(message.value) for message in client.read(topic)]))
+        def read(client: oncemq.Client) -> list[str]:
+            return [id_of(message.value) for message in client.read(topic)]
+
+        return list(self.ask(f"ids in {topic}", read))

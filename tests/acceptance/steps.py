@@ -64,11 +64,12 @@ def points_of(*steps: Step) -> tuple[str, ...]:
 
 
 class Doom:
-    """Where a process dies. Its parent sees in shared memory whether it was there."""
+    """Where a process dies, or only stops for a while. Its parent sees in shared memory whether it was there."""
 
-    def __init__(self, point: str, countdown: int) -> None:
+    def __init__(self, point: str = "", countdown: int = 1, signal_number: int = signal.SIGKILL) -> None:
         self.point = point
         self._countdown = countdown
+        self._signal_number = signal_number
         self._mark = mmap.mmap(-1, 1)
 
     @property
@@ -82,7 +83,7 @@ class Doom:
         self._countdown -= 1
         if self._countdown == 0:
             self._mark[0] = 1
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._signal_number)
 
     def arm(self, steps: Sequence[Step]) -> None:
         """In this process from here on."""

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 
-#: Of the outbox's file, of the network, and of a diary.
-CALLS = ("pwrite64", "fdatasync", "fsync", "sendto", "write", "ftruncate", "unlink")
+#: Of the network and its threads, and of an outbox's file.
+CLIENT = ("sendto", "recvfrom", "write")
+OUTBOX = ("pwrite64", "fdatasync", "fsync", "ftruncate")
 _ATTACH_S = 10.0
 
 

@@ -153,15 +153,19 @@ class Rig:
         return expect(re.PutReply, self.ask(command, payload))
 
     def put_command(
-        self, *values: bytes, topic: str = "orders", session: str = "alice"
+        self, *values: bytes, topic: str = "orders", session: str = "alice", create: bool = False, due_ms: int = 0
     ) -> tuple[co.Numbered, bytes]:
         payload = encode_batch(values)
-        envelope = co.Envelope(len(values), len(payload), checksum(payload))
-        return self.numbered(co.Put(topic, envelope), session), payload
+        envelope = co.Envelope(len(values), len(payload), checksum(payload), 0, due_ms)
+        return self.numbered(co.Put(topic, envelope, create), session), payload
 
     def subscribe(self, topic: str = "orders", subscriber: str = "kitchen") -> Owner:
         self.do(co.Subscribe(topic, subscriber, co.START_EARLIEST))
         return self.open(topic, subscriber)
+
+    def share(self, topic: str = "orders", subscriber: str = "workers", lease_ms: int = 1_000) -> Workers:
+        self.do(co.Subscribe(topic, subscriber, co.START_EARLIEST, co.Sharing(lease_ms)))
+        return Workers(subscriber, self.open(topic, subscriber).opened)
 
     def open(self, topic: str = "orders", subscriber: str = "kitchen") -> Owner:
         reply = expect(re.OpenReply, self.do(co.Open(topic, subscriber), session=f"owner of {subscriber}"))
@@ -184,6 +188,28 @@ class Owner:
         return co.Ack(self.opened.topic_id, self.subscriber, self.opened.epoch, upto)
 
 
+class Workers:
+    """A shared subscription as its members ask for it."""
+
+    def __init__(self, subscriber: str, opened: re.OpenReply) -> None:
+        self.subscriber = subscriber
+        self.opened = opened
+
+    def take(self, member: str, number: int = 1, *, count: int = 1, wait_ms: int = 0) -> co.Take:
+        opened = self.opened
+        return co.Take(opened.topic_id, self.subscriber, opened.epoch, member, number, count, GET_BYTES, wait_ms)
+
+    def settle(self, token: int, *offsets: int, return_ms: int | None = None) -> co.Settle:
+        """As done; or given back, for so long."""
+        done = [(token, offset, 1) for offset in offsets if return_ms is None]
+        returned = [(token, offset, 1, return_ms) for offset in offsets if return_ms is not None]
+        opened = self.opened
+        return co.Settle(opened.topic_id, self.subscriber, opened.epoch, tuple(done), tuple(returned))
+
+    def leave(self, member: str) -> co.Leave:
+        return co.Leave(self.opened.topic_id, self.subscriber, self.opened.epoch, member)
+
+
 def expect(kind: type[_T], reply: re.Reply) -> _T:
     assert isinstance(reply, kind), reply
     return reply
@@ -197,3 +223,8 @@ def code(reply: re.Reply) -> str:
 def offsets(reply: re.Reply) -> list[int]:
     got = expect(re.GetReply, reply)
     return [offset for head in got.batches for offset in range(head.first_offset, head.first_offset + head.count)]
+
+
+def tasks(reply: re.Reply) -> list[int]:
+    got = expect(re.TakeReply, reply)
+    return [offset for head in got.heads for offset in range(head.first_offset, head.first_offset + head.count)]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
+from oncemq.engine.engine import Decision
+from oncemq.journal.contract import Place
 from oncemq.limits import Limits
-from tests.broker.rig import Owner, Rig, code, expect, offsets
+from oncemq.message import checksum, encode_batch
+from tests.broker.rig import GET_BYTES, Owner, Rig, Workers, code, expect, offsets, tasks
 
 
 def _parked(rig: Rig, owner: Owner, wait_ms: int = 5_000) -> int:
@@ -185,3 +189,440 @@ def test_the_gets_of_one_request_are_bounded_together() -> None:
     rig.rounds()
     replies, _ = rig.answers()[request]
     assert [type(reply) for reply in replies] == [re.GetReply, re.GetReply, re.NotNow, re.NotNow, re.NotNow]
+
+
+# Takes that wait.
+
+
+def _waiting_take(rig: Rig, group: Workers, member: str, number: int = 1, *, wait_ms: int = 5_000) -> int:
+    request = rig.post([group.take(member, number, wait_ms=wait_ms)], peer=member.encode())
+    rig.rounds()
+    assert rig.answers() == {}, "there is nothing to take yet"
+    return request
+
+
+def _leased(rig: Rig, group: Workers, member: str, count: int = 1) -> re.TakeReply:
+    return expect(re.TakeReply, rig.ask(group.take(member, 1, count=count)))
+
+
+def _post_put(rig: Rig, *values: bytes, topic: str = "orders", create: bool = False, due_ms: int = 0) -> int:
+    command, payload = rig.put_command(*values, topic=topic, create=create, due_ms=due_ms)
+    return rig.post([command], [payload], peer=b"writer")
+
+
+def test_a_waiting_take_is_answered_when_something_is_committed() -> None:
+    rig = Rig()
+    waiting = _waiting_take(rig, rig.share(), "m")
+    _post_put(rig, b"one")
+    rig.story.clear()
+    rig.rounds()
+    assert tasks(rig.answers()[waiting][0][0]) == [0]
+    assert rig.story[:2] == ["append", "sync"]
+    assert rig.story.count("append") == 1, "the lease is in the same group"
+
+
+def test_a_waiting_take_gets_what_another_member_gives_back() -> None:
+    rig = Rig()
+    group = rig.share()
+    rig.put(b"one", b"two")
+    lease = _leased(rig, group, "m", 2)
+    waiting = _waiting_take(rig, group, "n")
+    rig.post([rig.numbered(group.settle(lease.token, 1, return_ms=0))])
+    rig.rounds()
+    assert tasks(rig.answers()[waiting][0][0]) == [1]
+
+
+def test_a_waiting_take_gets_what_is_given_back_for_later_when_it_is_time() -> None:
+    rig = Rig()
+    group = rig.share(lease_ms=60_000)
+    rig.put(b"one")
+    lease = _leased(rig, group, "m")
+    waiting = _waiting_take(rig, group, "n")
+    rig.post([rig.numbered(group.settle(lease.token, 0, return_ms=700))])
+    rig.rounds()
+    rig.rounds(forward_ms=699)
+    assert waiting not in rig.answers()
+    assert rig.broker.wait_ms() <= 1
+    rig.rounds(forward_ms=1)
+    assert tasks(rig.answers()[waiting][0][0]) == [0]
+
+
+def test_a_waiting_take_gets_what_a_lease_that_is_over_has_held() -> None:
+    rig = Rig()
+    group = rig.share(lease_ms=1_000)
+    rig.put(b"one")
+    _leased(rig, group, "m")
+    waiting = _waiting_take(rig, group, "n")
+    rig.rounds(forward_ms=999)
+    assert rig.answers() == {}
+    rig.rounds(forward_ms=1)
+    assert tasks(rig.answers()[waiting][0][0]) == [0]
+
+
+def test_a_waiting_take_gets_what_a_member_leaves_behind() -> None:
+    rig = Rig()
+    group = rig.share()
+    rig.put(b"one")
+    _leased(rig, group, "m")
+    waiting = _waiting_take(rig, group, "n")
+    rig.post([group.leave("m")])
+    rig.rounds()
+    assert tasks(rig.answers()[waiting][0][0]) == [0]
+
+
+@pytest.mark.parametrize("kind", ["get", "take", "any", "read"])
+def test_a_delayed_message_ends_the_waiting_when_it_is_due(kind: str) -> None:
+    rig = Rig()
+    owner, group = rig.subscribe(), rig.share()
+    rig.do(co.Subscribe("#", "all"))
+    everything = expect(re.OpenReply, rig.do(co.Open("#", "all")))
+    _post_put(rig, b"one", due_ms=rig.clock.time_ms + 500)
+    rig.rounds()
+    rig.answers()
+    commands: dict[str, co.Command] = {
+        "get": owner.get(wait_ms=5_000),
+        "take": group.take("m", wait_ms=5_000),
+        "any": co.GetAny("#", "all", everything.epoch, (), GET_BYTES, 5_000),
+        "read": co.Read("orders", 0, GET_BYTES, 5_000),
+    }
+    waiting = rig.post([commands[kind]])
+    rig.rounds()
+    rig.rounds(forward_ms=499)
+    assert rig.answers() == {}
+    rig.rounds(forward_ms=1)
+    [reply], payloads = rig.answers()[waiting]
+    assert not isinstance(reply, re.Refusal | re.NotNow)
+    assert [list(frames) for frames in payloads] == [[encode_batch([b"one"])]]
+
+
+def test_members_that_wait_are_served_in_turn() -> None:
+    rig = Rig()
+    group = rig.share()
+    members = ["m", "n", "o"]
+    requests = {_waiting_take(rig, group, member): member for member in members}
+    served = []
+    for number in range(2, 8):
+        _post_put(rig, b"one")
+        rig.rounds()
+        [(request, reply)] = [(key, found[0][0]) for key, found in rig.answers().items() if key in requests]
+        assert tasks(reply) == [number - 2]
+        served.append(requests.pop(request))
+        requests[_waiting_take(rig, group, served[-1], number)] = served[-1]
+    assert served == members * 2
+
+
+def test_members_that_wait_share_what_comes_at_once() -> None:
+    rig = Rig()
+    group = rig.share()
+    requests = [_waiting_take(rig, group, member) for member in ("m", "n", "o")]
+    _post_put(rig, b"one", b"two")
+    rig.rounds()
+    answered = rig.answers()
+    assert [tasks(answered[request][0][0]) for request in requests[:2]] == [[0], [1]]
+    assert requests[2] not in answered
+    assert len(rig.broker.waiting) == 1
+
+
+def test_a_newer_take_of_a_member_replaces_its_parked_one() -> None:
+    rig = Rig()
+    group = rig.share()
+    older = _waiting_take(rig, group, "m", 1)
+    newer = rig.post([group.take("m", 2, wait_ms=5_000)])
+    rig.rounds()
+    assert tasks(rig.answers()[older][0][0]) == []
+    _post_put(rig, b"one")
+    rig.rounds()
+    assert tasks(rig.answers()[newer][0][0]) == [0]
+
+
+def test_a_take_that_is_repeated_while_it_waits_takes_nothing_twice() -> None:
+    rig = Rig()
+    group = rig.share()
+    first = _waiting_take(rig, group, "m", 1)
+    again = rig.post([group.take("m", 1, count=2, wait_ms=5_000)], peer=b"new socket")
+    _post_put(rig, b"one", b"two")
+    rig.rounds()
+    answered = rig.answers()
+    assert tasks(answered[again][0][0]) == tasks(answered[first][0][0]) == [0, 1]
+    shared = rig.broker.engine.state.topics["orders"].subscriptions["workers"].shared
+    assert shared is not None
+    assert len(shared.leases) == 1
+
+
+def test_a_seek_ends_the_waiting_of_all_members() -> None:
+    rig = Rig()
+    group = rig.share()
+    requests = [_waiting_take(rig, group, member) for member in ("m", "n")]
+    rig.post([rig.numbered(co.Seek("orders", "workers"))])
+    rig.rounds()
+    answered = rig.answers()
+    assert [code(answered[request][0][0]) for request in requests] == ["SOUGHT", "SOUGHT"]
+
+
+def test_work_that_is_settled_wakes_nobody_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    group = rig.share()
+    rig.put(b"one", b"two")
+    lease = _leased(rig, group, "m", 2)
+    for member in ("n", "o", "p"):
+        _waiting_take(rig, group, member)
+    takes: list[str] = []
+    real = rig.broker.engine.step
+
+    def step(now_ms: int, place: Place, command: co.Command) -> Decision:
+        takes.extend([command.member] if isinstance(command, co.Take) else [])
+        return real(now_ms, place, command)
+
+    monkeypatch.setattr(rig.broker.engine, "step", step)
+    rig.post([rig.numbered(group.settle(lease.token, 0))])
+    rig.rounds()
+    assert takes == []
+    _post_put(rig, b"three")
+    rig.rounds()
+    assert takes == ["n", "o"], "one takes it, the next finds nothing, the third need not look"
+    assert len(rig.broker.waiting) == 2
+
+
+def test_a_settled_message_makes_room_where_no_more_may_be_out() -> None:
+    rig = Rig(limits=Limits(leased_max=1))
+    group = rig.share()
+    rig.put(b"one", b"two")
+    lease = _leased(rig, group, "m")
+    waiting = _waiting_take(rig, group, "n")
+    rig.post([rig.numbered(group.settle(lease.token, 0))])
+    rig.rounds()
+    assert tasks(rig.answers()[waiting][0][0]) == [1]
+
+
+# Groups that are full.
+
+
+def _crowded() -> Rig:
+    """Each of its groups is full after one large put."""
+    return Rig(limits=Limits(group_bytes_max=1_000))
+
+
+def test_a_waiting_take_that_finds_no_room_in_the_group_is_served_in_the_next_round() -> None:
+    rig = _crowded()
+    group = rig.share()
+    waiting = _waiting_take(rig, group, "m")
+    _post_put(rig, bytes(4_000))
+    rig.rounds()
+    assert waiting not in rig.answers()
+    assert rig.broker.busy
+    rig.story.clear()
+    rig.rounds()
+    assert tasks(rig.answers()[waiting][0][0]) == [0]
+    assert rig.story[:2] == ["append", "sync"]
+    assert not rig.broker.busy
+
+
+def test_groups_that_are_always_full_do_not_keep_a_take_waiting() -> None:
+    rig = _crowded()
+    rig.subscribe("other", "somebody")
+    group = rig.share()
+    waiting = _waiting_take(rig, group, "m")
+    _post_put(rig, b"one" * 1_000)
+    for _ in range(3):
+        _post_put(rig, bytes(4_000), topic="other")
+    rig.rounds()
+    assert waiting not in rig.answers()
+    rig.rounds()
+    assert tasks(rig.answers()[waiting][0][0]) == [0]
+
+
+def test_groups_that_are_always_full_do_not_stop_the_time() -> None:
+    rig = _crowded()
+    owner = rig.subscribe()
+    rig.subscribe("other", "somebody")
+    _post_put(rig, b"late", due_ms=rig.clock.time_ms + 100)
+    rig.rounds()
+    waiting = rig.post([owner.get(wait_ms=5_000)])
+    for _ in range(5):
+        _post_put(rig, bytes(4_000), topic="other")
+    rig.rounds()
+    rig.answers()
+    rig.rounds(2, forward_ms=100)
+    assert rig.broker.busy, "there is more to store"
+    assert offsets(rig.answers()[waiting][0][0]) == [0]
+
+
+def test_a_take_whose_time_is_over_without_room_is_told_to_ask_again() -> None:
+    rig = _crowded()
+    group = rig.share()
+    waiting = _waiting_take(rig, group, "m", wait_ms=100)
+    rig.clock.time_ms += 100
+    _post_put(rig, bytes(4_000))
+    rig.rounds()
+    assert code(rig.answers()[waiting][0][0]) == "OVERLOADED"
+    assert tasks(rig.ask(group.take("m"))) == [0]
+
+
+# Gets by pattern that wait.
+
+
+def _watching(rig: Rig, pattern: str = "orders.*") -> co.GetAny:
+    rig.do(co.Subscribe(pattern, "watcher"))
+    opened = expect(re.OpenReply, rig.do(co.Open(pattern, "watcher")))
+    return co.GetAny(pattern, "watcher", opened.epoch, (), GET_BYTES, 5_000)
+
+
+def _parked_any(rig: Rig, command: co.GetAny) -> int:
+    request = rig.post([command], peer=b"watcher")
+    rig.rounds()
+    assert rig.answers() == {}, "there is nothing to get yet"
+    return request
+
+
+def seen(reply: re.Reply) -> dict[str, list[int]]:
+    parts = expect(re.GetAnyReply, reply).parts
+    return {part.topic: [head.first_offset for head in part.batches] for part in parts}
+
+
+def test_a_get_by_pattern_wakes_up_for_a_topic_that_is_made_later() -> None:
+    rig = Rig()
+    waiting = _parked_any(rig, _watching(rig))
+    _post_put(rig, b"one", topic="other.eu", create=True)
+    rig.rounds()
+    assert waiting not in rig.answers()
+    _post_put(rig, b"one", topic="orders.eu", create=True)
+    rig.story.clear()
+    rig.rounds()
+    assert seen(rig.answers()[waiting][0][0]) == {"orders.eu": [0]}
+    assert rig.story[:2] == ["append", "sync"]
+
+
+def test_a_get_by_pattern_wakes_up_for_all_topics_of_a_transaction_at_once() -> None:
+    rig = Rig()
+    waiting = _parked_any(rig, _watching(rig))
+    payload = encode_batch([b"one"])
+    envelope = co.Envelope(1, len(payload), checksum(payload))
+    puts = tuple(co.Put(f"orders.{name}", envelope, True) for name in ("eu", "us"))
+    rig.post([rig.numbered(co.Transact(puts=puts))], [payload, payload])
+    rig.rounds()
+    [reply], payloads = rig.answers()[waiting]
+    assert seen(reply) == {"orders.eu": [0], "orders.us": [0]}
+    assert [list(frames) for frames in payloads] == [[payload, payload]]
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (co.Seek("orders.*", "watcher"), "SOUGHT"),
+        (co.Open("orders.*", "watcher"), "FENCED"),
+        (co.Unsubscribe("orders.*", "watcher"), "NOT_SUBSCRIBED"),
+    ],
+)
+def test_whatever_happens_to_a_pattern_ends_the_waiting(operation: co.Operation, expected: str) -> None:
+    rig = Rig()
+    waiting = _parked_any(rig, _watching(rig))
+    rig.post([rig.numbered(operation)])
+    rig.rounds()
+    assert code(rig.answers()[waiting][0][0]) == expected
+
+
+def test_a_newer_get_by_pattern_replaces_a_parked_one() -> None:
+    rig = Rig()
+    command = _watching(rig)
+    older = _parked_any(rig, command)
+    newer = rig.post([command])
+    rig.rounds()
+    assert seen(rig.answers()[older][0][0]) == {}
+    _post_put(rig, b"one", topic="orders.eu", create=True)
+    rig.rounds()
+    assert seen(rig.answers()[newer][0][0]) == {"orders.eu": [0]}
+
+
+def test_the_acks_that_ride_on_a_waiting_get_by_pattern_count_at_once_and_once() -> None:
+    rig = Rig()
+    command = _watching(rig)
+    _post_put(rig, b"one", topic="orders.eu", create=True)
+    rig.rounds()
+    rig.answers()
+    topic = rig.broker.engine.state.topics["orders.eu"]
+    waiting = _parked_any(rig, msgspec.structs.replace(command, acks=((topic.id, 1),)))
+    assert topic.needed == 1
+    _post_put(rig, b"two", topic="orders.eu")
+    rig.rounds()
+    assert seen(rig.answers()[waiting][0][0]) == {"orders.eu": [1]}
+
+
+def test_deleting_one_of_its_topics_does_not_end_the_waiting_of_a_pattern() -> None:
+    rig = Rig()
+    command = _watching(rig)
+    rig.do(co.CreateTopic("orders.eu"))
+    waiting = _parked_any(rig, command)
+    rig.do(co.DeleteTopic("orders.eu"))
+    assert waiting not in rig.answers()
+    assert len(rig.broker.waiting) == 1
+
+
+def test_a_topic_that_goes_with_a_pattern_ends_the_waiting_of_its_readers() -> None:
+    rig = Rig()
+    _watching(rig)
+    rig.subscribe("orders.eu", "a")
+    rig.do(co.Unsubscribe("orders.eu", "a"))
+    waiting = rig.post([co.Read("orders.eu", co.START_NEW, 1000, 5_000)], peer=b"reader")
+    rig.rounds()
+    rig.post([rig.numbered(co.Unsubscribe("orders.*", "watcher"))])
+    rig.rounds()
+    assert code(rig.answers()[waiting][0][0]) == "TOPIC_GONE"
+
+
+def test_a_seek_ends_the_waiting_of_the_owner() -> None:
+    rig = Rig()
+    waiting = _parked(rig, rig.subscribe())
+    rig.post([rig.numbered(co.Seek("orders", "kitchen"))])
+    rig.rounds()
+    assert code(rig.answers()[waiting][0][0]) == "SOUGHT"
+
+
+def test_a_subscription_that_the_quota_ends_is_told_while_it_waits() -> None:
+    rig = Rig()
+    rig.do(co.CreateTopic("orders", quota_bytes=150, overflow=co.EXPIRE))
+    owner = rig.subscribe()
+    waiting = rig.post([owner.get(0, wait_ms=5_000)])
+    rig.rounds()
+    _post_put(rig, bytes(70))
+    rig.rounds()
+    assert offsets(rig.answers()[waiting][0][0]) == [0]
+    waiting = rig.post([owner.get(1, wait_ms=5_000)])
+    rig.rounds()
+    _post_put(rig, bytes(70))
+    rig.rounds()
+    assert code(rig.answers()[waiting][0][0]) == "SUBSCRIPTION_EXPIRED"
+
+
+# The waiting room itself.
+
+
+def test_requests_that_were_answered_are_not_kept_until_their_time() -> None:
+    rig = Rig()
+    _parked(rig, rig.subscribe("quiet", "patient"), wait_ms=60_000)
+    owner = rig.subscribe()
+    for number in range(1_500):
+        rig.post([owner.get(number, wait_ms=60_000)])
+        rig.rounds()
+        _post_put(rig, b"one")
+        rig.rounds()
+        rig.answers()
+    assert len(rig.broker.waiting) == 1
+    assert len(rig.broker.waiting._heap) < 1_200
+
+
+def test_a_bug_met_while_looking_again_is_answered_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    waiting = _parked(rig, rig.subscribe())
+    real = rig.broker.engine.step
+
+    def step(now_ms: int, place: Place, command: co.Command) -> Decision:
+        if isinstance(command, co.Get):
+            raise ZeroDivisionError
+        return real(now_ms, place, command)
+
+    monkeypatch.setattr(rig.broker.engine, "step", step)
+    stored = _post_put(rig, b"one")
+    rig.rounds()
+    answered = rig.answers()
+    assert code(answered[waiting][0][0]) == "BROKER_BUG"
+    assert isinstance(answered[stored][0][0], re.PutReply)

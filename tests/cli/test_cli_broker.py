@@ -8,62 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 import oncemq
 from oncemq.broker.process import BrokerProcess, free_url
-
-COMMAND = [sys.executable, "-m", "oncemq"]
-TIMEOUT_S = 60
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
-    process.start()
-    yield process
-    process.kill()
-
-
-class Shell:
-    """Runs commands against one broker, on a topic of its own."""
-
-    numbers = count()
-
-    def __init__(self, url: str) -> None:
-        self.environment = {**os.environ, "ONCEMQ_URL": url, "ONCEMQ_TRIES": "20"}
-        self.topic = f"topic {next(self.numbers)}"
-
-    def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*COMMAND, *arguments], input=stdin, capture_output=True, env=self.environment, timeout=TIMEOUT_S
-        )
-
-    def ok(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        done = self.run(*arguments, stdin=stdin)
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, bufsize=0
-        )
-
-    def subscription(self) -> Any:
-        return json.loads(self.ok("subs", self.topic, "--json"))
-
-    def put_numbers(self, number: int) -> None:
-        self.ok("put", self.topic, "--create", stdin=b"".join(b"%d\n" % n for n in range(number)))
-
-
-@pytest.fixture
-def shell(broker: BrokerProcess) -> Shell:
-    return Shell(broker.url)
+from tests.cli.shell import COMMAND, TIMEOUT_S, Shell
 
 
 def test_a_message_goes_round(shell: Shell) -> None:

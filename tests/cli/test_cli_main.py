@@ -50,7 +50,8 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
         def connected(*_: Any, **__: Any) -> Iterator[object]:
             yield client
 
-        for name in ("get", "health", "put", "sessions", "sub", "subs", "tail", "topics"):
+        names = ("dead", "get", "health", "listen", "put", "seek", "sessions", "sub", "subs", "tail", "topics", "work")
+        for name in names:
             monkeypatch.setattr(f"oncemq.cli.{name}.connected", connected)
         monkeypatch.setattr(options, "connected", connected)
 
@@ -184,7 +185,8 @@ def test_a_noun_alone_lists_with_and_without_options(connect: Any) -> None:
 
 
 def test_subscriptions_are_listed_with_their_lag(connect: Any) -> None:
-    connect(SimpleNamespace(subscriptions=lambda topic: [SubscriptionInfo(topic or "t", "alice", 3, 10, 1)]))
+    entry = SubscriptionInfo("t", "alice", 3, 10, 1)
+    connect(SimpleNamespace(subscriptions=lambda _=None: [entry], patterns=list))
     assert json.loads(run("subs", "orders", "--json").stdout)["lag"] == 7
     assert run("subs").stdout.split() == ["TOPIC", "SUBSCRIBER", "ACKED", "END", "LAG", "t", "alice", "3", "10", "7"]
 
@@ -227,6 +229,38 @@ def test_where_to_begin_is_checked(start: str, connect: Any) -> None:
     assert run("sub", "t", "s", "--from", start).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sub", "t", "s", "--lease", "5s"),
+        ("sub", "t.*", "s", "--shared"),
+        ("sub", "t", "s", "--shared", "--dead", "d"),
+        ("sub", "t", "s", "--shared", "--tries", "5"),
+        ("work", "t", "s", "--tries", "5", "--", "true"),
+        ("work", "t.*", "s", "--", "true"),
+        ("work", "t", "s", "--", "no-such-command-anywhere"),
+        ("work", "t", "s"),
+        ("topics", "create", "t", "--overflow", "full"),
+        ("seek", "t", "s", "yesterday"),
+        ("seek", "t", "s", "1969-12-31"),
+        ("seek", "t", "s", "-900000d"),
+        ("put", "t", "x", "--ttl", "soon"),
+        ("listen", "t", "s", "--header", "region"),
+        ("dead", "retry", "t.dead"),
+        ("dead", "rm", "t.dead", "1", "--all"),
+    ],
+    ids=" ".join,
+)
+def test_what_can_not_be_meant_is_a_usage_error(arguments: tuple[str, ...], connect: Any) -> None:
+    connect(Broken(AssertionError()))
+    assert run(*arguments).exit_code == 2
+
+
+def test_an_overflow_needs_a_quota(connect: Any) -> None:
+    connect(SimpleNamespace(topics=list))
+    assert run("topics", "create", "t", "--overflow", "drop").exit_code == 2
+
+
 def test_serve_refuses_open_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = run("serve", "--listen", "tcp://0.0.0.0:5555")
@@ -259,20 +293,24 @@ def test_commands_and_options_are_completed() -> None:
 
 
 def test_topics_are_completed_from_the_broker(connect: Any) -> None:
-    connect(SimpleNamespace(topics=lambda: [SimpleNamespace(name="orders"), SimpleNamespace(name="other")]))
+    names = [SimpleNamespace(name="orders"), SimpleNamespace(name="other")]
+    connect(SimpleNamespace(topics=lambda: names, patterns=lambda: [SimpleNamespace(pattern="orders.*")]))
     assert complete("oncemq put ord") == ["orders"]
+    assert complete("oncemq get ord") == ["orders", "orders.*"]
 
 
 def test_subscribers_are_completed_once_the_topic_is_known(connect: Any) -> None:
     known = {"orders": ["kitchen", "accounting"]}
     connect(
         SimpleNamespace(
-            subscriptions=lambda topic: [SimpleNamespace(subscriber=name) for name in known[topic]],
+            subscriptions=lambda topic: [SimpleNamespace(subscriber=name, pattern="") for name in known[topic]],
+            patterns=lambda: [SimpleNamespace(pattern="orders.*", subscriber="audit")],
             sessions=lambda: [SimpleNamespace(name="importer")],
         )
     )
     assert complete("oncemq get orders k") == ["kitchen"]
     assert complete("oncemq unsub orders ") == ["kitchen", "accounting"]
+    assert complete("oncemq get orders.* a") == ["audit"]
     assert complete("oncemq sessions rm i") == ["importer"]
 
 
@@ -319,8 +357,8 @@ def test_figures_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) 
     result = run("bench")
     lines = [line.split("  ") for line in result.stdout.splitlines()]
     cells = [[cell.strip() for cell in line if cell] for line in lines]
-    assert cells[1] == ["put_many", "3,210,988", "messages/s", "4,000,000", "bare encoder", "80%", "-", "-", "-"]
-    assert cells[2] == ["put", "0.52", "ms (median)", "0.31", "sync + echo", "1.7 ×", "0.52", "1.50", "12.25"]
+    assert cells[1] == ["put_many", "3,210,988", "messages/s", "4,000,000", "bare encoder", "80%", "-", "-", "-", "-"]
+    assert cells[2] == ["put", "0.52", "ms (median)", "0.31", "sync + echo", "1.7 ×", "0.52", "1.50", "12.25", "-"]
     assert cells[3][5] == "3.0 ×"
     assert "every put synced (fdatasync) before it is answered, disk " in result.stderr
     assert [row["case"] for row in json.loads(run("bench", "--json").stdout)] == ["put_many", "put", "8 clients"]

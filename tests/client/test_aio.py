@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_what_may_wait_is_awaited() -> None:
     for shell in (oncemq.aio.Client, oncemq.aio.Subscription, oncemq.aio.Handle):
         methods = {name for name, _ in inspect.getmembers(shell, inspect.isfunction) if not name.startswith("_")}
         plain = {name for name in methods if not inspect.iscoroutinefunction(getattr(shell, name))}
-        assert plain <= {"put_nowait", "read", "messages", "done"}
+        assert plain <= {"put_nowait", "read", "messages", "done", "transaction"}
 
 
 def test_a_method_says_what_it_returns_and_not_how() -> None:
@@ -242,6 +243,25 @@ async def test_an_embedded_broker_serves_threads_beside_the_loop(tmp_path: Path)
         assert message is not None
         assert message.value == b"from a thread"
         await become(lambda: not thread.is_alive())
+
+
+@on_a_loop
+async def test_an_embedded_broker_is_looked_at_often_while_somebody_waits(tmp_path: Path) -> None:
+    async with oncemq.aio.connect(f"memory:{tmp_path.name}") as client:
+        subscription = await client.subscribe("t", "s")
+        looks = 0
+        real = client._driver.transport.receive
+
+        def look() -> Any:
+            nonlocal looks
+            looks += 1
+            return real()
+
+        client._driver.transport.receive = look  # type: ignore[method-assign]
+        waiting = asyncio.create_task(subscription.get(timeout_s=None))
+        await become(lambda: looks > 100)
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 @pytest.mark.parametrize("work", ["iterate", "put_many", "get", "put"])

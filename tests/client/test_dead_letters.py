@@ -20,7 +20,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     made: list[oncemq.Client] = []
 
     def make(**options: object) -> oncemq.Client:
-        made.append(oncemq.connect(f"memory:{request.node.name}", **options))  # type: ignore[arg-type]
+        made.append(oncemq.connect(f"memory:{request.node.name}", **options))  # type: ignore[call-overload]
         return made[-1]
 
     yield make
@@ -139,7 +139,7 @@ def test_a_letter_whose_answer_was_lost_is_there_once(connect: Connect, monkeypa
 
 def test_a_message_that_is_with_somebody_else_is_not_buried(connect: Connect) -> None:
     client = connect()
-    workers = client.subscribe_shared("t", "s", tries_max=5, lease_s=0.1, auto_extend=False)
+    workers = client.subscribe_shared("t", "s", tries_max=5, lease_s=0.6, auto_extend=False)
     client.put_many("t", ["a", "b"])
     late = first_of(workers)
     again = next(task for task in connect().shared_subscription("t", "s").tasks(timeout_s=10) if task.text == "a")

@@ -143,15 +143,19 @@ class Duty:
         self.due_ms = now_ms() + 1 if self.answers < 3 else float("inf")
 
 
-def test_a_duty_is_attended_to_although_nobody_calls(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncemq.client.keeping._REST_S", 0.001)
+def test_a_duty_is_attended_to_although_nobody_calls(request: pytest.FixtureRequest) -> None:
     never = threading.Event()
-    for _ in range(2):
-        duty = Duty(client)
-        client._take_on(duty)
-        assert any(duty.answers == 3 or never.wait(0.005) for _ in range(4000))
-        client._let_go(duty)
-    assert client._duties == ()
+    with oncemq.connect(f"memory:{request.node.name}", linger_ms=60_000) as client:
+        client.create_topic("t")
+        # The keeper means to sleep until this is to be sent.
+        client.put_nowait("t", b"x")
+        assert any(not client._keeper_rests or never.wait(0.005) for _ in range(4000))
+        for _ in range(2):
+            duty = Duty(client)
+            client._take_on(duty)
+            assert any(duty.answers == 3 or never.wait(0.005) for _ in range(4000))
+            client._let_go(duty)
+        assert client._duties == ()
 
 
 @on_a_loop

@@ -57,7 +57,7 @@ async def test_tasks_are_shared_and_settled(url: str) -> None:
 @on_a_loop
 async def test_acks_go_by_themselves_and_leases_are_kept(url: str) -> None:
     async with oncemq.aio.connect(url) as client, oncemq.aio.connect(url) as watching:
-        workers = await client.subscribe_shared("t", "s", lease_s=0.2)
+        workers = await client.subscribe_shared("t", "s", lease_s=0.6)
         other = await watching.shared_subscription("t", "s")
         await client.put_many("t", ["a", "b"])
         one, two = await workers.take_many(2)
@@ -67,7 +67,7 @@ async def test_acks_go_by_themselves_and_leases_are_kept(url: str) -> None:
             return await lag(watching) == 1
 
         await become(is_acked)
-        assert await other.take(timeout_s=1) is None
+        assert await other.take(timeout_s=2) is None
         await two.ack(wait=True)
         assert await lag(watching) == 0
 
@@ -75,7 +75,7 @@ async def test_acks_go_by_themselves_and_leases_are_kept(url: str) -> None:
 @on_a_loop
 async def test_what_is_lost_is_told(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
-        workers = await client.subscribe_shared("t", "s", lease_s=0.1, auto_extend=False)
+        workers = await client.subscribe_shared("t", "s", lease_s=0.6, auto_extend=False)
         other = await client.shared_subscription("t", "s")
         await client.put_many("t", ["a", "b"])
         late = await workers.take_many(2)

@@ -54,6 +54,22 @@ def test_what_was_settled_while_the_broker_was_away_is_settled_when_it_is_back(o
         assert (lag(client), workers.lost) == (0, 0)
 
 
+def test_a_letter_is_sent_when_the_broker_is_back(oncemq_broker: BrokerProcess) -> None:
+    with oncemq_broker.connect(timeout_s=0.1, tries=2) as client:
+        workers = client.subscribe_shared("t", "s", tries_max=5)
+        client.put_many("t", ["a", "b"])
+        one, two = workers.take_many(2)
+        oncemq_broker.kill()
+        one.reject()
+        with pytest.raises(errors.BrokerAway):
+            workers.flush()
+        two.reject()
+        oncemq_broker.start()
+        workers.flush()
+        assert sorted(letter.text for letter in client.dead_letters("t.dead")) == ["a", "b"]
+        assert lag(client) == 0
+
+
 _WORKER = """
 import sys, oncemq
 workers = oncemq.connect(sys.argv[1]).shared_subscription("t", "s")
@@ -78,7 +94,7 @@ def test_what_a_dead_consumer_had_goes_to_others(oncemq_broker: BrokerProcess) -
         finally:
             dying.kill()
             dying.communicate()
-        got = []
+        got: list[tuple[str, int]] = []
         while len(got) < 9:
             task = workers.take(timeout_s=30)
             assert task is not None

@@ -23,7 +23,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     made: list[oncemq.Client] = []
 
     def make(**options: object) -> oncemq.Client:
-        made.append(oncemq.connect(f"memory:{request.node.name}", **options))  # type: ignore[arg-type]
+        made.append(oncemq.connect(f"memory:{request.node.name}", **options))  # type: ignore[call-overload]
         return made[-1]
 
     yield make
@@ -60,20 +60,20 @@ def lag(client: oncemq.Client) -> int:
 
 def test_a_long_task_is_not_delivered_again(connect: Connect) -> None:
     client = connect()
-    workers = client.subscribe_shared("t", "s", lease_s=0.2)
+    workers = client.subscribe_shared("t", "s", lease_s=0.6)
     client.put("t", "x")
     task = first_of(workers)
-    assert connect().shared_subscription("t", "s").take(timeout_s=1) is None
+    assert connect().shared_subscription("t", "s").take(timeout_s=2) is None
     task.ack(wait=True)
     assert (lag(client), workers.lost, task.is_lost) == (0, 0, False)
 
 
 def test_what_is_at_hand_is_kept_too(connect: Connect) -> None:
     client = connect()
-    workers = client.subscribe_shared("t", "s", lease_s=0.2, prefetch=20)
+    workers = client.subscribe_shared("t", "s", lease_s=0.6, prefetch=20)
     client.put_many("t", map(str, range(10)))
     task = first_of(workers)
-    assert connect().shared_subscription("t", "s").take(timeout_s=1) is None
+    assert connect().shared_subscription("t", "s").take(timeout_s=2) is None
     got = [task, *(first_of(workers) for _ in range(9))]
     assert [task.tries for task in got] == [1] * 10
     for task in got:
@@ -121,7 +121,7 @@ def lose(client: oncemq.Client, other: oncemq.SharedSubscription) -> oncemq.Task
 
 def test_an_ack_that_came_too_late_is_told_by_the_next_call(connect: Connect) -> None:
     client = connect()
-    workers = client.subscribe_shared("t", "s", lease_s=0.1, auto_extend=False)
+    workers = client.subscribe_shared("t", "s", lease_s=0.6, auto_extend=False)
     client.put_many("t", ["a", "b"])
     late = workers.take_many(2)
     again = connect().shared_subscription("t", "s").take_many(2, timeout_s=10)
@@ -180,9 +180,25 @@ def test_a_lease_that_is_known_to_be_lost_takes_no_ack_and_hands_out_nothing(con
     assert first_of(workers).tries == 2
 
 
+def test_a_late_ack_does_not_hide_a_good_one_of_the_same_message(client: oncemq.Client) -> None:
+    workers = client.subscribe_shared("t", "s", lease_s=0.5, auto_extend=False)
+    client.put("t", "x")
+    late = first_of(workers)
+    again = first_of(workers)
+    assert (late.offset, again.offset, again.tries) == (0, 0, 2)
+    with client._driver.lock:
+        late.lease.done.append(0)
+        late.lease.is_over = True
+        workers._stragglers.append(late.lease)
+        again.lease.done.append(0)
+    with pytest.raises(errors.LeaseLost):
+        workers.flush()
+    assert (late.is_lost, again.is_lost, workers.lost, lag(client)) == (True, False, 1, 0)
+
+
 def test_giving_back_what_is_lost_harms_nobody(connect: Connect) -> None:
     client = connect()
-    workers = client.subscribe_shared("t", "s", lease_s=0.1, auto_extend=False)
+    workers = client.subscribe_shared("t", "s", lease_s=0.6, auto_extend=False)
     client.put("t", "x")
     task = first_of(workers)
     again = first_of(connect().shared_subscription("t", "s"))
@@ -262,29 +278,50 @@ def test_acks_that_wait_may_come_from_any_thread(client: oncemq.Client) -> None:
 # What the network does.
 
 
+class Deaf:
+    """A client that does not hear what its takes brought, so many times."""
+
+    def __init__(self, client: oncemq.Client, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        transport = client._driver.transport
+        self.receive = transport.receive
+        self.count = count
+        self.missed: list[TakeReply] = []
+        monkeypatch.setattr(transport, "receive", self.hear)
+
+    def hear(self) -> object:
+        frames = self.receive()
+        if frames is not None and len(self.missed) < self.count:
+            [reply, *_] = decode_response(frames)[0].replies
+            if isinstance(reply, TakeReply):
+                self.missed.append(reply)
+                return None
+        return frames
+
+
 def test_a_take_whose_answer_was_lost_brings_the_same_messages(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(timeout_s=0.2)
     workers = client.subscribe_shared("t", "s")
     client.put_many("t", map(str, range(10)))
-    transport = client._driver.transport
-    receive = transport.receive
-    dropped: list[TakeReply] = []
-
-    def lossy() -> object:
-        frames = receive()
-        if frames is not None and len(dropped) < 3:
-            [reply, *_] = decode_response(frames)[0].replies
-            if isinstance(reply, TakeReply):
-                dropped.append(reply)
-                return None
-        return frames
-
-    monkeypatch.setattr(transport, "receive", lossy)
+    deaf = Deaf(client, monkeypatch, 3)
     tasks = workers.take_many(10)
     assert [(task.text, task.tries) for task in tasks] == [(str(index), 1) for index in range(10)]
-    assert {reply.token for reply in dropped} == {tasks[0].token}
+    assert {reply.token for reply in deaf.missed} == {tasks[0].token}
+
+
+def test_a_take_that_was_given_up_brings_the_same_messages_later(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(timeout_s=0.1, tries=2)
+    workers = client.subscribe_shared("t", "s")
+    client.put_many("t", map(str, range(10)))
+    deaf = Deaf(client, monkeypatch, 2)
+    with pytest.raises(errors.BrokerAway):
+        workers.take_many(10)
+    tasks = workers.take_many(10)
+    assert [(task.text, task.tries) for task in tasks] == [(str(index), 1) for index in range(10)]
+    assert {reply.token for reply in deaf.missed} == {tasks[0].token}
 
 
 def test_a_payload_that_arrives_damaged_is_asked_for_again(

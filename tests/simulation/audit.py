@@ -168,6 +168,14 @@ class Auditor(Process):
                 one.check()
             elif isinstance(one, Mailer):
                 one.office.check()
+            elif isinstance(one, Watcher):
+                self._check_attached(one)
+
+    def _check_attached(self, watcher: Watcher) -> None:
+        there = {info.topic for info in self.subscriptions if info.pattern and info.subscriber == watcher.name}
+        for topic in self.topics:
+            if topic.startswith("p.") and topic not in there:
+                raise Violation(f"lost: {watcher.owner.label} is not attached to '{topic}'")
 
     def _check_given(self, topic_id: int, book: SubscriptionBook, end: int) -> None:
         log = self.around.ledger.log.get(topic_id, {})

@@ -122,4 +122,11 @@ SYNC_LABELS = (
 for _label in SYNC_LABELS:
     skip_sync(_label)
 
-from tests.simulation import bugs_of_client, bugs_of_engine, bugs_of_storage  # noqa: E402, F401
+from tests.simulation import (  # noqa: E402, F401
+    bugs_of_client,
+    bugs_of_engine,
+    bugs_of_messages,
+    bugs_of_outbox,
+    bugs_of_storage,
+    bugs_of_tasks,
+)

@@ -25,6 +25,12 @@ DISK_FAULTS = (
     "power loss", "kill", "write kept", "write dropped", "write torn", "write flipped", "name lost", "sync failed",
     "no space", "full for a while",
 )
+#: What clients must live through.
+CLIENT_FATES = (
+    "crash", "reconnect", "broker away", "FENCED", "SESSION_UNKNOWN", "fenced owner", "sought", "dropped",
+    "subscription expired", "settle came too late", "OUTBOX_REWOUND",
+)
+OUTBOX_FAULTS = ("killed before a write", "killed within a write", "killed after a write", "restored from a copy")
 
 
 class Result(msgspec.Struct):
@@ -34,10 +40,12 @@ class Result(msgspec.Struct):
     failed: Outcome | None
 
     def missing(self) -> list[str]:
-        """Kinds of events and faults that did not occur."""
+        """Kinds of events, faults and fates that did not occur."""
         wanted = [f"event: {kind}" for kind in EVENT_KINDS]
         wanted += [f"network: {kind}" for kind in NETWORK_FAULTS]
         wanted += [f"disk: {kind}" for kind in DISK_FAULTS]
+        wanted += [f"client: {kind}" for kind in CLIENT_FATES]
+        wanted += [f"outbox: {kind}" for kind in OUTBOX_FAULTS]
         return [name for name in wanted if not self.tally.get(name)]
 
 
@@ -112,7 +120,7 @@ def table(result: Result) -> str:
         f"{result.seeds:,} seeds in {result.seconds:.0f} s: {tally.get('commands', 0):,} commands, "
         f"{tally.get('crashes', 0):,} crashes of the broker, {tally.get('messages delivered', 0):,} messages delivered"
     ]
-    for heading in ("broker", "recovery", "client", "network", "disk", "event", "sync", "refused", "not now"):
+    for heading in ("broker", "recovery", "client", "outbox", "network", "disk", "event", "sync", "refused", "not now"):
         rows = sorted((name, count) for name, count in tally.items() if name.startswith(heading + ": "))
         if rows:
             lines.append("")

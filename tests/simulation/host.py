@@ -27,6 +27,8 @@ BLOCK_BYTES = 512
 JOURNAL_ID = bytes(range(1, 17))
 #: What a disk needs at the least to be started on; "full" leaves less than a segment.
 ROOMY_BYTES = 1 << 30
+#: A topic may hold more than its quota for so long.
+QUOTA_MS_MAX = 150
 
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 _decode_images = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -118,6 +120,7 @@ class Host:
         self._crash_kind = "kill"
         self._restarting = False
         self._is_full = False
+        self._over_quota_ms = 0
         self._died_ms = 0
         #: Told when the broker died, and when it is there again.
         self.recovered: Callable[[int, int], None] = lambda _died_ms, _now_ms: None
@@ -259,9 +262,21 @@ class Host:
         broker.run_once(0)
         for _ in range(int(self._random.random() * 3)):
             self.worker.advance()
+        self._check_quotas(broker)
         if broker.housekeeping._damaged:
             raise Violation("lost: a stored batch can't be read and moved")
         self._schedule(self._world.now_ms + max(1, broker.wait_ms()))
+
+    def _check_quotas(self, broker: Broker) -> None:
+        """What is above a topic's quota goes soon, if the broker can write."""
+        world = self._world
+        is_over = any(topic.overflows for topic in broker.engine.state.topics.values() if topic.quota_bytes)
+        if not is_over or not world.is_able:
+            self._over_quota_ms = 0
+            return
+        self._over_quota_ms = self._over_quota_ms or world.now_ms
+        if world.now_ms - max(self._over_quota_ms, world.able_since_ms) > QUOTA_MS_MAX:
+            raise Violation("a topic holds more than its quota, and keeps it")
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run something of the broker's that may end its process."""

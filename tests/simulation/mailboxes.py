@@ -18,7 +18,7 @@ from tests.simulation.ledger import Attempt
 from tests.simulation.world import World
 
 #: Per write.
-KILLED = 0.02
+KILLED = 0.08
 FULL = 0.02
 
 

@@ -72,7 +72,11 @@ class Mailer(Process):
             return
         self.world.note(f"{self.name} opened {self.outbox.session}: {self.outbox.pending_count} are kept")
         self._connect()
-        self._think()
+        if self.random.random() < 0.5:
+            # Before the broker has said anything.
+            self._act()
+        else:
+            self._think()
         self.pump()
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -84,6 +88,7 @@ class Mailer(Process):
     def _die(self) -> None:
         self.world.note(f"{self.name} was killed at its outbox")
         self.stop()
+        self._restore()
         self.world.after(20 + int(self.random.random() * 200), self._start_again)
 
     def stop(self) -> None:
@@ -93,11 +98,13 @@ class Mailer(Process):
     def crash(self) -> None:
         was_there = self.core is not None
         super().crash()
-        if was_there and self._mailbox is self.office.mailbox and self.random.random() < 0.3:
+        if was_there:
             self._restore()
 
     def _restore(self) -> None:
-        """A backup is put back, by somebody who does not know better."""
+        """A backup is put back, sometimes, by somebody who does not know better."""
+        if self.world.healed or self._mailbox is not self.office.mailbox or self.random.random() < 0.7:
+            return
         if self._mailbox.restore():
             self.world.note(f"{self._mailbox.session} was restored from a copy")
             self.world.tally["outbox: restored from a copy"] += 1
@@ -123,14 +130,14 @@ class Mailer(Process):
     # Putting.
 
     def _think(self) -> None:
-        self.later(int(self.random.random() * 3 * self.world.weather.think_ms), self._act)
+        self.later(int(self.random.random() * 2 * self.world.weather.think_ms), self._act)
 
     def _act(self) -> None:
         if self._is_finished():
             return
         if not self.world.healed:
             random = self.random.random
-            if random() < 0.1:
+            if random() < 0.2:
                 self._mailbox.back_up()
             for _ in range(1 if random() < 0.7 else 4):
                 self._put()

@@ -64,21 +64,28 @@ class SessionBook:
         self._seen_below = max(self._seen_below, command.seen_below)
         known = self._tries.get((command.epoch, command.number))
         if known is None:
-            if command.number in self._verdicts:
-                # Out of an outbox whose process died before it could write the answer down.
-                attempts = ()
-            known = Try(command.epoch, command.number, command.operation, attempts)
-            self._tries[command.epoch, command.number] = known
-            if command.number in self._verdicts:
-                known.is_open = False
-                return
-            self._begun(command.operation)
-            if command.epoch < self.epoch:
-                self._never(known)
+            self._begin(command, attempts)
         elif isinstance(command.operation, co.Void):
             known.is_void = True
         elif known.operation != command.operation:
             raise Violation(f"{self.name} sent another command under number {command.number}")
+
+    def _begin(self, command: co.Numbered, attempts: tuple[Attempt, ...]) -> None:
+        is_decided = self._is_decided(command)
+        begun = Try(command.epoch, command.number, command.operation, () if is_decided else attempts)
+        self._tries[command.epoch, command.number] = begun
+        if is_decided:
+            begun.is_open = False
+            return
+        self._begun(command.operation)
+        if command.epoch < self.epoch:
+            self._never(begun)
+
+    def _is_decided(self, command: co.Numbered) -> bool:
+        """It comes out of an outbox whose process died before it could write the answer down."""
+        return command.number in self._verdicts and any(
+            found.number == command.number and found.operation == command.operation for found in self._tries.values()
+        )
 
     # What the broker answers.
 

@@ -61,13 +61,15 @@ class TaskBook:
     # Taking.
 
     def taken(self, offset: int, token: int, member: str, tries: int, until_ms: int, value: bytes) -> None:
+        before = self.holds.get(offset)
+        if before is not None and token < before.token:
+            return  # Late news: that lease was over before this one began.
         if offset in self.done:
             raise Violation(f"duplicated: {self.label} gave {offset} to {member}, and it was done before")
         self._check_holds(offset, token, member)
         self._check_delay(offset, token)
         if self.sharing.key_order and key_of(value):
             self._check_key(offset, token, key_of(value), member)
-        before = self.holds.get(offset)
         if before is not None and token > before.token and tries <= self._tries[offset]:
             raise Violation(f"inconsistent: {self.label} gave {offset} for the {tries}th time again")
         if before is None or token > before.token:

@@ -58,6 +58,7 @@ def _with_few_payloads(reply: re.Reply) -> re.Reply:
 
 
 commands = strategy_for(co.Command)
+operations = strategy_for(co.Operation)
 replies = strategy_for(re.Reply).map(_with_few_payloads)
 keys = st.one_of(st.none(), st.binary(max_size=10))
 headers = st.one_of(st.none(), st.dictionaries(st.text(max_size=5), st.binary(max_size=10), max_size=3))

@@ -27,7 +27,7 @@ from oncemq.wire.frames import decode_response, encode_request
 from tests.broker.rig import Owner, Rig, offsets
 from tests.engine.world import image_of
 from tests.simulation.disk import SimDisk
-from tests.wire.strategies import EDGES, commands, damaged, with_payloads
+from tests.wire.strategies import EDGES, commands, damaged, operations, with_payloads
 
 SETTINGS = settings(max_examples=150, deadline=None)
 LIMITS = Limits(
@@ -83,7 +83,7 @@ class Victim:
         assert len(sent) <= 1
         return [reply for _, answer in sent for reply in decode_response(answer)[0].replies]
 
-    def feed_and_look(self, frames: list[bytes]) -> None:
+    def feed_and_look(self, frames: list[bytes]) -> list[re.Reply]:
         """A request that can't be read changes nothing."""
         before = image_of(self.rig.broker.engine)
         malformed = self.rig.broker.counters["malformed"]
@@ -92,6 +92,7 @@ class Victim:
         if self.rig.broker.counters["malformed"] > malformed:
             assert [type(reply) for reply in replies] == [re.Refusal]
             assert image_of(self.rig.broker.engine) == before
+        return replies
 
     def check(self) -> None:
         """A client of its own is served, and a restart finds the state as it was."""
@@ -152,52 +153,66 @@ class Aim:
     def __init__(self, victim: Victim, data: st.DataObject) -> None:
         self._victim = victim
         self._data = data
-        self._targets = [
-            ("kitchen", victim.owner.opened.epoch),
-            ("waiters", victim.shared.epoch),
-            ("watcher", victim.watcher.epoch),
-            ("watcher" + co.BY_PATTERN + "#", victim.watcher.epoch),
-        ]
+        kitchen, waiters, watcher = victim.owner.opened.epoch, victim.shared.epoch, victim.watcher.epoch
+        #: (topic, subscriber, epoch)
+        self._owned = [("orders", "kitchen", kitchen), ("orders", "watcher" + co.BY_PATTERN + "#", watcher)]
+        self._shared = [("orders", "waiters", waiters)]
+        self._by_name = [("orders", "kitchen", kitchen), *self._shared, ("#", "watcher", watcher)]
 
-    def at(self, command: co.Command) -> co.Command:
-        if isinstance(command, co.Numbered):
-            return self._victim.rig.numbered(self._struct(command.operation))
-        if isinstance(command, co.Keyed):
-            return msgspec.structs.replace(command, operation=self._struct(command.operation))
-        aimed: co.Command = self._struct(command)
-        return aimed
+    def at(self, found: co.Command | co.Operation) -> co.Command:
+        if isinstance(found, co.Numbered | co.Keyed):
+            found = found.operation
+        aimed: Any = self._aim(found)
+        return self._victim.rig.numbered(aimed) if isinstance(found, co.Operation) else aimed
 
-    def _struct(self, found: Any) -> Any:
-        subscriber, epoch = self._data.draw(st.sampled_from(self._targets))
-        known = {
-            "topic": self._data.draw(st.sampled_from(["orders", "orders", "#", "dead"])),
+    def _aim(self, found: Any) -> Any:
+        known = self._known(found)
+        fields = {name: known[name] for name in found.__struct_fields__ if name in known}
+        if isinstance(found, co.Settle):
+            fields |= self._ranges(found)
+        if isinstance(found, co.Transact):
+            fields = {name: tuple(map(self._aim, getattr(found, name))) for name in ("acks", "settles", "puts")}
+        if isinstance(found, co.Put | co.Stage) and self._data.draw(st.booleans()):
+            due_ms = self._data.draw(st.sampled_from([0, 0, self._victim.rig.clock.time_ms + 5]))
+            fields["envelope"] = co.Envelope(1, 0, 0, self._data.draw(st.integers(0, 9)), due_ms, bytes(8))
+        return msgspec.structs.replace(found, **fields)
+
+    def _ranges(self, found: co.Settle) -> dict[str, object]:
+        token = self._victim.token
+        if self._data.draw(st.booleans()):
+            first = self._data.draw(st.integers(0, 2))
+            return {"done": ((token, first, 1),), "returned": ((token, (first + 1) % 3, 1, 5),)}
+        return {name: tuple((token, *entry[1:]) for entry in getattr(found, name)) for name in ("done", "returned")}
+
+    def _known(self, found: object) -> dict[str, object]:
+        targets = self._by_name
+        if isinstance(found, co.Take | co.Extend | co.Leave | co.Settle):
+            targets = self._shared
+        elif isinstance(found, co.Get | co.Ack | co.AckUpto | co.Close):
+            targets = self._owned
+        elif isinstance(found, co.GetAny):
+            targets = self._by_name[-1:]
+        topic, subscriber, epoch = self._data.draw(st.sampled_from(targets))
+        return {
+            "topic": "orders" if isinstance(found, co.Put | co.Stage | co.Commit | co.Read | co.Find) else topic,
             "pattern": "#",
             "topic_id": self._victim.topic_id,
             "subscriber": subscriber,
             "epoch": epoch,
             "member": self._data.draw(st.sampled_from(["member", "other"])),
-            "tokens": (self._victim.token,),
+            "tokens": (self._victim.token, self._data.draw(st.integers(0, 50))),
         }
-        fields = {name: known[name] for name in found.__struct_fields__ if name in known}
-        for name in ("done", "returned"):
-            if isinstance(found, co.Settle):
-                ranges = [(self._victim.token, *entry[1:]) for entry in getattr(found, name)]
-                fields[name] = tuple(ranges)
-        for name in ("acks", "settles", "puts"):
-            if isinstance(found, co.Transact):
-                fields[name] = tuple(self._struct(part) for part in getattr(found, name))
-        return msgspec.structs.replace(found, **fields)
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.data(), st.lists(commands, min_size=1, max_size=6), st.sampled_from([0, 1, 2_000, 10**9]))
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.lists(commands | operations, min_size=1, max_size=8), st.sampled_from([0, 1, 2_000, 10**9]))
 def test_commands_that_reach_their_target_are_decided_or_refused(
-    data: st.DataObject, found: list[co.Command], forward_ms: int
+    data: st.DataObject, found: list[co.Command | co.Operation], forward_ms: int
 ) -> None:
     victim = Victim(MemoryJournal(extent_bytes=EXTENT_BYTES))
     aim = Aim(victim, data)
-    for command in found:
-        fitted, payloads = with_payloads([aim.at(command)], PAYLOADS)
+    for one in found:
+        fitted, payloads = with_payloads([aim.at(one)], PAYLOADS)
         victim.feed_and_look([bytes(frame) for frame in encode_request(1, fitted, payloads)])
         victim.rig.rounds(2, forward_ms=forward_ms)
         victim.rig.network.sent.clear()
@@ -211,7 +226,8 @@ def test_a_number_at_the_edge_of_its_range_harms_nobody(edge: int) -> None:
         victim = Victim(MemoryJournal(extent_bytes=EXTENT_BYTES))
         operation = make(victim) if callable(make) else make
         [fitted], payloads = with_payloads([victim.rig.numbered(operation)], PAYLOADS)
-        victim.feed_and_look([bytes(frame) for frame in encode_request(1, [fitted], payloads)])
+        [reply] = victim.feed_and_look([bytes(frame) for frame in encode_request(1, [fitted], payloads)])
+        assert not isinstance(reply, re.NotNow), (operation, reply)
         victim.rig.rounds(2, forward_ms=10)
         victim.check()
 

@@ -1,4 +1,4 @@
-"""The cases: put and get, 100 bytes and 1 KB, single and batched, 1 and 8 clients.
+"""The cases: put and get, 100 bytes and 1 KB, single and batched, 1 and 8 clients; other ways are in ways.py.
 
 A case takes turns with its limits, so that all of them see the same machine.
 """
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from itertools import chain, repeat
 
+from oncemq.bench import ways
 from oncemq.bench.ceilings import decode, encode, repeat_for
 from oncemq.bench.ground import Drain, Ground
 from oncemq.bench.peers import at_once, put_for
@@ -184,6 +185,7 @@ _KINDS: dict[str, Callable[[Ground, str, int], list[Row]]] = {
     "put one by one, 8 clients": _eight_clients,
     "iterate with acks": _iterate,
     "put and get one by one": _one_by_one(_put_get_turn, echoes=2),
+    **ways.KINDS,
 }
 
 

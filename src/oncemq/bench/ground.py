@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 import time
@@ -21,8 +22,10 @@ _WARM_SECONDS_MAX = 20.0
 
 
 class Ground:
-    def __init__(self, url: str, folder: Path, seconds: float) -> None:
+    def __init__(self, url: str, folder: Path, seconds: float, broker_pid: int = 0) -> None:
         self.url = url
+        #: Of the broker that was started for this; 0 = it is somebody else's.
+        self._broker_pid = broker_pid
         self.seconds = seconds
         self.disk = RawDisk(folder)
         self.echo = Wire("echo")
@@ -37,6 +40,13 @@ class Ground:
         client: oncemq.Client = oncemq.connect(self.url, tries=20, **options)
         return client
 
+    def broker_cpu_s(self) -> float:
+        """What the broker has used so far; 0 where that can't be known."""
+        if not self._broker_pid:
+            return 0.0
+        fields = Path(f"/proc/{self._broker_pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def counters(self) -> dict[str, int]:
         with self.connect() as client:
             return client.health().counters
@@ -50,7 +60,7 @@ def ground(url: str | None, seconds: float, progress: Callable[[str], None]) -> 
         _refuse_tmpfs(name)
         own = BrokerProcess(folder / "data") if url is None else None
         with own or nullcontext():
-            place = Ground(url or (own.url if own else ""), folder, seconds)
+            place = Ground(url or (own.url if own else ""), folder, seconds, own.pid if own else 0)
             try:
                 if own is not None:
                     progress("warming up")

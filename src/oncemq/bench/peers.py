@@ -78,10 +78,30 @@ def _putter(url: str, topic: str, size: str, seconds: str) -> None:
         _say(json.dumps({"seconds": time.perf_counter() - begin, "times_s": times}))
 
 
+def _worker(url: str, topic: str, subscriber: str) -> None:
+    """Acks each task; ends when none has come for a while."""
+    import oncemq
+
+    with oncemq.connect(url, tries=20) as client, client.shared_subscription(topic, subscriber) as shared:
+        _say("ready")
+        sys.stdin.readline()
+        begin_s = end_s = time.monotonic()
+        count = 0
+        for task in shared.tasks(timeout_s=1.0):
+            task.ack()
+            count += 1
+            if not count % 100:
+                end_s = time.monotonic()
+        shared.flush()
+    _say(json.dumps({"count": count, "begin_s": begin_s, "end_s": end_s}))
+
+
 def main(arguments: list[str]) -> None:
     kind, *rest = arguments
     if kind == "putter":
         _putter(*rest)
+    elif kind == "worker":
+        _worker(*rest)
     else:
         _reflect(kind)
 

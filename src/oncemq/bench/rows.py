@@ -18,6 +18,8 @@ class Row(msgspec.Struct, frozen=True):
     p50_ms: float | None = None
     p99_ms: float | None = None
     p999_ms: float | None = None
+    #: The broker's CPU time for each message, in microseconds, where it was measured.
+    broker_us: float | None = None
 
 
 def beside(case: str, value: float, unit: str, limits: dict[str, float], times_s: Sequence[float] = ()) -> Row:

@@ -49,6 +49,8 @@ class Broker:
         self._arrived: deque[Arrival] = deque()
         #: A request that did not fit into the last group as a whole.
         self._unfinished: Job | None = None
+        #: The last group had no room for what time has brought about: the next begins with it.
+        self._is_tick_late = False
         self._confirm_due_ms: int | None = None
 
     def run_once(self, wait_ms: int = 0) -> None:
@@ -71,7 +73,8 @@ class Broker:
     def _decide(self, draft: Draft) -> tuple[list[Job], list[tuple[bytes, list[Frame]]]]:
         decider = Round(self.engine, draft, self.waiting, self.counters, self._health)
         refused = []
-        decider.tick()
+        if self._is_tick_late:
+            decider.tick()
         decider.wake_unserved()
         while not decider.full and (self._unfinished or self._arrived):
             job = self._unfinished
@@ -85,7 +88,7 @@ class Broker:
                     continue
             decider.advance(job)
             self._unfinished = job if decider.full else None
-        decider.tick()
+        self._is_tick_late = not decider.tick()
         decider.wake()
         self.housekeeping.copy_forward(draft)
         return decider.finished, refused

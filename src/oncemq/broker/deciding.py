@@ -86,19 +86,20 @@ class Round:
             job.answer(decision)
         self.finished.append(job)
 
-    def tick(self) -> None:
-        """What time has brought about."""
+    def tick(self) -> bool:
+        """What time has brought about. False: something has, and there is no room in this group."""
         due_ms = self._engine.next_tick_ms()
         if due_ms is None or due_ms > self._draft.now_ms:
-            return
+            return True
         place = self._draft.place(TICK_BYTES_MAX)
         if place is None or place.room_bytes <= 0:
-            return
+            return place is not None
         need = TICK_BYTES_MAX
         for event in self._engine.tick(self._draft.now_ms):
             self._record(event, need)
             need = 0
         self._stirred.update(dict.fromkeys(self._engine.take_ready()))
+        return True
 
     def wake_unserved(self) -> None:
         """Before anything else needs room, or one full group after the other would keep them waiting."""

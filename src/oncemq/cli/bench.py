@@ -56,7 +56,7 @@ def bench(url: str | None, seconds: float, cases: tuple[str, ...], as_json: bool
 
         click.echo(msgspec.json.encode(rows))
         return
-    heads = ["CASE", "VALUE", "UNIT", "LIMIT", "LIMIT IS", "REACHED", "P50 MS", "P99 MS", "P99.9 MS"]
+    heads = ["CASE", "VALUE", "UNIT", "LIMIT", "LIMIT IS", "REACHED", "P50 MS", "P99 MS", "P99.9 MS", "BROKER US"]
     for line in table(heads, [_cells(row) for row in rows]):
         click.echo(line)
 
@@ -88,7 +88,7 @@ def _progress(text: str) -> None:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    spread = (row.p50_ms, row.p99_ms, row.p999_ms)
+    spread = (row.p50_ms, row.p99_ms, row.p999_ms, row.broker_us)
     times = ["-" if value_ms is None else f"{value_ms:,.2f}" for value_ms in spread]
     return (row.case, _number(row.value), row.unit, _number(row.limit), row.limit_name, _reached(row), *times)
 

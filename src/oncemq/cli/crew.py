@@ -263,7 +263,8 @@ class Crew:
             return
         delay_s = self._terms.delay_s(task.tries)
         task.nack(delay_s)
-        note(f"offset {task.offset}: {failure}; it comes again in {duration_text(delay_s * 1000)}.")
+        when = f"in {duration_text(delay_s * 1000)}" if delay_s else "at once"
+        note(f"offset {task.offset}: {failure}; it comes again {when}.")
 
     def _note_late(self, error: LeaseLost) -> None:
         self.tally.late += 1

@@ -20,7 +20,7 @@ from oncemq.cli.formats import Render
 from oncemq.cli.options import SUBSCRIBER, TOPIC_OR_PATTERN, Reach, connected, is_pattern, reaches_broker
 from oncemq.cli.output import is_terminal, note
 from oncemq.cli.printing import Printer, Wanted, prints_messages
-from oncemq.cli.stopping import orderly_on_sigterm
+from oncemq.cli.stopping import orderly
 
 if TYPE_CHECKING:
     from oncemq.client import Client
@@ -39,7 +39,6 @@ _PATIENCE_S = 30.0
 #: What to do about errors of those that consume.
 CONSUMING_ADVICE = {
     "KIND_MISMATCH": "Run `oncemq work TOPIC SUBSCRIBER -- COMMAND`: it shares the messages with other workers.",
-    "SUBSCRIPTION_EXISTS": "Run `oncemq work TOPIC SUBSCRIBER -- COMMAND`: it shares the messages with other workers.",
     "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`). What was printed last may come again.",
 }
 
@@ -98,7 +97,7 @@ def get(
     from oncemq.errors import NothingNew
 
     printer = Printer(render, wanted, acks=not no_ack)
-    with orderly_on_sigterm(), connected(reach) as client, told_of_sharing(topic, subscriber):
+    with orderly(), connected(reach) as client, told_of_sharing(topic, subscriber):
         turns = Turns(client, topic, subscriber, wait_s)
         printed = _peek(turns, printer, count) if no_ack else _take(turns, printer, count)
     if not printed:
@@ -108,11 +107,11 @@ def get(
 @contextmanager
 def told_of_sharing(topic: str, subscriber: str) -> Iterator[None]:
     """A shared subscription is for workers: say so in words of the command line."""
-    from oncemq.errors import KindMismatch
+    from oncemq.errors import KindMismatch, SubscriptionExists
 
     try:
         yield
-    except KindMismatch:
+    except (KindMismatch, SubscriptionExists):
         raise KindMismatch(f"{subscriber} on {topic} is shared: its messages are for workers") from None
 
 

@@ -26,7 +26,7 @@ from oncemq.cli.options import (
 )
 from oncemq.cli.output import is_terminal, note
 from oncemq.cli.printing import Printer, Wanted, prints_messages
-from oncemq.cli.stopping import orderly_on_sigterm
+from oncemq.cli.stopping import orderly
 from oncemq.cli.sub import make_subscription
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def listen(
     """
     from oncemq.errors import NothingNew
 
-    with orderly_on_sigterm(), connected(reach) as client, told_of_sharing(topic, subscriber):
+    with orderly(), connected(reach) as client, told_of_sharing(topic, subscriber):
         _subscribe(client, topic, subscriber, start)
         with _opened(client, topic, subscriber) as subscription:
             printed = _print_all(subscription, Printer(render, wanted), count, wait_s)

@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 
 import click
 
+from oncemq.cli.stopping import held_back
+
 _DRAIN_POLL_S_MAX = 0.02
 
 
@@ -38,9 +40,10 @@ class Output:
         self.delivered = 0
         data = b"".join(records)
         if self._pipe is None:
-            self._stream.write(data)
-            self._stream.flush()
-            self.delivered = len(records)
+            with held_back():
+                self._stream.write(data)
+                self._stream.flush()
+                self.delivered = len(records)
             return self.delivered
         ends = list(accumulate(map(len, records), initial=self._written_bytes))[1:]
         try:
@@ -52,10 +55,14 @@ class Output:
 
     def _write_to_pipe(self, pipe: int, data: bytes) -> None:
         rest = memoryview(data)
+        writable = select.poll()
+        writable.register(pipe, select.POLLOUT)
         try:
             while rest:
-                size = os.write(pipe, rest)
-                self._written_bytes += size
+                writable.poll()
+                with held_back():
+                    size = os.write(pipe, rest[: select.PIPE_BUF])
+                    self._written_bytes += size
                 rest = rest[size:]
         except BrokenPipeError:
             # What the reader took before it left is found out by the caller.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +13,7 @@ import click
 from oncemq.cli.formats import FORMAT_HELP, Render, renderer
 from oncemq.cli.options import Function, json_option, parse_headers
 from oncemq.cli.output import Output
+from oncemq.cli.stopping import held_back
 
 if TYPE_CHECKING:
     from oncemq.client.subscription import PatternSubscription, Subscription
@@ -76,14 +76,10 @@ class Printer:
         places = [place for place, message in enumerate(messages) if self._wanted(message)][:most]
         try:
             self._deliver([self._render(messages[place]) for place in places])
-        except BaseException:
-            from oncemq.errors import OnceMQError
-
+        finally:
             # Whatever ended it, what the reader has is done.
-            with suppress(OnceMQError):
+            with held_back():
                 self._ack(subscription, messages, places, most)
-            raise
-        self._ack(subscription, messages, places, most)
         if self._output.delivered < len(places):
             raise BrokenPipeError
         return len(places)

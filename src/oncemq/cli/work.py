@@ -147,7 +147,7 @@ def _joined(
     client: Client, topic: str, subscriber: str, start: str | int | datetime | None, policy: Policy, jobs: int
 ) -> SharedSubscription:
     """The subscription as it is, or one that is made."""
-    from oncemq.errors import NotSubscribed, TopicUnknown
+    from oncemq.errors import KindMismatch, NotSubscribed, TopicUnknown
 
     # Nothing is taken that no command is there for.
     hands: dict[str, Any] = {"prefetch": 0, "unsettled_max": jobs + 1, "extend_max_s": _EXTEND_MAX_S}
@@ -159,6 +159,8 @@ def _joined(
         if is_terminal():
             note(f"Subscribed {subscriber} to {topic}.")
         return shared
+    except KindMismatch:
+        raise KindMismatch(f"{subscriber} on {topic} is not shared: one consumer gets all its messages") from None
     _refuse_other(shared, policy)
     if start is not None:
         note(f"{subscriber} was subscribed to {topic} before, and goes on where it was. `oncemq seek` moves it.")

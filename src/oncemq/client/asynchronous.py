@@ -7,37 +7,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Generator, Sequence
-from itertools import islice
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from oncemq import errors
 from oncemq.client.asynchronous_shared import SharedSubscription
+from oncemq.client.asynchronous_subscription import PatternSubscription, Subscription
 from oncemq.client.batching import Place, Stream
 from oncemq.client.connection import Connection, Settings
-from oncemq.client.consuming import Consuming
+from oncemq.client.core import Core
 from oncemq.client.driver import now_ms
 from oncemq.client.flow import Asynchronous, Flow, Until
 from oncemq.client.keeping import Keeping
 from oncemq.client.loop_driver import LoopDriver
+from oncemq.client.outbox_file import OutboxFile
+from oncemq.client.outboxing import Outboxing
 from oncemq.client.reading import Reader, Start
 from oncemq.client.receipt import Receipt
 from oncemq.client.retrying import Retrying
 from oncemq.client.shared_subscribing import SharedSubscribing
-from oncemq.client.transport import open_transport, split_urls
+from oncemq.client.transacting import AsyncTransaction
+from oncemq.client.transport import WatchedTransport, open_transport, split_urls
 from oncemq.message import Message
 
 log = logging.getLogger("oncemq.client")
 
 T = TypeVar("T")
+#: A client, with or without an outbox.
+C = TypeVar("C", bound="Client")
 
 _NEVER = float("inf")
 
 
+@overload
 def connect(
     url: str | Sequence[str] | None = None,
     *,
+    outbox: None = None,
     name: str | None = None,
     label: str = "anonymous",
     timeout_s: float = 1.0,
@@ -47,7 +56,34 @@ def connect(
     batch_bytes: int = 256 * 1024,
     linger_ms: float = 5.0,
     buffer_bytes: int = 64 * 1024 * 1024,
-) -> Connecting:
+) -> Connecting[Client]: ...
+@overload
+def connect(
+    url: str | Sequence[str] | None = None,
+    *,
+    outbox: str | os.PathLike[str],
+    timeout_s: float = 1.0,
+    tries: int = 5,
+    window: int = 64,
+    batch_messages: int = 1000,
+    batch_bytes: int = 256 * 1024,
+    linger_ms: float = 5.0,
+    buffer_bytes: int = 64 * 1024 * 1024,
+) -> Connecting[OutboxClient]: ...
+def connect(
+    url: str | Sequence[str] | None = None,
+    *,
+    outbox: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    label: str = "anonymous",
+    timeout_s: float = 1.0,
+    tries: int = 5,
+    window: int = 64,
+    batch_messages: int = 1000,
+    batch_bytes: int = 256 * 1024,
+    linger_ms: float = 5.0,
+    buffer_bytes: int = 64 * 1024 * 1024,
+) -> Connecting[Any]:
     """Connect to a broker, on the event loop that runs. What can be set is what `oncemq.connect` explains.
 
     >>> async with oncemq.aio.connect() as client:
@@ -55,25 +91,25 @@ def connect(
 
     Or `client = await oncemq.aio.connect()`, and `await client.close()` at the end.
     """
-    return Connecting(
-        Settings(
-            urls=split_urls(url), name=name, label=label, timeout_s=timeout_s, tries=tries, window=window,
-            batch_messages=batch_messages, batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes=buffer_bytes,
-        )
+    settings = Settings(
+        urls=split_urls(url), outbox=outbox, name=name, label=label, timeout_s=timeout_s, tries=tries, window=window,
+        batch_messages=batch_messages, batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes=buffer_bytes,
     )
+    return Connecting(settings, _connect if outbox is None else _connect_outbox)
 
 
-class Connecting:
+class Connecting(Generic[C]):
     """A client that is not there yet: `await` it, or enter it with `async with`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, begin: Callable[[Settings, WatchedTransport], Awaitable[C]]) -> None:
         self._settings = settings
-        self._client: Client | None = None
+        self._begin = begin
+        self._client: C | None = None
 
-    def __await__(self) -> Generator[Any, None, Client]:
+    def __await__(self) -> Generator[Any, None, C]:
         return self._connect().__await__()
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> C:
         self._client = await self._connect()
         return self._client
 
@@ -83,23 +119,35 @@ class Connecting:
         assert self._client is not None
         await self._client._close(clean=kind is None)
 
-    async def _connect(self) -> Client:
-        settings = self._settings
-        transport = open_transport(settings.urls)
-        try:
-            driver = LoopDriver(settings.core(), transport, asyncio.get_running_loop())
-        except BaseException:
-            transport.close()
-            raise
-        client = Client(
-            driver,
-            batch_messages=settings.batch_messages,
-            batch_bytes=settings.batch_bytes,
-            linger_ms=settings.linger_ms,
-            buffer_bytes=settings.buffer_bytes,
-        )
-        await client._greet()
-        return client
+    async def _connect(self) -> C:
+        return await self._begin(self._settings, open_transport(self._settings.urls))
+
+
+async def _connect(settings: Settings, transport: WatchedTransport) -> Client:
+    client = Client(_driver(settings.core(), transport), **settings.batching())
+    await client._greet()
+    return client
+
+
+async def _connect_outbox(settings: Settings, transport: WatchedTransport) -> OutboxClient:
+    """The broker may be away: nothing waits for it."""
+    assert settings.outbox is not None
+    try:
+        outbox = OutboxFile.open(settings.outbox)
+    except BaseException:
+        transport.close()
+        raise
+    client = OutboxClient(_driver(settings.core(outbox), transport), **settings.batching())
+    client._begin_sending(outbox)
+    return client
+
+
+def _driver(core: Core, transport: WatchedTransport) -> LoopDriver:
+    try:
+        return LoopDriver(core, transport, asyncio.get_running_loop())
+    except BaseException:
+        transport.close()
+        raise
 
 
 class Handle(Place, gc=False):
@@ -117,68 +165,6 @@ class Handle(Place, gc=False):
         producer = self.batch.producer
         receipt: Receipt = await producer._run(producer._result_of(self, timeout_s))
         return receipt
-
-
-class Subscription(Asynchronous, Consuming):
-    """A subscriber's messages, each once and in order. For one task at a time: overlapping calls of several raise
-    RuntimeError.
-
-    >>> subscription = await client.subscribe("orders", "kitchen")
-    >>> async for message in subscription.messages(timeout_s=1):
-    ...     cook(message.value)
-    """
-
-    _driver: LoopDriver
-    _user = "task"
-
-    async def get(self, timeout_s: float | None = 0.0) -> Message | None:
-        """The next message; None if there is none within `timeout_s` (None: wait for ever).
-
-        A task that is cancelled here has not been given one.
-
-        >>> message = await subscription.get(timeout_s=5)
-        """
-        with self._one_user:
-            message = self._get_at_hand()
-            return message if message is not None else await self._driver.run(self._get_one(timeout_s))
-
-    async def messages(self, timeout_s: float | None = None) -> AsyncIterator[Message]:
-        """Iterate; ends when nothing came for `timeout_s` (None: never).
-
-        >>> async for message in subscription.messages(timeout_s=10):
-        ...     cook(message.value)
-        """
-        stride = await self._driver.run(self._next_stride(0, False, timeout_s))
-        while stride:
-            message = None
-            for message in islice(self._current, stride):
-                self._hand = message
-                yield message
-            stride = await self._driver.run(self._next_stride(stride, message is None, timeout_s))
-
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return self.messages()
-
-    async def ack(self, message: Message | int | None = None, *, wait: bool = False) -> None:
-        """Everything up to and including this message (or offset) is done; None: everything that was given.
-
-        Needed only with `auto_ack=False`. It rides on the next get, goes alone after a moment, and at `close` at
-        the latest; with `wait` it is on the broker's disk when this returns. An offset that was not given yet
-        moves on: what lies before it is left out. So one gets past a message that can't be read.
-
-        >>> await subscription.ack(message)
-        """
-        with self._one_user:
-            if wait or not self._ack_at_hand(message):
-                await self._driver.run(self._ack_one(message, wait))
-
-    async def __aenter__(self) -> Subscription:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._run(self._close(clean=kind is None))
 
 
 class KeeperTimer(Keeping):
@@ -220,7 +206,7 @@ class KeeperTimer(Keeping):
 
 
 class Client(
-    Connection[Handle, Subscription, Any],
+    Connection[Handle, Subscription, PatternSubscription],
     SharedSubscribing[SharedSubscription],
     Retrying,
     KeeperTimer,
@@ -237,7 +223,17 @@ class Client(
     _driver: LoopDriver
     _handle_type = Handle
     _subscription_type = Subscription
+    _pattern_subscription_type = PatternSubscription
     _shared_subscription_type = SharedSubscription
+
+    def transaction(self) -> AsyncTransaction:
+        """Acks and puts over any topics: all of it, or nothing. What it gathers is not awaited.
+
+        >>> async with client.transaction() as transaction:
+        ...     transaction.put("invoices", "one pizza: 9.50")
+        ...     transaction.ack(orders, message)
+        """
+        return AsyncTransaction(self)
 
     def _attend(self, stream: Stream) -> None:
         try:
@@ -268,7 +264,7 @@ class Client(
     def read(
         self,
         topic: str,
-        start: Start | None = None,
+        start: Start | datetime | None = None,
         *,
         stop: int | None = None,
         follow: bool = False,
@@ -276,7 +272,8 @@ class Client(
     ) -> AsyncIterator[Message]:
         """Messages that are still stored, from `start` up to `stop` (exclusive) or the end; with `follow`, on and on.
 
-        `start` is `"earliest"` where it is not said; with `follow`, `"new"`.
+        `start` is `"earliest"` where it is not said; with `follow`, `"new"`. A time means the first message that was
+        stored then or later.
 
         >>> [message.text async for message in client.read("orders")]
         ['one pizza']
@@ -290,3 +287,12 @@ class Client(
                     yield message
         finally:
             reader.close()
+
+
+class OutboxClient(Outboxing, Client):
+    """A client whose puts go through a file on this machine; made by `oncemq.aio.connect(…, outbox=…)`. Writing the
+    file is not awaited: it takes as long as a sync of the disk.
+
+    >>> async with oncemq.aio.connect(outbox="orders.outbox") as client:
+    ...     await client.put("orders", "one pizza")
+    """

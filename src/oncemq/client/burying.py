@@ -90,10 +90,14 @@ class Burying(Settling):
     def _send_burial(self, burial: Burial) -> None:
         core = self._driver.core
         dead_topic = self.sharing.dead_topic
-        # Each time: who has removed it since would lose what comes.
-        core.submit(dead_subscription(dead_topic))
         self._burials.append(burial)
-        burial.pending = core.submit(*burial.command(dead_topic), on_done=partial(self._buried, burial))
+        try:
+            # Each time: if somebody has removed it since, what comes would be lost.
+            core.submit(dead_subscription(dead_topic))
+            burial.pending = core.submit(*burial.command(dead_topic), on_done=partial(self._buried, burial))
+        except errors.OutboxError as error:
+            self._burials.remove(burial)
+            self._keep(burial, error)
 
     def _buried(self, burial: Burial, pending: Pending) -> None:
         self._burials.remove(burial)
@@ -113,7 +117,7 @@ class Burying(Settling):
     def _keep(self, burial: Burial, error: errors.OnceMQError) -> None:
         """They can't be stored there: they go out again, after a while, and somebody is told."""
         where = f"offset {burial.offsets[0]} of '{self.topic}' can't be stored in '{self.sharing.dead_topic}'"
-        self._failures.append(type(error)(f"{where}: {error.text}"))
+        self._note_failure(type(error)(f"{where}: {error.text}"))
         burial.lease.returned += [(offset, self.sharing.lease_ms) for offset in burial.offsets]
         self._count_in(burial.lease, len(burial.given))
 

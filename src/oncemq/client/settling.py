@@ -126,6 +126,10 @@ class Settling:
         self.lost += len(offsets)
         self._late += [(lease, offset) for offset in offsets]
 
+    def _note_failure(self, error: errors.OnceMQError) -> None:
+        if not any(type(each) is type(error) for each in self._failures):
+            self._failures.append(error)
+
     # What people say of a task.
 
     def _ack(self, task: AnyTask, wait: bool) -> Flow[None]:
@@ -188,7 +192,7 @@ class Settling:
         if settlement is not None and settlement.pending is not None:
             settlement.pending.result()
         if offset in lease.done:
-            self._check_open()
+            self._check()
 
     # Sending.
 
@@ -235,7 +239,12 @@ class Settling:
     def _submit(self, settlement: Settlement) -> None:
         self._settlements.append(settlement)
         on_done = partial(self._answered, settlement)
-        settlement.pending = self._driver.core.submit(settlement.command(), on_done=on_done)
+        try:
+            settlement.pending = self._driver.core.submit(settlement.command(), on_done=on_done)
+        except errors.OutboxError as error:
+            self._settlements.remove(settlement)
+            self._settle_again(settlement)
+            self._note_failure(error)
 
     # Answers.
 

@@ -438,7 +438,7 @@ class Working(Extending, Generic[K]):
 
     def _give_back_unread(self, lease: Lease, part: Part) -> None:
         assert part.error is not None
-        self._failures.append(part.error)
+        self._note_failure(part.error)
         first, count = part.head.first_offset, part.head.count
         lease.returned += [(offset, self.sharing.lease_ms) for offset in range(first, first + count)]
 

@@ -96,21 +96,22 @@ class BatchIndex:
 
     def visible(self, offset: int, bytes_max: int, slices_max: int) -> tuple[list[Slice], int]:
         """As `slices`, without what has expired; and where to go on."""
-        found: list[Slice] = []
         if not self.mortal:
             found = self.slices(offset, bytes_max, slices_max)
             return found, found[-1].first_offset + found[-1].count if found else offset
+        found = []
         while (offset := self.past_expired(offset)) < self.end and len(found) < slices_max:
-            one = self.slices(offset, bytes_max, 1)[0]
-            bytes_max -= one.size
-            if bytes_max < 0 and found:
+            run = self.slices(offset, bytes_max, slices_max - len(found), living=True)
+            if found and run[0].size > bytes_max:
                 break
-            found.append(one)
-            offset = one.first_offset + one.count
+            found += run
+            bytes_max -= sum(one.size for one in run)
+            offset = run[-1].first_offset + run[-1].count
         return found, offset
 
-    def slices(self, offset: int, bytes_max: int, slices_max: int) -> list[Slice]:
-        """Entries from the one that holds `offset` on, that one from there on; at least one, if there is one."""
+    def slices(self, offset: int, bytes_max: int, slices_max: int, *, living: bool = False) -> list[Slice]:
+        """Entries from the one that holds `offset` on, that one from there on; at least one, if there is one.
+        Where they are to be living, only up to the next one that has expired."""
         found: list[Slice] = []
         entry = self.find(offset)
         first = self.first_offset(entry) if entry < len(self.ends) else self.end
@@ -119,7 +120,7 @@ class BatchIndex:
         while entry < len(self.ends) and len(found) < slices_max:
             size = self.sizes[entry]
             bytes_max -= size
-            if bytes_max < 0 and found:
+            if found and (bytes_max < 0 or (living and self.expires[entry] == EXPIRED)):
                 break
             end = self.ends[entry]
             skip = self.skips[entry] + before

@@ -233,7 +233,7 @@ class SubscriptionInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def lag(self) -> int:
-        return self.end_offset - self.acked - self.done
+        return max(0, self.end_offset - self.acked - self.done)
 
 
 class SubscriptionsReply(msgspec.Struct, array_like=True, frozen=True, tag="subscriptions"):

@@ -76,7 +76,11 @@ def refuse_new_topic(at: Situation, name: str, subscriptions: int = 0) -> Refusa
     """Of a topic that begins with so many subscriptions, beside those of the patterns that it matches."""
     if len(at.state.topics) + len(at.topics_made) >= at.limits.topics_max:
         return Refusal("LIMIT_REACHED", f"there are {at.limits.topics_max} topics, which is the limit")
-    return refuse_topic_name(name) or refuse_subscriptions(at, subscriptions + matching(at.state, name))
+    refusal = refuse_topic_name(name)
+    if refusal is None and refuse_subscriptions(at, subscriptions + len(at.state.patterns)) is not None:
+        # Not if all patterns match: so look.
+        refusal = refuse_subscriptions(at, subscriptions + matching(at.state, name))
+    return refusal
 
 
 def matching(state: State, name: str) -> int:
@@ -98,16 +102,16 @@ def no_room(at: Situation, size: int) -> NotNow | None:
     return None
 
 
-def over_quota(at: Situation, topic: Topic, size: int, *, delayed: bool = False) -> NotNow | Refusal | None:
-    """What a topic that is full answers to more. Unless its policy is to refuse, room is made (ticking.py); but what
-    is delayed makes none."""
+def over_quota(at: Situation, topic: Topic, size: int) -> NotNow | Refusal | None:
+    """What a topic that is full answers to more. Unless its policy is to refuse, room is made (ticking.py), but not
+    among what is delayed."""
     if not topic.quota_bytes:
         return None
     size += at.put_bytes.get(topic.id, 0)
     if size > topic.quota_bytes:
         text = f"{size} bytes at once; topic '{topic.name}' has a quota of {topic.quota_bytes}"
         return Refusal("TOO_LARGE", text)
-    firm_bytes = topic.held_bytes if topic.refuses else topic.delayed_bytes if delayed else 0
+    firm_bytes = topic.held_bytes if topic.refuses else topic.delayed_bytes
     if firm_bytes + size > topic.quota_bytes:
         return NotNow("TOPIC_FULL", f"topic '{topic.name}' is at its quota of {topic.quota_bytes} bytes")
     return None

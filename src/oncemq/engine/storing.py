@@ -69,7 +69,7 @@ def _store(at: Situation, op: co.Put, claim: ev.AnyClaim | None) -> ev.Stored | 
 
 
 def _known(at: Situation, topic: Topic, envelope: co.Envelope) -> _Target | Refusal | NotNow:
-    full = over_quota(at, topic, envelope.size, delayed=envelope.due_ms > at.now_ms)
+    full = over_quota(at, topic, envelope.size)
     return full or _Target(topic.id, len(topic.subscriptions), topic.keeps, topic.key_orders > 0)
 
 

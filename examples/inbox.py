@@ -1,0 +1,24 @@
+"""Orders into a database, each exactly once: the effect and the position are one transaction of SQLite.
+
+    python examples/inbox.py bills.db tcp://127.0.0.1:5555
+
+Kill it wherever you like, and start it again: no bill is missing, and none is there twice.
+"""
+
+import sqlite3
+import sys
+
+import oncemq
+
+database = sqlite3.connect(sys.argv[1])
+database.execute("create table if not exists bills (order_number text, text text)")
+with oncemq.connect(sys.argv[2] if len(sys.argv) > 2 else "file:./oncemq-data") as client:
+    inbox = client.inbox("orders", "billing", database, start="earliest")
+    client.put_many("orders", ["one pizza", "two salads", "soup"])
+
+    # Inside the loop the connection is in a transaction, which is committed when the next message is asked for.
+    for message in inbox.messages(timeout_s=1):
+        database.execute("insert into bills values (?, ?)", (message.idempotency_key, message.text))
+    inbox.close()
+[count] = database.execute("select count(*) from bills").fetchone()
+print(f"{count} bills")

@@ -1,0 +1,32 @@
+"""Work for a pool of threads. Start it several times, on several machines, and they share it.
+
+    python examples/workers.py tcp://127.0.0.1:5555
+
+A task whose worker fails or dies goes to another one; after three tries it is a dead letter. Each result is put in one
+transaction with the task's ack: so there is one result of each task, whoever fails or dies.
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import oncemq
+
+
+def work(task: oncemq.Task) -> None:
+    try:
+        with workers.handling(task), client.transaction() as transaction:
+            transaction.put("squares", str(int(task.text) ** 2))
+            transaction.ack(task)
+    except ValueError as error:
+        print(f"try {task.tries}: {error}")
+
+
+with oncemq.connect(sys.argv[1] if len(sys.argv) > 1 else "memory:") as client:
+    client.create_topic("squares", retain_bytes=1024 * 1024)
+    with client.subscribe_shared("numbers", "squarers", tries_max=3, unsettled_max=8) as workers:
+        client.put_many("numbers", ["1", "2", "three", "4"])
+        with ThreadPoolExecutor(4) as pool:
+            for task in workers.tasks(timeout_s=1):
+                pool.submit(work, task)
+    print(sorted(int(message.text) for message in client.read("squares")))
+    print([letter.text for letter in client.dead_letters("numbers.dead")])

@@ -1,0 +1,292 @@
+"""Crash campaigns against clients, short ones. `make crash KILLS=1000` runs long ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncemq.aio
+from oncemq.broker.process import BrokerProcess
+from oncemq.client.transacting import AsyncTransaction, Transaction
+from oncemq.client.transport import ZmqTransport
+from tests.acceptance import tracing
+from tests.acceptance.account import Account
+from tests.acceptance.processes import DEADLINE_S, wait_until
+from tests.acceptance.steps import CLIENT, OUTBOX, points_of
+
+CAMPAIGN_DEADLINE_S = 240
+
+
+def _campaign(name: str, kills: int) -> Account:
+    seed = random.SystemRandom().randrange(2**32)
+    command = [sys.executable, "-m", "tests.acceptance", "--only", name, "--kills", str(kills), "--seed", str(seed)]
+    ended = subprocess.run(
+        [*command, "--json"], capture_output=True, text=True, timeout=CAMPAIGN_DEADLINE_S, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    [found] = json.loads(ended.stdout)
+    account = Account(**found)
+    assert account.problems == []
+    assert account.kills_count >= kills
+    assert account.lost == account.doubled == account.reordered == 0
+    assert account.attempted >= account.stored >= account.promised > 0
+    return account
+
+
+def test_what_was_put_into_an_outbox_is_stored_once_wherever_its_producer_is_killed() -> None:
+    account = _campaign("outbox", 60)
+    met = set(account.kills) & set(points_of(*CLIENT, *OUTBOX))
+    assert len(met) >= 12, account.kills
+    assert account.more["copies_noticed"] == account.more["copies"] >= 1
+
+
+@pytest.mark.parametrize("name", ["copier", "copier-outbox"])
+def test_a_copier_copies_each_message_once_and_in_order_wherever_it_is_killed(name: str) -> None:
+    account = _campaign(name, 30)
+    assert account.attempted == account.stored
+    assert account.kills_count > account.kills.get("at any moment", 0)
+
+
+@pytest.mark.parametrize("name", ["workers", "workers-in-order"])
+def test_there_is_one_result_of_each_task_wherever_workers_are_killed(name: str) -> None:
+    account = _campaign(name, 30)
+    assert account.attempted == account.stored
+
+
+def test_a_message_that_kills_its_workers_is_a_dead_letter_once_and_all_others_are_done() -> None:
+    account = _campaign("poison", 12)
+    assert account.attempted == account.stored
+    assert account.more["dead_letters"] >= 1
+
+
+# One thing at a time.
+
+
+def _process(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def _say(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+
+
+_WORKER = """
+import sys, oncemq
+with oncemq.connect(sys.argv[1], tries=30) as client:
+    workers = client.shared_subscription("tasks", "workers")
+    task = workers.take(timeout_s=30)
+    print("taken", task.text, flush=True)
+    input()
+    try:
+        if sys.argv[2] == "ack":
+            task.ack(wait=True)
+        else:
+            with client.transaction() as transaction:
+                transaction.put("results", "late")
+                transaction.ack(task)
+        print("done", flush=True)
+    except oncemq.LeaseLost:
+        print("lost", flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["ack", "transaction"])
+def test_a_worker_that_was_stopped_beyond_its_lease_is_refused_when_it_goes_on(
+    broker_process: BrokerProcess, way: str
+) -> None:
+    broker_process.start()
+    with broker_process.connect() as client:
+        workers = client.subscribe_shared("tasks", "workers", lease_s=0.3)
+        client.subscribe("results", "audit")
+        client.put("tasks", "one")
+        stopped = _process(_WORKER, broker_process.url, way)
+        try:
+            assert _line(stopped) == "taken one"
+            os.kill(stopped.pid, signal.SIGSTOP)
+            task = workers.take(timeout_s=DEADLINE_S)
+            assert task is not None
+            assert task.tries == 2
+            with client.transaction() as transaction:
+                transaction.put("results", "in time")
+                transaction.ack(task)
+            os.kill(stopped.pid, signal.SIGCONT)
+            _say(stopped)
+            assert _line(stopped) == "lost"
+            assert stopped.wait(DEADLINE_S) == 0
+        finally:
+            stopped.kill()
+            stopped.communicate()
+        assert [message.text for message in client.read("results")] == ["in time"]
+
+
+_PRODUCER = """
+import sys, oncemq
+client = oncemq.connect(sys.argv[1], outbox=sys.argv[2], tries=30)
+try:
+    while True:
+        client.put("orders", sys.argv[3])
+        print("put", flush=True)
+        input()
+except oncemq.Fenced:
+    print("fenced", flush=True)
+"""
+
+
+@pytest.mark.parametrize("broker_runs", [True, False])
+def test_a_second_process_on_an_outbox_fences_the_first_and_nothing_is_doubled(
+    broker_process: BrokerProcess, tmp_path: Path, broker_runs: bool
+) -> None:
+    broker_process.start()
+    with broker_process.connect() as client:
+        client.subscribe("orders", "audit")
+    if not broker_runs:
+        broker_process.kill()
+    outbox = tmp_path / "outbox"
+    first = _process(_PRODUCER, broker_process.url, str(outbox), "first")
+    second = None
+    try:
+        assert _line(first) == "put"
+        second = _process(_PRODUCER, broker_process.url, str(outbox), "second")
+        assert _line(second) == "put"
+        _say(first)
+        assert _line(first) == "fenced"
+        if not broker_runs:
+            broker_process.start()
+        _say(second)
+        assert _line(second) == "put"
+        with broker_process.connect() as client:
+            wait_until(lambda: client.topics()[0].end_offset == 3, "everything is stored")
+            assert [message.text for message in client.read("orders")] == ["first", "second", "second"]
+    finally:
+        for process in (first, second):
+            if process is not None:
+                process.kill()
+                process.communicate()
+
+
+@pytest.mark.parametrize("outbox", [False, True])
+def test_a_transaction_whose_caller_was_interrupted_is_not_done_again(
+    broker_process: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outbox: bool
+) -> None:
+    broker_process.start()
+    options: dict[str, Any] = {"outbox": tmp_path / "outbox"} if outbox else {}
+    with broker_process.connect(**options) as client:
+        _prepare_copying(client)
+        source = client.subscription("source", "copier", auto_ack=False)
+        wait = ZmqTransport.wait
+
+        def interrupted(transport: ZmqTransport, timeout_ms: float) -> None:
+            monkeypatch.setattr(ZmqTransport, "wait", wait)
+            raise KeyboardInterrupt
+
+        transaction = client.transaction()
+        _copy(transaction, source)
+        monkeypatch.setattr(ZmqTransport, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            transaction.commit()
+        with client.transaction() as transaction:
+            _copy(transaction, source)
+        assert [message.text for message in client.read("target")] == ["1", "2", "3"]
+
+
+def _prepare_copying(client: oncemq.Client) -> None:
+    client.subscribe("source", "copier")
+    # Another one keeps the messages: they could be read again.
+    client.subscribe("source", "other")
+    client.subscribe("target", "audit")
+    client.put_many("source", ["1", "2", "3"])
+    client.flush()
+
+
+def _copy(transaction: Transaction, source: oncemq.Subscription) -> None:
+    messages = source.get_many(10, timeout_s=0.5)
+    for message in messages:
+        transaction.put("target", message.value)
+    if messages:
+        transaction.ack(source)
+
+
+def test_a_transaction_that_was_cancelled_on_its_way_is_not_done_again(broker_process: BrokerProcess) -> None:
+    broker_process.start()
+    with broker_process.connect() as client:
+        _prepare_copying(client)
+
+        async def copy_twice() -> None:
+            async with oncemq.aio.connect(broker_process.url, timeout_s=DEADLINE_S) as own:
+                source = await own.subscription("source", "copier", auto_ack=False)
+                transaction = AsyncTransaction(own)
+                for message in await source.get_many(10, timeout_s=DEADLINE_S):
+                    transaction.put("target", message.value)
+                transaction.ack(source)
+                broker_process.pause()
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(transaction.commit(), 0.2)
+                # What was sent is with the broker by now, and is done first of all.
+                broker_process.resume()
+                async with AsyncTransaction(own) as transaction:
+                    for message in await source.get_many(10, timeout_s=0.5):
+                        transaction.put("target", message.value)
+
+        asyncio.run(copy_twice())
+        assert [message.text for message in client.read("target")] == ["1", "2", "3"]
+
+
+# The tools of the campaigns themselves.
+
+
+@pytest.mark.parametrize(
+    ("stored", "problem"),
+    [
+        (["a1", "b1", "a2"], ""),
+        (["a1", "a2", "b1", "b2"], ""),
+        (["b1", "a2"], "1 messages are lost, such as a1"),
+        (["a1", "a2", "a1"], "1 messages are doubled, such as a1"),
+        (["a2", "a1"], "1 messages are out of order, such as a1"),
+        (["a1", "a2", "c9"], "1 messages are nobody's, such as c9"),
+    ],
+)
+def test_an_account_names_what_is_lost_doubled_out_of_order_or_nobodys(stored: list[str], problem: str) -> None:
+    account = Account(campaign="any")
+    account.compare(["a1", "a2", "b1", "b2"], ["a1", "a2"], stored, lambda message_id: message_id[0])
+    assert bool(account.problems) == bool(problem)
+    assert not problem or problem in account.problems
+
+
+def test_an_account_keeps_streams_apart() -> None:
+    account = Account(campaign="any")
+    account.compare(["1", "2"], [], ["2", "1"])
+    assert account.reordered == 1
+
+
+def test_a_process_is_killed_at_its_nth_system_call(tmp_path: Path) -> None:
+    if tracing.problem():
+        pytest.skip(tracing.problem())
+    code = (
+        "import os\nfrom tests.acceptance.tracing import wait_until_traced\nwait_until_traced(os.getpid())\n"
+        "file = os.open('file', os.O_CREAT | os.O_WRONLY)\nfor _ in range(9):\n    os.pwrite(file, b'x', 0)\n"
+        "    os.write(file, b'y')"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment)
+    tracer = tracing.attach(process.pid, "pwrite64", 4)
+    assert process.wait(DEADLINE_S) == -signal.SIGKILL
+    tracer.wait(DEADLINE_S)
+    assert (tmp_path / "file").stat().st_size == 3

@@ -1,0 +1,25 @@
+"""A broker for the tests of a file, and a shell for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from oncemq.broker.process import BrokerProcess
+from tests.cli.shell import Shell
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
+    process.start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def shell(broker: BrokerProcess) -> Iterator[Shell]:
+    shell = Shell(broker.url)
+    yield shell
+    shell.end_all()

@@ -1,0 +1,309 @@
+"""Seek: a subscription is moved, no late ack undoes it, and its owner goes on by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncemq.engine import commands as co
+from oncemq.engine import replies as re
+from tests.engine.recount import beside_verdicts, check, engine_from
+from tests.engine.world import World, code, put
+
+
+class Seekable(World):
+    """Ten messages a second apart, in a topic that keeps them; `a` has done four and owns its subscription."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.do(co.CreateTopic("orders", retain_bytes=1_000_000))
+        self.do(co.Subscribe("orders", "a"))
+        for _ in range(10):
+            self.do(put())
+            self.now_ms += 1_000
+        self.owner = self.open("orders", "a")
+        self.get(self.owner, "a", ack=4)
+
+    def seek(self, to: int = co.START_EARLIEST, time_ms: int = 0) -> re.Reply:
+        return self.do(co.Seek("orders", "a", to, time_ms))
+
+    @property
+    def acked(self) -> int:
+        return self.topic_of().subscriptions["a"].acked
+
+
+def asked(world: World, owner: re.OpenReply, subscriber: str = "a") -> str:
+    """What an owner is told that gets, and that acks: the same."""
+    got, acked = (
+        world.send(command).reply
+        for command in (
+            co.Get(owner.topic_id, subscriber, owner.epoch, 5, 100),
+            co.Ack(owner.topic_id, subscriber, owner.epoch, 10),
+        )
+    )
+    assert code(got) == code(acked)
+    return code(got)
+
+
+# Where to.
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"), [(co.START_EARLIEST, 0), (co.START_NEW, 10), (0, 0), (7, 7), (10, 10)]
+)
+def test_to_an_offset_the_earliest_or_the_end(to: int, expected: int) -> None:
+    world = Seekable()
+    assert world.seek(to) == re.SeekReply(1, expected)
+    assert world.open("orders", "a").acked == world.acked == expected
+    check(world)
+
+
+@pytest.mark.parametrize(("time_ms", "expected"), [(1, 0), (1_000, 0), (1_001, 1), (5_000, 4), (99_000, 10)])
+def test_to_the_first_message_of_a_time_or_later(time_ms: int, expected: int) -> None:
+    world = Seekable()
+    assert world.seek(time_ms=time_ms) == re.SeekReply(1, expected)
+    assert world.send(co.Find("orders", time_ms)).reply == re.FindReply(1, expected)
+
+
+@pytest.mark.parametrize(("to", "expected"), [(11, "OFFSET_OUT_OF_RANGE"), (-3, "RANGE_GONE"), (2, "RANGE_GONE")])
+def test_to_nowhere_is_refused_and_changes_nothing(to: int, expected: str) -> None:
+    world = Seekable()
+    world.do(co.CreateTopic("orders", alter=True))
+    before = beside_verdicts(world)
+    assert code(world.seek(to)) == expected
+    assert beside_verdicts(world) == before
+    assert isinstance(world.get(world.owner, "a", 4).reply, re.GetReply), "its owner does not notice"
+
+
+def test_what_is_unknown_is_refused() -> None:
+    world = Seekable()
+    assert code(world.seek(time_ms=-1)) == "MALFORMED"
+    assert code(world.do(co.Seek("nowhere", "a"))) == "TOPIC_UNKNOWN"
+    assert code(world.do(co.Seek("orders", "nobody"))) == "NOT_SUBSCRIBED"
+    assert code(world.do(co.Seek("orders.*", "a"))) == "NOT_SUBSCRIBED"
+
+
+def test_a_repeated_seek_moves_once() -> None:
+    world = Seekable()
+    world.seek(2)
+    owner = world.open("orders", "a")
+    world.get(owner, "a", ack=8)
+    assert world.again(co.Seek("orders", "a", 2)) == re.SeekReply(1, 2)
+    assert world.acked == 8
+
+
+# Who is told what.
+
+
+def test_a_late_ack_does_not_undo_it() -> None:
+    world = Seekable()
+    world.seek(2)
+    assert asked(world, world.owner) == "SOUGHT"
+    assert world.acked == 2
+    ack = co.AckUpto(1, "a", world.owner.epoch, 10)
+    assert code(world.do(co.Transact((ack,)))) == "SOUGHT"
+    assert world.acked == 2
+
+
+def test_the_owner_goes_on_after_opening_again() -> None:
+    world = Seekable()
+    world.seek(2)
+    owner = world.open("orders", "a")
+    assert owner.acked == 2
+    assert world.offsets(owner, "a") == list(range(2, 10))
+    assert asked(world, world.owner) == "FENCED", "its former self is another owner by then"
+
+
+def test_several_seeks_are_one_to_the_owner() -> None:
+    world = Seekable()
+    for to in (2, 7, 3):
+        world.seek(to)
+        assert asked(world, world.owner) == "SOUGHT"
+    assert world.open("orders", "a").acked == 3
+    check(world)
+
+
+def test_a_take_over_after_a_seek_fences_the_former_owner_for_good() -> None:
+    world = Seekable()
+    world.seek(2)
+    newer = world.open("orders", "a")
+    assert asked(world, world.owner) == "FENCED"
+    world.seek(5)
+    assert asked(world, newer) == "SOUGHT"
+    assert asked(world, world.owner) == "FENCED"
+    world.open("orders", "a")
+    assert asked(world, newer) == asked(world, world.owner) == "FENCED"
+
+
+def test_an_owner_of_before_the_last_take_over_is_not_told_sought() -> None:
+    world = Seekable()
+    newer = world.open("orders", "a")
+    world.seek(2)
+    assert asked(world, newer) == "SOUGHT"
+    assert asked(world, world.owner) == "FENCED"
+
+
+def test_a_subscription_that_nobody_owns_is_moved_too() -> None:
+    world = Seekable()
+    world.do(co.Subscribe("orders", "b"))
+    world.do(co.Seek("orders", "b"))
+    world.do(co.Seek("orders", "b", 3))
+    assert world.offsets(world.open("orders", "b"), "b") == list(range(3, 10))
+
+
+def test_it_ends_a_hold() -> None:
+    world = Seekable()
+    assert isinstance(world.do(co.Open("orders", "a", 60_000)), re.OpenReply)
+    assert code(world.do(co.Open("orders", "a", 60_000))) == "BUSY"
+    world.again(co.Void())
+    world.seek(2)
+    assert isinstance(world.do(co.Open("orders", "a", 60_000)), re.OpenReply)
+
+
+def test_who_was_moved_is_known_after_a_restart() -> None:
+    world = Seekable()
+    world.seek(2)
+    for twin in (world.replayed(), engine_from(world.engine, world.limits)):
+        world.engine = twin
+        assert asked(world, world.owner) == "SOUGHT"
+
+
+# Collection.
+
+
+def test_forwards_it_lets_messages_go_and_backwards_it_keeps_them() -> None:
+    world = World()
+    for subscriber in ("a", "b"):
+        world.do(co.Subscribe("orders", subscriber))
+    for _ in range(6):
+        world.do(put())
+    index = world.topic_of().index
+    world.do(co.Seek("orders", "a", co.START_NEW))
+    world.do(co.Seek("orders", "b", 4))
+    assert index.first == 4
+    assert code(world.do(co.Seek("orders", "a", 3))) == "RANGE_GONE"
+    world.do(co.Seek("orders", "a", 4))
+    world.do(co.Seek("orders", "b", co.START_NEW))
+    assert index.first == 4, "the other one came back in time"
+    assert world.offsets(world.open("orders", "a"), "a") == [4, 5]
+    check(world)
+
+
+def test_back_and_forth_positions_are_counted_right() -> None:
+    world = Seekable()
+    world.do(co.Subscribe("orders", "b", co.START_EARLIEST))
+    for to in (0, 10, 5, 5, 0, 3, 10, 0):
+        world.seek(to)
+        check(world)
+    world.do(co.CreateTopic("orders", alter=True))
+    assert world.topic_of().index.first == 0
+    world.do(co.Seek("orders", "b", co.START_NEW))
+    world.seek(9)
+    assert world.topic_of().index.first == 9
+    check(world)
+
+
+# Shared subscriptions.
+
+
+def take(world: World, opened: re.OpenReply, number: int, count: int = 3) -> re.Reply:
+    return world.send(co.Take(opened.topic_id, "workers", opened.epoch, "m", number, count, 10_000)).reply
+
+
+def test_a_shared_subscription_begins_anew_there() -> None:
+    world = Seekable()
+    world.do(co.Subscribe("orders", "workers", co.START_EARLIEST, co.Sharing()))
+    opened = world.open("orders", "workers")
+    leased = take(world, opened, 1)
+    assert isinstance(leased, re.TakeReply)
+    world.do(co.Settle(1, "workers", opened.epoch, ((leased.token, 1, 1),)))
+    world.do(co.Seek("orders", "workers", 1))
+    settle = co.Settle(1, "workers", opened.epoch, ((leased.token, 0, 1),))
+    assert code(world.do(settle)) == code(take(world, opened, 2)) == "SOUGHT"
+    assert code(world.send(co.Extend(1, "workers", opened.epoch, (leased.token,))).reply) == "SOUGHT"
+    again = world.open("orders", "workers")
+    assert again.acked == 1
+    taken = take(world, again, 2)
+    assert isinstance(taken, re.TakeReply)
+    assert [(head.first_offset, head.tries) for head in taken.heads] == [(1, 1), (2, 1), (3, 1)]
+    check(world)
+
+
+def test_every_member_is_told_however_often_it_is_moved() -> None:
+    world = Seekable()
+    world.do(co.Subscribe("orders", "workers", co.START_EARLIEST, co.Sharing()))
+    first = world.open("orders", "workers")
+    world.do(co.Seek("orders", "workers", 1))
+    second = world.open("orders", "workers")
+    world.do(co.Seek("orders", "workers", 2))
+    assert code(take(world, first, 1)) == code(take(world, second, 1)) == "SOUGHT"
+    assert isinstance(take(world, world.open("orders", "workers"), 1), re.TakeReply)
+
+
+def test_a_member_of_a_former_subscription_of_that_name_is_not_told_sought() -> None:
+    world = Seekable()
+    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing()))
+    former = world.open("orders", "workers")
+    world.do(co.Unsubscribe("orders", "workers"))
+    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing()))
+    world.do(co.Seek("orders", "workers", 1))
+    assert code(take(world, former, 1)) == "FENCED"
+
+
+def test_order_per_key_is_not_moved_to_where_keys_are_unknown() -> None:
+    world = Seekable()
+    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing(key_order=True)))
+    world.do(put())
+    assert code(world.do(co.Seek("orders", "workers", 9))) == "UNSUPPORTED"
+    assert world.do(co.Seek("orders", "workers", 10)) == re.SeekReply(1, 10)
+
+
+# Patterns.
+
+
+def watched() -> tuple[World, re.OpenReply]:
+    world = World()
+    world.do(co.Subscribe("orders.*", "all"))
+    for name in ("orders.eu", "orders.us", "orders.eu"):
+        world.do(co.CreateTopic(name, retain_bytes=1_000_000))
+        world.do(put(name))
+        world.now_ms += 1_000
+    owner = world.open("orders.*", "all")
+    world.ack_any(owner, "orders.*", "all", {1: 2})
+    return world, owner
+
+
+@pytest.mark.parametrize(
+    ("seek", "expected"),
+    [
+        (co.Seek("orders.*", "all"), {"orders.eu": [0, 1], "orders.us": [0]}),
+        (co.Seek("orders.*", "all", co.START_NEW), {}),
+        (co.Seek("orders.*", "all", time_ms=2_000), {"orders.eu": [1], "orders.us": [0]}),
+        (co.Seek("orders.*", "all", 7, time_ms=2_001), {"orders.eu": [1]}),
+    ],
+)
+def test_a_pattern_is_moved_on_all_its_topics(seek: co.Seek, expected: dict[str, list[int]]) -> None:
+    world, owner = watched()
+    assert world.do(seek) == re.SeekReply(0, 0)
+    assert code(world.ack_any(owner, "orders.*", "all", {1: 2})) == "SOUGHT"
+    assert asked(world, re.OpenReply(1, owner.epoch, 0), "all" + co.BY_PATTERN + "orders.*") == "SOUGHT"
+    found = world.get_any(world.open("orders.*", "all"), "orders.*", "all")
+    assert {name: sorted(offsets) for name, offsets in found.items()} == expected
+    check(world)
+
+
+@pytest.mark.parametrize("to", [0, 1, -3])
+def test_a_pattern_is_moved_to_no_offset(to: int) -> None:
+    world, owner = watched()
+    assert code(world.do(co.Seek("orders.*", "all", to))) == "UNSUPPORTED"
+    assert isinstance(world.ack_any(owner, "orders.*", "all", {1: 1}), re.GetAnyReply)
+
+
+def test_several_seeks_of_a_pattern_are_one_to_its_owner() -> None:
+    world, owner = watched()
+    for _ in range(3):
+        world.do(co.Seek("orders.*", "all"))
+        assert code(world.ack_any(owner, "orders.*", "all", {})) == "SOUGHT"
+    check(world)
+    newer = world.open("orders.*", "all")
+    assert code(world.ack_any(owner, "orders.*", "all", {})) == "FENCED"
+    assert isinstance(world.ack_any(newer, "orders.*", "all", {}), re.GetAnyReply)

@@ -1,0 +1,274 @@
+"""Planted bugs in transactions, delays, times to live, patterns, seeks and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from oncemq.engine import (
+    applying,
+    applying_messages,
+    applying_topics,
+    capture,
+    storing,
+    ticking,
+)
+from oncemq.engine import commands as co
+from oncemq.engine import events as ev
+from oncemq.engine.index import BatchIndex
+from oncemq.engine.situation import Situation
+from oncemq.engine.state import State
+from oncemq.engine.topic import Subscription, Topic
+from tests.simulation.bugs import Patch, bug
+
+_replace = msgspec.structs.replace
+
+
+def applied(kind: type, applier: Any) -> Sequence[Patch]:
+    """This event is applied in another way."""
+    return [(applying, "_APPLIERS", {**applying._APPLIERS, kind: applier})]
+
+
+# Transactions.
+
+
+@bug("a transaction with several puts leaves out the last one")
+def transaction_is_applied_in_part() -> Sequence[Patch]:
+    def transacted(state: State, limits: Any, time_ms: int, event: ev.Transacted) -> None:
+        parts = event.parts[:-1] if len(event.parts) > 2 else event.parts
+        for part in parts:
+            applying._APPLIERS[type(part)](state, limits, time_ms, part)
+
+    return applied(ev.Transacted, transacted)
+
+
+@bug("a transaction whose ack is refused stores its puts all the same")
+def transaction_goes_on_after_a_refusal() -> Sequence[Patch]:
+    real: Any = storing._ack
+
+    def ack(at: Situation, part: co.AckUpto) -> Any:
+        acked = real(at, part)
+        return None if getattr(acked, "code", "") == "SUBSCRIPTION_FENCED" else acked
+
+    return [(storing, "_ack", ack)]
+
+
+@bug("an ack in a transaction does not need the owner's epoch")
+def transaction_epoch_is_not_checked() -> Sequence[Patch]:
+    real: Any = storing._ack
+
+    def ack(at: Situation, part: co.AckUpto) -> Any:
+        topic = at.state.topics_by_id.get(part.topic_id)
+        subscription = topic.subscriptions.get(part.subscriber) if topic is not None else None
+        return real(at, _replace(part, epoch=subscription.epoch) if subscription is not None else part)
+
+    return [(storing, "_ack", ack)]
+
+
+# Delays.
+
+
+@bug("a delayed batch is released twice")
+def delayed_batch_is_released_twice() -> Sequence[Patch]:
+    real: Any = applying_messages._released
+    again_ms = 77_777
+
+    def released(state: State, limits: Any, time_ms: int, event: ev.Released) -> None:
+        topic = state.topics_by_id[event.topic_id]
+        batch = topic.delayed[event.delay_id]
+        real(state, limits, time_ms, event)
+        if batch.ttl_ms != again_ms:
+            topic.delayed[event.delay_id] = _replace(batch, ttl_ms=again_ms)
+            topic.delayed_bytes += batch.size
+            state.delayed += 1
+            state.count_live(batch.position, batch.size)
+            state.hidden[batch.position] = event.delay_id
+            state.schedule.delays[event.delay_id] = topic.id
+            state.schedule.due.add(time_ms + 1, event.delay_id)
+
+    return applied(ev.Released, released)
+
+
+@bug("delayed batches are left out of snapshots")
+def delayed_batch_is_missing_in_snapshots() -> Sequence[Patch]:
+    real: Any = capture._topic_image
+    return [(capture, "_topic_image", lambda topic: _replace(real(topic), delayed=()))]
+
+
+@bug("nobody counts what is delayed as needed, and its segment goes")
+def delayed_batch_is_collected() -> Sequence[Patch]:
+    real: Any = applying_messages._delayed
+
+    def delayed(state: State, limits: Any, time_ms: int, event: ev.Delayed) -> None:
+        real(state, limits, time_ms, event)
+        state.count_dead(event.position, event.size)
+
+    return applied(ev.Delayed, delayed)
+
+
+@bug("delayed batches are released before they are due")
+def delayed_batch_is_released_early() -> Sequence[Patch]:
+    real: Any = ticking._release
+    return [(ticking, "_release", lambda state, now_ms: real(state, now_ms + 100))]
+
+
+# Time to live.
+
+
+@bug("what has expired is delivered")
+def expired_message_is_delivered() -> Sequence[Patch]:
+    return [(BatchIndex, "past_expired", lambda _self, offset: offset)]
+
+
+@bug("messages expire before their time")
+def live_message_expires() -> Sequence[Patch]:
+    real: Any = ticking._take_expired
+    return [(ticking, "_take_expired", lambda topic, now_ms, most: real(topic, now_ms + 100, most))]
+
+
+@bug("after a restart what was stored before does not expire any more")
+def expiry_is_forgotten_in_a_restart() -> Sequence[Patch]:
+    def find(topic: Topic) -> None:
+        topic.expiries = []
+
+    return [(capture, "find_expiries", find)]
+
+
+@bug("the expiry of one message lets go of those behind it")
+def expiry_takes_the_living_with_it() -> Sequence[Patch]:
+    real: Any = applying_messages._expired
+
+    def expired(state: State, limits: Any, time_ms: int, event: ev.Expired) -> None:
+        index = state.topics_by_id[event.topic_id].index
+        last = index.find(event.first_offsets[-1]) + 1
+        behind = (index.first_offset(last),) if last < len(index.ends) else ()
+        real(state, limits, time_ms, _replace(event, first_offsets=event.first_offsets + behind))
+
+    return applied(ev.Expired, expired)
+
+
+# Patterns.
+
+
+@bug("a topic that is made later is not attached to the patterns that match")
+def topic_made_later_is_not_attached() -> Sequence[Patch]:
+    real: Any = applying_topics._new_topic
+
+    def new_topic(state: State, *args: Any, **settings: Any) -> Topic:
+        patterns, state.patterns = state.patterns, {}
+        topic: Topic = real(state, *args, **settings)
+        state.patterns = patterns
+        return topic
+
+    return [(applying_topics, "_new_topic", new_topic)]
+
+
+@bug("the message that makes a topic is not kept for the patterns that match")
+def first_message_is_not_kept() -> Sequence[Patch]:
+    real: Any = applying_topics._attach
+
+    def attach(state: State, pattern: Any, topic: Topic, acked: int) -> None:
+        real(state, pattern, topic, acked)
+        if not topic.next_offset:
+            topic.subscriptions[pattern.key].acked = 1
+
+    return [(applying_topics, "_attach", attach)]
+
+
+@bug("a subscription by pattern forgets that a topic has something for it")
+def pattern_forgets_a_topic() -> Sequence[Patch]:
+    real: Any = applying_messages._acked_many
+
+    def acked_many(state: State, limits: Any, time_ms: int, event: ev.AckedMany) -> None:
+        real(state, limits, time_ms, event)
+        for topic_id, _, _ in event.acks:
+            for subscription in state.topics_by_id[topic_id].attached.values():
+                assert subscription.pattern is not None
+                subscription.pattern.behind.pop(topic_id, None)
+
+    return applied(ev.AckedMany, acked_many)
+
+
+# Seeks.
+
+
+@bug("a seek leaves the owner its epoch: a late ack undoes it")
+def seek_keeps_the_epoch() -> Sequence[Patch]:
+    real: Any = applying_topics._sought
+
+    def sought(state: State, limits: Any, time_ms: int, event: ev.Sought) -> None:
+        subscription = state.topics_by_id[event.topic_id].subscriptions[event.subscriber]
+        epoch = subscription.epoch
+        real(state, limits, time_ms, event)
+        subscription.epoch, subscription.sought_epoch = epoch, 0
+
+    return applied(ev.Sought, sought)
+
+
+@bug("a seek of a subscription by pattern leaves the owner its epoch")
+def pattern_seek_keeps_the_epoch() -> Sequence[Patch]:
+    real: Any = applying_topics._pattern_sought
+
+    def sought(state: State, limits: Any, time_ms: int, event: ev.PatternSought) -> None:
+        pattern = state.patterns[(event.pattern, event.subscriber)]
+        epoch = pattern.epoch
+        real(state, limits, time_ms, event)
+        pattern.epoch, pattern.sought_epoch = epoch, 0
+
+    return applied(ev.PatternSought, sought)
+
+
+# Quotas.
+
+
+@bug("what the quota drops is dropped from the index, and positions stay")
+def drop_leaves_positions_behind() -> Sequence[Patch]:
+    return [(Topic, "lose", lambda _self, _subscription, _floor: None)]
+
+
+@bug("nobody is told of what the quota dropped")
+def dropped_messages_are_not_counted() -> Sequence[Patch]:
+    real: Any = Topic.lose
+
+    def lose(self: Topic, subscription: Subscription, floor: int) -> None:
+        real(self, subscription, floor)
+        subscription.dropped = 0
+
+    return [(Topic, "lose", lose)]
+
+
+@bug("whose subscription the quota has ended is not told so")
+def ended_subscription_is_forgotten() -> Sequence[Patch]:
+    real: Any = applying_topics._subscription_expired
+
+    def expired(state: State, limits: Any, time_ms: int, event: ev.SubscriptionExpired) -> None:
+        real(state, limits, time_ms, event)
+        state.topics_by_id[event.topic_id].expired_names.clear()
+
+    return applied(ev.SubscriptionExpired, expired)
+
+
+@bug("a topic that should refuse at its quota drops instead")
+def full_topic_drops_what_it_acknowledged() -> Sequence[Patch]:
+    def make_room(state: State, topic_id: int) -> Iterator[ev.Event]:
+        topic = state.topics_by_id.get(topic_id)
+        if topic is not None and topic.stored_bytes > topic.quota_bytes:
+            yield ev.Dropped(topic.id, ticking._quota_floor(topic))
+
+    def watch(state: State, topic: Topic) -> None:
+        if topic.quota_bytes and topic.stored_bytes > topic.quota_bytes // 2:
+            state.schedule.over_quota.add(topic.id)
+
+    def floor(topic: Topic) -> int:
+        return topic.index.ends[topic.index.head] if len(topic.index) else topic.next_offset
+
+    def make_room_early(state: State, topic_id: int) -> Iterator[ev.Event]:
+        topic = state.topics_by_id.get(topic_id)
+        if topic is not None and topic.overflow == co.REFUSE and topic.stored_bytes > topic.quota_bytes // 2:
+            yield ev.Dropped(topic.id, floor(topic))
+        else:
+            yield from make_room(state, topic_id)
+
+    return [(ticking, "_make_room", make_room_early), (applying_messages, "watch_quota", watch)]

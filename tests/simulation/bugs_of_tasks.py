@@ -1,0 +1,155 @@
+"""Planted bugs in shared subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from oncemq.engine import applying_tasks, capture, shared_image, storing, tasks
+from oncemq.engine import commands as co
+from oncemq.engine import events as ev
+from oncemq.engine.sharing import Returned, Shared
+from oncemq.engine.topic import Subscription, Topic
+from tests.simulation.bugs import Patch, bug
+from tests.simulation.bugs_of_messages import applied
+
+_replace = msgspec.structs.replace
+
+
+@bug("a settle counts, whoever has the lease by now")
+def settle_token_is_not_checked() -> Sequence[Patch]:
+    real: Any = tasks.decide_settle
+
+    def holder(shared: Shared, offset: int, token: int) -> int:
+        for lease in shared.leases.values():
+            if any(first <= offset < end for first, end, _ in lease.spans):
+                return lease.token
+        return token
+
+    def decide_settle(
+        topic: Topic, subscription: Subscription, now_ms: int, claim: Any, command: co.Settle, *, strict: bool = False
+    ) -> Any:
+        assert subscription.shared is not None
+        done = tuple(
+            (holder(subscription.shared, offset, token), offset, 1)
+            for token, first, count in command.done
+            for offset in range(first, first + count)
+        )
+        return real(topic, subscription, now_ms, claim, _replace(command, done=done), strict=strict)
+
+    return [(storing, "decide_settle", decide_settle)]
+
+
+@bug("a settle that comes too late is not told so")
+def lost_settle_is_called_done() -> Sequence[Patch]:
+    real: Any = tasks.decide_settle
+
+    def decide_settle(*args: Any, strict: bool = False) -> Any:
+        decided = real(*args, strict=strict)
+        return _replace(decided, lost=()) if isinstance(decided, ev.Settled) else decided
+
+    return [(storing, "decide_settle", decide_settle)]
+
+
+@bug("a transaction settles what it can, and goes on")
+def transaction_goes_on_without_its_lease() -> Sequence[Patch]:
+    real: Any = tasks.decide_settle
+
+    def decide_settle(*args: Any, strict: bool = False) -> Any:
+        return real(*args, strict=False)
+
+    return [(storing, "decide_settle", decide_settle)]
+
+
+@bug("leases are not begun anew after a recovery")
+def leases_are_not_begun_anew() -> Sequence[Patch]:
+    return [(tasks, "begin_anew", lambda _shared, _time_ms: None)]
+
+
+@bug("leases expire before their time")
+def lease_expires_early() -> Sequence[Patch]:
+    def leases_over(shared: Shared, now_ms: int, most: int) -> Iterator[int]:
+        yield from [token for token, lease in shared.leases.items() if lease.until_ms <= now_ms + 60][:most]
+
+    return [(tasks, "_leases_over", leases_over)]
+
+
+@bug("an extension is answered, and changes nothing")
+def extension_is_not_applied() -> Sequence[Patch]:
+    return [(tasks, "apply_extended", lambda _shared, _time_ms, _event: None)]
+
+
+@bug("leases are left out of snapshots, with what they hold")
+def lease_is_missing_in_snapshots() -> Sequence[Patch]:
+    real: Any = shared_image.image_of
+    return [(capture, "image_of", lambda shared: _replace(real(shared), leases=()))]
+
+
+@bug("what was returned is lost in a restart")
+def returned_is_lost_in_a_restart() -> Sequence[Patch]:
+    real: Any = shared_image.shared_of
+    return [(capture, "shared_of", lambda image: real(_replace(image, returned=())))]
+
+
+@bug("what a member had when it left is lost")
+def leaving_loses_what_is_in_hand() -> Sequence[Patch]:
+    def leave(self: Shared, name: str, time_ms: int) -> None:
+        for token in sorted(self.members[name].tokens.values()):
+            lease = self.leases[token]
+            self.leased -= lease.spans.count
+            self._end_lease(lease, time_ms)
+        del self.members[name]
+
+    return [(Shared, "leave", leave)]
+
+
+@bug("a key is free when a lease on one of its messages is over")
+def key_is_free_when_a_lease_expires() -> Sequence[Patch]:
+    real: Any = Shared.give_back
+
+    def give_back(self: Shared, token: int, time_ms: int) -> None:
+        spans = list(self.leases[token].spans)
+        real(self, token, time_ms)
+        for first, end, _ in spans:
+            self._free_keys(first, end)
+
+    return [(Shared, "give_back", give_back)]
+
+
+@bug("the delay of what is returned is ignored")
+def delay_of_a_return_is_ignored() -> Sequence[Patch]:
+    real: Any = Returned.add
+
+    def add(self: Returned, first: int, end: int, tries: int, _not_before_ms: int) -> None:
+        real(self, first, end, tries, 0)
+
+    return [(Returned, "add", add)]
+
+
+@bug("deliveries are not counted where a lease was over")
+def tries_are_forgotten() -> Sequence[Patch]:
+    real: Any = applying_tasks._leases_expired
+
+    def leases_expired(state: Any, limits: Any, time_ms: int, event: ev.LeasesExpired) -> None:
+        real(state, limits, time_ms, event)
+        shared = state.topics_by_id[event.topic_id].subscriptions[event.subscriber].shared
+        for first, (end, _, not_before_ms) in list(shared.returned.spans.items()):
+            shared.returned.spans[first] = (end, 0, not_before_ms)
+
+    return applied(ev.LeasesExpired, leases_expired)
+
+
+@bug("what was settled is given out again after its lease's time")
+def settled_message_comes_back() -> Sequence[Patch]:
+    real: Any = tasks.apply_settled
+
+    def apply_settled(topic: Topic, shared: Shared, time_ms: int, event: ev.Settled) -> int:
+        floor: int = real(topic, shared, time_ms, event)
+        for _, first, count in event.done:
+            if first >= floor:
+                shared.returned.add(first, first + count, 1, time_ms + shared.policy.lease_ms)
+        return floor
+
+    return [(tasks, "apply_settled", apply_settled)]

@@ -1,0 +1,98 @@
+"""The how-to pages run as they stand: each page's blocks of Python, one after the other, in a process of their own.
+
+What is not code becomes empty lines, so that a traceback names the line of the page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import oncemq
+from oncemq.client.inbox_database import Key, Row
+from oncemq.client.inbox_sqlite import SqliteInbox
+from oncemq.testing_postgres import ENVIRONMENT
+
+HOWTO = Path(__file__).parent.parent / "docs/howto"
+PAGES = sorted(path.stem for path in HOWTO.glob("*.md") if "```python\n" in path.read_text(encoding="utf-8"))
+PAGE_DEADLINE_S = 120
+#: What a page prints must hold this: that it went where it says.
+SAID = {
+    "asyncio": ["one pizza", "in parallel"],
+    "delivery-options": ["at its quota", "was ended"],
+    "inbox": ["took over", "was set back"],
+    "outbox": ["no topic", "another process has opened", "restored from a copy"],
+    "patterns": ["orders.eu", "orders.us"],
+    "python": ["took over", "no topic"],
+    "shared": ["lost its lease", "no such table"],
+    "transactions": ["no such topic", "took over"],
+}
+
+
+def code_of(page: str) -> str:
+    """The page with its code alone, each line where it was."""
+    lines, is_code = [], False
+    for line in text_of(page).splitlines():
+        if line.startswith("```"):
+            is_code = line == "```python"
+            line = ""
+        lines.append(line if is_code else "")
+    return "\n".join(lines) + "\n"
+
+
+def text_of(page: str) -> str:
+    return (HOWTO / f"{page}.md").read_text(encoding="utf-8")
+
+
+def run(page: str, folder: Path, postgres: str) -> str:
+    """Pages with tests in them are run by pytest, as their readers would."""
+    code = code_of(page)
+    program = folder / f"{page.replace('-', '_')}_page.py"
+    program.write_text(code, encoding="utf-8")
+    has_tests = re.search(r"^def test_", code, re.MULTILINE)
+    runner = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-c", os.devnull] if has_tests else []
+    done = subprocess.run(
+        [sys.executable, *runner, program.name],
+        cwd=folder,
+        env=os.environ | {"DATABASE_URL": postgres, ENVIRONMENT: postgres, "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        timeout=PAGE_DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page}.md\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs_after_those_before_it(page: str, tmp_path: Path, postgres: str) -> None:
+    said = run(page, tmp_path, postgres)
+    assert [words for words in SAID[page] if words not in said] == [], said
+
+
+def test_the_options_of_connect_are_all_told() -> None:
+    options = oncemq.connect.__kwdefaults__
+    assert options
+    assert [name for name in options if f"`{name}`" not in text_of("python")] == []
+
+
+def test_the_options_of_shared_subscriptions_are_all_told() -> None:
+    parameters = inspect.signature(oncemq.Client.subscribe_shared).parameters.values()
+    options = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    assert options
+    assert [name for name in options if f"`{name}`" not in text_of("shared")] == []
+
+
+def test_the_inboxs_table_is_as_its_page_says() -> None:
+    connection = sqlite3.connect(":memory:")
+    SqliteInbox(connection, "oncemq_inbox").open_row(Key(1, "s", "t"), Row(1, 1, 0), lambda row: row)
+    columns = [name for _, name, *_ in connection.execute("pragma table_info(oncemq_inbox)")]
+    connection.close()
+    assert [name for name in columns if f"`{name}`" not in text_of("inbox")] == []
