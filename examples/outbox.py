@@ -21,7 +21,7 @@ with oncemq.connect(url, outbox=path) as client:
     for number in range(10):
         client.put("readings", f"{time.time():.3f} {number}", create=True)
     try:
-        client.flush(timeout_s=5)
+        client.flush(timeout_s=2)
     except TimeoutError:
         print("the broker is away")
     print(f"{client.pending} wait in {path}")

@@ -1,6 +1,6 @@
 """The how-to pages run as they stand: each page's blocks of Python, one after the other, in a process of their own.
 
-What is not code becomes empty lines, so that a traceback names the line of the page.
+What is not code becomes empty lines, so that a traceback names the line of the page. And all links lead somewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from oncemq.client.inbox_database import Key, Row
 from oncemq.client.inbox_sqlite import SqliteInbox
 from oncemq.testing_postgres import ENVIRONMENT
 
-HOWTO = Path(__file__).parent.parent / "docs/howto"
+ROOT = Path(__file__).parent.parent
+HOWTO = ROOT / "docs/howto"
 PAGES = sorted(path.stem for path in HOWTO.glob("*.md") if "```python\n" in path.read_text(encoding="utf-8"))
 PAGE_DEADLINE_S = 120
 #: What a page prints must hold this: that it went where it says.
@@ -57,7 +58,7 @@ def run(page: str, folder: Path, postgres: str) -> str:
     program = folder / f"{page.replace('-', '_')}_page.py"
     program.write_text(code, encoding="utf-8")
     has_tests = re.search(r"^def test_", code, re.MULTILINE)
-    runner = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-c", os.devnull] if has_tests else []
+    runner = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-c", os.devnull] if has_tests else []
     done = subprocess.run(
         [sys.executable, *runner, program.name],
         cwd=folder,
@@ -96,3 +97,21 @@ def test_the_inboxs_table_is_as_its_page_says() -> None:
     columns = [name for _, name, *_ in connection.execute("pragma table_info(oncemq_inbox)")]
     connection.close()
     assert [name for name in columns if f"`{name}`" not in text_of("inbox")] == []
+
+
+def anchors_of(path: Path) -> set[str]:
+    """What a link into the page may name, as GitHub makes it of headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: page.stem)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    broken = []
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    assert broken == []

@@ -36,8 +36,8 @@ from tests.acceptance.steps import BROKER, Doom, Step, points_of
 FENCED = 3
 #: Retries come soon, and never end.
 PATIENT: dict[str, Any] = {"timeout_s": 0.1, "tries": 600}
-#: These end at once, again and again.
-IMPATIENT: dict[str, Any] = {"timeout_s": 0.03, "tries": 2}
+#: These end at once, again and again, and leave open whether it happened.
+IMPATIENT: dict[str, Any] = {"timeout_s": 0.02, "tries": 1}
 AUDITOR = "auditor"
 
 #: Of the deaths, those at a named point; and at a system call.
@@ -49,6 +49,8 @@ _POINT_S = 0.4
 _CALL_S = 0.8
 _NTH_MAX = 40
 _BROKER_KILL_SHARE = 0.15
+_BROKER_STOP_SHARE = 0.1
+_STOP_S = 0.1
 _BROKER_POINT_SHARE = 0.4
 _LOOK_S = 0.002
 
@@ -154,12 +156,19 @@ class Campaign:
         self._broker_kills[self._broker_doom.point] += 1
         self.start_broker()
 
-    def maybe_kill_broker(self) -> None:
-        if self.random.random() < _BROKER_KILL_SHARE:
-            self.tend_broker()
+    def trouble_broker(self) -> None:
+        """Now and then it is killed, or stopped for a while: then it does later what nobody waits for any more."""
+        self.tend_broker()
+        draw = self.random.random()
+        if draw < _BROKER_KILL_SHARE:
             self._children["broker"].kill()
             self._broker_kills["at any moment"] += 1
             self.start_broker()
+        elif draw < _BROKER_KILL_SHARE + _BROKER_STOP_SHARE:
+            time.sleep(self.random.uniform(0.0, _LIFE_S))
+            self._children["broker"].signal(signal.SIGSTOP)
+            time.sleep(self.random.uniform(0.0, _STOP_S))
+            self._children["broker"].signal(signal.SIGCONT)
 
     def settle_broker(self) -> None:
         """From here on it lives."""

@@ -26,7 +26,7 @@ SOURCE, TARGET, LOG = "source", "target", "log"
 SUBSCRIBER = "copier"
 _TWIN_SHARE = 0.1
 _RAISE_SHARE = 0.1
-_PATIENT_SHARE = 0.7
+_PATIENT_SHARE = 0.6
 
 
 class Copier:
@@ -62,7 +62,7 @@ class Copier:
 
     def _copy_on(self, client: oncemq.Client, end: int | None) -> None:
         with client.subscription(SOURCE, SUBSCRIBER, auto_ack=False) as subscription:
-            while end is None or client.subscriptions(SOURCE)[0].acked < end:
+            while end is None or self._acked(client) < end:
                 try:
                     self._copy(client, subscription)
                 except Interrupted:
@@ -71,6 +71,9 @@ class Copier:
                     # It may have happened: the subscription goes on where the broker says.
                     if self._random.random() < 0.5:
                         raise
+
+    def _acked(self, client: oncemq.Client) -> int:
+        return next(found.acked for found in client.subscriptions(SOURCE) if found.subscriber == SUBSCRIBER)
 
     def _copy(self, client: oncemq.Client, subscription: oncemq.Subscription) -> None:
         with client.transaction() as transaction:
@@ -94,7 +97,8 @@ class CopierCampaign(Campaign):
 
     def set_up(self) -> None:
         self._lives = 0
-        self.make_topics(TARGET, LOG)
+        # The source's messages stay, too: one that is read again would be copied again.
+        self.make_topics(SOURCE, TARGET, LOG)
         self.ask("subscribed", lambda client: void(client.subscribe(SOURCE, SUBSCRIBER)))
         publisher = Publisher(self.url, SOURCE, self.folder / "count", batch=20, pause_s=0.01)
         self.start("publisher", publisher.run)
@@ -105,7 +109,7 @@ class CopierCampaign(Campaign):
             return
         death = self.choose_death()
         self._start("copier", death)
-        self.maybe_kill_broker()
+        self.trouble_broker()
         self.die("copier", death)
 
     def _start(self, name: str, death: Death, *, patient: bool = False) -> None:
@@ -125,7 +129,7 @@ class CopierCampaign(Campaign):
         self.wait(self._children["copier"], immortal.limit_s)
         death = self.choose_death()
         self._start("second copier", death)
-        self.maybe_kill_broker()
+        self.trouble_broker()
         self.die("second copier", death)
         self._start("third copier", immortal)
         self.expect_fenced("copier")

@@ -99,7 +99,7 @@ class OutboxCampaign(Campaign):
             return
         death = self.choose_death()
         self._start("producer", death)
-        self.maybe_kill_broker()
+        self.trouble_broker()
         self.die("producer", death)
         if self.random.random() < _COPY_SHARE:
             self._copy()
@@ -118,7 +118,7 @@ class OutboxCampaign(Campaign):
         self.wait(self._children["producer"], immortal.limit_s)
         death = self.choose_death()
         self._start("second producer", death)
-        self.maybe_kill_broker()
+        self.trouble_broker()
         self.die("second producer", death)
         self._start("third producer", immortal)
         self.expect_fenced("producer")

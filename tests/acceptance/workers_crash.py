@@ -171,7 +171,7 @@ class WorkersCampaign(Campaign):
 
     def kill_once(self) -> None:
         """Until one of them is dead, and lives again."""
-        self.maybe_kill_broker()
+        self.trouble_broker()
         while not self._tend_workers():
             self.tend_broker()
             time.sleep(_LOOK_S)

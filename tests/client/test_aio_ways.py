@@ -47,7 +47,8 @@ async def test_patterns_seek_and_filters_work_alike(url: str) -> None:
             assert [message.text async for message in audit.messages(timeout_s=0.05)] == ["1", "3"]
             await audit.seek("earliest")
             message = await audit.get(timeout_s=5)
-            assert message is not None and message.text == "1"
+            assert message is not None
+            assert message.text == "1"
         kitchen = await client.subscribe("orders.eu", "kitchen", start="earliest")
         assert (await kitchen.get_many(10))[-1].text == "3"
         assert await client.seek("orders.eu", "kitchen", 2) == 2

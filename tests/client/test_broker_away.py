@@ -44,7 +44,7 @@ def test_a_name_that_can_not_be_sent_is_refused() -> None:
     with pytest.raises(errors.NameInvalid, match="client's name"):
         oncemq.connect("memory:", name="\ud800")
     with pytest.raises(TypeError, match="not int"):
-        oncemq.connect("memory:", name=5)  # type: ignore[arg-type]
+        oncemq.connect("memory:", name=5)  # type: ignore[call-overload]
 
 
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_times_ride_with_puts_that_do_not_wait(client: oncemq.Client) -> None:
     handles = [client.put_nowait("orders", "a"), client.put_nowait("orders", "b", delay_s=0.05)]
     handles.append(client.put_nowait("orders", "c", ttl_s=3600))
     client.flush()
-    assert [handle.result().offset for handle in handles][0] == 0
+    assert handles[0].result().offset == 0
     assert sorted(texts(kitchen, timeout_s=0.5)) == ["a", "b", "c"]
     client.put_many("orders", ["d", "e"], delay_s=0.01, ttl_s=3600)
     assert texts(kitchen, timeout_s=0.5) == ["d", "e"]
@@ -165,7 +165,8 @@ def test_a_message_in_hand_is_not_acked_by_those_left_out_behind_it(client: once
     assert kitchen.get(timeout_s=1) is not None
     kitchen._client._driver.run(kitchen._close(clean=False))  # type: ignore[attr-defined]
     message = client.subscription("orders", "kitchen").get(timeout_s=1)
-    assert message is not None and message.text == "wanted"
+    assert message is not None
+    assert message.text == "wanted"
 
 
 # Quotas.

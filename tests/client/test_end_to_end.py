@@ -34,7 +34,7 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]
     made: list[oncemq.Client] = []
 
     def make(**options: object) -> oncemq.Client:
-        made.append(oncemq.connect(url, **options))  # type: ignore[arg-type]
+        made.append(oncemq.connect(url, **options))  # type: ignore[call-overload]
         return made[-1]
 
     yield make

@@ -133,7 +133,8 @@ def test_a_topic_that_is_deleted_meanwhile_hurts_nobody(client: oncemq.Client) -
     client.delete_topic("orders.eu")
     put(client, "orders.us", "2")
     message = audit.get(timeout_s=1)
-    assert message is not None and message.text == "2"
+    assert message is not None
+    assert message.text == "2"
 
 
 def test_unsubscribing_ends_it_everywhere(client: oncemq.Client) -> None:

@@ -227,7 +227,6 @@ def test_only_so_many_are_in_a_consumers_hands(client: oncemq.Client) -> None:
     assert texts(tasks) == texts_of(3)
     assert workers.take() is None
     assert workers.take_many(timeout_s=0.05) == []
-    assert list(workers.tasks(timeout_s=0.05)) == []
     tasks[1].ack()
     assert texts(workers.take_many(10)) == ["3"]
     got: list[oncemq.Task | None] = []
@@ -286,6 +285,30 @@ def test_order_per_key(client: oncemq.Client) -> None:
     assert texts(two.take_many(6)) == ["2"]
 
 
+# With transactions.
+
+
+def test_a_transaction_acks_tasks_or_leaves_them(client: oncemq.Client) -> None:
+    workers = client.subscribe_shared("t", "s")
+    out = client.subscribe("out", "s")
+    client.put_many("t", map(str, range(4)))
+    tasks = workers.take_many(4)
+    with pytest.raises(ZeroDivisionError), client.transaction() as transaction:
+        transaction.put("out", "never")
+        transaction.ack(tasks[0])
+        1 / 0  # noqa: B018
+    with client.transaction() as transaction:
+        for task in tasks[:3]:
+            transaction.put("out", task.value)
+            transaction.ack(task)
+    assert [task.outcome for task in tasks] == ["acked"] * 3 + [""]
+    assert (lag(client), [message.text for message in out.get_many()]) == (1, texts_of(3))
+    tasks[0].ack()
+    tasks[3].ack()
+    workers.flush()
+    assert (lag(client), workers._out) == (0, 0)
+
+
 # Refusals.
 
 
@@ -310,10 +333,26 @@ def test_what_can_not_be_is_refused(client: oncemq.Client) -> None:
         client.shared_subscription("nothing", "s")
     with pytest.raises(ValueError, match="tries_max"):
         client.subscribe_shared("u", "s", dead_topic="dead")
+    with pytest.raises(ValueError, match="at least 1"):
+        client.shared_subscription("t", "s").take_many(0)
     for wrong in ({"unsettled_max": 0}, {"prefetch": -1}, {"prefetch_bytes": 0}):
         with pytest.raises(ValueError, match="at least 1"):
             client.subscribe_shared("u", "s", **wrong)  # type: ignore[arg-type]
     assert [topic.name for topic in client.topics()] == ["t"]
+
+
+def test_acks_of_a_topic_that_is_gone_are_told_of_once(client: oncemq.Client) -> None:
+    workers = client.subscribe_shared("t", "s")
+    client.put_many("t", ["a", "b"])
+    one, two = workers.take_many(2)
+    client.delete_topic("t")
+    one.ack()
+    poll(lambda: workers._error is not None)
+    with pytest.raises(errors.TopicGone):
+        two.ack()
+    with pytest.raises(errors.TopicGone):
+        workers.close()
+    workers.close()
 
 
 @pytest.mark.parametrize("end", ["delete_topic", "unsubscribe", "again"])

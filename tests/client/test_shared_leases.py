@@ -316,12 +316,12 @@ def test_a_take_that_was_given_up_brings_the_same_messages_later(
     client = connect(timeout_s=0.1, tries=2)
     workers = client.subscribe_shared("t", "s")
     client.put_many("t", map(str, range(10)))
-    deaf = Deaf(client, monkeypatch, 2)
-    with pytest.raises(errors.BrokerAway):
-        workers.take_many(10)
+    with monkeypatch.context() as patching:
+        patching.setattr(client._driver.transport, "receive", lambda: None)
+        with pytest.raises(errors.BrokerAway):
+            workers.take_many(10)
     tasks = workers.take_many(10)
     assert [(task.text, task.tries) for task in tasks] == [(str(index), 1) for index in range(10)]
-    assert {reply.token for reply in deaf.missed} == {tasks[0].token}
 
 
 def test_a_payload_that_arrives_damaged_is_asked_for_again(

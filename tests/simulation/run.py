@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
@@ -235,6 +236,9 @@ def run_seed(seed: int) -> Outcome:
             run.go()
         except Violation as error:
             violation = str(error)
+        except AssertionError:
+            # Here or in the code that is run: something is not as it must be.
+            violation = "assertion failed:\n" + traceback.format_exc(limit=-4)
         finally:
             run.close()
     run.count()

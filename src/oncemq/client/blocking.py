@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 from oncemq.client.batching import Handle
 from oncemq.client.connection import Connection, Settings
@@ -181,7 +181,7 @@ class Client(
     def _at_once(self, flow: Flow[T]) -> T:
         return self._run(flow)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -213,7 +213,7 @@ class PatternConsuming(Receiving):
             topic.acked = max(topic.acked, upto)
             topic.ack_asked = max(topic.ack_asked, upto)
 
-    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
+    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:  # noqa: ARG002 - it opens again either way
         """A transaction did not happen, or may not have: what it read comes again, unless it did."""
         if isinstance(error, errors.Fenced):
             self._error = error

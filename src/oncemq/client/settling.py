@@ -261,6 +261,7 @@ class Settling:
             self._note_lost(settlement, [(first, count) for _, first, count, _ in settlement.entries])
         else:
             self._fail(error)
+            self._note_failure(error)
 
     def _note_lost(self, settlement: Settlement, lost: Iterable[tuple[int, int]]) -> None:
         """What was given back, and lost before, has gone where it should."""

@@ -53,6 +53,9 @@ _AHEAD_MS_MAX = 50.0
 #: From one take to the next it may grow so much.
 _GROWTH = 4
 _STRIDE_MAX = 1024
+#: Somebody may have forgotten to settle what he has.
+_WARN_AFTER_MS = 10_000.0
+_NEVER = float("inf")
 #: A payload that arrives damaged so often in a row is not the network's fault.
 _DAMAGES_MAX = 3
 #: Politeness at close has its limits.
@@ -124,6 +127,8 @@ class Working(Extending, Generic[K]):
         ...     pack(task.value)
         ...     task.ack()
         """
+        if tasks_max < 1:
+            raise ValueError(f"tasks_max is at least 1, and is {tasks_max}")
         with self._one_user:
             until_ms = _until_ms(timeout_s)
             found: list[K] = []
@@ -182,10 +187,9 @@ class Working(Extending, Generic[K]):
     def _next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
         """How many tasks to iterate over until this is asked again; 0: none came in time."""
         with self._one_user:
-            until_ms = _until_ms(timeout_s)
-            if not (yield from self._make_room(until_ms)):
-                return 0
-            if has_ended and not (yield from self._advance(until_ms, 1)):
+            # Full hands do not end it: there may be more to do.
+            yield from self._make_room(None)
+            if has_ended and not (yield from self._advance(_until_ms(timeout_s), 1)):
                 return 0
             stride = max(1, min(2 * stride, _STRIDE_MAX, self._room))
             self._room -= stride
@@ -208,19 +212,23 @@ class Working(Extending, Generic[K]):
         self._check()
         if self._has_room():
             return True
-        if not self._has_warned and until_ms is None:
-            self._has_warned = True
-            log.warning("%r waits: %d tasks are not settled, which is the limit", self, self._unsettled_max)
         self._awaits_room = True
         self._listen()
         try:
-            if not (yield Until(self._has_room, until_ms)):
-                return False
+            if not (yield Until(self._has_room, min(until_ms or _NEVER, now_ms() + _WARN_AFTER_MS))):
+                self._warn()
+                if not (yield Until(self._has_room, until_ms)):
+                    return False
         finally:
             self._awaits_room = False
             self._listen()
         self._check()
         return True
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("%r waits: %d tasks are not settled, which is its limit", self, self._unsettled_max)
 
     # Joining and leaving.
 
@@ -245,6 +253,9 @@ class Working(Extending, Generic[K]):
     def _fail(self, error: errors.OnceMQError) -> None:
         self._error = self._error or error
         self._listen()
+        if self._stragglers or any(lease.done for lease in self._leases.values()):
+            # Acks that reach nobody.
+            self._note_failure(error)
         self._drop_all()
 
     def _drop_all(self) -> None:
@@ -264,6 +275,8 @@ class Working(Extending, Generic[K]):
         try:
             if error is None and opened is not None:
                 yield from self._leave(opened)
+            if self._late or self._failures:
+                self._check()
         except errors.OnceMQError as met:
             if clean:
                 raise
@@ -280,8 +293,6 @@ class Working(Extending, Generic[K]):
         # Whoever moved it took everything from us.
         with contextlib.suppress(errors.Sought):
             yield from ask(self._driver, leave, Done)
-        if self._late or self._failures:
-            self._check()
 
     def _retract_take(self, opened: OpenReply) -> Flow[None]:
         """A take that waits at the broker must not get anything once we have left: another one of ours replaces it."""

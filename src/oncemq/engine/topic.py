@@ -8,6 +8,7 @@ import msgspec
 
 from oncemq.engine.commands import REFUSE
 from oncemq.engine.index import BatchIndex
+from oncemq.engine.lowest import FEW, Bounds
 
 if TYPE_CHECKING:
     from oncemq.engine.patterns import Pattern
@@ -51,6 +52,7 @@ class DelayedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class Topic:
     __slots__ = (
+        "_bounds",
         "above_trim_bytes",
         "attached",
         "captured",
@@ -69,7 +71,6 @@ class Topic:
         "quota_bytes",
         "retain_bytes",
         "retain_ms",
-        "slowest",
         "stays",
         "stored_bytes",
         "subscriptions",
@@ -93,8 +94,8 @@ class Topic:
         self.attached: dict[str, Subscription] = {}
         #: The lowest position of all subscriptions; the end where there are none.
         self.needed = 0
-        #: How many subscriptions stand there.
-        self.slowest = 0
+        #: Of their positions, where they are many.
+        self._bounds: Bounds | None = None
         #: Retention let go of everything below.
         self.trimmed = 0
         #: What retention by size counts.
@@ -147,8 +148,7 @@ class Topic:
     def add_subscription(self, subscriber: str, acked: int) -> Subscription:
         if not self.subscriptions or acked < self.needed:
             self.needed = acked
-            self.slowest = 0
-        self.slowest += acked == self.needed
+        self._bound(acked, subscriber)
         subscription = self.subscriptions[subscriber] = Subscription(subscriber, acked)
         self.expired_names.pop(subscriber, None)
         return subscription
@@ -185,21 +185,34 @@ class Topic:
         self._stand(subscription, floor)
 
     def _stand(self, subscription: Subscription, position: int) -> None:
+        if position < subscription.acked:
+            self._bound(position, subscription.subscriber)
         subscription.acked = position
         if subscription.pattern is not None:
             subscription.pattern.note_ack(self, subscription)
 
     def _leave(self, position: int) -> bool:
-        """A subscription is no longer at a position. Only the last of the slowest makes us look at all."""
+        """A subscription is no longer at a position. Unless it was one of the slowest, that changes nothing."""
         if position != self.needed:
             return False
-        self.slowest -= 1
-        if self.slowest:
-            return False
         self.measure_needed()
-        return True
+        return self.needed != position
+
+    def _bound(self, position: int, subscriber: str) -> None:
+        """Somebody came, or went back."""
+        if self._bounds is None:
+            return
+        self._bounds.add(position, subscriber)
+        if len(self._bounds) > 2 * len(self.subscriptions):
+            # Most are of those who are gone. They are made anew when the lowest is asked for.
+            self._bounds = None
 
     def measure_needed(self) -> None:
-        positions = [subscription.acked for subscription in self.subscriptions.values()]
-        self.needed = min(positions, default=self.next_offset)
-        self.slowest = positions.count(self.needed)
+        if len(self.subscriptions) <= FEW:
+            self._bounds = None
+            positions = [subscription.acked for subscription in self.subscriptions.values()]
+            self.needed = min(positions, default=self.next_offset)
+            return
+        if self._bounds is None:
+            self._bounds = Bounds(self.subscriptions)
+        self.needed = self._bounds.lowest(self.subscriptions)

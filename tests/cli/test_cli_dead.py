@@ -1,0 +1,94 @@
+"""`oncemq dead` against a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.shell import Shell
+
+Bury = Callable[..., str]
+
+
+@pytest.fixture
+def bury(shell: Shell) -> Bury:
+    """Makes dead letters of values, and returns their topic's name."""
+
+    def bury(*values: str) -> str:
+        shell.ok("sub", shell.topic, "packers", "--shared", "--tries-max", "1")
+        for value in values:
+            shell.ok("put", shell.topic, value, "--key", "k", "--header", "a=1")
+        count = str(len(values))
+        assert shell.run("work", shell.topic, "packers", "--count", count, "--", "sh", "-c", "exit 7").returncode == 1
+        return f"{shell.topic}.dead"
+
+    return bury
+
+
+def offsets(shell: Shell, topic: str) -> list[int]:
+    return [letter["offset"] for letter in shell.objects("dead", "ls", topic)]
+
+
+def test_dead_letters_are_listed_with_what_they_were(shell: Shell, bury: Bury) -> None:
+    dead = bury("one\npizza", "two")
+    letters = shell.objects("dead")
+    letter = next(each for each in letters if each["dead_topic"] == dead)
+    expected = {
+        "offset": 0,
+        "from_topic": shell.topic,
+        "from_offset": 0,
+        "subscriber": "packers",
+        "tries": 1,
+        "reason": "exit code 7",
+        "key": "k",
+        "headers": {"a": "1"},
+        "value": "one\npizza",
+    }
+    assert {name: letter[name] for name in expected} == expected
+    lines = shell.ok("dead", "ls", dead).decode().splitlines()
+    assert len(lines) == 3
+    assert f"{shell.topic}/0" in lines[1]
+    assert lines[1].endswith(r"one\npizza")
+
+
+def test_letters_go_back_once_and_the_others_stay(shell: Shell, bury: Bury) -> None:
+    dead = bury("a", "b", "c")
+    assert shell.ok("dead", "retry", dead, "1") == b"Sent 1 dead letter back.\n"
+    assert offsets(shell, dead) == [0, 2]
+    done = shell.run("dead", "retry", dead, "1")
+    assert done.returncode == 4
+    assert b"no dead letter at offset 1" in done.stderr
+    assert shell.objects("dead", "retry", dead, "--all") == [{"topic": dead, "retried": 2, "failed": []}]
+    assert offsets(shell, dead) == []
+    done = shell.run("work", shell.topic, "packers", "--count", "3", "--", "cat")
+    assert (done.returncode, done.stdout) == (0, b"bac")
+    assert shell.ok("dead", "retry", dead, "--all") == b"Sent 0 dead letters back.\n"
+
+
+def test_a_letter_whose_topic_is_gone_stays(shell: Shell, bury: Bury) -> None:
+    dead = bury("a", "b")
+    shell.ok("topics", "rm", shell.topic, "--yes")
+    done = shell.run("dead", "retry", dead, "--all")
+    assert (done.returncode, done.stdout) == (1, b"Sent 0 dead letters back.\n")
+    assert b"offset 0 stays" in done.stderr
+    assert offsets(shell, dead) == [0, 1]
+
+
+def test_letters_are_thrown_away_after_a_question(shell: Shell, bury: Bury) -> None:
+    dead = bury("a", "b", "c")
+    assert shell.run("dead", "rm", dead, "0", stdin=b"n\n").returncode == 1
+    assert offsets(shell, dead) == [0, 1, 2]
+    assert shell.ok("dead", "rm", dead, "1", stdin=b"y\n") == b"Removed 1 dead letter.\n"
+    assert offsets(shell, dead) == [0, 2]
+    assert shell.objects("dead", "rm", dead, "--all", "--yes") == [{"topic": dead, "removed": 2}]
+    assert offsets(shell, dead) == []
+
+
+def test_a_topic_of_living_messages_names_the_one_of_its_dead_letters(shell: Shell, bury: Bury) -> None:
+    dead = bury("a")
+    for command in (("ls",), ("retry", "--all"), ("rm", "--all", "--yes")):
+        done = shell.run("dead", command[0], shell.topic, *command[1:])
+        assert done.returncode == 5
+        assert dead.encode() in done.stderr
+    assert shell.run("dead", "ls", "nowhere").returncode == 5

@@ -1,0 +1,268 @@
+"""`oncemq work` against a real broker: commands that succeed, fail, hang and outlive their worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from oncemq.cli import options
+from oncemq.cli.running import environment_for
+from oncemq.message import Message
+from tests.acceptance.processes import wait_until
+from tests.cli.shell import COMMAND, TIMEOUT_S, Shell
+
+#: Longer than any test: what comes before that was given back.
+FOREVER = "1h"
+
+
+class Works:
+    """A shell whose commands leave traces in a folder."""
+
+    def __init__(self, shell: Shell, folder: Path) -> None:
+        self.shell = shell
+        self.folder = folder
+        self.topic = shell.topic
+
+    def script(self, text: str) -> list[str]:
+        """A command that runs in the folder."""
+        return ["--", "sh", "-c", f"cd '{self.folder}'\n{text}"]
+
+    def lines(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def await_lines(self, name: str, count: int) -> list[str]:
+        wait_until(lambda: len(self.lines(name)) >= count, f"{count} lines in {name}", TIMEOUT_S)
+        return self.lines(name)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return self.shell.run("work", self.topic, "packers", *arguments)
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return self.shell.start("work", self.topic, "packers", *arguments)
+
+    def share(self, *arguments: str) -> None:
+        self.shell.ok("sub", self.topic, "packers", "--shared", *arguments)
+
+
+@pytest.fixture
+def works(shell: Shell, tmp_path: Path) -> Works:
+    return Works(shell, tmp_path)
+
+
+def tally_of(stderr: bytes) -> dict[str, int]:
+    tally: dict[str, int] = json.loads(stderr.splitlines()[-1])
+    return tally
+
+
+def test_a_command_gets_the_message_and_what_is_known_of_it(works: Works) -> None:
+    works.share()
+    works.shell.ok("put", works.topic, "one pizza", "--key", "table-7", "--header", "content-type=food")
+    script = 'cat; echo " for $ONCEMQ_KEY, $ONCEMQ_TOPIC/$ONCEMQ_OFFSET, try $ONCEMQ_TRY, $ONCEMQ_HEADER_CONTENT_TYPE"'
+    done = works.run("--count", "1", *works.script(script))
+    assert done.returncode == 0
+    assert done.stdout == f"one pizza for table-7, {works.topic}/0, try 1, food\n".encode()
+    assert done.stderr == b"1 done, 0 failed.\n"
+    assert works.shell.subscription()["lag"] == 0
+
+
+def test_what_no_variable_can_hold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEMQ_KEY", "of another message")
+    monkeypatch.setenv("ONCEMQ_HEADER_OLD", "of another message")
+    headers = {"a": b"\xff", "b": b"x\0y", "c": b"z" * 1_000_000}
+    environment = environment_for(Message("t", 7, b"", None, headers, 0, 31), 2)
+    told = {name: value for name, value in environment.items() if name.startswith("ONCEMQ_")}
+    assert "ONCEMQ_KEY" not in told
+    assert [name for name in told if name.startswith("ONCEMQ_HEADER_")] == ["ONCEMQ_HEADER_A"]
+    assert os.fsencode(told["ONCEMQ_HEADER_A"]) == b"\xff"
+    assert (told["ONCEMQ_TRY"], told["ONCEMQ_IDEMPOTENCY_KEY"]) == ("2", "1f-7")
+
+
+def test_a_command_may_be_oncemq_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it is told of the message is not taken for misspelt settings."""
+    for name in (*options.MESSAGE_VARIABLES, "ONCEMQ_HEADER_A"):
+        monkeypatch.setenv(name, "1")
+    options.warn_of_unknown_variables()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_message_whose_command_fails_comes_again(works: Works) -> None:
+    works.share()
+    works.shell.ok("put", works.topic, "x")
+    done = works.run("--count", "3", "--retry-delay", "10ms", "--json", *works.script('test "$ONCEMQ_TRY" = 3'))
+    assert done.returncode == 0
+    tally = tally_of(done.stderr)
+    assert (tally["done"], tally["failed"], tally["undone"]) == (1, 2, 0)
+    assert b"offset 0: exit code 1; it comes again in 20 ms." in done.stderr
+    assert works.shell.subscription()["lag"] == 0
+
+
+def test_messages_that_were_not_done_are_exit_code_1_and_nothing_to_do_is_3(works: Works) -> None:
+    works.share()
+    assert works.run("--wait", "0", *works.script("true")).returncode == 3
+    works.shell.ok("put", works.topic, "x")
+    assert works.run("--count", "1", *works.script("exit 9")).returncode == 1
+    assert works.shell.subscription()["lag"] == 1
+
+
+def test_a_message_that_fails_too_often_becomes_a_dead_letter(works: Works) -> None:
+    works.share("--tries-max", "2", "--dead", f"{works.topic} lost")
+    works.shell.ok("put", works.topic, "x")
+    done = works.run("--count", "2", "--retry-delay", "0", "--json", *works.script("exit 65"))
+    assert (done.returncode, tally_of(done.stderr)["dead"]) == (1, 1)
+    [letter] = works.shell.objects("dead", "ls", f"{works.topic} lost")
+    assert (letter["value"], letter["tries"], letter["reason"]) == ("x", 2, "exit code 65")
+    assert works.shell.subscription()["lag"] == 0
+
+
+def test_several_jobs_have_lines_of_their_own(works: Works) -> None:
+    works.share()
+    works.shell.put_numbers(8)
+    done = works.run("--jobs", "4", "--wait", "0.5", *works.script("printf 'a\\nb'; cat >&2"))
+    assert done.returncode == 0
+    lines = sorted(b"[%d] %s" % (number, word) for number in range(8) for word in (b"a", b"b"))
+    assert sorted(done.stdout.splitlines()) == lines
+    errors = done.stderr.splitlines()
+    assert sorted(errors[:-1]) == [b"[%d] %d" % (number, number) for number in range(8)]
+    assert errors[-1] == b"8 done, 0 failed."
+
+
+def test_workers_share_the_messages_and_each_is_done_once(works: Works) -> None:
+    works.share()
+    works.shell.put_numbers(30)
+    script = works.script("cat >> done; echo >> done")
+    processes = [works.start("--jobs", "2", "--wait", "2", *script) for _ in range(3)]
+    for process in processes:
+        process.communicate(timeout=TIMEOUT_S)
+    assert sorted(map(int, works.lines("done"))) == list(range(30))
+    assert works.shell.subscription()["lag"] == 0
+
+
+def test_a_long_command_is_not_given_to_another_worker(works: Works) -> None:
+    """It lasts many leases, while another worker stands by."""
+    works.share("--lease", "300ms")
+    works.shell.ok("put", works.topic, "x")
+    script = works.script("echo begun >> runs; sleep 3")
+    processes = [works.start("--wait", "5", *script) for _ in range(2)]
+    codes = []
+    for process in processes:
+        process.communicate(timeout=TIMEOUT_S)
+        codes.append(process.returncode)
+    assert sorted(codes) == [0, 3]
+    assert works.lines("runs") == ["begun"]
+
+
+def test_a_command_that_takes_too_long_is_killed_with_all_that_it_has_started(works: Works) -> None:
+    works.share("--lease", FOREVER)
+    works.shell.ok("put", works.topic, "x")
+    script = works.script("sleep 600 & echo $! >> pids; wait")
+    done = works.run("--count", "1", "--timeout-per-message", "500ms", "--retry-delay", "0", *script)
+    assert done.returncode == 1
+    assert b"offset 0: killed after 500 ms" in done.stderr
+    [pid] = map(int, works.lines("pids"))
+    wait_until(lambda: not is_alive(pid), "the command's own child is killed")
+    assert works.run("--count", "1", *works.script("true")).returncode == 0
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie that nobody has waited for is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_worker_that_is_asked_to_end_lets_its_command_finish(works: Works, number: int, code: int) -> None:
+    works.share("--lease", FOREVER)
+    works.shell.put_numbers(2)
+    process = works.start(*works.script("cat >> begun; echo >> begun; until test -e go; do sleep 0.05; done"))
+    works.await_lines("begun", 1)
+    process.send_signal(number)
+    assert process.stderr is not None
+    assert b"once more kills them" in process.stderr.readline()
+    (works.folder / "go").touch()
+    assert process.stderr.read() == b"1 done, 0 failed.\n"
+    assert process.wait(TIMEOUT_S) == code
+    assert works.lines("begun") == ["0"]
+    entry = works.shell.subscription()
+    assert (entry["lag"], entry["leased"], entry["members"]) == (1, 0, 0)
+
+
+def test_a_worker_that_is_asked_twice_kills_its_command_and_gives_the_message_back(works: Works) -> None:
+    works.share("--lease", FOREVER)
+    works.shell.ok("put", works.topic, "x")
+    process = works.start(*works.script("echo $$ >> pids; sleep 600"))
+    [pid] = map(int, works.await_lines("pids", 1))
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr is not None
+    assert b"once more kills them" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    assert b"1 given back" in process.stderr.read()
+    assert process.wait(TIMEOUT_S) == 143
+    assert not is_alive(pid)
+    assert works.run("--count", "1", *works.script("true")).returncode == 0
+
+
+def test_grace_has_an_end(works: Works) -> None:
+    works.share("--lease", FOREVER)
+    works.shell.ok("put", works.topic, "x")
+    process = works.start("--grace", "100ms", *works.script("echo $$ >> pids; sleep 600"))
+    works.await_lines("pids", 1)
+    process.send_signal(signal.SIGTERM)
+    assert b"1 given back" in process.communicate(timeout=TIMEOUT_S)[1]
+    assert works.run("--count", "1", *works.script("true")).returncode == 0
+
+
+def test_the_message_of_a_worker_that_was_killed_is_done_by_another(works: Works) -> None:
+    works.share("--lease", "1s")
+    works.shell.ok("put", works.topic, "x")
+    victim = works.start(*works.script("echo $$ >> pids; sleep 600"))
+    [pid] = map(int, works.await_lines("pids", 1))
+    try:
+        victim.kill()
+        done = works.run("--count", "1", *works.script('cat; echo " at try $ONCEMQ_TRY"'))
+    finally:
+        os.killpg(pid, signal.SIGKILL)
+    assert (done.returncode, done.stdout) == (0, b"x at try 2\n")
+    assert works.shell.subscription()["lag"] == 0
+
+
+def test_a_worker_subscribes_where_that_was_not_done(works: Works) -> None:
+    works.shell.ok("topics", "create", works.topic, "--retain", "1d")
+    works.shell.put_numbers(2)
+    policy = ("--lease", "10s", "--tries-max", "4", "--key-order")
+    done = works.run("--from", "new", "--wait", "0", *policy, *works.script("cat"))
+    assert done.returncode == 3
+    sharing = works.shell.subscription()["sharing"]
+    assert sharing == {"lease_ms": 10_000, "tries_max": 4, "dead_topic": f"{works.topic}.dead", "key_order": True}
+    done = works.shell.run("work", works.topic, "others", "--from", "earliest", "--count", "2", *works.script("cat"))
+    assert (done.returncode, done.stdout) == (0, b"01")
+
+
+def test_a_worker_takes_a_subscription_as_it_is_or_not_at_all(works: Works) -> None:
+    works.share("--lease", "10s", "--tries-max", "3")
+    assert works.run("--wait", "0", *works.script("true")).returncode == 3
+    assert works.run("--wait", "0", "--lease", "10s", *works.script("true")).returncode == 3
+    done = works.run("--wait", "0", "--tries-max", "9", *works.script("true"))
+    assert done.returncode == 4
+    assert b"--lease 10s --tries-max 3" in done.stderr
+    works.shell.ok("sub", works.topic, "alice")
+    done = works.shell.run("work", works.topic, "alice", "--", "true")
+    assert done.returncode == 4
+    assert b"oncemq listen" in done.stderr
+
+
+def test_a_nested_put_reaches_the_same_broker_without_a_word(works: Works) -> None:
+    works.share()
+    works.shell.ok("sub", f"{works.topic}.out", "alice")
+    works.shell.ok("put", works.topic, "x", "--header", "a=b")
+    put = f"{' '.join(COMMAND)} put '{works.topic}.out' -"
+    done = works.run("--count", "1", "--", "sh", "-c", f"cat | {put}")
+    assert (done.returncode, done.stderr) == (0, b"1 done, 0 failed.\n")
+    assert works.shell.ok("get", f"{works.topic}.out", "alice") == b"x\n"

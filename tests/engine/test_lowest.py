@@ -1,0 +1,92 @@
+"""A topic with many subscriptions knows which position is the lowest, however they move."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncemq.engine.lowest import FEW
+from oncemq.engine.topic import Subscription, Topic
+
+END = 1_000
+
+
+def a_topic() -> Topic:
+    topic = Topic(1, "orders", True)
+    topic.next_offset = END
+    topic.measure_needed()
+    return topic
+
+
+def move_one(topic: Topic, rng: random.Random, most: int) -> None:
+    name = f"{rng.randrange(most)}"
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        topic.add_subscription(name, rng.randint(0, END))
+        return
+    what = rng.random()
+    if what < 0.1:
+        topic.remove_subscription(name)
+    elif what < 0.2:
+        topic.move(name, rng.randint(0, END))
+    elif what < 0.25:
+        floor = rng.randint(subscription.acked, END)
+        topic.lose(subscription, floor)
+        topic.measure_needed()
+    else:
+        before = topic.needed
+        upto = rng.randint(subscription.acked, min(END, subscription.acked + 30))
+        assert topic.ack(name, upto) == (topic.needed != before)
+
+
+@given(st.integers(0, 1_000_000), st.integers(1, 5 * FEW))
+def test_the_lowest_position_is_known_after_every_move(seed: int, most: int) -> None:
+    topic, rng = a_topic(), random.Random(seed)
+    for _ in range(300):
+        move_one(topic, rng, most)
+        assert topic.needed == min((entry.acked for entry in topic.subscriptions.values()), default=END)
+
+
+def test_it_is_found_without_a_look_at_all_of_them() -> None:
+    topic = a_topic()
+    for number in range(1_000):
+        topic.add_subscription(f"{number}", 100 + number % 800)
+    topic.add_subscription("slow", 0)
+    topic.ack("slow", 1)
+    topic.subscriptions = counting = Counting(topic.subscriptions)
+    for upto in range(2, 90):
+        assert topic.ack("slow", upto)
+    assert counting.looks < 1_000
+
+
+class Counting(dict[str, Subscription]):
+    """Counts how often subscriptions are looked at."""
+
+    looks = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(key, default)
+
+    def values(self) -> Any:
+        self.looks += len(self)
+        return super().values()
+
+
+@pytest.mark.parametrize("laggards", [0, 1])
+def test_bounds_of_those_who_came_and_went_do_not_pile_up(laggards: int) -> None:
+    topic = a_topic()
+    for number in range(20):
+        topic.add_subscription(f"{number}", 100 * (number >= laggards))
+    topic.measure_needed()
+    for turn in range(500):
+        topic.add_subscription("guest", 100 + turn % 7)
+        topic.remove_subscription("guest")
+        topic.move("3", 100 + turn % 11)
+        topic.measure_needed()
+        assert topic._bounds is not None
+        assert len(topic._bounds) <= 3 * 20
