@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 HOWTO = ROOT / "docs/howto"
 PAGES = sorted(path.stem for path in HOWTO.glob("*.md") if "```python\n" in path.read_text(encoding="utf-8"))
 PAGE_DEADLINE_S = 120
+PYTEST = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-c", os.devnull]
 #: What a page prints must hold this: that it went where it says.
 SAID = {
     "asyncio": ["one pizza", "in parallel"],
@@ -58,7 +59,7 @@ def run(page: str, folder: Path, postgres: str) -> str:
     program = folder / f"{page.replace('-', '_')}_page.py"
     program.write_text(code, encoding="utf-8")
     has_tests = re.search(r"^def test_", code, re.MULTILINE)
-    runner = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-c", os.devnull] if has_tests else []
+    runner = PYTEST if has_tests else []
     done = subprocess.run(
         [sys.executable, *runner, program.name],
         cwd=folder,

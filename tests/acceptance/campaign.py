@@ -37,7 +37,7 @@ FENCED = 3
 #: Retries come soon, and never end.
 PATIENT: dict[str, Any] = {"timeout_s": 0.1, "tries": 600}
 #: These end at once, again and again, and leave open whether it happened.
-IMPATIENT: dict[str, Any] = {"timeout_s": 0.02, "tries": 1}
+IMPATIENT: dict[str, Any] = {"timeout_s": 0.04, "tries": 1}
 AUDITOR = "auditor"
 
 #: Of the deaths, those at a named point; and at a system call.
@@ -49,8 +49,8 @@ _POINT_S = 0.4
 _CALL_S = 0.8
 _NTH_MAX = 40
 _BROKER_KILL_SHARE = 0.15
-_BROKER_STOP_SHARE = 0.1
-_STOP_S = 0.1
+_BROKER_STOP_SHARE = 0.2
+_STOP_S = 0.12
 _BROKER_POINT_SHARE = 0.4
 _LOOK_S = 0.002
 
@@ -167,7 +167,7 @@ class Campaign:
         elif draw < _BROKER_KILL_SHARE + _BROKER_STOP_SHARE:
             time.sleep(self.random.uniform(0.0, _LIFE_S))
             self._children["broker"].signal(signal.SIGSTOP)
-            time.sleep(self.random.uniform(0.0, _STOP_S))
+            time.sleep(self.random.uniform(_STOP_S / 2, _STOP_S))
             self._children["broker"].signal(signal.SIGCONT)
 
     def settle_broker(self) -> None:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+import oncemq
+from oncemq.broker.process import BrokerProcess
 from tests.cli.shell import Shell
 
 Bury = Callable[..., str]
 
 
 @pytest.fixture
-def bury(shell: Shell) -> Bury:
+def client(broker: BrokerProcess) -> Iterator[oncemq.Client]:
+    with broker.connect() as client:
+        yield client
+
+
+@pytest.fixture
+def bury(shell: Shell, client: oncemq.Client) -> Bury:
     """Makes dead letters of values, and returns their topic's name."""
 
     def bury(*values: str) -> str:
-        shell.ok("sub", shell.topic, "packers", "--shared", "--tries-max", "1")
-        for value in values:
-            shell.ok("put", shell.topic, value, "--key", "k", "--header", "a=1")
-        count = str(len(values))
-        assert shell.run("work", shell.topic, "packers", "--count", count, "--", "sh", "-c", "exit 7").returncode == 1
+        with client.subscribe_shared(shell.topic, "packers", tries_max=1) as workers:
+            for value in values:
+                client.put(shell.topic, value, key="k", headers={"a": "1"})
+                task = workers.take(timeout_s=30)
+                assert task is not None
+                task.reject("exit code 7")
         return f"{shell.topic}.dead"
 
     return bury
 
 
-def offsets(shell: Shell, topic: str) -> list[int]:
-    return [letter["offset"] for letter in shell.objects("dead", "ls", topic)]
+def offsets(client: oncemq.Client, topic: str) -> list[int]:
+    return [letter.message.offset for letter in client.dead_letters(topic)]
 
 
 def test_dead_letters_are_listed_with_what_they_were(shell: Shell, bury: Bury) -> None:
@@ -52,37 +61,37 @@ def test_dead_letters_are_listed_with_what_they_were(shell: Shell, bury: Bury) -
     assert lines[1].endswith(r"one\npizza")
 
 
-def test_letters_go_back_once_and_the_others_stay(shell: Shell, bury: Bury) -> None:
+def test_letters_go_back_once_and_the_others_stay(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b", "c")
     assert shell.ok("dead", "retry", dead, "1") == b"Sent 1 dead letter back.\n"
-    assert offsets(shell, dead) == [0, 2]
+    assert offsets(client, dead) == [0, 2]
     done = shell.run("dead", "retry", dead, "1")
     assert done.returncode == 4
     assert b"no dead letter at offset 1" in done.stderr
     assert shell.objects("dead", "retry", dead, "--all") == [{"topic": dead, "retried": 2, "failed": []}]
-    assert offsets(shell, dead) == []
+    assert offsets(client, dead) == []
     done = shell.run("work", shell.topic, "packers", "--count", "3", "--", "cat")
     assert (done.returncode, done.stdout) == (0, b"bac")
     assert shell.ok("dead", "retry", dead, "--all") == b"Sent 0 dead letters back.\n"
 
 
-def test_a_letter_whose_topic_is_gone_stays(shell: Shell, bury: Bury) -> None:
+def test_a_letter_whose_topic_is_gone_stays(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b")
     shell.ok("topics", "rm", shell.topic, "--yes")
     done = shell.run("dead", "retry", dead, "--all")
     assert (done.returncode, done.stdout) == (1, b"Sent 0 dead letters back.\n")
     assert b"offset 0 stays" in done.stderr
-    assert offsets(shell, dead) == [0, 1]
+    assert offsets(client, dead) == [0, 1]
 
 
-def test_letters_are_thrown_away_after_a_question(shell: Shell, bury: Bury) -> None:
+def test_letters_are_thrown_away_after_a_question(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b", "c")
     assert shell.run("dead", "rm", dead, "0", stdin=b"n\n").returncode == 1
-    assert offsets(shell, dead) == [0, 1, 2]
+    assert offsets(client, dead) == [0, 1, 2]
     assert shell.ok("dead", "rm", dead, "1", stdin=b"y\n") == b"Removed 1 dead letter.\n"
-    assert offsets(shell, dead) == [0, 2]
+    assert offsets(client, dead) == [0, 2]
     assert shell.objects("dead", "rm", dead, "--all", "--yes") == [{"topic": dead, "removed": 2}]
-    assert offsets(shell, dead) == []
+    assert offsets(client, dead) == []
 
 
 def test_a_topic_of_living_messages_names_the_one_of_its_dead_letters(shell: Shell, bury: Bury) -> None:

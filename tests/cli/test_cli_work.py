@@ -135,7 +135,7 @@ def test_several_jobs_have_lines_of_their_own(works: Works) -> None:
 def test_workers_share_the_messages_and_each_is_done_once(works: Works) -> None:
     works.share()
     works.shell.put_numbers(30)
-    script = works.script("cat >> done; echo >> done")
+    script = works.script('echo "$(cat)" >> done')
     processes = [works.start("--jobs", "2", "--wait", "2", *script) for _ in range(3)]
     for process in processes:
         process.communicate(timeout=TIMEOUT_S)
@@ -181,7 +181,7 @@ def is_alive(pid: int) -> bool:
 def test_a_worker_that_is_asked_to_end_lets_its_command_finish(works: Works, number: int, code: int) -> None:
     works.share("--lease", FOREVER)
     works.shell.put_numbers(2)
-    process = works.start(*works.script("cat >> begun; echo >> begun; until test -e go; do sleep 0.05; done"))
+    process = works.start(*works.script("echo $(cat) >> begun; until test -e go; do sleep 0.05; done"))
     works.await_lines("begun", 1)
     process.send_signal(number)
     assert process.stderr is not None

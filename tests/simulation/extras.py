@@ -28,8 +28,6 @@ class Extras:
         self.readable: list[str] = []
         self.producers: list[Producer] = []
         self.others: list[Process] = []
-        #: Of outboxes.
-        self.office: PostOffice | None = None
         kinds = [
             self._copying, self._sharing, self._timing, self._watching, self._seeking, self._filling, self._mailing,
         ]
@@ -88,7 +86,7 @@ class Extras:
         self.others.append(Seeker(self._around, "seeker", self._around.seekable))
 
     def _mailing(self) -> None:
-        office = self.office = PostOffice(self._around, "mailer")
+        office = PostOffice(self._around, "mailer")
         self.others.append(Mailer(self._around, "mailer", office, ["orders", "kept"]))
         if self._random.random() < 0.4:
             self.others.append(Mailer(self._around, "mailer'", office, ["orders"]))

@@ -201,7 +201,7 @@ class Tasks:
         self._world = world
         self._ledger = ledger
         self.books: dict[Key, TaskBook] = {}
-        #: By the identity of an operation: what was too late when it was sent.
+        #: What was too late when it was sent.
         self._late: dict[co.Operation, set[int]] = {}
 
     def subscribed(self, label: str, subscriber: str, reply: re.SubscribeReply, sharing: co.Sharing) -> TaskBook:

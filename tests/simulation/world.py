@@ -15,7 +15,7 @@ TRANSCRIPT_LINES = 40
 
 
 class Violation(Exception):
-    """A promise was broken; the text says which, in the words of checker.py."""
+    """A promise was broken; the text says which, in the words of ledger.py."""
 
 
 class World:

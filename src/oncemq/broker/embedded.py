@@ -7,6 +7,7 @@ one lock. A daemon thread looks after what falls due when nobody calls.
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections import deque
@@ -198,7 +199,8 @@ def _open_journal(scheme: str, rest: str) -> Journal:
     if scheme == "memory":
         from oncemq.journal.memory import MemoryJournal
 
-        return MemoryJournal()
+        # Each has an id of its own: what came from another one, in an earlier run, does not fit by accident.
+        return MemoryJournal(journal_id=secrets.token_bytes(16))
     if scheme == "file":
         from oncemq.journal.files import open_files
 

@@ -229,7 +229,8 @@ class Outboxing(Base):
         core = self._driver.core
         if not (yield Until(lambda: self.pending == 0 or core.finished is not None, until_ms)):
             why = f": {core.obstacle}" if core.obstacle is not None else ""
-            raise TimeoutError(f"{self.pending} operations are in the outbox after {timeout_s} s{why}")
+            left = "1 operation is" if self.pending == 1 else f"{self.pending} operations are"
+            raise TimeoutError(f"{left} in the outbox after {timeout_s} s{why}")
         self._raise_if_finished()
         for refusal in self._outbox.refusals() if self._outbox.refusals_count else ():
             error = errors.from_code(refusal.code, refusal.text)

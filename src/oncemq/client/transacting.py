@@ -100,6 +100,7 @@ class Transacting:
         values: Iterable[Value],
         *,
         keys: Iterable[Value | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
         create: bool = False,
         ttl_s: float | None = None,
         delay_s: float | None = None,
@@ -111,12 +112,14 @@ class Transacting:
         check_is_many(values, "values")
         check_is_many(keys, "keys")
         found = [as_bytes(value) for value in values]
-        found_keys = [None if key is None else as_bytes(key) for key in keys] if keys is not None else []
-        if keys is not None and len(found_keys) != len(found):
-            raise ValueError(f"put_many got {len(found_keys)} keys for {len(found)} values")
-        self._add(
-            topic, create, times_of(ttl_s, delay_s), found, found_keys or [None] * len(found), [None] * len(found)
-        )
+        nothing: list[None] = [None] * len(found)
+        found_keys = [None if key is None else as_bytes(key) for key in (nothing if keys is None else keys)]
+        entries = nothing if headers is None else headers
+        found_headers = [None if entry is None else headers_as_bytes(entry) for entry in entries]
+        for what, count in (("keys", len(found_keys)), ("headers", len(found_headers))):
+            if count != len(found):
+                raise ValueError(f"put_many got {count} {what} for {len(found)} values")
+        self._add(topic, create, times_of(ttl_s, delay_s), found, found_keys, found_headers)  # type: ignore[arg-type]
 
     def _add(
         self,

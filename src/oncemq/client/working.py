@@ -55,7 +55,6 @@ _GROWTH = 4
 _STRIDE_MAX = 1024
 #: Somebody may have forgotten to settle what he has.
 _WARN_AFTER_MS = 10_000.0
-_NEVER = float("inf")
 #: A payload that arrives damaged so often in a row is not the network's fault.
 _DAMAGES_MAX = 3
 #: Politeness at close has its limits.
@@ -110,7 +109,6 @@ class Working(Extending, Generic[K]):
         self._current_ms = 0.0
         self._current_count = 0
         self._pace_ms = 0.0
-        self._has_warned = False
         self._one_user = OneUser(repr(self), self._user)
         _workings.add(self)
 
@@ -215,20 +213,21 @@ class Working(Extending, Generic[K]):
         self._awaits_room = True
         self._listen()
         try:
-            if not (yield Until(self._has_room, min(until_ms or _NEVER, now_ms() + _WARN_AFTER_MS))):
-                self._warn()
-                if not (yield Until(self._has_room, until_ms)):
-                    return False
+            has_room = yield from self._wait_for_room(until_ms)
         finally:
             self._awaits_room = False
             self._listen()
         self._check()
-        return True
+        return has_room
 
-    def _warn(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
+    def _wait_for_room(self, until_ms: float | None) -> Flow[bool]:
+        warn_ms = now_ms() + _WARN_AFTER_MS
+        if until_ms is not None and until_ms <= warn_ms:
+            return (yield Until(self._has_room, until_ms))
+        if not (yield Until(self._has_room, warn_ms)):
             log.warning("%r waits: %d tasks are not settled, which is its limit", self, self._unsettled_max)
+            return (yield Until(self._has_room, until_ms))
+        return True
 
     # Joining and leaving.
 
