@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import oncemq.aio
 from oncemq.broker.process import BrokerProcess
 from oncemq.client.transacting import AsyncTransaction, Transaction
 from oncemq.client.transport import ZmqTransport
+from tests.acceptance import __main__ as command
 from tests.acceptance import tracing
 from tests.acceptance.account import Account
 from tests.acceptance.processes import DEADLINE_S, wait_until
@@ -43,15 +45,15 @@ def _campaign(name: str, kills: int) -> Account:
 
 
 def test_what_was_put_into_an_outbox_is_stored_once_wherever_its_producer_is_killed() -> None:
-    account = _campaign("outbox", 60)
+    account = _campaign("outbox", 45)
     met = set(account.kills) & set(points_of(*CLIENT, *OUTBOX))
-    assert len(met) >= 12, account.kills
+    assert len(met) >= 10, account.kills
     assert account.more["copies_noticed"] == account.more["copies"] >= 1
 
 
 @pytest.mark.parametrize("name", ["copier", "copier-outbox"])
 def test_a_copier_copies_each_message_once_and_in_order_wherever_it_is_killed(name: str) -> None:
-    account = _campaign(name, 30)
+    account = _campaign(name, 25)
     assert account.attempted == account.stored
     assert account.kills_count > account.kills.get("at any moment", 0)
 
@@ -182,6 +184,34 @@ def test_a_second_process_on_an_outbox_fences_the_first_and_nothing_is_doubled(
                 process.communicate()
 
 
+def test_what_was_put_into_an_outbox_is_synced_before_put_returns(tmp_path: Path) -> None:
+    """A kill leaves the page cache intact, so it does not show this."""
+    if tracing.problem():
+        pytest.skip(tracing.problem())
+    code = (
+        "import oncemq, os, sys\nclient = oncemq.connect('tcp://127.0.0.1:9', outbox=sys.argv[1])\n"
+        "for number in range(5):\n    client.put('orders', str(number))\n    os.write(1, b'returned')\n"
+        "os._exit(0)"
+    )
+    trace = tmp_path / "trace"
+    strace = ["strace", "-f", "-y", "-o", str(trace), "-e", "trace=pwrite64,fdatasync,fsync,write"]
+    outbox = str(tmp_path / "outbox")
+    subprocess.run([*strace, sys.executable, "-c", code, outbox], timeout=DEADLINE_S, check=True, capture_output=True)
+    is_synced, returned = False, 0
+    for line in trace.read_text().splitlines():
+        if "outbox-wal>" in line:
+            is_synced = "sync(" in line
+        elif '"returned"' in line:
+            assert is_synced, line
+            is_synced = False
+            returned += 1
+    assert returned == 5
+
+
+class Interruption(BaseException):
+    """As Ctrl-C, which would end the tests."""
+
+
 @pytest.mark.parametrize("outbox", [False, True])
 def test_a_transaction_whose_caller_was_interrupted_is_not_done_again(
     broker_process: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outbox: bool
@@ -195,13 +225,16 @@ def test_a_transaction_whose_caller_was_interrupted_is_not_done_again(
 
         def interrupted(transport: ZmqTransport, timeout_ms: float) -> None:
             monkeypatch.setattr(ZmqTransport, "wait", wait)
-            raise KeyboardInterrupt
+            raise Interruption
 
         transaction = client.transaction()
         _copy(transaction, source)
+        broker_process.pause()
         monkeypatch.setattr(ZmqTransport, "wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Interruption):
             transaction.commit()
+        # What was sent is with the broker by now, and is done first of all.
+        broker_process.resume()
         with client.transaction() as transaction:
             _copy(transaction, source)
         assert [message.text for message in client.read("target")] == ["1", "2", "3"]
@@ -268,6 +301,27 @@ def test_an_account_names_what_is_lost_doubled_out_of_order_or_nobodys(stored: l
     account.compare(["a1", "a2", "b1", "b2"], ["a1", "a2"], stored, lambda message_id: message_id[0])
     assert bool(account.problems) == bool(problem)
     assert not problem or problem in account.problems
+
+
+def test_a_violation_ends_a_campaign_with_1_and_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # Evidence of a violation is kept.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    accounts = {"outbox": Account(campaign="outbox", kills={"before send": 3}), "copier": Account(campaign="copier")}
+    accounts["copier"].compare(["1", "2"], ["1", "2"], ["1", "1"])
+    monkeypatch.setattr(command, "CAMPAIGNS", {name: lambda *_, name=name: accounts[name] for name in accounts})
+    monkeypatch.setattr(sys, "argv", ["tests.acceptance", "--kills", "3", "--seed", "7"])
+    assert command.main() == 1
+    written = capsys.readouterr()
+    assert "copier: 1 messages are doubled, such as 1" in written.err
+    assert "Again: python -m tests.acceptance --only copier --kills 3 --seed 7" in written.err
+    assert [line.split()[:2] for line in written.out.splitlines()] == [
+        ["campaign", "client"], ["outbox", "3"], ["copier", "0"]
+    ]
+    del accounts["copier"]
+    monkeypatch.setattr(command, "CAMPAIGNS", {"outbox": lambda *_: accounts["outbox"]})
+    assert command.main() == 0
 
 
 def test_an_account_keeps_streams_apart() -> None:

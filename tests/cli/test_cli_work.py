@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oncemq.broker.process import BrokerProcess
 from oncemq.cli import options
 from oncemq.cli.running import environment_for
 from oncemq.message import Message
@@ -183,7 +184,8 @@ def test_a_worker_that_is_asked_to_end_lets_its_command_finish(works: Works, num
     works.shell.put_numbers(2)
     process = works.start(*works.script("echo $(cat) >> begun; until test -e go; do sleep 0.05; done"))
     works.await_lines("begun", 1)
-    process.send_signal(number)
+    # As a terminal does it: to all that it has started.
+    os.killpg(process.pid, number)
     assert process.stderr is not None
     assert b"once more kills them" in process.stderr.readline()
     (works.folder / "go").touch()
@@ -231,6 +233,27 @@ def test_the_message_of_a_worker_that_was_killed_is_done_by_another(works: Works
         os.killpg(pid, signal.SIGKILL)
     assert (done.returncode, done.stdout) == (0, b"x at try 2\n")
     assert works.shell.subscription()["lag"] == 0
+
+
+def test_a_broker_that_restarts_meanwhile_does_no_harm(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data")
+    broker.start()
+    works = Works(Shell(broker.url), tmp_path)
+    try:
+        works.share("--lease", FOREVER)
+        works.shell.put_numbers(3)
+        script = works.script("echo $(cat) >> begun; until test -e go; do sleep 0.05; done")
+        process = works.start("--count", "3", *script)
+        works.await_lines("begun", 1)
+        broker.kill()
+        broker.start()
+        (works.folder / "go").touch()
+        assert process.communicate(timeout=TIMEOUT_S)[1] == b"3 done, 0 failed.\n"
+        assert works.lines("begun") == ["0", "1", "2"]
+        assert works.shell.subscription()["lag"] == 0
+    finally:
+        works.shell.end_all()
+        broker.kill()
 
 
 def test_a_worker_subscribes_where_that_was_not_done(works: Works) -> None:

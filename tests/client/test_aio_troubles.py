@@ -47,6 +47,29 @@ async def test_a_cancelled_get_loses_no_message(oncemq_broker: BrokerProcess) ->
         assert got == [b"%d" % index for index in range(300)]
 
 
+@pytest.mark.parametrize("pattern", [False, True], ids=["a topic", "a pattern"])
+@on_a_loop
+async def test_a_cancelled_get_many_loses_no_message(tmp_path: Path, pattern: bool) -> None:
+    async with oncemq.aio.connect(f"memory:{tmp_path.name}") as client:
+        if pattern:
+            subscription: Any = await client.subscribe_pattern("t.*", "s")
+        else:
+            subscription = await client.subscribe("t.1", "s")
+        got: list[bytes] = []
+        for index in range(20):
+            # Each a batch of its own, and more of them than are decoded at a time.
+            values = [b"%d" % number for number in range(600 * index, 600 * (index + 1))]
+            await asyncio.gather(*(client.put("t.1", value, create=True) for value in values))
+            getting = asyncio.create_task(subscription.get_many(1000))
+            for _ in range(index):
+                await asyncio.sleep(0)
+            getting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                got += [message.value for message in await getting]
+        got += [message.value async for message in subscription.messages(timeout_s=0)]
+        assert got == [b"%d" % number for number in range(20 * 600)]
+
+
 @on_a_loop
 async def test_cancelled_puts_leave_the_client_usable(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url, window=4) as client:

@@ -210,3 +210,28 @@ def test_settings_of_a_topic_can_be_changed(client: oncemq.Client) -> None:
         client.create_topic("orders", quota_bytes=8000)
     assert client.create_topic("orders", quota_bytes=8000, alter=True) is False
     assert client.topics()[0].quota_bytes == 8000
+
+
+def test_a_seek_does_not_give_a_former_owner_the_subscription_back(client: oncemq.Client, url: str) -> None:
+    client.create_topic("orders", retain_ms=10**9)
+    first = client.subscribe("orders", "kitchen")
+    client.put_many("orders", ["0", "1", "2"])
+    assert first.get(timeout_s=1) is not None
+    client.seek("orders", "kitchen", 1)
+    client.seek("orders", "kitchen", "earliest")
+    with oncemq.connect(url) as other:
+        second = other.subscription("orders", "kitchen")
+        assert second.get(timeout_s=1) is not None
+        with pytest.raises(oncemq.Fenced):
+            list(first.messages(timeout_s=0.1))
+        assert [message.text for message in second.messages(timeout_s=0.05)] == ["1", "2"]
+
+
+def test_an_owner_goes_on_however_often_its_subscription_was_moved(client: oncemq.Client) -> None:
+    client.create_topic("orders", retain_ms=10**9)
+    kitchen = client.subscribe("orders", "kitchen")
+    client.put_many("orders", ["0", "1", "2"])
+    assert texts(kitchen) == ["0", "1", "2"]
+    for position in (2, 1):
+        client.seek("orders", "kitchen", position)
+    assert texts(kitchen) == ["1", "2"]

@@ -210,11 +210,17 @@ def test_giving_back_what_is_lost_harms_nobody(connect: Connect) -> None:
 
 
 def test_a_seek_moves_the_consumers_too(client: oncemq.Client) -> None:
-    workers = client.subscribe_shared("t", "s", prefetch=10)
+    workers = client.subscribe_shared("t", "s")
     client.put_many("t", ["a", "b", "c"])
     task = first_of(workers)
     client.seek("t", "s", "earliest")
-    task.ack()
+    again = workers.take()
+    assert again is not None
+    assert (again.text, again.tries, task.is_lost) == ("a", 1, True)
+    with pytest.raises(errors.LeaseLost):
+        task.ack()
+    client.seek("t", "s", "earliest")
+    again.ack()
     with pytest.raises(errors.LeaseLost):
         workers.flush()
     got = []

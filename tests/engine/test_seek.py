@@ -142,6 +142,19 @@ def test_an_owner_of_before_the_last_take_over_is_not_told_sought() -> None:
     assert asked(world, world.owner) == "FENCED"
 
 
+def test_who_opens_again_after_a_seek_does_not_take_it_back_from_a_successor() -> None:
+    world = Seekable()
+    world.seek(2)
+    again = co.Open("orders", "a", former=world.owner.epoch)
+    assert isinstance(world.do(again), re.OpenReply), "it is the same owner"
+    successor = world.open("orders", "a")
+    assert code(world.do(again)) == "SUBSCRIPTION_FENCED"
+    world.seek(3)
+    assert code(world.do(again)) == "SUBSCRIPTION_FENCED"
+    assert isinstance(world.do(co.Open("orders", "a", former=successor.epoch)), re.OpenReply)
+    check(world)
+
+
 def test_a_subscription_that_nobody_owns_is_moved_too() -> None:
     world = Seekable()
     world.do(co.Subscribe("orders", "b"))
@@ -306,4 +319,5 @@ def test_several_seeks_of_a_pattern_are_one_to_its_owner() -> None:
     check(world)
     newer = world.open("orders.*", "all")
     assert code(world.ack_any(owner, "orders.*", "all", {})) == "FENCED"
+    assert code(world.do(co.Open("orders.*", "all", former=owner.epoch))) == "SUBSCRIPTION_FENCED"
     assert isinstance(world.ack_any(newer, "orders.*", "all", {}), re.GetAnyReply)

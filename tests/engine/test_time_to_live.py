@@ -236,6 +236,20 @@ def test_many_topics_share_a_tick() -> None:
     check(world)
 
 
+def test_the_batches_of_all_topics_are_bounded_together() -> None:
+    world = World()
+    for topic in ("a", "b", "c"):
+        world.do(co.Subscribe(topic, "a"))
+        for _ in range(BATCHES_PER_TICK_MAX // 2 + 1):
+            world.do(put(topic, ttl_ms=10))
+    expired = []
+    for forward_ms in (10, 0, 0):
+        events = [event for event in world.tick(forward_ms) if isinstance(event, Expired)]
+        expired.append(sum(len(event.first_offsets) for event in events))
+    assert expired == [BATCHES_PER_TICK_MAX, BATCHES_PER_TICK_MAX // 2 + 3, 0]
+    check(world)
+
+
 @pytest.mark.parametrize("ttl_ms", [-1, TTL_MS_MAX + 1])
 def test_a_time_to_live_lies_within_a_hundred_years(ttl_ms: int) -> None:
     assert code(subscribed().do(put(ttl_ms=ttl_ms))) == "MALFORMED"

@@ -55,9 +55,17 @@ class Mailbox:
 
     def refused(self) -> set[int]:
         """Numbers that the user knows, or will be told, to be refused."""
+        if not self._is_begun():
+            return set()
         return {number for (number,) in self.file.execute("SELECT number FROM refusals")} | self.seen
 
+    def _is_begun(self) -> bool:
+        """False: whoever opened it first was killed."""
+        return self.file.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+
     def undecided(self) -> int:
+        if not self._is_begun():
+            return 0
         [count] = self.file.execute("SELECT count(*) FROM entries").fetchone()
         return int(count)
 

@@ -122,7 +122,10 @@ class Mailer(Process):
     def is_settled(self) -> bool:
         if self.core is None or self.outbox is None:
             return self.yields
-        return self.outbox.pending_count == 0
+        mailbox = self._mailbox
+        # In the file may be more, where another process has had it since.
+        is_all = mailbox.was_restored or mailbox.undecided() <= len(self.outbox._unmarked)
+        return is_all and self.outbox.pending_count == 0
 
     def trouble(self) -> str:
         return f"{super().trouble()}: {self._mailbox.undecided()} in the outbox"
@@ -142,6 +145,8 @@ class Mailer(Process):
             for _ in range(1 if random() < 0.7 else 4):
                 self._put()
         self._look_at_refusals()
+        if self.world.healed:
+            self._look_at_owner()
         self._think()
 
     def _put(self) -> None:
@@ -194,6 +199,17 @@ class Mailer(Process):
 
     def _is_about_copy(self, error: errors.OnceMQError) -> bool:
         return isinstance(error, errors.OutboxError) and self._mailbox.was_restored
+
+    def _look_at_owner(self) -> None:
+        """Who has nothing to write would not notice that it was fenced."""
+        if self.outbox is None:
+            return
+        try:
+            self.outbox.entries(1, 1, 0)
+        except errors.OnceMQError as error:
+            self.world.note(f"{self.name} finds itself fenced: {error.code}")
+            self.stop()
+            self.world.after(50, self._start_again)
 
     def _look_at_refusals(self) -> None:
         """As a user does, now and then."""

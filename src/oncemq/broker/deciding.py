@@ -109,7 +109,7 @@ class Round:
 
     def wake(self) -> None:
         """Answer the parked requests that have something now, or whose time is over."""
-        for place in self._stirred:
+        for place in list(self._stirred):
             self._wake(place)
         for parked in self._waiting.take_expired(self._draft.now_ms):
             self._finish(parked.job)

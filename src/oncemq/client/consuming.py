@@ -20,7 +20,7 @@ from oncemq.client.flow import Flow, Outside, method
 from oncemq.client.pending import again
 from oncemq.client.reading import Start, end_of, seek_of
 from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, WAIT_MS, Receiving
-from oncemq.engine.commands import Ack, AckUpto, Close, Get, Open
+from oncemq.engine.commands import Ack, AckUpto, Close, Get
 from oncemq.engine.replies import AckReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
 
@@ -100,8 +100,7 @@ class Consuming(Receiving):
             raise again(self._error)
         if self._opened is not None:
             return self._opened
-        command = Open(self.topic, self.subscriber, self._hold_ms)
-        reply = yield from self._client._call(command, OpenReply, give_up_ms=give_up_ms)
+        reply = yield from self._call_open(self._hold_ms, give_up_ms)
         if reply.sharing is not None:
             raise errors.KindMismatch(
                 f"'{self.subscriber}' on '{self.topic}' is shared: use client.shared_subscription"
@@ -153,8 +152,7 @@ class Consuming(Receiving):
         self._owed = 0 if sought else self._finished
         self._was_sought = self._was_sought or sought
         self._forget_fetched()
-        self._opened = None
-        self._ack = None
+        self._forget_opening()
 
     def _forget_fetched(self) -> None:
         super()._forget_fetched()
@@ -345,7 +343,7 @@ class Consuming(Receiving):
             self._take_reply()
             if self._delivery:
                 return True
-            if is_fresh and until_ms is not None and now_ms() >= until_ms:
+            if is_fresh and self._opened is not None and until_ms is not None and now_ms() >= until_ms:
                 return False
 
     def _ask_get(self, wait_ms: int) -> None:

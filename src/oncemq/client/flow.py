@@ -17,6 +17,8 @@ Between two yields nothing else happens to the client: the blocking driver holds
 one thing at a time. At a yield anything may have happened. An exception that ends the wait (the client was closed,
 Ctrl-C, a cancelled task) is raised at the yield. An answer that only this caller waits for is waited for with
 `answer_to` (calling.py): a caller that is interrupted gives it up, so that it does not happen later by surprise.
+Nothing that was taken out of the client's state may be held only by a flow while it yields: who is interrupted would
+lose it. It stays in place until the flow comes back, or is put back.
 
 How an operation is added, to both shells:
 

@@ -94,7 +94,7 @@ class LoopDriver(Pump):
         finally:
             del self._waiting[future]
             self._conditions -= bell is None
-            if bell is not None and future.cancelled():
+            if bell is not None and not until.is_done():
                 bell.futures.remove(future)
             if timer is not None:
                 timer.cancel()

@@ -259,6 +259,14 @@ class Outboxing(Base):
 
     # The beginning and the end.
 
+    @method
+    def _connected(self) -> Flow[None]:
+        """For those who want to know that the broker is there, and that it is the right one."""
+        pending = self._driver.core.greet()
+        yield pending
+        self._raise_if_finished()
+        pending.result()
+
     def _finish_work(self, clean: bool) -> Flow[None]:
         """What is left in the outbox is safe there."""
         failures: list[errors.OnceMQError] = []

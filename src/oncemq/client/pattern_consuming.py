@@ -20,7 +20,7 @@ from oncemq.client.flow import Flow, Outside, method
 from oncemq.client.pending import again
 from oncemq.client.reading import Start, seek_of
 from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, WAIT_MS, Receiving
-from oncemq.engine.commands import BY_PATTERN, AckUpto, GetAny, Open
+from oncemq.engine.commands import BY_PATTERN, AckUpto, GetAny
 from oncemq.engine.replies import AnyPart, GetAnyReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
 from oncemq.wire.frames import Frame
@@ -142,8 +142,7 @@ class PatternConsuming(Receiving):
         if self._error is not None:
             raise again(self._error)
         if self._opened is None:
-            command = Open(self.topic, self.subscriber)
-            self._opened = yield from self._client._call(command, OpenReply, give_up_ms=give_up_ms)
+            self._opened = yield from self._call_open(0, give_up_ms)
             self._is_all = True
             self._ack_sent_ms = self._paced_ms = now_ms()
             self._client._subscriptions.add(self)
@@ -181,7 +180,7 @@ class PatternConsuming(Receiving):
         self._owed = {} if sought else {key: topic.finished for key, topic in self._topics.items() if topic.owes_ack}
         self._was_sought = self._was_sought or sought
         self._forget_fetched()
-        self._opened = self._ack = None
+        self._forget_opening()
 
     def _forget_fetched(self) -> None:
         super()._forget_fetched()
@@ -325,16 +324,27 @@ class PatternConsuming(Receiving):
         while True:
             if not self._turns and not (yield from self._fetch(until_ms)):
                 return False
-            topic = self._turns.popleft()
-            messages = yield Outside(topic.delivery.decode)
-            if topic.delivery:
-                self._turns.append(topic)
+            messages = yield from self._decode_next(topic := self._turns[0])
             if self._wanted is not None:
                 messages = self._leave_out(topic, messages, self._wanted)
             self._current = iter(messages)
             self._prefetch()
             if messages:
                 return True
+
+    def _decode_next(self, topic: _Topic) -> Flow[list[Message]]:
+        """It stays first until that is done: who is interrupted finds it there. What can't be decoded has its turn
+        again after the others."""
+        try:
+            messages: list[Message] = yield Outside(topic.delivery.decode)
+        except errors.OnceMQError:
+            self._turns.rotate(-1)
+            raise
+        if self._turns and self._turns[0] is topic:
+            self._turns.popleft()
+            if topic.delivery:
+                self._turns.append(topic)
+        return messages
 
     def _leave_out(self, topic: _Topic, messages: list[Message], wanted: Filter) -> list[Message]:
         """Messages that the caller does not want count as done, with those before them."""
@@ -372,7 +382,7 @@ class PatternConsuming(Receiving):
             self._take_reply()
             if self._turns:
                 return True
-            if is_fresh and until_ms is not None and now_ms() >= until_ms:
+            if is_fresh and self._opened is not None and until_ms is not None and now_ms() >= until_ms:
                 return False
 
     def _ask_get(self, wait_ms: int) -> None:

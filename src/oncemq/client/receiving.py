@@ -8,7 +8,7 @@ another is inside one raises RuntimeError. Only `close` may come from elsewhere;
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from oncemq import errors
 from oncemq.client.calling import Calling
@@ -17,7 +17,7 @@ from oncemq.client.filtering import Filter
 from oncemq.client.flow import Flow, method
 from oncemq.client.one_thread import OneUser
 from oncemq.client.pending import Pending
-from oncemq.engine.commands import AckUpto
+from oncemq.engine.commands import AckUpto, Open
 from oncemq.engine.replies import OpenReply
 from oncemq.message import Message
 
@@ -60,6 +60,8 @@ class Receiving:
         self._prefetch_bytes = prefetch_bytes
         self._wanted = wanted
         self._opened: OpenReply | None = None
+        #: Of the last opening, once that is given up: a successor is left alone.
+        self._former_epoch = 0
         self._current: Iterator[Message] = iter(())
         self._get: Pending | None = None
         self._ack: Pending | None = None
@@ -127,6 +129,24 @@ class Receiving:
         """Messages that were fetched and are not current."""
         raise NotImplementedError
 
+    def _call_open(self, hold_ms: int, give_up_ms: float) -> Flow[OpenReply]:
+        command = Open(self.topic, self.subscriber, hold_ms, self._former_epoch)
+        try:
+            return (yield from self._client._call(command, OpenReply, give_up_ms=give_up_ms))
+        except errors.SubscriptionFenced as error:
+            self._error = error
+            raise
+        except BaseException:
+            # It may have happened: it must not be taken for its own successor.
+            self._former_epoch = 0
+            raise
+
+    def _forget_opening(self) -> None:
+        """Its next use opens it again."""
+        if self._opened is not None:
+            self._former_epoch = self._opened.epoch
+        self._opened = self._ack = None
+
     def _forget_fetched(self) -> None:
         """What was fetched ahead is not wanted any more."""
         self._drop_get()
@@ -153,10 +173,16 @@ class Receiving:
         with self._one_user:
             yield from self._pace()
             messages = list(islice(self._current, messages_max))
-            while len(messages) < messages_max and (self._has_more() or not messages):
-                if not (yield from self._try_advance(timeout_s, has_some=bool(messages))):
-                    break
-                messages += islice(self._current, messages_max - len(messages))
+            try:
+                while len(messages) < messages_max and (self._has_more() or not messages):
+                    if not (yield from self._try_advance(timeout_s, has_some=bool(messages))):
+                        break
+                    messages += islice(self._current, messages_max - len(messages))
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    # Interrupted: they were not given to anybody.
+                    self._current = chain(messages, self._current)
+                raise
             if messages:
                 self._hand, self._hand_list = messages[-1], messages
             return messages

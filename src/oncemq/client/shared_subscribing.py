@@ -60,8 +60,7 @@ class SharedSubscribing(Keeping, Generic[W]):
         )
         reply = yield from self._call(Subscribe(topic, subscriber, start_of(start), sharing), SubscribeReply)
         found.created = reply.created
-        yield from found._join()
-        return found
+        return (yield from self._joined(found))
 
     @method
     def shared_subscription(
@@ -84,7 +83,11 @@ class SharedSubscribing(Keeping, Generic[W]):
             auto_extend=auto_extend, extend_max_s=extend_max_s,
         )
         yield from self._refuse_owned(topic, subscriber)
+        return (yield from self._joined(found))
+
+    def _joined(self, found: W) -> Flow[W]:
         yield from found._join()
+        self._subscriptions.add(found)
         return found
 
     def _refuse_owned(self, topic: str, subscriber: str) -> Flow[None]:

@@ -2,7 +2,8 @@
 
 A capture belongs to one group boundary. It is taken in small chunks between rounds; a topic or session that
 is about to change before its turn is captured first (`before_…_changes`), so every chunk shows the state at
-that one boundary. What is immutable (stages, keys, registry, writers) is copied by reference at the start.
+that one boundary. What is immutable (stages, keys, registry, writers) is copied by reference at the start, and
+patterns, which are few, as a whole.
 """
 
 from __future__ import annotations

@@ -113,6 +113,9 @@ class Open(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="open"):
     topic: str
     subscriber: str
     hold_ms: int = 0
+    #: Only if the caller's former epoch is still the owner's, or a seek has moved it since: an owner that opens
+    #: again must not take it back from a successor. 0 = whoever owns it.
+    former: int = 0
 
 
 class Close(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="close"):

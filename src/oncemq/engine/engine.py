@@ -76,7 +76,7 @@ def _beyond_bytes(operation: co.Operation) -> int:
 
 
 #: Operations that have got further fields, and how many elements they had in journals of version 1.
-_ELEMENTS_AT_FIRST: dict[type, int] = {co.CreateTopic: 4, co.Subscribe: 4}
+_ELEMENTS_AT_FIRST: dict[type, int] = {co.CreateTopic: 4, co.Subscribe: 4, co.Open: 4}
 
 
 def digest_of(operation: co.Operation) -> int:

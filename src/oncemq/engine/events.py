@@ -236,7 +236,7 @@ class Dropped(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="dr"):
 
 
 class SubscriptionExpired(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sp"):
-    """A topic's quota ended its slowest subscription."""
+    """A topic's quota ended its slowest subscription; one by pattern goes on at the topic's end."""
 
     topic_id: int
     subscriber: str
@@ -387,7 +387,7 @@ class Moved(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="mv"):
     """Copy-forward: a stored batch lies at another position now. The last one wins."""
 
     topic_id: int
-    #: -1 for a batch that is still staged.
+    #: -1 for a batch that is still staged or delayed.
     first_offset: int
     old_position: int
     position: int

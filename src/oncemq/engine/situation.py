@@ -78,7 +78,7 @@ def refuse_new_topic(at: Situation, name: str, subscriptions: int = 0) -> Refusa
         return Refusal("LIMIT_REACHED", f"there are {at.limits.topics_max} topics, which is the limit")
     refusal = refuse_topic_name(name)
     if refusal is None and refuse_subscriptions(at, subscriptions + len(at.state.patterns)) is not None:
-        # Not if all patterns match: so look.
+        # Too many if all patterns match; so see how many do.
         refusal = refuse_subscriptions(at, subscriptions + matching(at.state, name))
     return refusal
 

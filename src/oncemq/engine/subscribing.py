@@ -98,7 +98,7 @@ def _refuse_another_pattern(at: Situation, pattern: str) -> Refusal | None:
         text = f"there are {at.limits.patterns_max} subscriptions by pattern, which is the limit"
         return Refusal("LIMIT_REACHED", text)
     if refuse_subscriptions(at, len(at.state.topics)) is None:
-        # However many match.
+        # Not too many even if all topics match.
         return None
     levels = pattern.split(".")
     return refuse_subscriptions(at, sum(1 for name in at.state.topics if matches(levels, name)))
@@ -172,6 +172,8 @@ def decide_open(at: Situation, op: co.Open) -> Outcome:
     if subscription.shared is not None:
         policy = subscription.shared.policy
         return ev.Joined(at.claim, topic.id, op.subscriber, subscription.epoch, subscription.acked, policy)
+    if _is_succeeded(subscription, op.former):
+        return _succeeded(op)
     if op.hold_ms and subscription.held_until_ms > at.now_ms:
         return NotNow("BUSY", f"another client holds '{op.subscriber}' on '{op.topic}' for a moment")
     held_until_ms = at.now_ms + op.hold_ms if op.hold_ms > 0 else 0
@@ -184,7 +186,19 @@ def _open_pattern(at: Situation, op: co.Open) -> Outcome:
         return pattern
     if op.hold_ms:
         return Refusal("UNSUPPORTED", "a subscription by pattern can't be held")
+    if _is_succeeded(pattern, op.former):
+        return _succeeded(op)
     return ev.PatternOwnerChanged(at.claim, op.topic, op.subscriber, at.next_epoch())
+
+
+def _is_succeeded(owner: Subscription | Pattern, former: int) -> bool:
+    """Somebody else has opened it since."""
+    refusal = refuse_epoch(owner, former, "it") if former else None
+    return refusal is not None and refusal.code == "FENCED"
+
+
+def _succeeded(op: co.Open) -> Refusal:
+    return Refusal("SUBSCRIPTION_FENCED", f"another client took over '{op.subscriber}' on '{op.topic}'")
 
 
 def decide_close(at: Situation, op: co.Close) -> Outcome:

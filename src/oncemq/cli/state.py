@@ -1,0 +1,169 @@
+"""What a one-shot command is about to do, kept on this machine: a run that is cut off is finished by the next one.
+
+    STATE/BROKER/NAME/slot-0.outbox     an outbox of the client's (client/outboxing.py)
+                      slot-0.lock       locked by the run that uses it
+
+BROKER is made from the address, NAME is that of `--as`. Runs that go on side by side have a slot each; a run finishes
+what it finds in the slots that nobody uses. Where the system knows no such locks, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+import click
+
+from oncemq import errors
+from oncemq.cli.options import Function, Reach, connected
+from oncemq.cli.output import count_of, note
+
+if TYPE_CHECKING:
+    from oncemq.client import Client
+    from oncemq.client.blocking import OutboxClient
+
+try:
+    import fcntl
+except ImportError:
+    _HAS_LOCKS = False
+else:
+    _HAS_LOCKS = True
+
+log = logging.getLogger("oncemq.cli")
+
+#: Runs side by side that are kept apart; beyond them nothing is kept.
+_SLOTS_MAX = 1000
+#: An outbox and a broker that have nothing to do with each other.
+_STRANGERS = (errors.OutboxForeign, errors.SessionUnknown, errors.OutboxRewound)
+
+
+def default_folder() -> Path:
+    """As the XDG Base Directory Specification has it."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "oncemq"
+
+
+def state_option(function: Function) -> Function:
+    """Adds --state."""
+    return click.option(
+        "--state",
+        metavar="DIR",
+        envvar="ONCEMQ_STATE",
+        help="Where this run is kept until it is done, so that the next run finishes it if this one is cut off. "
+        "[default: oncemq in the user's state folder; empty: nowhere]",
+    )(function)
+
+
+@contextmanager
+def finishing(reach: Reach, state: str | None, *, client_name: str | None = None) -> Iterator[Client]:
+    """A client that keeps what it is told, and has finished what earlier runs left."""
+    from oncemq import config
+
+    settings = config.load_client(reach)
+    if state == "" or not _HAS_LOCKS or settings.url.startswith("memory:"):
+        with connected(reach, client_name=client_name) as client:
+            yield client
+        return
+    folder = (Path(state) if state else default_folder()) / _name_of(settings.url) / quote(client_name or "-", safe="")
+    with ExitStack() as stack:
+        slots = _free_slots(folder, stack)
+        for slot in slots[1:]:
+            with _outbox(slot, settings) as former:
+                _finish(former, slot)
+        with _outbox(slots[0], settings) as client:
+            _finish(client, slots[0])
+            yield cast("Client", client)
+
+
+def _name_of(url: str) -> str:
+    """Readable, short, and another one for another address."""
+    readable = "".join(letter if letter.isalnum() else "-" for letter in url)[:40].strip("-")
+    return f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+
+
+def _free_slots(folder: Path, stack: ExitStack) -> list[Path]:
+    """One for this run, and those in which an earlier one has left something. They are locked until the run ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mine: list[Path] = []
+        left: list[Path] = []
+        for number in range(_SLOTS_MAX):
+            slot = folder / f"slot-{number}.outbox"
+            is_known = slot.exists()
+            if mine and not is_known:
+                break
+            if _lock(slot.with_suffix(".lock"), stack):
+                (left if mine else mine).append(slot)
+    except OSError as error:
+        raise errors.SettingInvalid(f"'{folder}' can't be used to keep this run: {error}; see --state") from None
+    if not mine:
+        raise errors.SettingInvalid(f"{_SLOTS_MAX} runs are going on with the state in '{folder}'")
+    return mine + left
+
+
+def _lock(path: Path, stack: ExitStack) -> bool:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    stack.callback(os.close, descriptor)
+    return True
+
+
+@contextmanager
+def _outbox(slot: Path, settings: Any) -> Iterator[OutboxClient]:
+    """A client on a slot, once its broker has answered. Raises BrokerAway, and nothing is kept."""
+    client = _connect(slot, settings)
+    try:
+        client._connected()
+    except _STRANGERS:
+        if client.pending or client._outbox.refusals_count:
+            client._shut()
+            raise
+        # Another broker than before, and nothing left to say to the former one.
+        client._shut()
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.remove(f"{slot}{suffix}")
+        client = _connect(slot, settings)
+        client._connected()
+    except BaseException:
+        client._shut()
+        raise
+    with client:
+        yield client
+
+
+def _connect(slot: Path, settings: Any) -> OutboxClient:
+    import oncemq
+
+    return oncemq.connect(
+        settings.url,
+        outbox=slot,
+        timeout_s=settings.timeout_s,
+        tries=settings.tries,
+        window=settings.window,
+        batch_messages=settings.batch_messages,
+        batch_bytes=settings.batch_bytes,
+        linger_ms=settings.linger_ms,
+    )
+
+
+def _finish(client: OutboxClient, slot: Path) -> None:
+    """What an earlier run has left. What it was refused is told, once."""
+    pending = client.pending
+    if pending:
+        note(f"Finishing what an earlier run had begun: {count_of(pending, 'operation')} in {slot}.")
+        with suppress(errors.Refused):
+            client.flush()
+    for refusal in client.refusals():
+        note(f"An earlier run was refused: {refusal.text} ({refusal.code}).")
+        client.seen(refusal)

@@ -1,0 +1,97 @@
+"""What time brings about comes in portions that fit the room which is kept for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oncemq.engine import commands as co
+from oncemq.engine import events as ev
+from oncemq.engine.ticking import EXPIRED_PER_TICK_MAX, TICK_BYTES_MAX
+from oncemq.limits import KEY_BYTES_MAX, NAME_BYTES_MAX, Limits
+from tests.engine.recount import check, event_bytes
+from tests.engine.world import World, put
+
+DAY_MS = 24 * 3600 * 1000
+MANY = EXPIRED_PER_TICK_MAX + 2
+
+
+def long(number: int, size: int = NAME_BYTES_MAX) -> str:
+    return f"{number}".rjust(size, "x")
+
+
+def make_everything_due(world: World) -> None:
+    """Within a day, with the longest names."""
+    for number in range(MANY):
+        world.hello(f"anonymous {number}", anonymous=True)
+        world.send(co.Keyed("web", f"{number}", co.Void()))
+        world.do(co.CreateTopic(f"old {number}", retain_ms=1_000))
+        world.do(co.CreateTopic(f"large {number}", retain_bytes=10))
+        world.do(co.Subscribe(f"brief {number}", "a"))
+        for topic in (f"old {number}", f"large {number}"):
+            world.do(put(topic))
+        for _ in range(4):
+            world.do(put(f"brief {number}", ttl_ms=1_000))
+            world.do(put(f"brief {number}", due_ms=2_000))
+        world.do(co.Stage(long(number, KEY_BYTES_MAX), "old 1", "w", 0, co.Envelope(1, 10, 0)))
+    for number in range(8):
+        _make_tasks_due(world, f"work {number}")
+        _fill(world, f"full {number}", long(number))
+
+
+def _make_tasks_due(world: World, topic: str) -> None:
+    group = long(0)
+    world.do(co.Subscribe(topic, group, sharing=co.Sharing(lease_ms=1_000)))
+    opened = world.open(topic, group)
+    for number in range(60):
+        world.do(put(topic, 2))
+        for take in (1, 2):
+            world.send(co.Take(opened.topic_id, group, opened.epoch, long(number), take, 1, 1000))
+
+
+def _fill(world: World, topic: str, subscriber: str) -> None:
+    world.do(co.CreateTopic(topic, quota_bytes=150, overflow=co.EXPIRE))
+    world.do(co.Subscribe(topic, subscriber))
+    for _ in range(2):
+        world.do(put(topic))
+
+
+def ticks(world: World) -> Iterator[list[ev.Event]]:
+    """As many as are asked for, and no more than can make sense."""
+    for _ in range(1_000):
+        next_ms = world.engine.next_tick_ms()
+        if next_ms is None or next_ms > world.now_ms:
+            return
+        yield world.tick()
+    raise AssertionError("ticks are asked for although nothing is due")
+
+
+def test_whatever_is_due_at_once_each_tick_fits_its_room() -> None:
+    world = World(Limits(session_idle_ms=DAY_MS, stage_ms=DAY_MS, key_ms=DAY_MS))
+    make_everything_due(world)
+    seen: list[ev.Event] = []
+    sizes: list[int] = []
+    for _ in range(2):
+        world.now_ms += 2 * DAY_MS
+        for events in ticks(world):
+            seen += events
+            sizes.append(sum(map(event_bytes, events)))
+    assert max(sizes) <= TICK_BYTES_MAX
+    assert max(sizes) > TICK_BYTES_MAX / 2, "the room is not kept in vain"
+    kinds = {type(event) for event in seen}
+    assert {ev.Released, ev.Expired, ev.SubscriptionExpired, ev.LeasesExpired, ev.MembersLeft} <= kinds
+    assert {ev.SessionEnded, ev.StagesExpired, ev.KeysExpired, ev.Trimmed} <= kinds
+    check(world)
+
+
+def test_after_a_replay_nothing_that_has_happened_is_looked_for_again() -> None:
+    world = World()
+    for number in range(1_500):
+        world.do(put("orders", create=True, due_ms=world.now_ms + 1))
+        world.do(co.Stage(f"{number}", "orders", "w", number, co.Envelope(1, 10, 0)))
+        world.do(co.Abort((f"{number}",)))
+        world.do(co.Subscribe(f"topic {number}", "workers", sharing=co.Sharing(lease_ms=100)))
+        world.do(co.Unsubscribe(f"topic {number}", "workers"))
+        world.tick(1)
+    twin = world.replayed()
+    next_ms = twin.next_tick_ms()
+    assert next_ms is None or next_ms > world.now_ms
