@@ -50,7 +50,6 @@ REQUESTS: list[tuple[str, list[co.Command], list[Frame]]] = [
     ("subscribe from the earliest message on", [_numbered(3, co.Subscribe("orders", "kitchen", -2))], []),
     ("unsubscribe", [_numbered(4, co.Unsubscribe("orders", "kitchen"))], []),
     ("open a subscription", [_numbered(5, co.Open("orders", "kitchen"))], []),
-    ("open a subscription again", [_numbered(6, co.Open("orders", "kitchen", 0, 12))], []),
     ("open a subscription politely, for ten seconds", [_numbered(6, co.Open("orders", "kitchen", 10_000))], []),
     ("close a subscription", [_numbered(7, co.Close(77, "kitchen", 2))], []),
     ("put", [_numbered(8, co.Put("orders", ENVELOPE, True))], [PAYLOAD]),
@@ -122,6 +121,7 @@ REQUESTS: list[tuple[str, list[co.Command], list[Frame]]] = [
     ("leave", [co.Leave(77, "cooks", 3, "cook-1")], []),
     ("find the first offset of a time", [co.Find("orders", 1_700_000_000_000)], []),
     ("list subscriptions by pattern", [co.Patterns("", 1000)], []),
+    ("open a subscription again", [_numbered(6, co.Open("orders", "kitchen", 0, 12))], []),
 ]
 
 REPLIES: list[tuple[str, list[re.Reply], list[Frame]]] = [
