@@ -118,6 +118,10 @@ _LIMIT_DESCRIPTIONS = {
     "stages_max": "Stages that are not yet committed.",
     "stage_ms": "A stage that is not committed goes after this time.",
     "writers_max": "Writers of stages whose last batch is remembered.",
+    "patterns_max": "Subscriptions by pattern.",
+    "delayed_max": "Batches that are not due yet, on all topics.",
+    "members_max": "Consumers of one shared subscription.",
+    "leased_max": "Messages that the consumers of one shared subscription may have out together.",
 }
 
 

@@ -355,6 +355,17 @@ def test_acks_of_a_topic_that_is_gone_are_told_of_once(client: oncemq.Client) ->
     workers.close()
 
 
+def test_an_ack_that_was_not_sent_before_the_end_is_told_of(client: oncemq.Client) -> None:
+    workers = client.subscribe_shared("t", "s")
+    client.put("t", "a")
+    [task] = workers.take_many()
+    with client._driver.lock:
+        assert not task._ack_at_hand()
+        workers._fail(errors.TopicGone("gone"))
+    with pytest.raises(errors.TopicGone):
+        workers.close()
+
+
 @pytest.mark.parametrize("end", ["delete_topic", "unsubscribe", "again"])
 def test_a_subscription_that_ended_is_final(client: oncemq.Client, end: str) -> None:
     workers = client.subscribe_shared("t", "s")

@@ -33,7 +33,8 @@ class Watcher(Process):
         self._deliveries: dict[int, Delivery] = {}
         self._acked: dict[int, int] = {}
         self._looked_ms = 0
-        #: By topic's id, and how many seeks each has seen.
+        #: What was known of seeks when it was opened; the same for the opening that began with a topic, by its id.
+        self._opened_marks = 0
         self._marks: dict[int, int] = {}
         self.owner = self._book(0, f"'{name}' on '{pattern}'", 0)
         for topic in topics:
@@ -102,7 +103,8 @@ class Watcher(Process):
         if self._may_be_new:
             self._forget()
         self._may_be_new = False
-        self.submit(co.Open(self.pattern, self.name), None, self._open_done)
+        marks = self.owner.seek_marks
+        self.submit(co.Open(self.pattern, self.name), None, lambda done: self._open_done(done, marks))
 
     def _forget(self) -> None:
         """It is another subscription from here on."""
@@ -112,7 +114,7 @@ class Watcher(Process):
             del books[key]
         self._marks = {}
 
-    def _open_done(self, pending: Pending) -> None:
+    def _open_done(self, pending: Pending, marks: int) -> None:
         if self._again(pending):
             return
         reply = pending.reply
@@ -123,6 +125,7 @@ class Watcher(Process):
             raise Violation(f"{self.owner.label}: epoch {reply.epoch} was given twice")
         self.owner.epoch = max(self.owner.epoch, reply.epoch)
         self._opened = reply
+        self._opened_marks = marks
         self._deliveries = {}
         self._acked = {}
         self._get()
@@ -208,7 +211,7 @@ class Watcher(Process):
             book.go_on_at(part.acked)
         else:
             book.check_position(part.acked, 0)
-        self._marks[part.topic_id] = self.owner.seek_marks
+        self._marks[part.topic_id] = self._opened_marks
 
     def _left(self, pending: Pending) -> None:
         self.world.note(f"{self.name} left: {pending.error or pending.reply}")

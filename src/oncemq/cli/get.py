@@ -17,9 +17,10 @@ import click
 
 from oncemq.cli.command import BROKER_EXITS, Documented
 from oncemq.cli.formats import Render
-from oncemq.cli.options import SUBSCRIBER, TOPIC_OR_PATTERN, Reach, connected, is_pattern, reaches_broker
+from oncemq.cli.options import SUBSCRIBER, TOPIC_OR_PATTERN, Reach, is_pattern, reaches_broker
 from oncemq.cli.output import is_terminal, note
 from oncemq.cli.printing import Printer, Wanted, prints_messages
+from oncemq.cli.state import finishing, state_option
 from oncemq.cli.stopping import orderly
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ CONSUMING_ADVICE = {
 )
 @click.option("--no-ack", is_flag=True, help="Leave the messages where they are: the next get prints them again.")
 @prints_messages
+@state_option
 @reaches_broker
 def get(
     topic: str,
@@ -83,13 +85,15 @@ def get(
     no_ack: bool,
     wanted: Wanted,
     render: Render,
+    state: str | None,
     reach: Reach,
 ) -> None:
     """Print a subscriber's next messages, and ack them.
 
     A message is acked after it was printed. A run that is killed between the two prints the message again the
-    next time. For an exact number of messages use --count: `| head` may read, and so have acked, more than it
-    prints. With --header, messages that don't have it are left out, and acked with the others.
+    next time; an ack that was on its way is in --state, and is finished by the next run. For an exact number of
+    messages use --count: `| head` may read, and so have acked, more than it prints. With --header, messages that
+    don't have it are left out, and acked with the others.
 
     Any number of gets may run side by side: they take turns, and each message goes to one of them. (Not so with
     a pattern: there a second get takes the subscription over from the first.) Nothing new is exit code 3.
@@ -97,7 +101,7 @@ def get(
     from oncemq.errors import NothingNew
 
     printer = Printer(render, wanted, acks=not no_ack)
-    with orderly(), connected(reach) as client, told_of_sharing(topic, subscriber):
+    with orderly(), finishing(reach, state) as client, told_of_sharing(topic, subscriber):
         turns = Turns(client, topic, subscriber, wait_s)
         printed = _peek(turns, printer, count) if no_ack else _take(turns, printer, count)
     if not printed:

@@ -13,6 +13,7 @@ import click
 from oncemq.cli.formats import FORMAT_HELP, Render, renderer
 from oncemq.cli.options import Function, json_option, parse_headers
 from oncemq.cli.output import Output
+from oncemq.cli.state import acknowledge
 from oncemq.cli.stopping import held_back
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ class Printer:
         if self._acks:
             done = messages[: _done_count(len(messages), places, self._output.delivered, most)]
             # Each topic has a position of its own.
-            for message in {message.topic_id: message for message in done}.values():
-                subscription.ack(message)
+            acknowledge(subscription, list({message.topic_id: message for message in done}.values()))
 
 
 def _done_count(total: int, places: Sequence[int], delivered: int, most: int) -> int:

@@ -23,6 +23,7 @@ from oncemq.cli.options import (
     reaches_broker,
 )
 from oncemq.cli.output import count_of, duration_text, is_terminal, json_line, note, warn
+from oncemq.cli.state import finishing, state_option, store
 from oncemq.errors import TooLarge
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ _PROGRESS_EVERY_S = 0.2
     exits=(*BROKER_EXITS, 5),
     advice={
         "TOPIC_UNKNOWN": "Make it with `--create`, or subscribe to it first (`oncemq sub`).",
-        "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`). What was in flight may or may not "
-        "be stored.",
+        "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`). Of standard input, what was in "
+        "flight may or may not be stored.",
     },
     examples="""
         oncemq put orders "one pizza"
@@ -62,6 +63,7 @@ _PROGRESS_EVERY_S = 0.2
 @click.option("--create", is_flag=True, help="Make the topic where there is none. It stays.")
 @click.option("--null", is_flag=True, help="Messages on standard input end with NUL instead of a line's end.")
 @json_option
+@state_option
 @reaches_broker
 def put(
     topic: str,
@@ -74,6 +76,7 @@ def put(
     create: bool,
     null: bool,
     as_json: bool,
+    state: str | None,
     reach: Reach,
 ) -> None:
     """Store a message, or each line of standard input.
@@ -82,22 +85,24 @@ def put(
     Ends when everything is on the broker's disk, and says at which offset and for how many subscriptions.
     Lost packets and a broker that restarts meanwhile do no harm: each message is stored once.
 
-    Any number of puts may run side by side, also with the same --as: each run is a session of its own, and --as
-    is the beginning of its name in `oncemq sessions`. A run that was killed before it ended may have stored some
-    of its messages, and running it again stores them again.
+    A message from the command line is first written to --state: if this run is cut off, the next put, get, sub or
+    unsub on this machine with the same --as finishes it, once; don't repeat it. Messages from standard input are not
+    kept like that: such a run that was killed may have stored some, and running it again stores them again.
+
+    Any number of puts may run side by side, also with the same --as: each run is a session of its own.
 
     Times are 500ms, 30s, 10m, 2h or 7d; a plain number is seconds. A message with a --delay is on the broker's disk
     at once, and gets its offset when it is due.
     """
     options: dict[str, Any] = {"key": _encoded(key), "headers": dict(parse_headers(headers)) or None, "create": create}
     options |= {"ttl_s": ttl_s, "delay_s": delay_s}
-    with connected(reach, client_name=client_name) as client:
-        summary = Summary(topic, delay_s)
-        if message not in (None, "-"):
-            assert message is not None
-            summary.add(client.put(topic, bytes_of(message), **options))
-        else:
+    summary = Summary(topic, delay_s)
+    if message is None or message == "-":
+        with connected(reach, client_name=client_name) as client:
             _put_stream(client, summary, sys.stdin.buffer, null, options)
+    else:
+        with finishing(reach, state, client_name=client_name) as client:
+            summary.add(store(client, topic, bytes_of(message), options))
     summary.say(as_json)
 
 

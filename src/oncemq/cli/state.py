@@ -25,8 +25,11 @@ from oncemq.cli.options import Function, Reach, connected
 from oncemq.cli.output import count_of, note
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
+    from oncemq.client import Client, Receipt
     from oncemq.client.blocking import OutboxClient
+    from oncemq.client.outboxing import Ticket
+    from oncemq.client.subscription import PatternSubscription, Subscription
+    from oncemq.message import Message
 
 try:
     import fcntl
@@ -167,3 +170,40 @@ def _finish(client: OutboxClient, slot: Path) -> None:
     for refusal in client.refusals():
         note(f"An earlier run was refused: {refusal.text} ({refusal.code}).")
         client.seen(refusal)
+
+
+def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> Receipt:
+    """One message; through the outbox, where the client has one. Raises BrokerAway: it is kept."""
+    from oncemq.client.blocking import OutboxClient
+
+    stored = client.put(topic, value, **options)
+    if not isinstance(client, OutboxClient):
+        return stored
+    ticket = cast("Ticket", stored)
+    patience_s = client._driver.core.options.patience_ms / 1000
+    try:
+        client.flush(timeout_s=patience_s)
+    except TimeoutError:
+        text = f"no answer from {client._driver.core.options.where} within {patience_s:g} s"
+        raise errors.BrokerAway(f"{text}. The message is kept: the next run stores it. Don't repeat it") from None
+    except errors.Refused:
+        for refusal in client.refusals():
+            client.seen(refusal)
+        raise
+    return ticket.receipts[0]
+
+
+def acknowledge(subscription: Subscription | PatternSubscription, messages: list[Message]) -> None:
+    """Everything up to these messages, one for each topic, is done; through the outbox, where the client has one."""
+    from oncemq.client.blocking import OutboxClient
+
+    client = subscription._client
+    if not messages:
+        return
+    if isinstance(client, OutboxClient):
+        with client.transaction() as transaction:
+            for message in messages:
+                transaction.ack(subscription, message)
+        return
+    for message in messages:
+        subscription.ack(message)

@@ -13,13 +13,13 @@ from oncemq.cli.options import (
     TOPIC_OR_PATTERN,
     Reach,
     Start,
-    connected,
     is_pattern,
     json_option,
     reaches_broker,
 )
 from oncemq.cli.output import count_of, json_line
 from oncemq.cli.sharing import Policy, shares
+from oncemq.cli.state import finishing, state_option
 
 if TYPE_CHECKING:
     from oncemq.client import Client
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @click.option("--shared", is_flag=True, help="Any number of workers share the messages (`oncemq work`).")
 @shares
 @json_option
+@state_option
 @reaches_broker
 def sub(
     topic: str,
@@ -50,6 +51,7 @@ def sub(
     shared: bool,
     policy: Policy,
     as_json: bool,
+    state: str | None,
     reach: Reach,
 ) -> None:
     """Subscribe to a topic, or to all that match a pattern.
@@ -62,7 +64,7 @@ def sub(
     holds for topics that are made later, too; they begin with their first message.
     """
     _check(topic, shared, policy, reach)
-    with connected(reach) as client:
+    with finishing(reach, state) as client:
         if shared:
             created = make_shared(client, topic, subscriber, start, policy)
         else:
@@ -128,14 +130,15 @@ def offset_of(client: Client, topic: str, start: str | int | datetime) -> str | 
 @click.argument("topic", type=TOPIC_OR_PATTERN)
 @click.argument("subscriber", type=SUBSCRIBER)
 @json_option
+@state_option
 @reaches_broker
-def unsub(topic: str, subscriber: str, as_json: bool, reach: Reach) -> None:
+def unsub(topic: str, subscriber: str, as_json: bool, state: str | None, reach: Reach) -> None:
     """End a subscription.
 
     What the subscriber had not yet acked is no longer kept for it. A topic that only subscribers had made goes
     with the last of them.
     """
-    with connected(reach) as client:
+    with finishing(reach, state) as client:
         going = _topics_that_go(client, topic, subscriber)
         client.unsubscribe(topic, subscriber)
     if as_json:

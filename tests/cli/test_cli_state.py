@@ -1,0 +1,111 @@
+"""One-shot commands that are cut off are finished by the next run, once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import TIMEOUT_S, Shell
+
+#: A run that dies in the moment after something was written to its state.
+_DIES = """
+import os, runpy, signal, sys
+from oncemq.client.outbox_file import OutboxFile
+append, wanted = OutboxFile.append, sys.argv[1]
+def dying(self, entries):
+    numbers = append(self, entries)
+    if any(type(operation).__name__ == wanted for operation, _ in entries):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return numbers
+OutboxFile.append = dying
+sys.argv = ["oncemq", *sys.argv[2:]]
+runpy.run_module("oncemq", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def state(shell: Shell, tmp_path: Path) -> Path:
+    shell.environment["XDG_STATE_HOME"] = str(tmp_path / "state")
+    return tmp_path / "state" / "oncemq"
+
+
+def cut_off(shell: Shell, operation: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _DIES, operation, *arguments],
+        capture_output=True, env=shell.environment, timeout=TIMEOUT_S,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def end_offset(shell: Shell) -> int:
+    return next(topic["end_offset"] for topic in shell.objects("topics") if topic["name"] == shell.topic)
+
+
+def test_a_put_that_was_cut_off_is_stored_once_by_the_next_run(shell: Shell, state: Path) -> None:
+    shell.ok("sub", shell.topic, "kitchen")
+    cut_off(shell, "Put", "put", shell.topic, "one")
+    assert end_offset(shell) == 0
+    done = shell.run("put", shell.topic, "two")
+    assert b"Finishing what an earlier run had begun" in done.stderr
+    shell.ok("put", shell.topic, "three")
+    assert shell.ok("get", shell.topic, "kitchen", "--count", "9").split() == [b"one", b"two", b"three"]
+
+
+def test_a_sub_and_an_unsub_that_were_cut_off_are_finished(shell: Shell, state: Path) -> None:
+    cut_off(shell, "Subscribe", "sub", shell.topic, "kitchen")
+    shell.ok("put", shell.topic, "one")
+    assert shell.ok("get", shell.topic, "kitchen") == b"one\n"
+    shell.ok("sub", shell.topic, "bar")
+    cut_off(shell, "Unsubscribe", "unsub", shell.topic, "bar")
+    shell.ok("put", shell.topic, "two")
+    assert [entry["subscriber"] for entry in shell.objects("subs", shell.topic)] == ["kitchen"]
+
+
+def test_a_get_that_was_cut_off_while_it_acked_does_not_print_again(shell: Shell, state: Path) -> None:
+    shell.ok("sub", shell.topic, "kitchen")
+    for text in ("one", "two"):
+        shell.ok("put", shell.topic, text)
+    cut_off(shell, "Transact", "get", shell.topic, "kitchen")
+    assert shell.ok("get", shell.topic, "kitchen") == b"two\n"
+    assert shell.subscription()["acked"] == 2
+
+
+def test_runs_side_by_side_have_slots_of_their_own_and_leave_nothing_behind(shell: Shell, state: Path) -> None:
+    shell.ok("sub", shell.topic, "kitchen")
+    runs = [shell.start("put", shell.topic, str(number)) for number in range(6)]
+    assert [run.wait(TIMEOUT_S) for run in runs] == [0] * 6
+    cut_off(shell, "Put", "put", shell.topic, "6")
+    shell.ok("put", shell.topic, "7")
+    got = shell.ok("get", shell.topic, "kitchen", "--count", "20").split()
+    assert sorted(got) == [b"%d" % number for number in range(8)]
+
+
+def test_a_refusal_that_a_run_did_not_live_to_see_is_told_by_the_next(shell: Shell, state: Path) -> None:
+    cut_off(shell, "Put", "put", "there is no such topic", "one")
+    done = shell.run("sub", shell.topic, "kitchen")
+    assert done.returncode == 0
+    assert b"An earlier run was refused" in done.stderr
+    assert b"refused" not in shell.run("sub", shell.topic, "kitchen").stderr
+
+
+def test_nothing_is_kept_where_nobody_wants_it(shell: Shell, state: Path, tmp_path: Path) -> None:
+    shell.ok("sub", shell.topic, "kitchen", "--state", "")
+    assert not state.exists()
+    shell.ok("put", shell.topic, "one", "--state", str(tmp_path / "elsewhere"))
+    assert not state.exists()
+    assert list((tmp_path / "elsewhere").rglob("*.outbox"))
+
+
+def test_a_broker_that_was_begun_anew_is_no_obstacle_when_nothing_is_left(shell: Shell, state: Path) -> None:
+    shell.ok("sub", shell.topic, "kitchen")
+    [slot] = state.rglob("*.outbox")
+    for session in shell.objects("sessions"):
+        if session["name"].startswith("outbox-"):
+            shell.ok("sessions", "rm", session["name"], "--yes")
+    shell.ok("put", shell.topic, "one")
+    assert shell.ok("get", shell.topic, "kitchen") == b"one\n"
+    assert slot.exists()
