@@ -323,6 +323,23 @@ def test_members_that_wait_share_what_comes_at_once() -> None:
     assert len(rig.broker.waiting) == 1
 
 
+@pytest.mark.parametrize("had_some", [False, True])
+def test_a_member_that_leaves_is_given_nothing_more(had_some: bool) -> None:
+    rig = Rig()
+    group = rig.share()
+    if had_some:
+        rig.put(b"zero")
+        _leased(rig, group, "m")
+    gone = _waiting_take(rig, group, "m", 2)
+    rig.post([group.leave("m")])
+    rig.rounds()
+    assert tasks(rig.answers()[gone][0][0]) == []
+    waiting = _waiting_take(rig, group, "n") if not had_some else rig.post([group.take("n")])
+    _post_put(rig, b"one")
+    rig.rounds()
+    assert tasks(rig.answers()[waiting][0][0]) == [0]
+
+
 def test_a_newer_take_of_a_member_replaces_its_parked_one() -> None:
     rig = Rig()
     group = rig.share()

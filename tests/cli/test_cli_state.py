@@ -42,7 +42,7 @@ def cut_off(shell: Shell, operation: str, *arguments: str) -> None:
 
 
 def end_offset(shell: Shell) -> int:
-    return next(topic["end_offset"] for topic in shell.objects("topics") if topic["name"] == shell.topic)
+    return next(int(topic["end_offset"]) for topic in shell.objects("topics") if topic["name"] == shell.topic)
 
 
 def test_a_put_that_was_cut_off_is_stored_once_by_the_next_run(shell: Shell, state: Path) -> None:

@@ -30,7 +30,7 @@ from oncemq.engine.events import (
     Transacted,
     Trimmed,
 )
-from oncemq.engine.replies import HealthReply, NotNow, Refusal
+from oncemq.engine.replies import Done, HealthReply, NotNow, Refusal, TakeReply
 from oncemq.engine.ticking import TICK_BYTES_MAX
 from oncemq.journal.contract import Place
 from oncemq.limits import WAIT_MS_MAX
@@ -79,12 +79,21 @@ class Round:
                 self.full = True
                 return
             self._counters["commands"] += 1
+            if isinstance(command := commands[slot], co.Leave) and isinstance(decision.reply, Done):
+                self._dismiss(command)
             if decision.waits_for and (wait_ms := wait_ms_of(job)):
                 job.settle_start(decision)
                 self._park(job, decision.waits_for, self._draft.now_ms + min(wait_ms, WAIT_MS_MAX))
                 return
             job.answer(decision)
         self.finished.append(job)
+
+    def _dismiss(self, leave: co.Leave) -> None:
+        """Who has left must not be given anything more."""
+        parked = self._waiting.take_member(leave.topic_id, leave.subscriber, leave.member)
+        if parked is not None:
+            parked.job.answer(Decision(TakeReply(leave.topic_id, 0, 0)))
+            self.finished.append(parked.job)
 
     def tick(self) -> bool:
         """What time has brought about. False: something has, and there is no room in this group."""

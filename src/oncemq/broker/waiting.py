@@ -77,6 +77,16 @@ class WaitingRoom:
         self._count -= len(taken)
         return taken
 
+    def take_member(self, topic_id: int, subscriber: str, member: str) -> Parked | None:
+        """The take that a member of a shared subscription has parked."""
+        waiting = self._by_place.get(topic_id, {})
+        parked = waiting.pop((topic_id, subscriber, member), None)
+        if parked is not None:
+            self._count -= 1
+            if not waiting:
+                del self._by_place[topic_id]
+        return parked
+
     def take_expired(self, now_ms: int) -> list[Parked]:
         expired = []
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:

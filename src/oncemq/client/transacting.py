@@ -34,7 +34,7 @@ from oncemq.wire.frames import Frame
 
 if TYPE_CHECKING:
     from oncemq.client.connection import Connection
-    from oncemq.client.task import Task
+    from oncemq.client.task import AnyTask as Task
 
 
 class _Run(msgspec.Struct):
