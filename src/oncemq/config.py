@@ -102,6 +102,13 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch_messages: Annotated[int, Meta(ge=1, description="Messages that one batch collects at the most.")] = 1000
     batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one batch collects at the most.")] = 256 * 2**10
     linger_ms: Annotated[int, Meta(ge=0, description="A batch waits so long for more messages before it is sent.")] = 5
+    state: Annotated[
+        str,
+        Meta(
+            description="Where `put`, `get`, `sub` and `unsub` keep what they are about to do, so that the next run "
+            "finishes it if one is cut off: a folder; `user` for one in the user's state folder; `none`."
+        ),
+    ] = "user"
 
 
 _LIMIT_DESCRIPTIONS = {

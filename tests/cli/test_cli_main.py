@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +19,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import oncemq
+import oncemq.cli
 from oncemq import errors
 from oncemq.bench.rows import Row
-from oncemq.cli import logs, options
+from oncemq.cli import logs
 from oncemq.cli.command import LOOKING_ADVICE
 from oncemq.cli.main import cli
 from oncemq.cli.output import confirm
@@ -50,10 +53,9 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
         def connected(*_: Any, **__: Any) -> Iterator[object]:
             yield client
 
-        names = ("dead", "get", "health", "listen", "put", "seek", "sessions", "sub", "subs", "tail", "topics", "work")
-        for name in names:
-            monkeypatch.setattr(f"oncemq.cli.{name}.connected", connected)
-        monkeypatch.setattr(options, "connected", connected)
+        for module in pkgutil.iter_modules(oncemq.cli.__path__, "oncemq.cli."):
+            for way in {"connected", "finishing"} & {*vars(importlib.import_module(module.name))}:
+                monkeypatch.setattr(f"{module.name}.{way}", connected)
 
     return use
 

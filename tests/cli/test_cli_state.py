@@ -93,7 +93,7 @@ def test_a_refusal_that_a_run_did_not_live_to_see_is_told_by_the_next(shell: She
 
 
 def test_nothing_is_kept_where_nobody_wants_it(shell: Shell, state: Path, tmp_path: Path) -> None:
-    shell.ok("sub", shell.topic, "kitchen", "--state", "")
+    shell.ok("sub", shell.topic, "kitchen", "--state", "none")
     assert not state.exists()
     shell.ok("put", shell.topic, "one", "--state", str(tmp_path / "elsewhere"))
     assert not state.exists()

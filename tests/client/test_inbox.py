@@ -1,6 +1,6 @@
 """The inbox, on each of its databases: effect and position are stored together, once."""
 
-# ruff: noqa: PT012 - a block of an inbox raises at its end, so the whole block stands inside
+
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is PostgreSQL's own about an inbox: modes of a connection, isolation, lost connections, rights."""
 
-# ruff: noqa: PT012 - a block of an inbox raises at its end, so the whole block stands inside
+
 
 from __future__ import annotations
 

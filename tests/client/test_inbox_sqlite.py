@@ -1,6 +1,6 @@
 """What is SQLite's own about an inbox: modes of a connection, locks, stray commits."""
 
-# ruff: noqa: PT012 - a block of an inbox raises at its end, so the whole block stands inside
+
 
 from __future__ import annotations
 

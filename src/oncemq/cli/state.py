@@ -57,9 +57,8 @@ def state_option(function: Function) -> Function:
     return click.option(
         "--state",
         metavar="DIR",
-        envvar="ONCEMQ_STATE",
-        help="Where this run is kept until it is done, so that the next run finishes it if this one is cut off. "
-        "[default: oncemq in the user's state folder; empty: nowhere]",
+        help="Where this run is kept until it is done, so that the next run finishes it if this one is cut off; "
+        "`none`: nowhere. [default: oncemq in the user's state folder]",
     )(function)
 
 
@@ -69,11 +68,12 @@ def finishing(reach: Reach, state: str | None, *, client_name: str | None = None
     from oncemq import config
 
     settings = config.load_client(reach)
-    if state == "" or not _HAS_LOCKS or settings.url.startswith("memory:"):
+    state = state or settings.state
+    if state == "none" or not _HAS_LOCKS or settings.url.startswith("memory:"):
         with connected(reach, client_name=client_name) as client:
             yield client
         return
-    folder = (Path(state) if state else default_folder()) / _name_of(settings.url) / quote(client_name or "-", safe="")
+    folder = (default_folder() if state == "user" else Path(state)) / _name_of(settings.url) / quote(client_name or "-", safe="")
     with ExitStack() as stack:
         slots = _free_slots(folder, stack)
         for slot in slots[1:]:
