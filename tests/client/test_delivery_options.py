@@ -235,3 +235,30 @@ def test_an_owner_goes_on_however_often_its_subscription_was_moved(client: oncem
     for position in (2, 1):
         client.seek("orders", "kitchen", position)
     assert texts(kitchen) == ["1", "2"]
+
+
+@pytest.mark.parametrize("topic", ["orders", "orders.*"])
+def test_what_is_left_out_behind_messages_in_hand_does_not_ack_them(client: oncemq.Client, topic: str) -> None:
+    """Three batches, of which only the first has what is wanted: they are looked at by one call."""
+    client.create_topic("orders.eu" if "*" in topic else "orders")
+    where = "orders.eu" if "*" in topic else "orders"
+    wanted = {"for": "kitchen"}
+    if "*" in topic:
+        kitchen: oncemq.Subscription | oncemq.PatternSubscription = client.subscribe_pattern(
+            topic, "kitchen", filter=wanted
+        )
+    else:
+        kitchen = client.subscribe(topic, "kitchen", filter=wanted)
+    client.put(where, "wanted", headers=wanted)
+    for _ in range(3):
+        client.put_many(where, ["not wanted"] * 300)
+    found: list[oncemq.Message] = []
+    while not found:
+        found = kitchen.get_many(1000, timeout_s=1)
+    assert [message.text for message in found] == ["wanted"]
+    client._driver.run(kitchen._close(clean=False))
+    assert client.subscriptions(where)[0].acked == 0
+    again = client.pattern_subscription(topic, "kitchen") if "*" in topic else client.subscription(topic, "kitchen")
+    message = again.get(timeout_s=1)
+    assert message is not None
+    assert message.text == "wanted"

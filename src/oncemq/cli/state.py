@@ -73,7 +73,8 @@ def finishing(reach: Reach, state: str | None, *, client_name: str | None = None
         with connected(reach, client_name=client_name) as client:
             yield client
         return
-    folder = (default_folder() if state == "user" else Path(state)) / _name_of(settings.url) / quote(client_name or "-", safe="")
+    folder = default_folder() if state == "user" else Path(state)
+    folder = folder / _name_of(settings.url) / quote(client_name or "-", safe="")
     with ExitStack() as stack:
         slots = _free_slots(folder, stack)
         for slot in slots[1:]:

@@ -305,8 +305,9 @@ class Consuming(Receiving):
         """Messages that the caller does not want count as done, with those before them."""
         self._looked_through = messages[-1].offset + 1
         found = [message for message in messages if wanted(message)]
-        self._last_wanted = found[-1].offset if found else -1
-        if not found:
+        if found:
+            self._last_wanted = found[-1].offset
+        elif self._hand is None:
             self._pass_over()
         return found
 

@@ -29,22 +29,20 @@ from oncemq.wire.frames import Frame
 class _Topic:
     """How far one topic is."""
 
-    __slots__ = ("ack_asked", "acked", "delivery", "finished", "given", "left_out")
+    __slots__ = ("ack_asked", "acked", "delivery", "finished", "given", "left_out", "wanted_end")
 
     def __init__(self, part: AnyPart) -> None:
         self.delivery = Delivery(part.topic, part.acked)
         #: Where what was given ends, and what the caller has finished.
         self.given = self.finished = part.acked
         self.ack_asked = self.acked = part.acked
-        #: Up to here nothing is wanted, from where what was given ends.
-        self.left_out = 0
+        #: Where the last message ends that is wanted, and up to where nothing is wanted behind it.
+        self.wanted_end = self.left_out = 0
 
-    def pass_over(self, is_done: bool) -> None:
-        """What is not wanted counts as given, and as finished where all before it is."""
-        is_done = is_done and self.finished >= self.given
-        self.given = max(self.given, self.left_out)
-        if is_done:
-            self.finished = max(self.finished, self.given)
+    def pass_over(self) -> None:
+        """What is not wanted is done when everything before it is."""
+        if self.finished >= self.given >= self.wanted_end:
+            self.given = self.finished = max(self.finished, self.left_out)
 
     @property
     def owes_ack(self) -> bool:
@@ -122,12 +120,14 @@ class PatternConsuming(Receiving):
             self._note_given()
             for topic in self._topics.values():
                 topic.finished = max(topic.finished, topic.given)
+                topic.pass_over()
             return
         self._note_given()
         known = self._known(message)
         if known is not None:
             topic = self._topics[known.topic_id]
             topic.finished = max(topic.finished, known.offset + 1)
+            topic.pass_over()
 
     def _known(self, message: Message | int) -> Message | None:
         """None: it was given before a seek, or the broker has its ack."""
@@ -237,8 +237,7 @@ class PatternConsuming(Receiving):
                 topic = self._topics.get(message.topic_id)
                 if topic is not None:
                     topic.finished = max(topic.finished, message.offset + 1)
-                    if topic.left_out:
-                        topic.pass_over(True)
+                    topic.pass_over()
         self._hand, self._hand_list = None, []
 
     # Acks.
@@ -350,11 +349,11 @@ class PatternConsuming(Receiving):
         """Messages that the caller does not want count as done, with those before them."""
         found = [message for message in messages if wanted(message)]
         end = messages[-1].offset + 1
-        if not found or found[-1].offset + 1 < end:
-            # Behind the last one that is given: done once that is.
-            topic.left_out = end
-        if not found:
-            topic.pass_over(self.auto_ack)
+        if found:
+            topic.wanted_end = found[-1].offset + 1
+        topic.left_out = end
+        self._note_given()
+        topic.pass_over()
         return found
 
     def _prefetch(self) -> None:

@@ -172,9 +172,11 @@ class Receiving:
         """
         with self._one_user:
             yield from self._pace()
-            messages = list(islice(self._current, messages_max))
+            messages = self._hand_list = list(islice(self._current, messages_max))
             try:
                 while len(messages) < messages_max and (self._has_more() or not messages):
+                    # In hand before the next ones are looked at: what is left out of those is not done before these.
+                    self._hand = messages[-1] if messages else None
                     if not (yield from self._try_advance(timeout_s, has_some=bool(messages))):
                         break
                     messages += islice(self._current, messages_max - len(messages))
@@ -182,9 +184,9 @@ class Receiving:
                 if not isinstance(error, Exception):
                     # Interrupted: they were not given to anybody.
                     self._current = chain(messages, self._current)
+                    self._hand, self._hand_list = None, []
                 raise
-            if messages:
-                self._hand, self._hand_list = messages[-1], messages
+            self._hand = messages[-1] if messages else None
             return messages
 
     @method
