@@ -14,8 +14,8 @@ import msgspec
 
 import oncemq
 import oncemq.aio
+from oncemq.bench import peers
 from oncemq.bench.ground import Ground
-from oncemq.bench.peers import at_once
 from oncemq.bench.rows import Row, Tally, beside
 
 _BATCH = 1000
@@ -25,12 +25,11 @@ _TURNS = 5
 _TURN_BYTES = 10_000_000
 
 
-def _put(client: oncemq.Client, topic: str, size: int, count: int) -> float:
-    """Seconds to put batches, one after the other."""
-    values = [b"v" * size] * _BATCH
+def _put(client: oncemq.Client, topic: str, size: int, count: int, batch: int) -> float:
+    """Seconds to put them, in calls of so many messages."""
     begin = time.perf_counter()
-    for _ in range(count // _BATCH):
-        client.put_many(topic, values)
+    for _ in range(count // batch):
+        client.put_many(topic, repeat(b"v" * size, batch))
     return time.perf_counter() - begin
 
 
@@ -58,19 +57,25 @@ def _copy(client: oncemq.Client, count: int) -> float:
 
 
 def copy(ground: Ground, name: str, size: int) -> list[Row]:
-    """From topic to topic in transactions, beside putting and getting as much without them."""
-    copies, alone = Tally(), Tally()
+    """From topic to topic in transactions, beside putting and getting as much without them: in batches of the same
+    size, each answered before the next, and as fast as it goes."""
+    copies, in_batches, at_once = Tally(), Tally(), Tally()
     count = _TURN_BYTES // size // _BATCH * _BATCH
     with ground.connect() as client:
         for _ in range(_TURNS):
             for topic in ("bench.source", "bench.target"):
                 client.subscribe(topic, "bench")
-            put_s = _put(client, "bench.source", size, count)
+            streamed_s = _put(client, "bench.source", size, count, count)
             copies.add(count, _copy(client, count))
-            alone.add(count, put_s + _get(client, "bench.target", count))
+            get_s = _get(client, "bench.target", count)
+            at_once.add(count, streamed_s + get_s)
+            in_batches.add(count, _put(client, "bench.target", size, count, _BATCH) + get_s)
             for topic in ("bench.source", "bench.target"):
                 client.unsubscribe(topic, "bench")
-    return [beside(name, copies.rate, "messages/s", {"put + get alone": alone.rate})]
+    return [
+        beside(name, copies.rate, "messages/s", {"put + get, same batches": in_batches.rate}),
+        beside(name, copies.rate, "messages/s", {"put + get, streamed": at_once.rate}),
+    ]
 
 
 def share(ground: Ground, name: str, size: int) -> list[Row]:
@@ -84,7 +89,7 @@ def share(ground: Ground, name: str, size: int) -> list[Row]:
             client.subscribe("bench.tasks", "bench")
             client.put_many("bench.tasks", repeat(b"v" * size, count))
             before_s = ground.broker_cpu_s()
-            results = at_once("worker", _WORKERS, ground.url, "bench.tasks", "workers")
+            results = peers.at_once("worker", _WORKERS, ground.url, "bench.tasks", "workers")
             broker_s += ground.broker_cpu_s() - before_s
             done = sum(result["count"] for result in results)
             assert done == count, f"{done} of {count} tasks"

@@ -7,7 +7,7 @@ messages. It begins as the message's place in a stream and ends as its place in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -34,6 +34,15 @@ def as_bytes(value: Value) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise TypeError(f"values and keys are bytes or str, not {type(value).__name__}")
+
+
+_ONLY_BYTES = {bytes}
+
+
+def all_as_bytes(values: Iterable[Value]) -> list[bytes]:
+    """The same for many, of which most are bytes already."""
+    found: list[Any] = list(values)
+    return found if set(map(type, found)) <= _ONLY_BYTES else [as_bytes(value) for value in found]
 
 
 def headers_as_bytes(headers: Headers) -> dict[str, bytes]:

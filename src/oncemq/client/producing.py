@@ -20,6 +20,7 @@ from oncemq.client.batching import (
     Stream,
     Times,
     Value,
+    all_as_bytes,
     as_bytes,
     check_is_many,
     cuts,
@@ -46,7 +47,6 @@ _MANY_MESSAGES = 4000
 _MANY_BYTES = 512 * 1024
 #: What the first look at the values of `put_many` takes, to learn how large they are.
 _MANY_FIRST = 16
-_ONLY_BYTES = {bytes}
 #: Topics with a stream of their own at a time.
 _STREAMS_MAX = 10_000
 #: Errors that are kept for the next flush, which raises the first.
@@ -180,8 +180,7 @@ class Producing(Keeping, Generic[H]):
         bytes_max = max(_MANY_BYTES, self._batch_bytes)
         count = _MANY_FIRST
         while chunk := list(islice(values_left, count)):
-            if set(map(type, chunk)) != _ONLY_BYTES:
-                chunk = [as_bytes(value) for value in chunk]
+            chunk = all_as_bytes(chunk)
             size = sum(map(len, chunk))
             fitting = max(1, bytes_max * len(chunk) // max(size, 1))
             count = min(fitting, count * 16, messages_max)

@@ -6,7 +6,7 @@ read in it from a subscription comes again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from oncemq.client.batching import (
     Headers,
     Times,
     Value,
+    all_as_bytes,
     as_bytes,
     check_is_many,
     headers_as_bytes,
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from oncemq.client.task import AnyTask as Task
 
 
+_Keys = list[bytes | None] | None
+_Headers = list[Mapping[str, bytes] | None] | None
+
+
 class _Run(msgspec.Struct):
     """Messages that become one batch: of one topic, and alike in what is said of them."""
 
@@ -44,16 +49,23 @@ class _Run(msgspec.Struct):
     create: bool
     times: Times
     values: list[bytes]
-    keys: list[bytes | None]
-    headers: list[Mapping[str, bytes] | None]
+    #: As many as values, or None: no message has any.
+    keys: list[bytes | None] | None = None
+    headers: list[Mapping[str, bytes] | None] | None = None
 
     def fits(self, topic: str, create: bool, times: Times) -> bool:
         return (self.topic, self.create, self.times) == (topic, create, times)
 
+    def add(self, values: list[bytes], keys: _Keys, headers: _Headers) -> None:
+        count = len(self.values)
+        self.values += values
+        if self.keys is not None or keys is not None:
+            self.keys = (self.keys or [None] * count) + (keys or [None] * len(values))
+        if self.headers is not None or headers is not None:
+            self.headers = (self.headers or [None] * count) + (headers or [None] * len(values))
+
     def make(self) -> tuple[Put, bytes]:
-        keys = self.keys if any(key is not None for key in self.keys) else None
-        headers = self.headers if any(self.headers) else None
-        return make_put(self.topic, self.create, self.values, keys, headers, self.times)
+        return make_put(self.topic, self.create, self.values, self.keys, self.headers, self.times)
 
 
 class Transacting:
@@ -90,8 +102,8 @@ class Transacting:
             create,
             times_of(ttl_s, delay_s),
             [as_bytes(value)],
-            [None if key is None else as_bytes(key)],
-            [None if headers is None else headers_as_bytes(headers)],
+            None if key is None else [as_bytes(key)],
+            None if headers is None else [headers_as_bytes(headers)],
         )
 
     def put_many(
@@ -111,15 +123,16 @@ class Transacting:
         """
         check_is_many(values, "values")
         check_is_many(keys, "keys")
-        found = [as_bytes(value) for value in values]
-        nothing: list[None] = [None] * len(found)
-        found_keys = [None if key is None else as_bytes(key) for key in (nothing if keys is None else keys)]
-        entries = nothing if headers is None else headers
-        found_headers = [None if entry is None else headers_as_bytes(entry) for entry in entries]
-        for what, count in (("keys", len(found_keys)), ("headers", len(found_headers))):
-            if count != len(found):
-                raise ValueError(f"put_many got {count} {what} for {len(found)} values")
-        self._add(topic, create, times_of(ttl_s, delay_s), found, found_keys, found_headers)  # type: ignore[arg-type]
+        found = all_as_bytes(values)
+        found_keys: _Keys = None
+        found_headers: _Headers = None
+        if keys is not None:
+            found_keys = [None if key is None else as_bytes(key) for key in keys]
+            _check_length(found, found_keys, "keys")
+        if headers is not None:
+            found_headers = [None if entry is None else headers_as_bytes(entry) for entry in headers]
+            _check_length(found, found_headers, "headers")
+        self._add(topic, create, times_of(ttl_s, delay_s), found, found_keys, found_headers)
 
     def _add(
         self,
@@ -127,8 +140,8 @@ class Transacting:
         create: bool,
         times: Times,
         values: list[bytes],
-        keys: list[bytes | None],
-        headers: list[Mapping[str, bytes] | None],
+        keys: _Keys,
+        headers: _Headers,
     ) -> None:
         self._check_open()
         check_name(topic, "a topic's name")
@@ -137,11 +150,9 @@ class Transacting:
         # Batches of other topics may lie between: order holds within a topic.
         run = next((run for run in reversed(self._runs) if run.topic == topic), None)
         if run is None or not run.fits(topic, bool(create), times):
-            run = _Run(topic, bool(create), times, [], [], [])
+            run = _Run(topic, bool(create), times, [])
             self._runs.append(run)
-        run.values += values
-        run.keys += keys
-        run.headers += headers
+        run.add(values, keys, headers)
 
     def ack(self, what: Receiving | Task, message: Message | int | None = None) -> None:
         """Of a subscription: everything up to and including the message is done (None: everything that was given).
@@ -216,6 +227,11 @@ class Transacting:
         elif not self._is_over:
             self._is_over = True
             self._go_back(error or errors.ClientClosed(), was_sent=False)
+
+
+def _check_length(values: list[bytes], found: Sequence[object], what: str) -> None:
+    if len(found) != len(values):
+        raise ValueError(f"put_many got {len(found)} {what} for {len(values)} values")
 
 
 def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:

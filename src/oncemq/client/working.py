@@ -29,8 +29,6 @@ log = logging.getLogger("oncemq.client")
 _STRIDE_MAX = 1024
 #: Somebody may have forgotten to settle what he has.
 _WARN_AFTER_MS = 10_000.0
-#: Politeness at close has its limits.
-_BYE_MS = 500.0
 
 
 class Working(Taking[K]):
@@ -201,22 +199,10 @@ class Working(Taking[K]):
 
     def _leave(self, opened: OpenReply) -> Flow[None]:
         yield from self._flush_settled()
-        yield from self._retract_take(opened)
         leave = Leave(opened.topic_id, self.subscriber, opened.epoch, self._member)
-        # Whoever moved it took everything from us.
-        with contextlib.suppress(errors.Sought):
+        # Whoever moved it, or ended it, took everything from us.
+        with contextlib.suppress(errors.Sought, errors.TopicGone, errors.NotSubscribed):
             yield from ask(self._driver, leave, Done)
-
-    def _retract_take(self, opened: OpenReply) -> Flow[None]:
-        """A take that waits at the broker must not get anything once we have left: another one of ours replaces it."""
-        if self._take is None or self._take.done or not self._take_waits:
-            return
-        former = self._take
-        self._take_number += 1
-        replacing = self._driver.core.ask(self._take_command(opened, 1, 1))
-        until_ms = now_ms() + _BYE_MS
-        yield Until(replacing, until_ms)
-        yield Until(former, until_ms)
 
 
 def _until_ms(timeout_s: float | None) -> float | None:
