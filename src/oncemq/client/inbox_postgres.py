@@ -71,7 +71,7 @@ class PostgresInbox:
                         " subscriber text not null, topic text not null, epoch bigint not null,"
                         " position bigint not null, version integer not null, primary key (topic_id, subscriber))"
                     )
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject):
             # Another consumer made it at the same moment, which `if not exists` does not see.
             pass
 
