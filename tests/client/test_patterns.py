@@ -153,3 +153,14 @@ def test_names_are_told_apart(client: oncemq.Client) -> None:
         client.subscribe_pattern("orders", "audit")
     with pytest.raises(errors.NameInvalid, match="whole levels"):
         client.subscribe_pattern("ord*", "audit")
+
+
+def test_a_clean_close_leaves_no_ack_behind(client: oncemq.Client) -> None:
+    """An ack may ride on a get that is given up with the subscription."""
+    audit = client.subscribe_pattern("orders.*", "audit")
+    put(client, "orders.eu", "1")
+    assert audit.get(timeout_s=1) is not None
+    audit._settle_hand()
+    audit._ask_get(60_000)
+    audit.close()
+    assert lags(client) == {"orders.eu": 0}

@@ -19,7 +19,7 @@ from oncemq.client.filtering import Filter
 from oncemq.client.flow import Flow, Outside, method
 from oncemq.client.pending import again
 from oncemq.client.reading import Start, end_of, seek_of
-from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, WAIT_MS, Receiving
+from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
 from oncemq.engine.commands import Ack, AckUpto, Close, Get
 from oncemq.engine.replies import AckReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
@@ -236,11 +236,8 @@ class Consuming(Receiving):
     def _is_ack_due(self, at_ms: float) -> bool:
         return self._finished > self._ack_asked and at_ms - self._ack_sent_ms >= ACK_AFTER_MS
 
-    def _send_due_ack(self) -> None:
-        if self._is_ack_due(now_ms()):
-            self._ask_ack()
-            self._driver.pump()
-            self._note_acks()
+    def _owes_acks(self) -> bool:
+        return self._finished > self._acked
 
     def _ask_ack(self) -> None:
         if self._ack is not None and not self._ack.done:
@@ -268,21 +265,6 @@ class Consuming(Receiving):
             self._refused(error)
         if isinstance(reply, AckReply):
             self._acked = max(self._acked, reply.acked)
-
-    def _ack_now(self) -> Flow[None]:
-        self._driver.check_usable()
-        if self._ack is not None:
-            yield self._ack
-        self._note_acks()
-        if self._finished <= self._acked:
-            return
-        self._ask_ack()
-        assert self._ack is not None
-        pending = self._ack
-        yield pending
-        self._note_acks()
-        if isinstance(pending.error, PASSING):
-            pending.result()
 
     # Fetching.
 
@@ -328,24 +310,6 @@ class Consuming(Receiving):
         if self._get is None and wants_more:
             self._ask_get(0)
             self._driver.pump()
-
-    def _fetch(self, until_ms: float | None) -> Flow[bool]:
-        self._driver.check_usable()
-        while True:
-            # A seek may have closed it.
-            yield from self._open()
-            # An empty answer to a get that was sent earlier says nothing about now.
-            is_fresh = self._get is None
-            if is_fresh:
-                left_ms = WAIT_MS if until_ms is None else max(0.0, until_ms - now_ms())
-                self._ask_get(int(min(left_ms, WAIT_MS)))
-            assert self._get is not None
-            yield self._get
-            self._take_reply()
-            if self._delivery:
-                return True
-            if is_fresh and self._opened is not None and until_ms is not None and now_ms() >= until_ms:
-                return False
 
     def _ask_get(self, wait_ms: int) -> None:
         opened = self._opened

@@ -19,7 +19,7 @@ from oncemq.client.filtering import Filter
 from oncemq.client.flow import Flow, Outside, method
 from oncemq.client.pending import again
 from oncemq.client.reading import Start, seek_of
-from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, WAIT_MS, Receiving
+from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
 from oncemq.engine.commands import BY_PATTERN, AckUpto, GetAny
 from oncemq.engine.replies import AnyPart, GetAnyReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
@@ -47,6 +47,11 @@ class _Topic:
     @property
     def owes_ack(self) -> bool:
         return self.finished > self.ack_asked
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """An ack is owed, or on its way."""
+        return self.finished > self.acked
 
     @property
     def is_settled(self) -> bool:
@@ -177,7 +182,7 @@ class PatternConsuming(Receiving):
 
     def _reopen(self, *, sought: bool = False) -> None:
         """Its next use opens it again, and goes on where the broker says. What was fetched ahead is dropped."""
-        self._owed = {} if sought else {key: topic.finished for key, topic in self._topics.items() if topic.owes_ack}
+        self._owed = {} if sought else {key: each.finished for key, each in self._topics.items() if each.is_unconfirmed}
         self._was_sought = self._was_sought or sought
         self._forget_fetched()
         self._forget_opening()
@@ -243,19 +248,18 @@ class PatternConsuming(Receiving):
     # Acks.
 
     def _is_ack_due(self, at_ms: float) -> bool:
-        return at_ms - self._ack_sent_ms >= ACK_AFTER_MS and self._owes_acks()
-
-    def _owes_acks(self) -> bool:
+        if at_ms - self._ack_sent_ms < ACK_AFTER_MS:
+            return False
         return bool(self._owed) or any(topic.owes_ack for topic in self._topics.values())
 
-    def _send_due_ack(self) -> None:
-        if self._is_ack_due(now_ms()):
-            self._ask_ack()
-            self._driver.pump()
-            self._note_acks()
+    def _owes_acks(self) -> bool:
+        return bool(self._owed) or any(topic.is_unconfirmed for topic in self._topics.values())
 
     def _ask_ack(self) -> None:
         if self._ack is None or self._ack.done:
+            for topic in self._topics.values():
+                # Those that ride on a get may be dropped with it.
+                topic.ack_asked = topic.acked
             self._acks_alone = self._take_acks()
             self._ack = self._driver.core.ask(self._command(0, 0, self._acks_alone))
 
@@ -300,21 +304,6 @@ class PatternConsuming(Receiving):
             self._refused(error)
         else:
             self._were_acked(self._acks_alone)
-
-    def _ack_now(self) -> Flow[None]:
-        self._driver.check_usable()
-        if self._ack is not None:
-            yield self._ack
-        self._note_acks()
-        if not self._owes_acks() or self._opened is None:
-            return
-        self._ask_ack()
-        assert self._ack is not None
-        pending = self._ack
-        yield pending
-        self._note_acks()
-        if isinstance(pending.error, PASSING):
-            pending.result()
 
     # Fetching.
 
@@ -366,23 +355,6 @@ class PatternConsuming(Receiving):
         if self._get is None and not self._is_all and buffered_bytes < self._prefetch_bytes:
             self._ask_get(0)
             self._driver.pump()
-
-    def _fetch(self, until_ms: float | None) -> Flow[bool]:
-        self._driver.check_usable()
-        while True:
-            # A seek may have closed it.
-            yield from self._open()
-            is_fresh = self._get is None
-            if is_fresh:
-                left_ms = WAIT_MS if until_ms is None else max(0.0, until_ms - now_ms())
-                self._ask_get(int(min(left_ms, WAIT_MS)))
-            assert self._get is not None
-            yield self._get
-            self._take_reply()
-            if self._turns:
-                return True
-            if is_fresh and self._opened is not None and until_ms is not None and now_ms() >= until_ms:
-                return False
 
     def _ask_get(self, wait_ms: int) -> None:
         self._acks_riding = self._take_acks()

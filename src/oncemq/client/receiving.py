@@ -87,7 +87,22 @@ class Receiving:
     def _is_ack_due(self, at_ms: float) -> bool:
         raise NotImplementedError
 
-    def _send_due_ack(self) -> None:
+    def _owes_acks(self) -> bool:
+        """Something is done that the broker has not confirmed."""
+        raise NotImplementedError
+
+    def _ask_ack(self) -> None:
+        raise NotImplementedError
+
+    def _note_acks(self) -> None:
+        """Look at an ack that went alone."""
+        raise NotImplementedError
+
+    def _ask_get(self, wait_ms: int) -> None:
+        raise NotImplementedError
+
+    def _take_reply(self) -> None:
+        """What the get has brought. A seek closes the subscription."""
         raise NotImplementedError
 
     def _open(self, give_up_ms: float = 0.0) -> Flow[OpenReply]:
@@ -96,9 +111,6 @@ class Receiving:
 
     def _advance(self, timeout_s: float | None) -> Flow[bool]:
         """Make the next messages current. False: none came in time."""
-        raise NotImplementedError
-
-    def _ack_now(self) -> Flow[None]:
         raise NotImplementedError
 
     def _close(self, clean: bool) -> Flow[None]:
@@ -250,3 +262,44 @@ class Receiving:
             if not has_some or self._error is not None:
                 raise
             return False
+
+    # Acks and gets.
+
+    def _send_due_ack(self) -> None:
+        if self._is_ack_due(now_ms()):
+            self._ask_ack()
+            self._driver.pump()
+            self._note_acks()
+
+    def _ack_now(self) -> Flow[None]:
+        self._driver.check_usable()
+        if self._ack is not None:
+            yield self._ack
+        self._note_acks()
+        if self._opened is None or not self._owes_acks():
+            return
+        self._ask_ack()
+        assert self._ack is not None
+        pending = self._ack
+        yield pending
+        self._note_acks()
+        if isinstance(pending.error, PASSING):
+            pending.result()
+
+    def _fetch(self, until_ms: float | None) -> Flow[bool]:
+        self._driver.check_usable()
+        while True:
+            # A seek may have closed it.
+            yield from self._open()
+            # An empty answer to a get that was sent earlier says nothing about now.
+            is_fresh = self._get is None
+            if is_fresh:
+                left_ms = WAIT_MS if until_ms is None else max(0.0, until_ms - now_ms())
+                self._ask_get(int(min(left_ms, WAIT_MS)))
+            assert self._get is not None
+            yield self._get
+            self._take_reply()
+            if self._has_more():
+                return True
+            if is_fresh and self._opened is not None and until_ms is not None and now_ms() >= until_ms:
+                return False
