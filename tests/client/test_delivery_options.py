@@ -262,3 +262,29 @@ def test_what_is_left_out_behind_messages_in_hand_does_not_ack_them(client: once
     message = again.get(timeout_s=1)
     assert message is not None
     assert message.text == "wanted"
+
+
+@pytest.mark.parametrize("by_pattern", [False, True])
+def test_a_filter_that_fails_loses_nothing(client: oncemq.Client, by_pattern: bool) -> None:
+    is_broken = True
+
+    def wanted(message: oncemq.Message) -> bool:
+        if is_broken and message.text == "poison":
+            raise KeyError("poison")
+        return True
+
+    client.create_topic("orders.eu")
+    if by_pattern:
+        kitchen: oncemq.Subscription | oncemq.PatternSubscription = client.subscribe_pattern(
+            "orders.*", "kitchen", filter=wanted
+        )
+    else:
+        kitchen = client.subscribe("orders.eu", "kitchen", filter=wanted)
+    for values in (["a"] * 300, ["b", "poison", "c"]):
+        client.put_many("orders.eu", values)
+    with pytest.raises(KeyError):
+        for _ in range(3):
+            kitchen.get_many(1000, timeout_s=1)
+    is_broken = False
+    found = [message.text for message in kitchen.messages(timeout_s=0.05)]
+    assert found[-3:] == ["b", "poison", "c"]

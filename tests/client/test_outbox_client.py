@@ -163,3 +163,38 @@ def test_a_call_that_can_not_wait_any_longer_is_done_later(path: Path, url: str,
 def test_a_name_beside_it_is_refused(path: Path) -> None:
     with pytest.raises(errors.SettingInvalid, match="session of its own"):
         oncemq.connect(NOBODY, outbox=path, name="alice")  # type: ignore[call-overload]
+
+
+def test_what_is_too_large_is_told_at_once_and_nothing_of_the_call_is_kept(
+    path: Path, url: str, reader: oncemq.Client
+) -> None:
+    with oncemq.connect(url, outbox=path) as client:
+        client.put("orders", "one")
+        client.flush()
+        with pytest.raises(oncemq.TooLarge):
+            client.put("orders", bytes(20 * 1024 * 1024))
+        with pytest.raises(oncemq.TooLarge):
+            client.put_many("orders", [b"small", bytes(20 * 1024 * 1024)])
+        client.put_nowait("orders", bytes(20 * 1024 * 1024))
+        with pytest.raises(oncemq.TooLarge):
+            client.flush()
+        client.flush()
+    assert texts(reader) == ["one"]
+
+
+def test_a_refusal_that_was_seen_is_still_no_success(path: Path, url: str, reader: oncemq.Client) -> None:
+    with oncemq.connect(url, outbox=path) as client:
+        ticket = client.put("there is no such topic", "x")
+        with pytest.raises(oncemq.TopicUnknown):
+            client.flush()
+        for refusal in client.refusals():
+            client.seen(refusal)
+        with pytest.raises(oncemq.TopicUnknown):
+            client.stored(ticket)
+
+
+def test_puts_that_do_not_wait_do_not_wait_for_a_broker_that_is_away(path: Path) -> None:
+    with oncemq.connect(NOBODY, outbox=path, buffer_bytes=1000, batch_messages=1) as client:
+        for _ in range(10):
+            client.put_nowait("orders", bytes(500))
+        assert client.pending == 10

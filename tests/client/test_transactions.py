@@ -180,3 +180,34 @@ def test_one_that_is_too_large_is_refused_whole(client: oncemq.Client) -> None:
         for _ in range(3):
             transaction.put("target", bytes(8 * 1024 * 1024))
     assert texts(client) == []
+
+
+def test_what_was_only_read_in_a_block_that_failed_comes_again(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    with pytest.raises(KeyError), client.transaction():
+        assert source.get_many(1)
+        raise KeyError
+    with client.transaction() as transaction:
+        messages = source.get_many(2)
+        transaction.ack(source)
+    assert [message.offset for message in messages] == [0, 1]
+
+
+def test_a_seek_within_the_block_is_not_undone(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    with pytest.raises(errors.Sought), client.transaction() as transaction:
+        messages = source.get_many(8)
+        transaction.ack(source, messages[-1])
+        client.seek("source", "copier", "earliest")
+        assert source.get(timeout_s=1) is not None
+    assert acked(client) == 0
+
+
+def test_acks_that_were_promised_survive_a_close_after_an_unknown_outcome(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    messages = source.get_many(4)
+    source.ack(messages[1])
+    source._reopen()
+    source.close()
+    assert acked(client) == 2

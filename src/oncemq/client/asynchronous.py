@@ -132,12 +132,15 @@ async def _connect(settings: Settings, transport: WatchedTransport) -> Client:
 async def _connect_outbox(settings: Settings, transport: WatchedTransport) -> OutboxClient:
     """The broker may be away: nothing waits for it."""
     assert settings.outbox is not None
+    outbox = None
     try:
         outbox = OutboxFile.open(settings.outbox)
+        client = OutboxClient(_driver(settings.core(outbox), transport), **settings.batching())
     except BaseException:
         transport.close()
+        if outbox is not None:
+            outbox.close()
         raise
-    client = OutboxClient(_driver(settings.core(outbox), transport), **settings.batching())
     client._begin_sending(outbox)
     return client
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from itertools import islice
 from types import TracebackType
@@ -20,6 +21,9 @@ class Iterating(Receiving):
 
     _driver: LoopDriver
     _user = "task"
+
+    def _who(self) -> int:
+        return id(asyncio.current_task())
 
     async def get(self, timeout_s: float | None = 0.0) -> Message | None:
         """The next message; None if there is none within `timeout_s` (None: wait for ever).

@@ -104,11 +104,14 @@ def connect(
 def _with_outbox(settings: Settings, transport: Transport) -> OutboxClient:
     """The broker may be away: nothing waits for it."""
     assert settings.outbox is not None
+    outbox = None
     try:
         outbox = OutboxFile.open(settings.outbox)
         client = OutboxClient(Driver(settings.core(outbox), transport), **settings.batching())
     except BaseException:
         transport.close()
+        if outbox is not None:
+            outbox.close()
         raise
     client._begin_sending(outbox)
     return client

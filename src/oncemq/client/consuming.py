@@ -8,6 +8,7 @@ ride on the next get, or go alone when that would take long.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import NoReturn
 
 from oncemq import errors
@@ -20,7 +21,7 @@ from oncemq.client.flow import Flow, Outside, method
 from oncemq.client.pending import again
 from oncemq.client.reading import Start, end_of, seek_of
 from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
-from oncemq.engine.commands import Ack, AckUpto, Close, Get
+from oncemq.engine.commands import Ack, Close, Get
 from oncemq.engine.replies import AckReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
 
@@ -117,6 +118,10 @@ class Consuming(Receiving):
     def _close(self, clean: bool) -> Flow[None]:
         self._client._subscriptions.discard(self)
         opened, error = self._opened, self._error
+        if opened is None and error is None and self._owed and clean:
+            # It was opened before, and acks were promised that the broker does not know of.
+            opened = yield from self._open()
+            self._client._subscriptions.discard(self)
         self._error = error or errors.ClientClosed("this subscription was closed")
         if opened is None or error is not None:
             return
@@ -149,7 +154,7 @@ class Consuming(Receiving):
 
     def _reopen(self, *, sought: bool = False) -> None:
         """Its next use opens it again, and goes on where the broker says. What was fetched ahead is dropped."""
-        self._owed = 0 if sought else self._finished
+        self._owed = self._finished if self._finished > self._acked and not sought else 0
         self._was_sought = self._was_sought or sought
         self._forget_fetched()
         self._forget_opening()
@@ -171,9 +176,11 @@ class Consuming(Receiving):
             raise ValueError(f"offset {upto - 1} was not given yet; a transaction acks what was")
         return {self._opened.topic_id: upto}
 
-    def _ack_for_transaction(self, topic_id: int, upto: int) -> AckUpto:
-        assert self._opened is not None
-        return AckUpto(topic_id, self.subscriber, self._opened.epoch, upto)
+    def _given_mark(self) -> object:
+        return self._given()
+
+    def _key(self) -> str:
+        return self.subscriber
 
     def _committed(self, _topic_id: int, upto: int) -> None:
         self._finished = max(self._finished, upto)
@@ -192,6 +199,7 @@ class Consuming(Receiving):
             self._reopen()
         else:
             self._forget_fetched()
+            self._ack_asked = self._acked
             self._delivery.position = self._delivered = self._looked_through = self._finished
 
     # What is in hand.
@@ -274,24 +282,24 @@ class Consuming(Receiving):
         while True:
             if not self._delivery and not (yield from self._fetch(until_ms)):
                 return False
-            messages = yield Outside(self._delivery.decode)
-            if self._wanted is not None:
-                messages = self._leave_out(messages, self._wanted)
+            if self._wanted is None:
+                messages = yield Outside(self._delivery.decode)
+            else:
+                messages, end = yield Outside(partial(self._delivery.decode_wanted, self._wanted))
+                self._leave_out(messages, end)
             self._current = iter(messages)
             if self._get is not None or not self._delivery.is_caught_up:
                 self._prefetch()
             if messages:
                 return True
 
-    def _leave_out(self, messages: list[Message], wanted: Filter) -> list[Message]:
+    def _leave_out(self, wanted: list[Message], end: int) -> None:
         """Messages that the caller does not want count as done, with those before them."""
-        self._looked_through = messages[-1].offset + 1
-        found = [message for message in messages if wanted(message)]
-        if found:
-            self._last_wanted = found[-1].offset
+        self._looked_through = end
+        if wanted:
+            self._last_wanted = wanted[-1].offset
         elif self._hand is None:
             self._pass_over()
-        return found
 
     def _pass_over(self) -> None:
         """What lies behind the last message that was given is not wanted."""

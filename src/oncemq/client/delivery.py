@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oncemq import errors
 from oncemq.engine.replies import BatchHead, GetReply
@@ -63,20 +63,42 @@ class Delivery:
         nothing lies before it."""
         messages: list[Message] = []
         while self._batches and len(messages) < _DECODE_MESSAGES:
-            head, payload = self._batches[0]
             try:
-                decoded = decode_batch(
-                    payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip,
-                    head.skip + head.count,
-                )
-            except errors.OnceMQError as error:
+                decoded = self._decode_first()
+            except errors.OnceMQError:
                 if messages:
                     break
-                where = f"the messages of '{self.topic}' from offset {head.first_offset} on can't be decoded"
-                raise type(error)(f"{where}: {error.text}") from None
+                raise
             self._drop_first()
             messages = messages + decoded if messages else decoded
         return messages
+
+    def decode_wanted(self, wanted: Callable[[Message], bool]) -> tuple[list[Message], int]:
+        """The same without what is not wanted, and the offset up to which it was looked at. Where `wanted` raises,
+        nothing is lost: that batch stays, and raises once nothing lies before it."""
+        found: list[Message] = []
+        end = -1
+        while self._batches and len(found) < _DECODE_MESSAGES:
+            head, _ = self._batches[0]
+            try:
+                found = found + [message for message in self._decode_first() if wanted(message)]
+            except Exception:
+                if end >= 0:
+                    break
+                raise
+            self._drop_first()
+            end = head.first_offset + head.count
+        return found, end
+
+    def _decode_first(self) -> list[Message]:
+        head, payload = self._batches[0]
+        try:
+            return decode_batch(
+                payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip, head.skip + head.count
+            )
+        except errors.OnceMQError as error:
+            where = f"the messages of '{self.topic}' from offset {head.first_offset} on can't be decoded"
+            raise type(error)(f"{where}: {error.text}") from None
 
     def _drop_first(self) -> None:
         _, payload = self._batches.popleft()

@@ -154,13 +154,40 @@ class Outboxing(Base):
         self._freeze_topic(topic)
         pendings: list[Pending] = []
         count = 0
-        while together := (yield Outside(lambda: list(islice(batches, _TOGETHER_MAX)))):
-            count += sum(put.envelope.count for put, _ in together)
-            pendings += self._driver.core.submit_all([(put, (payload,)) for put, payload in together])
-            self._raise_if_finished()
-            self._driver.pump()
-        self._send_soon()
+        try:
+            while together := (yield Outside(lambda: list(islice(batches, _TOGETHER_MAX)))):
+                self._driver.check_usable()
+                pendings += self._append(together)
+                count += sum(put.envelope.count for put, _ in together)
+                if len(together) < _TOGETHER_MAX:
+                    break
+        except Exception as error:
+            if pendings:
+                error.add_note(f"{count} messages before are kept, as {pendings[0].number} to {pendings[-1].number}.")
+            raise
         return Ticket(topic, tuple(pending.number for pending in pendings), count, tuple(pendings))
+
+    def _append(self, together: list[tuple[Put, bytes]]) -> list[Pending]:
+        """All of it is kept, or none."""
+        core = self._driver.core
+        for put, payload in together:
+            if 0 < core.batch_bytes_max < len(payload):
+                text = f"{len(payload)} bytes for '{put.topic}'; this broker takes up to {core.batch_bytes_max}"
+                raise errors.TooLarge(text)
+        try:
+            pendings = core.submit_all([(put, (payload,)) for put, payload in together])
+        finally:
+            if core.finished is not None:
+                # Others may wait for what will not come.
+                self._driver._tell_others()
+        self._raise_if_finished()
+        self._send_soon()
+        try:
+            self._driver.pump()
+        except errors.OnceMQError as error:
+            # It is kept: whatever is wrong with the broker, a caller who heard of it would put it again.
+            log.warning("%s", error)
+        return pendings
 
     def _send_soon(self) -> None:
         if self._sending.due_ms == _NEVER:
@@ -190,6 +217,10 @@ class Outboxing(Base):
         yield from ()
         self._driver.check_usable()
         self._driver.pump()
+        if isinstance(ticket, Ticket):
+            for pending in ticket._pendings:
+                if pending.error is not None:
+                    raise again(pending.error)
         numbers = (ticket,) if isinstance(ticket, int) else ticket.numbers
         for refusal in self._outbox.refusals() if self._outbox.refusals_count else ():
             if refusal.number in numbers:
@@ -232,10 +263,25 @@ class Outboxing(Base):
             left = "1 operation is" if self.pending == 1 else f"{self.pending} operations are"
             raise TimeoutError(f"{left} in the outbox after {timeout_s} s{why}")
         self._raise_if_finished()
+        self._raise_unkept()
         for refusal in self._outbox.refusals() if self._outbox.refusals_count else ():
             error = errors.from_code(refusal.code, refusal.text)
             error.add_note(f"It is number {refusal.number} of the outbox, and kept there until client.seen(…).")
             raise error
+
+    def _keep_error(self, pending: Pending) -> None:
+        """Only of what did not get into the outbox: refusals of the rest are there."""
+        if not pending.number:
+            super()._keep_error(pending)
+
+    def _raise_unkept(self) -> None:
+        found, self._errors = self._errors, []
+        if found:
+            raise found[0]
+
+    def _wait_for_room(self) -> Flow[None]:
+        """What is in the outbox takes no room in memory."""
+        yield from ()
 
     # Calls that wait for the broker.
 
@@ -282,6 +328,7 @@ class Outboxing(Base):
             log.info("%d operations stay in the outbox %s, for the next process", self.pending, self._outbox.path)
         if failures:
             raise failures[0]
+        self._raise_unkept()
 
     def _end(self) -> None:
         self._let_go(self._sending)

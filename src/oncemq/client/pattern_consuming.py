@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
 from typing import NoReturn
 
 from oncemq import errors
@@ -20,7 +21,7 @@ from oncemq.client.flow import Flow, Outside, method
 from oncemq.client.pending import again
 from oncemq.client.reading import Start, seek_of
 from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
-from oncemq.engine.commands import BY_PATTERN, AckUpto, GetAny
+from oncemq.engine.commands import BY_PATTERN, GetAny
 from oncemq.engine.replies import AnyPart, GetAnyReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
 from oncemq.wire.frames import Frame
@@ -206,9 +207,12 @@ class PatternConsuming(Receiving):
             return {known.topic_id: known.offset + 1}
         return {key: topic.given for key, topic in self._topics.items() if topic.given > topic.finished}
 
-    def _ack_for_transaction(self, topic_id: int, upto: int) -> AckUpto:
-        assert self._opened is not None
-        return AckUpto(topic_id, self.subscriber + BY_PATTERN + self.topic, self._opened.epoch, upto)
+    def _given_mark(self) -> object:
+        self._note_given()
+        return tuple((key, topic.given) for key, topic in self._topics.items())
+
+    def _key(self) -> str:
+        return self.subscriber + BY_PATTERN + self.topic
 
     def _committed(self, topic_id: int, upto: int) -> None:
         topic = self._topics.get(topic_id)
@@ -312,9 +316,7 @@ class PatternConsuming(Receiving):
         while True:
             if not self._turns and not (yield from self._fetch(until_ms)):
                 return False
-            messages = yield from self._decode_next(topic := self._turns[0])
-            if self._wanted is not None:
-                messages = self._leave_out(topic, messages, self._wanted)
+            messages = yield from self._decode_next(self._turns[0])
             self._current = iter(messages)
             self._prefetch()
             if messages:
@@ -323,27 +325,30 @@ class PatternConsuming(Receiving):
     def _decode_next(self, topic: _Topic) -> Flow[list[Message]]:
         """It stays first until that is done: who is interrupted finds it there. What can't be decoded has its turn
         again after the others."""
+        end = -1
         try:
-            messages: list[Message] = yield Outside(topic.delivery.decode)
-        except errors.OnceMQError:
+            if self._wanted is None:
+                messages: list[Message] = yield Outside(topic.delivery.decode)
+            else:
+                messages, end = yield Outside(partial(topic.delivery.decode_wanted, self._wanted))
+        except Exception:
             self._turns.rotate(-1)
             raise
         if self._turns and self._turns[0] is topic:
             self._turns.popleft()
             if topic.delivery:
                 self._turns.append(topic)
+        if end >= 0:
+            self._leave_out(topic, messages, end)
         return messages
 
-    def _leave_out(self, topic: _Topic, messages: list[Message], wanted: Filter) -> list[Message]:
+    def _leave_out(self, topic: _Topic, wanted: list[Message], end: int) -> None:
         """Messages that the caller does not want count as done, with those before them."""
-        found = [message for message in messages if wanted(message)]
-        end = messages[-1].offset + 1
-        if found:
-            topic.wanted_end = found[-1].offset + 1
+        if wanted:
+            topic.wanted_end = wanted[-1].offset + 1
         topic.left_out = end
         self._note_given()
         topic.pass_over()
-        return found
 
     def _prefetch(self) -> None:
         """Keep one get on its way while there is more."""

@@ -362,9 +362,10 @@ class Producing(Keeping, Generic[H]):
         self._forget_error(handle.batch.pending.error)
         return handle._receipt()
 
-    def _keep_error(self, error: errors.OnceMQError) -> None:
+    def _keep_error(self, pending: Pending) -> None:
+        error = pending.error
         # One error may have met many batches.
-        if len(self._errors) < _ERRORS_MAX and not (self._errors and self._errors[-1] is error):
+        if error is not None and len(self._errors) < _ERRORS_MAX and not (self._errors and self._errors[-1] is error):
             self._errors.append(error)
 
     def _forget_error(self, error: errors.OnceMQError | None) -> None:
@@ -387,7 +388,7 @@ class _CountOut:
         producing._unanswered_bytes -= self.size
         producing._unanswered_batches -= 1
         if self.keep_error and pending.error is not None:
-            producing._keep_error(pending.error)
+            producing._keep_error(pending)
 
 
 def _summary(topic: str, pendings: Sequence[Pending]) -> Receipt:

@@ -7,6 +7,7 @@ another is inside one raises RuntimeError. Only `close` may come from elsewhere;
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import chain, islice
 
@@ -17,7 +18,7 @@ from oncemq.client.filtering import Filter
 from oncemq.client.flow import Flow, method
 from oncemq.client.one_thread import OneUser
 from oncemq.client.pending import Pending
-from oncemq.engine.commands import AckUpto, Open
+from oncemq.engine.commands import Open
 from oncemq.engine.replies import OpenReply
 from oncemq.message import Message
 
@@ -69,6 +70,8 @@ class Receiving:
         self._hand: Message | None = None
         self._hand_list: list[Message] = []
         self._ack_sent_ms = 0.0
+        #: Who asked last.
+        self._reader = 0
         self._paced_ms = 0.0
         #: A seek moved it: messages that were given before are not what they were.
         self._was_sought = False
@@ -127,8 +130,17 @@ class Receiving:
         """Topic's id → everything below is done."""
         raise NotImplementedError
 
-    def _ack_for_transaction(self, topic_id: int, upto: int) -> AckUpto:
+    def _key(self) -> str:
+        """By what name the broker knows it on its topics."""
         raise NotImplementedError
+
+    def _given_mark(self) -> object:
+        """Another one when something was given."""
+        raise NotImplementedError
+
+    def _who(self) -> int:
+        """Who is calling."""
+        return threading.get_ident()
 
     def _committed(self, topic_id: int, upto: int) -> None:
         raise NotImplementedError
@@ -193,8 +205,8 @@ class Receiving:
                         break
                     messages += islice(self._current, messages_max - len(messages))
             except BaseException as error:
-                if not isinstance(error, Exception):
-                    # Interrupted: they were not given to anybody.
+                if not isinstance(error, errors.OnceMQError):
+                    # Interrupted, or the filter failed: they were not given to anybody.
                     self._current = chain(messages, self._current)
                     self._hand, self._hand_list = None, []
                 raise
@@ -248,6 +260,7 @@ class Receiving:
     def _pace(self) -> Flow[float]:
         """Between messages: send an ack that has waited long enough. Returns the time since the last pace."""
         yield from self._open()
+        self._reader = self._who()
         self._settle_hand()
         at_ms = now_ms()
         took_ms, self._paced_ms = at_ms - self._paced_ms, at_ms

@@ -6,6 +6,8 @@ read in it from a subscription comes again.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ from oncemq.client.checking import check_name
 from oncemq.client.flow import Asynchronous, Blocking, Flow, method
 from oncemq.client.receipt import Receipt, receipt_of
 from oncemq.client.receiving import Receiving
-from oncemq.engine.commands import Put, Settle, Transact
+from oncemq.engine.commands import AckUpto, Put, Settle, Transact
 from oncemq.engine.replies import TransactReply
 from oncemq.message import Message
 from oncemq.wire.frames import Frame
@@ -77,6 +79,11 @@ class Transacting:
         self._runs: list[_Run] = []
         #: By subscription and topic's id: everything below is done.
         self._acks: dict[tuple[Receiving, int], int] = {}
+        #: Under which opening they were given: what was moved since is refused.
+        self._epochs: dict[Receiving, int] = {}
+        #: What each subscription had given when the block began, and who began it.
+        self._marks: dict[Receiving, object] = {}
+        self._who = 0
         self._tasks: list[Task] = []
         self._is_over = False
         #: One for each run of puts to a topic, once it is committed.
@@ -170,6 +177,7 @@ class Transacting:
             raise ValueError("a transaction acks by itself: open the subscription with auto_ack=False")
         if what._opened is None:
             raise ValueError("nothing was given by this subscription yet")
+        self._epochs.setdefault(what, what._opened.epoch)
         for topic_id, upto in what._acks_for_transaction(message).items():
             self._acks[(what, topic_id)] = max(upto, self._acks.get((what, topic_id), 0))
 
@@ -188,7 +196,9 @@ class Transacting:
         self._check_open()
         self._is_over = True
         puts, payloads = self._make_puts()
-        acks = tuple(whose._ack_for_transaction(topic_id, upto) for (whose, topic_id), upto in self._acks.items())
+        acks = tuple(
+            AckUpto(topic_id, whose._key(), self._epochs[whose], upto) for (whose, topic_id), upto in self._acks.items()
+        )
         settles = self._make_settles()
         if not (puts or acks or settles):
             return
@@ -218,8 +228,19 @@ class Transacting:
         return tuple(Settle(*whose, done=_merged(ranges)) for whose, ranges in by_subscription.items())
 
     def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
-        for subscription in {whose for whose, _ in self._acks}:
+        concerned = {whose for whose, _ in self._acks}
+        # Also those that it has only read from.
+        concerned |= {
+            whose
+            for whose in _manual(self._client)
+            if whose._reader == self._who and whose._given_mark() != self._marks.get(whose)
+        }
+        for subscription in concerned:
             subscription._go_back(error, was_sent=was_sent)
+
+    def _begin(self, who: int) -> None:
+        self._who = who
+        self._marks = {whose: whose._given_mark() for whose in _manual(self._client)}
 
     def _end(self, error: BaseException | None) -> Flow[None]:
         if error is None and not self._is_over:
@@ -227,6 +248,11 @@ class Transacting:
         elif not self._is_over:
             self._is_over = True
             self._go_back(error or errors.ClientClosed(), was_sent=False)
+
+
+def _manual(client: Connection[Any, Any, Any]) -> list[Receiving]:
+    """Open subscriptions that are acked by hand."""
+    return [each for each in client._subscriptions if isinstance(each, Receiving) and not each.auto_ack]
 
 
 def _check_length(values: list[bytes], found: Sequence[object], what: str) -> None:
@@ -255,6 +281,7 @@ class Transaction(Blocking, Transacting):
     """
 
     def __enter__(self) -> Transaction:
+        self._begin(threading.get_ident())
         return self
 
     def __exit__(
@@ -271,6 +298,7 @@ class AsyncTransaction(Asynchronous, Transacting):
     """
 
     async def __aenter__(self) -> AsyncTransaction:
+        self._begin(id(asyncio.current_task()))
         return self
 
     async def __aexit__(
