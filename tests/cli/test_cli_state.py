@@ -109,3 +109,18 @@ def test_a_broker_that_was_begun_anew_is_no_obstacle_when_nothing_is_left(shell:
     shell.ok("put", shell.topic, "one")
     assert shell.ok("get", shell.topic, "kitchen") == b"one\n"
     assert slot.exists()
+
+
+def test_a_put_that_has_to_wait_does_not_keep_a_get_from_making_room(shell: Shell, state: Path) -> None:
+    shell.ok("topics", "create", shell.topic, "--quota", "2KiB")
+    shell.ok("sub", shell.topic, "kitchen")
+    for number in range(2):
+        shell.ok("put", shell.topic, str(number) * 900)
+    impatient = ("--timeout", "0.2", "--tries", "2")
+    full = shell.run("put", shell.topic, "2" * 900, *impatient)
+    assert full.returncode == 8
+    assert b"is kept" in full.stderr
+    got = shell.ok("get", shell.topic, "kitchen", "--count", "2", *impatient)
+    assert [line[:1] for line in got.split()] == [b"0", b"1"]
+    shell.ok("sub", shell.topic, "kitchen")
+    assert shell.ok("get", shell.topic, "kitchen")[:1] == b"2"

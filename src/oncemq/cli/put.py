@@ -95,7 +95,9 @@ def put(
     at once, and gets its offset when it is due.
     """
     options: dict[str, Any] = {"key": _encoded(key), "headers": dict(parse_headers(headers)) or None, "create": create}
-    options |= {"ttl_s": ttl_s, "delay_s": delay_s}
+    if ttl_s == 0:
+        raise click.UsageError("A message with --ttl 0 would never be delivered.")
+    options |= {"ttl_s": ttl_s, "delay_s": delay_s or None}
     summary = Summary(topic, delay_s)
     if message is None or message == "-":
         with connected(reach, client_name=client_name) as client:
@@ -143,7 +145,7 @@ class Summary:
         else:
             click.echo(self.text())
         if self.subscriptions == 0:
-            warn(f"{self.topic} had no subscription. Without a retention, such messages are not kept.")
+            warn(f"{self.topic} had no subscription. Unless the topic has a retention, such messages are not kept.")
 
     def entry(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -76,39 +76,50 @@ def finishing(reach: Reach, state: str | None, *, client_name: str | None = None
     folder = default_folder() if state == "user" else Path(state)
     folder = folder / _name_of(settings.url) / quote(client_name or "-", safe="")
     with ExitStack() as stack:
-        slots = _free_slots(folder, stack)
-        for slot in slots[1:]:
-            with _outbox(slot, settings) as former:
-                _finish(former, slot)
-        with _outbox(slots[0], settings) as client:
-            _finish(client, slots[0])
-            yield cast("Client", client)
+        mine = None
+        for slot in _free_slots(folder, stack):
+            is_known = slot.exists()
+            if mine is None or (is_known and _has_something(slot)):
+                client = stack.enter_context(_outbox(slot, settings))
+                if _finish(client):
+                    mine = mine or client
+            if mine is not None and not is_known:
+                break
+        if mine is None:
+            raise errors.SettingInvalid(f"{_SLOTS_MAX} runs are going on with the state in '{folder}'")
+        yield cast("Client", mine)
 
 
 def _name_of(url: str) -> str:
     """Readable, short, and another one for another address."""
+    if url.startswith("file:"):
+        url = "file:" + os.path.realpath(url.removeprefix("file:").removeprefix("//"))
     readable = "".join(letter if letter.isalnum() else "-" for letter in url)[:40].strip("-")
     return f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
 
 
-def _free_slots(folder: Path, stack: ExitStack) -> list[Path]:
-    """One for this run, and those in which an earlier one has left something. They are locked until the run ends."""
+def _free_slots(folder: Path, stack: ExitStack) -> Iterator[Path]:
+    """Those that nobody uses, the ones that exist first. They are locked until the run ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mine: list[Path] = []
-        left: list[Path] = []
         for number in range(_SLOTS_MAX):
             slot = folder / f"slot-{number}.outbox"
-            is_known = slot.exists()
-            if mine and not is_known:
-                break
             if _lock(slot.with_suffix(".lock"), stack):
-                (left if mine else mine).append(slot)
+                yield slot
     except OSError as error:
         raise errors.SettingInvalid(f"'{folder}' can't be used to keep this run: {error}; see --state") from None
-    if not mine:
-        raise errors.SettingInvalid(f"{_SLOTS_MAX} runs are going on with the state in '{folder}'")
-    return mine + left
+
+
+def _has_something(slot: Path) -> bool:
+    """Without opening it as a client would. What can't be told is looked at."""
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(slot))}?mode=rw", uri=True)) as connection:
+            query = "SELECT EXISTS (SELECT 1 FROM entries) OR EXISTS (SELECT 1 FROM refusals)"
+            return bool(connection.execute(query).fetchone()[0])
+    except sqlite3.Error:
+        return True
 
 
 def _lock(path: Path, stack: ExitStack) -> bool:
@@ -126,6 +137,8 @@ def _lock(path: Path, stack: ExitStack) -> bool:
 def _outbox(slot: Path, settings: Any) -> Iterator[OutboxClient]:
     """A client on a slot, once its broker has answered. Raises BrokerAway, and nothing is kept."""
     client = _connect(slot, settings)
+    if left := client.pending:
+        note(f"Finishing what an earlier run had begun: {count_of(left, 'operation')} in {slot}.")
     try:
         client._connected()
     except _STRANGERS:
@@ -161,16 +174,21 @@ def _connect(slot: Path, settings: Any) -> OutboxClient:
     )
 
 
-def _finish(client: OutboxClient, slot: Path) -> None:
-    """What an earlier run has left. What it was refused is told, once."""
-    pending = client.pending
-    if pending:
-        note(f"Finishing what an earlier run had begun: {count_of(pending, 'operation')} in {slot}.")
-        with suppress(errors.Refused):
-            client.flush()
+def _finish(client: OutboxClient) -> bool:
+    """What an earlier run has left. What it was refused is told, once. False: it has to wait, and this run is better
+    off with a slot of its own."""
+    if client.pending:
+        try:
+            client.flush(timeout_s=client._driver.core.options.timeout_ms / 1000)
+        except TimeoutError:
+            note(f"It has to wait: {client._driver.core.obstacle or 'there is no answer yet'}")
+            return False
+        except errors.Refused:
+            pass
     for refusal in client.refusals():
         note(f"An earlier run was refused: {refusal.text} ({refusal.code}).")
         client.seen(refusal)
+    return True
 
 
 def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> Receipt:
@@ -185,8 +203,12 @@ def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> 
     try:
         client.flush(timeout_s=patience_s)
     except TimeoutError:
-        text = f"no answer from {client._driver.core.options.where} within {patience_s:g} s"
-        raise errors.BrokerAway(f"{text}. The message is kept: the next run stores it. Don't repeat it") from None
+        obstacle = client._driver.core.obstacle
+        kept = "The message is kept: the next run stores it, if it can. Don't repeat it"
+        if obstacle is not None:
+            raise type(obstacle)(f"{obstacle.text}. {kept}") from None
+        where = client._driver.core.options.where
+        raise errors.BrokerAway(f"no answer from {where} within {patience_s:g} s. {kept}") from None
     except errors.Refused:
         for refusal in client.refusals():
             client.seen(refusal)

@@ -33,7 +33,7 @@ def as_bytes(value: Value) -> bytes:
         return value.encode()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise TypeError(f"values and keys are bytes or str, not {type(value).__name__}")
+    raise TypeError(f"values, keys and headers are bytes or str, not {type(value).__name__}")
 
 
 _ONLY_BYTES = {bytes}

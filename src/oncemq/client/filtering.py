@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from oncemq.client.batching import Value, as_bytes
 from oncemq.message import Message
@@ -28,6 +28,6 @@ def filter_of(wanted: Wanted | None) -> Filter | None:
 
 
 def _values(values: Value | Collection[Value]) -> frozenset[bytes]:
-    if isinstance(values, str | bytes | bytearray | memoryview):
+    if isinstance(values, str | bytes | bytearray | memoryview) or not isinstance(values, Iterable):
         return frozenset([as_bytes(values)])
     return frozenset(as_bytes(value) for value in values)
