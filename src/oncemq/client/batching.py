@@ -96,6 +96,20 @@ def make_put(
     return Put(topic, envelope, bool(create)), payload
 
 
+def make_one_put(
+    topic: str, value: Value, key: Value | None, headers: Headers | None, create: bool, times: Times
+) -> tuple[Put, bytes]:
+    """The same for a single message, as its caller gave it."""
+    return make_put(
+        topic,
+        create,
+        [as_bytes(value)],
+        None if key is None else [as_bytes(key)],
+        None if headers is None else [headers_as_bytes(headers)],
+        times,
+    )
+
+
 #: Value, key, headers, whether the topic may be made, and times: what a message has that is not a plain value.
 Item = tuple[bytes, bytes | None, Mapping[str, bytes] | None, bool, Times]
 #: What a batch is made of, as `make_put` wants it after the topic: create, values, keys, headers, times.

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oncemq import errors
-from oncemq.client.batching import (
-    Headers,
-    Value,
-    as_bytes,
-    check_is_many,
-    headers_as_bytes,
-    make_put,
-    times_of,
-)
+from oncemq.client.batching import Headers, Value, make_one_put, times_of
 from oncemq.client.calling import answer_to
 from oncemq.client.core import Payloads
 from oncemq.client.driver import now_ms
@@ -116,14 +108,7 @@ class Outboxing(Base):
         >>> client.put("orders", "one pizza", create=True).numbers
         (1,)
         """
-        batch = make_put(
-            topic,
-            create,
-            [as_bytes(value)],
-            None if key is None else [as_bytes(key)],
-            None if headers is None else [headers_as_bytes(headers)],
-            times_of(ttl_s, delay_s),
-        )
+        batch = make_one_put(topic, value, key, headers, create, times_of(ttl_s, delay_s))
         return self._put_aside(topic, iter([batch]))
 
     @method
@@ -143,11 +128,7 @@ class Outboxing(Base):
         >>> client.put_many("orders", ["one pizza", "two salads"]).count
         2
         """
-        check_is_many(values, "values")
-        check_is_many(keys, "keys")
-        chunks = self._chunks(values, keys, headers)
-        times = times_of(ttl_s, delay_s)
-        return self._put_aside(topic, (make_put(topic, create, *chunk, times) for chunk in chunks))
+        return self._put_aside(topic, self._batches_of(topic, values, keys, headers, create, times_of(ttl_s, delay_s)))
 
     def _put_aside(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Ticket]:
         self._driver.check_usable()

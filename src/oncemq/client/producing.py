@@ -25,6 +25,7 @@ from oncemq.client.batching import (
     check_is_many,
     cuts,
     headers_as_bytes,
+    make_one_put,
     make_put,
     times_of,
 )
@@ -82,15 +83,7 @@ class Producing(Keeping, Generic[H]):
         >>> client.put("orders", "one pizza", key="table-7", create=True).offset
         0
         """
-        operation, payload = make_put(
-            topic,
-            create,
-            [as_bytes(value)],
-            None if key is None else [as_bytes(key)],
-            None if headers is None else [headers_as_bytes(headers)],
-            times_of(ttl_s, delay_s),
-        )
-        return self._put_one(operation, payload)
+        return self._put_one(*make_one_put(topic, value, key, headers, create, times_of(ttl_s, delay_s)))
 
     def _put_one(self, operation: Put, payload: bytes) -> Flow[Receipt]:
         driver = self._driver
@@ -121,11 +114,22 @@ class Producing(Keeping, Generic[H]):
         >>> client.put_many("orders", ["one pizza", "two salads"]).count
         2
         """
+        batches = self._batches_of(topic, values, keys, headers, create, times_of(ttl_s, delay_s))
+        return self._put_batches(topic, batches)
+
+    def _batches_of(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        keys: Iterable[Value | None] | None,
+        headers: Iterable[Headers | None] | None,
+        create: bool,
+        times: Times,
+    ) -> Iterator[tuple[Put, bytes]]:
+        """Made one by one, as they are sent."""
         check_is_many(values, "values")
         check_is_many(keys, "keys")
-        chunks = self._chunks(values, keys, headers)
-        times = times_of(ttl_s, delay_s)
-        return self._put_batches(topic, (make_put(topic, create, *chunk, times) for chunk in chunks))
+        return (make_put(topic, create, *chunk, times) for chunk in self._chunks(values, keys, headers))
 
     def _put_batches(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Receipt]:
         pendings: list[Pending] = []
