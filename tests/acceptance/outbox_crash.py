@@ -79,7 +79,8 @@ class Producer:
 
     def _done(self, topic: str, ids: list[str], ticket: Ticket) -> None:
         self._doom.reach("after put returned")
-        self._diary.write(f"numbers {' '.join(map(str, ticket.numbers))}", *(f"done {topic} {one}" for one in ids))
+        numbers = " ".join(map(str, ticket.numbers))
+        self._diary.write(f"numbers {self._life} {numbers}", *(f"done {topic} {one}" for one in ids))
 
 
 class OutboxCampaign(Campaign):
@@ -168,19 +169,21 @@ class OutboxCampaign(Campaign):
     def _judge(self) -> None:
         begun: dict[str, list[str]] = {topic: [] for topic in TOPICS}
         promised: dict[str, list[str]] = {topic: [] for topic in TOPICS}
-        numbers: list[int] = []
+        #: By life: twins write into one diary side by side, and who came first may write last.
+        by_life: dict[int, list[int]] = {}
         for entry in entries(self.folder / "producer.diary"):
             match entry:
                 case ["will", topic, message_id]:
                     begun[topic].append(message_id)
                 case ["done", topic, message_id]:
                     promised[topic].append(message_id)
-                case ["numbers", *found]:
-                    numbers += map(int, found)
+                case ["numbers", life, *found]:
+                    by_life.setdefault(int(life), []).extend(map(int, found))
+        numbers = [number for life in sorted(by_life) for number in by_life[life]]
         # What was put without waiting takes numbers that nobody is told.
         self.account.expect("tickets' numbers rise", numbers, sorted(set(numbers)))
         for topic in TOPICS:
-            # Twins write into one diary side by side: a life's number says who came first.
+            # A life's number says who came first.
             self.account.compare(sorted(begun[topic]), promised[topic], self._ids_in(topic), what=topic)
 
     def _ids_in(self, topic: str) -> list[str]:
