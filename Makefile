@@ -2,25 +2,32 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What runs the broker, and what runs the tests (with Spark, which is large).
+SERVES := $(VENV)/.serves
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 SEEDS ?= 1000
 KILLS ?= 200
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
 
-$(READY): pyproject.toml constraints.txt
+$(SERVES): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OnceMQ needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $(READY)
+	$(INSTALL) .
+	@touch $@
+
+$(READY): $(SERVES)
+	$(INSTALL) '.[dev]'
+	@touch $@
 
 .PHONY: help serve test lint bench simulate crash reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-serve: $(READY) ## Run a broker on ./oncemq-data
+serve: $(SERVES) ## Run a broker on ./oncemq-data
 	@exec $(BIN)/oncemq serve
 
 test: lint ## Check style and types, then run all tests
