@@ -4,7 +4,7 @@ A batch is columnar, laid out as Arrow lays out binary arrays, so that a reader 
 columns without a copy. Little-endian; each section starts on a multiple of 8 bytes.
 
     byte  0   u8    encoding: 1 = plain columns
-          1   u8    flags: 1 = keys, 2 = headers
+          1   u8    flags: 1 = keys, 2 = headers, 4 = times
           2   u16   0
           4   u32   count
           8   u32   bytes of values
@@ -18,6 +18,8 @@ columns without a copy. Little-endian; each section starts on a multiple of 8 by
               the keys
     headers:  i32[count + 1]   header offsets
               the headers: per message nothing, or a msgpack map from str to bytes
+    times:    i64[count]       when each was first stored, in milliseconds since 1970: messages that were
+                               copied keep it; without this section they have the time of their batch
 
 The broker never looks inside. What it must know travels in the envelope (engine/commands.py).
 """
@@ -29,7 +31,7 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import xxhash
@@ -44,9 +46,11 @@ else:
 PLAIN = 1
 HAS_KEYS = 1
 HAS_HEADERS = 2
+HAS_TIMES = 4
 
 _HEAD = struct.Struct("<BBHIIIII")
 _ONE = struct.Struct("<BBHIIIIIii")
+_KNOWN = HAS_KEYS | HAS_HEADERS | HAS_TIMES
 _PAD = [b"\0" * n for n in range(8)]
 _BIG_ENDIAN = sys.byteorder == "big"
 
@@ -66,7 +70,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     value: bytes
     key: bytes | None
     headers: Mapping[str, bytes]
-    #: When the broker stored it, in milliseconds since 1970.
+    #: When a broker first stored it, in milliseconds since 1970.
     timestamp_ms: int
     topic_id: int
 
@@ -89,18 +93,20 @@ def checksum(payload: Buffer) -> int:
 def key_hashes(keys: Sequence[bytes | None]) -> bytes:
     """What tells the broker which messages have the same key: XXH3 of each, little-endian; 0 where there is no key."""
     hashes = array("Q", [0 if key is None else xxhash.xxh3_64_intdigest(key) or 1 for key in keys])
+    return _little_endian(hashes)
+
+
+def _little_endian(numbers: array[int]) -> bytes:
     if _BIG_ENDIAN:
-        hashes.byteswap()
-    return hashes.tobytes()
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def _column(parts: Sequence[bytes]) -> tuple[list[bytes], int]:
     # From a list: out of an iterator it would take three times as long.
     offsets = array("i", [0, *accumulate(map(len, parts))])
     total = offsets[-1]
-    if _BIG_ENDIAN:
-        offsets.byteswap()
-    raw = offsets.tobytes()
+    raw = _little_endian(offsets)
     return [raw, _PAD[-len(raw) % 8], *parts, _PAD[-total % 8]], total
 
 
@@ -117,9 +123,10 @@ def encode_batch(
     values: Sequence[bytes],
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Mapping[str, bytes] | None] | None = None,
+    times_ms: Sequence[int] | None = None,
 ) -> bytes:
-    """One payload out of messages. `keys` and `headers` are as long as `values`, or None."""
-    if len(values) == 1 and keys is None and headers is None:
+    """One payload out of messages. `keys`, `headers` and `times_ms` are as long as `values`, or None."""
+    if len(values) == 1 and keys is None and headers is None and times_ms is None:
         value = values[0]
         size = len(value)
         return _ONE.pack(PLAIN, 0, 0, 1, size, 0, 0, 0, 0, size) + value + _PAD[-size % 8]
@@ -133,45 +140,38 @@ def encode_batch(
         flags |= HAS_HEADERS
         column, headers_bytes = _column([_encode_headers(entry) if entry else b"" for entry in headers])
         parts += column
+    if times_ms is not None:
+        flags |= HAS_TIMES
+        parts.append(_little_endian(array("q", times_ms)))
     head = _HEAD.pack(PLAIN, flags, 0, len(values), values_bytes, keys_bytes, headers_bytes, 0)
     return b"".join([head, *parts])
 
 
-class Columns(msgspec.Struct, frozen=True, gc=False):
-    """A payload's sections, as views; the offsets index into the bytes."""
+class Layout(msgspec.Struct, frozen=True, gc=False):
+    """Where a payload's sections lie, and how long they are. A section that is not there lies at 0."""
 
     count: int
-    value_offsets: Sequence[int]
-    values: bytes
+    value_offsets_at: int
     values_at: int
-    key_offsets: Sequence[int] | None
-    keys_at: int
+    values_bytes: int
     bitmap_at: int
-    header_offsets: Sequence[int] | None
+    key_offsets_at: int
+    keys_at: int
+    keys_bytes: int
+    header_offsets_at: int
     headers_at: int
+    headers_bytes: int
+    times_at: int
 
 
-def _offsets(view: memoryview, at: int, count: int, total: int) -> Sequence[int]:
-    raw = view[at : at + 4 * (count + 1)]
-    offsets: Sequence[int]
-    if _BIG_ENDIAN:
-        swapped = array("i", raw.tobytes())
-        swapped.byteswap()
-        offsets = swapped
-    else:
-        offsets = raw.cast("i").tolist()
-    if len(offsets) != count + 1 or offsets[0] != 0 or offsets[-1] != total:
-        raise errors.Malformed("a batch's offsets don't fit its bytes")
-    return offsets
-
-
-def split(payload: bytes) -> Columns:
-    """Find a payload's sections. Raises Malformed where they don't fit."""
+def layout_of(payload: Buffer) -> Layout:
+    """Find a payload's sections by its head alone. Raises Malformed where they don't fit."""
     if len(payload) < _HEAD.size:
         raise errors.Malformed("a batch is shorter than its head")
     encoding, flags, _, count, values_bytes, keys_bytes, headers_bytes, _ = _HEAD.unpack_from(payload)
-    if encoding != PLAIN:
-        raise errors.Unsupported(f"batch encoding {encoding} is not known here; upgrade the client")
+    if encoding != PLAIN or flags & ~_KNOWN:
+        what = f"encoding {encoding}" if encoding != PLAIN else f"flags {flags:#x}"
+        raise errors.Unsupported(f"batch {what} is not known here; upgrade the client")
     if not 1 <= count <= limits.BATCH_COUNT_MAX:
         raise errors.Malformed(f"a batch of {count} messages")
     table = 4 * (count + 1)
@@ -179,7 +179,7 @@ def split(payload: bytes) -> Columns:
     value_offsets_at = _HEAD.size
     values_at = value_offsets_at + table
     end = values_at + values_bytes + -values_bytes % 8
-    bitmap_at = key_offsets_at = keys_at = header_offsets_at = headers_at = 0
+    bitmap_at = key_offsets_at = keys_at = header_offsets_at = headers_at = times_at = 0
     if flags & HAS_KEYS:
         bitmap_at = end
         bitmap_bytes = (count + 7) // 8
@@ -190,19 +190,72 @@ def split(payload: bytes) -> Columns:
         header_offsets_at = end
         headers_at = header_offsets_at + table
         end = headers_at + headers_bytes + -headers_bytes % 8
+    if flags & HAS_TIMES:
+        times_at = end
+        end += 8 * count
     if end != len(payload):
         raise errors.Malformed(f"a batch says {end} bytes and has {len(payload)}")
-    view = memoryview(payload)
+    return Layout(
+        count,
+        value_offsets_at,
+        values_at,
+        values_bytes,
+        bitmap_at,
+        key_offsets_at,
+        keys_at,
+        keys_bytes,
+        header_offsets_at,
+        headers_at,
+        headers_bytes,
+        times_at,
+    )
+
+
+class Columns(msgspec.Struct, frozen=True, gc=False):
+    """A payload's sections, ready to cut messages out; the offsets index into the bytes."""
+
+    count: int
+    value_offsets: Sequence[int]
+    values: bytes
+    values_at: int
+    key_offsets: Sequence[int] | None
+    keys_at: int
+    bitmap_at: int
+    header_offsets: Sequence[int] | None
+    headers_at: int
+    times_ms: Sequence[int] | None
+
+
+def _numbers(raw: memoryview, code: Literal["i", "q"]) -> Sequence[int]:
+    if not _BIG_ENDIAN:
+        return raw.cast(code).tolist()
+    swapped = array(code, raw.tobytes())
+    swapped.byteswap()
+    return swapped
+
+
+def _offsets(view: memoryview, at: int, count: int, total: int) -> Sequence[int]:
+    offsets = _numbers(view[at : at + 4 * (count + 1)], "i")
+    if len(offsets) != count + 1 or offsets[0] != 0 or offsets[-1] != total:
+        raise errors.Malformed("a batch's offsets don't fit its bytes")
+    return offsets
+
+
+def split(payload: bytes) -> Columns:
+    """Find a payload's sections. Raises Malformed where they don't fit."""
+    layout = layout_of(payload)
+    count, view = layout.count, memoryview(payload)
     return Columns(
         count,
-        _offsets(view, value_offsets_at, count, values_bytes),
+        _offsets(view, layout.value_offsets_at, count, layout.values_bytes),
         payload,
-        values_at,
-        _offsets(view, key_offsets_at, count, keys_bytes) if flags & HAS_KEYS else None,
-        keys_at,
-        bitmap_at,
-        _offsets(view, header_offsets_at, count, headers_bytes) if flags & HAS_HEADERS else None,
-        headers_at,
+        layout.values_at,
+        _offsets(view, layout.key_offsets_at, count, layout.keys_bytes) if layout.key_offsets_at else None,
+        layout.keys_at,
+        layout.bitmap_at,
+        _offsets(view, layout.header_offsets_at, count, layout.headers_bytes) if layout.header_offsets_at else None,
+        layout.headers_at,
+        _numbers(view[layout.times_at : layout.times_at + 8 * count], "q") if layout.times_at else None,
     )
 
 
@@ -218,7 +271,7 @@ def decode_batch(
         raise errors.Malformed(f"messages {start} to {stop} of a batch of {columns.count}")
     ends = columns.value_offsets
     at = columns.values_at
-    if columns.key_offsets is None and columns.header_offsets is None:
+    if columns.key_offsets is None and columns.header_offsets is None and columns.times_ms is None:
         if at:
             ends = [end + at for end in ends] if stop - start > 1 else ends
         if stop - start == 1:
@@ -240,7 +293,7 @@ def decode_batch(
             payload[at + ends[index] : at + ends[index + 1]],
             _key(columns, index),
             _headers(columns, index),
-            timestamp_ms,
+            timestamp_ms if columns.times_ms is None else columns.times_ms[index],
             topic_id,
         )
         for index in range(start, stop)

@@ -80,3 +80,17 @@ def test_a_damaged_batch_is_read_or_refused(batch: Batch, data: st.DataObject) -
 def test_a_slice_outside_the_batch_is_malformed(start: int, stop: int) -> None:
     with pytest.raises(errors.Malformed):
         decode_batch(encode_batch([b"a", b"b"]), "t", 1, 0, 0, start, stop)
+
+
+def test_messages_that_were_copied_keep_the_time_of_their_first_storing() -> None:
+    payload = encode_batch([b"a", b"b", b"c"], None, [None, {"h": b"1"}, None], [10, 2**40, 30])
+    messages = decode_batch(payload, "t", 1, 100, 77, 1, 3)
+    assert [(m.offset, m.value, m.timestamp_ms) for m in messages] == [(101 - 1, b"b", 2**40), (101, b"c", 30)]
+    assert messages[0].headers == {"h": b"1"}
+
+
+def test_a_batch_with_sections_that_nobody_here_knows_is_refused_by_name() -> None:
+    payload = bytearray(encode_batch([b"a", b"b"]))
+    payload[1] |= 0x40
+    with pytest.raises(errors.Unsupported, match="flags 0x40"):
+        decode_batch(bytes(payload), "t", 1, 0, 0, 0, 2)

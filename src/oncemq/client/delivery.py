@@ -90,6 +90,12 @@ class Delivery:
             end = head.first_offset + head.count
         return found, end
 
+    def take_all(self) -> list[tuple[BatchHead, bytes]]:
+        """Every batch that is here, as it is stored."""
+        batches = list(self._batches)
+        self.clear()
+        return batches
+
     def _decode_first(self) -> list[Message]:
         head, payload = self._batches[0]
         try:

@@ -11,7 +11,7 @@ from oncemq.client.driver import Pump
 from oncemq.client.flow import Flow, Outside
 from oncemq.client.pending import Pending
 from oncemq.engine.commands import START_EARLIEST, START_NEW, Find, Read, Seek
-from oncemq.engine.replies import FindReply, GetReply
+from oncemq.engine.replies import BatchHead, FindReply, GetReply
 from oncemq.message import Message
 
 _READ_BYTES = 512 * 1024
@@ -55,7 +55,14 @@ class Reader:
     """A range, part by part; the next part is fetched while this one is used."""
 
     def __init__(
-        self, driver: Pump, topic: str, start: Start | datetime | None, stop: int | None, follow: bool, topic_id: int
+        self,
+        driver: Pump,
+        topic: str,
+        start: Start | datetime | None,
+        stop: int | None,
+        follow: bool,
+        topic_id: int,
+        part_bytes: int = _READ_BYTES,
     ) -> None:
         if start is None:
             start = "new" if follow else "earliest"
@@ -66,6 +73,7 @@ class Reader:
         self._delivery.topic_id = topic_id
         self._stop = stop
         self._follow = follow
+        self._part_bytes = part_bytes
         self._pending: Pending | None = None
         self._has_begun = False
 
@@ -80,6 +88,14 @@ class Reader:
         if not self._delivery:
             self._ask_ahead()
         return self._within(messages)
+
+    def next_batches(self) -> Flow[list[tuple[BatchHead, bytes]]]:
+        """The next batches as they are stored; the last one may reach beyond `stop`. None: nothing more will come."""
+        if not self._delivery and not (yield from self._fetch()):
+            return []
+        batches = self._delivery.take_all()
+        self._ask_ahead()
+        return batches
 
     def close(self) -> None:
         """From anywhere: an iterator may be finalized at any moment."""
@@ -115,7 +131,7 @@ class Reader:
 
     def _ask(self, wait_ms: int) -> None:
         delivery = self._delivery
-        command = Read(delivery.topic, delivery.position, _READ_BYTES, wait_ms, delivery.topic_id)
+        command = Read(delivery.topic, delivery.position, self._part_bytes, wait_ms, delivery.topic_id)
         self._pending = self._driver.core.ask(command)
 
     def _take_reply(self) -> None:
@@ -126,6 +142,6 @@ class Reader:
             raise errors.Malformed(f"a read was answered with {type(reply).__name__}")
         self._delivery.take(reply, pending.payloads)
         self._has_begun = True
-        if self._stop is None and not self._follow:
+        if not self._follow and (self._stop is None or self._stop > reply.end_offset):
             # What is put from now on is not part of this reading.
             self._stop = reply.end_offset

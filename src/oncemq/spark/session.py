@@ -1,0 +1,144 @@
+"""A Spark session for OnceMQ: it finds its Java, says only what matters, and leaves Ctrl-C to its caller.
+
+On a cluster (`spark://…`) every worker needs the same packages as the driver, under the same path of Python or under
+the one that PYSPARK_PYTHON names: `pip install "oncemq[spark]"` there too. `--py-files` won't do: OnceMQ stands on
+packages with compiled parts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from oncemq import errors
+from oncemq.spark import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MEMORY_MIB_MIN = 1024
+_MEMORY_MIB_MAX = 4096
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+#: Warnings and errors, to standard error, without those that come with every start, query or stop.
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+appender.stderr.filter.dull.type = RegexFilter
+appender.stderr.filter.dull.regex = .*(AQE is not supported|Failed to cancel job group).*
+appender.stderr.filter.dull.onMatch = DENY
+appender.stderr.filter.dull.onMismatch = NEUTRAL
+"""
+_TOO_LOUD = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.hadoop.util.Shell",
+    "org.apache.spark.sql.catalyst.analysis.ResolveWriteToStream",
+    "org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream",
+    "org.apache.spark.util.Utils",
+)
+
+
+def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | None = None) -> SparkSession:
+    """A session, or the one that this process has already on the same master. Raises MissingExtra, SettingInvalid.
+
+    `conf` comes before what is set here. The first session of a process starts its JVM, and so decides on Java and on
+    memory for all. Ctrl-C does not reach the JVM or Spark's Python workers, and stops no job: who wants that calls
+    `stop()`. PySpark's own handler, which cancels all jobs, is not installed."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise errors.MissingExtra('pyspark is not installed: pip install "oncemq[spark]"')
+    is_local = master.startswith("local")
+    os.environ["JAVA_HOME"] = java.find_java(is_quiet=True)
+    _set_python(is_local=is_local)
+    settings = _defaults(master, is_local=is_local) | {key: _text(value) for key, value in (conf or {}).items()}
+    _set_logging(settings)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).master(master).config(map=dict(settings))
+    with _interrupts_as_they_were():
+        spark = builder.getOrCreate()
+    other = spark.sparkContext.master
+    if other != master:
+        raise errors.SettingInvalid(f"this process has a Spark session on '{other}': stop it before one on '{master}'")
+    return spark
+
+
+def _set_python(*, is_local: bool) -> None:
+    """Workers run the Python of this process; on a cluster it may lie elsewhere, and PYSPARK_PYTHON says where."""
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if is_local or not os.environ.get("PYSPARK_PYTHON"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+def _defaults(master: str, *, is_local: bool) -> dict[str, str]:
+    settings = {
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if is_local:
+        settings |= {
+            # Nobody else has business with it.
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": f"{_memory_mib()}m",
+            "spark.sql.shuffle.partitions": str(_cores_of(master)),
+        }
+    return settings
+
+
+def _cores_of(master: str) -> int:
+    """As many as the master says: `local`, `local[4]`, `local[*]`, `local[4,2]`."""
+    named = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master)
+    if named is not None and named[1] != "*":
+        return int(named[1] or 1)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_mib() -> int:
+    """A quarter of the machine's, within bounds: Python workers need some too."""
+    try:
+        machine_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    except (AttributeError, ValueError, OSError):
+        return _MEMORY_MIB_MIN
+    return min(max(machine_mib // 4, _MEMORY_MIB_MIN), _MEMORY_MIB_MAX)
+
+
+def _set_logging(settings: dict[str, str]) -> None:
+    """Unless the user has a set-up of logging already."""
+    options = settings.get(_JAVA_OPTIONS, "")
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if "log4j" in options or (folder and os.path.exists(os.path.join(folder, "log4j2.properties"))):
+        return
+    lines = [f"logger.{number}.name = {name}\nlogger.{number}.level = error\n" for number, name in enumerate(_TOO_LOUD)]
+    path = java.write_once(java.cache_folder() / "spark" / "log4j2.properties", _LOG4J + "".join(lines))
+    settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={path.absolute().as_uri()} {options}".strip()
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _interrupts_as_they_were() -> Iterator[None]:
+    """PySpark takes SIGINT over, where it may: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

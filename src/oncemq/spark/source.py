@@ -1,0 +1,200 @@
+"""Reading topics: what Spark calls on its driver, and in its tasks.
+
+    batch    partitions()                                      then, in tasks, read()
+    stream   initialOffset() at first, then per micro-batch:
+             latestOffset() → commit(the batch before) → partitions() → read()
+
+A replayed micro-batch gets the same offsets, out of the checkpoint, and `read` brings the same messages for them or
+an error: never others, never fewer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from oncemq import errors
+from oncemq.client.blocking import Client
+from oncemq.spark.connecting import client_of
+from oncemq.spark.fetching import fetch
+from oncemq.spark.holding import Hold, hold_of
+from oncemq.spark.offsets import Offsets, Position, lag_of, offsets_of
+from oncemq.spark.options import SourceOptions
+from oncemq.spark.places import Extent, extent_of, matching, offset_at, those_there
+from oncemq.spark.ranges import Range, admit, cut
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(None)
+        self.wanted = wanted
+
+
+def _partitions(ranges: Sequence[Range], options: SourceOptions) -> list[RangePartition]:
+    parts = options.partitions or os.cpu_count() or 1
+    return [RangePartition(piece) for piece in cut(ranges, parts)]
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
+    assert isinstance(partition, RangePartition)
+    client = client_of(options.url, options.timeout_s)
+    return fetch(client, partition.wanted, options.columns, fail_on_loss=options.fail_on_loss)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        client = client_of(options.url, options.timeout_s)
+        if options.pattern:
+            extents = matching(client, options.pattern)
+        else:
+            extents = {topic: extent_of(client, topic) for topic in options.topics}
+        return _partitions([self._range(client, topic, extent) for topic, extent in extents.items()], options)
+
+    def _range(self, client: Client, topic: str, extent: Extent) -> Range:
+        options = self._options
+        start = offset_at(client, topic, extent, options.start.on(topic))
+        stop = offset_at(client, topic, extent, options.end.on(topic))
+        return Range(topic, extent.topic_id, start, max(start, stop))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._hold: Hold | None = None
+        #: Until the query's end, where it ends with what is available now.
+        self._last: Mapping[str, Extent] | None = None
+        #: Where the batch that was planned last ends.
+        self._planned: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the options alone."""
+        return {"_options": self._options, "_hold": None, "_last": None, "_planned": None}
+
+    # The driver's part.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        hold = self._hold or hold_of(self._client, self._options)
+        positions = hold.begin()
+        self._hold = hold
+        return Offsets(self._broker, positions).as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        options = self._options
+        # A topic that nobody has made yet has nothing for this run.
+        if options.pattern:
+            self._last = matching(self._client, options.pattern)
+        else:
+            self._last = those_there(self._client, options.topics)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadMaxRows(self._options.rows_max) if self._options.rows_max else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        begun = offsets_of(start)
+        hold = self._held_from(begun)
+        extents: Mapping[str, Extent] = hold.extents()
+        self._check(begun, extents)
+        if self._last is not None:
+            extents = self._last
+        starts = self._starts(begun, hold, extents)
+        counts = {
+            topic: max(0, extent.offset - starts[topic].offset) for topic, extent in extents.items() if topic in starts
+        }
+        if isinstance(limit, ReadMaxRows):
+            counts = admit(counts, limit.max_rows)
+        ends = {topic: Position(at.topic_id, at.offset + counts.get(topic, 0)) for topic, at in starts.items()}
+        self._planned = Offsets(self._broker, ends)
+        return self._planned.as_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Where the topics end by now, and how many messages were not yet planned."""
+        if self._hold is None:
+            return None
+        extents = self._hold.extents()
+        latest = Offsets(self._broker, {name: Position(at.topic_id, at.offset) for name, at in extents.items()})
+        report = latest.as_json()
+        if self._planned is not None:
+            report["lag"] = lag_of(self._planned, latest)
+        return report
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begun, ended = offsets_of(start), offsets_of(end)
+        hold = self._held_from(begun)
+        self._check(begun, hold.extents())
+        starts = self._starts(begun, hold, ended.topics)
+        ranges = [
+            Range(topic, at.topic_id, starts[topic].offset, at.offset) for topic, at in ended.topics.items()
+        ]
+        return _partitions(ranges, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        ended = offsets_of(end)
+        self._held_from(ended).ack(ended.topics)
+
+    # In a task.
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return _read(self._options, partition)
+
+    # How it is done.
+
+    @property
+    def _client(self) -> Client:
+        return client_of(self._options.url, self._options.timeout_s)
+
+    @property
+    def _broker(self) -> str:
+        return self._client._driver.core.broker_id
+
+    def _held_from(self, start: Offsets) -> Hold:
+        if start.broker != self._broker:
+            raise errors.TopicGone(
+                f"the checkpoint was made with broker {start.broker}, and this is broker {self._broker}: its offsets "
+                "mean nothing here. Connect to the former one, or start with a new checkpoint"
+            )
+        if self._hold is None:
+            hold = hold_of(self._client, self._options)
+            self._check(start, hold.extents())
+            hold.resume(start.topics)
+            self._hold = hold
+        return self._hold
+
+    def _starts(self, start: Offsets, hold: Hold, topics: Iterable[str]) -> dict[str, Position]:
+        """Where each topic's next messages are. One that the checkpoint does not know, since it was made later or
+        added to the query, starts where the subscription stands: nothing of it was acked."""
+        starts = dict(start.topics)
+        for topic in topics:
+            if topic not in starts:
+                starts[topic] = hold.position_on(topic)
+        return starts
+
+    def _check(self, start: Offsets, extents: Mapping[str, Extent]) -> None:
+        """The checkpoint speaks of topics that are still there, the same ones."""
+        for topic, at in start.topics.items():
+            extent = extents.get(topic)
+            if extent is None and not self._options.fail_on_loss:
+                continue
+            if extent is None or extent.topic_id != at.topic_id:
+                what = "was deleted" if extent is None else "was deleted and made again"
+                raise errors.TopicGone(
+                    f"topic '{topic}' {what} since the checkpoint was made; what it had for this stream is lost. "
+                    "Start with a new checkpoint"
+                )
+            if extent.offset < at.offset:
+                raise errors.OffsetOutOfRange(
+                    f"topic '{topic}' ends at offset {extent.offset}, and the checkpoint stands at {at.offset}: "
+                    "has the broker been restored from an older copy? Start with a new checkpoint"
+                )

@@ -1,0 +1,74 @@
+"""Fixtures for tests of Spark: one session for all of them, since a JVM takes seconds to start.
+
+Whatever needs the JVM runs in one worker of xdist (`--dist loadgroup`), and first, so that the other tests fill the
+other workers meanwhile. A test that starts a JVM of its own has the marker `spark`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from oncemq.broker.process import BrokerProcess
+from oncemq.client.blocking import Client
+from oncemq.spark import connecting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIXTURES = {"spark", "oncemq_spark"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group them, before xdist reads the groups, and put them in front."""
+    for item in items:
+        if _needs_a_jvm(item):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: not _needs_a_jvm(item))
+
+
+def _needs_a_jvm(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    return bool(_FIXTURES.intersection(fixtures)) or any(item.iter_markers("spark"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests keep nothing in the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(oncemq_spark: SparkSession) -> SparkSession:
+    """A Spark session on two cores."""
+    return oncemq_spark
+
+
+@pytest.fixture(scope="session")
+def _one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(_one_broker: BrokerProcess) -> Iterator[BrokerProcess]:
+    """A broker without topics. One process for all tests; who stops it starts it again."""
+    yield _one_broker
+    connecting.close_all()
+    with _one_broker.connect() as client:
+        for entry in client.patterns():
+            client.unsubscribe(entry.pattern, entry.subscriber)
+        for topic in client.topics():
+            client.delete_topic(topic.name)
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    """A client of it."""
+    with broker.connect() as connected:
+        yield connected
