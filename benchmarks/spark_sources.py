@@ -1,0 +1,116 @@
+"""What Spark is measured against: record batches out of memory, and a writer that throws its batches away.
+
+Spark's Python processes import this module, so it holds nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from oncemq.engine.replies import BatchHead
+from oncemq.message import encode_batch
+from oncemq.spark.columns import Stored, record_batch
+from oncemq.spark.ranges import Range, cut
+from oncemq.spark.schema import NAMES, SPARK_TYPES
+
+#: A record batch has about as many bytes as the source's.
+_BATCH_BYTES = 2 * 1024 * 1024
+
+
+class _Rows:
+    """So many rows of this size, cut in parts: one record batch, given again and again."""
+
+    def __init__(self, options: Any) -> None:
+        self.rows = int(options["rows"])
+        self.size = int(options["size"])
+        self.parts = int(options["partitions"])
+        self.per_trigger = int(options.get("perTrigger", "0"))
+
+    def cut(self, first: int, stop: int) -> list[InputPartition]:
+        pieces = cut([Range("orders", 1, first, stop)], self.parts)
+        return [InputPartition((piece.start, piece.stop)) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        first, stop = partition.value
+        per_batch = max(1, _BATCH_BYTES // self.size)
+        payload = encode_batch([b"x" * self.size] * per_batch)
+        stored = Stored("orders", 1, [(BatchHead(first, per_batch, 0, 1_700_000_000_000, 0), payload)])
+        batch = record_batch(stored, NAMES)
+        while first < stop:
+            count = min(per_batch, stop - first)
+            yield batch if count == per_batch else batch.slice(0, count)
+            first += count
+
+
+class _MemoryReader(DataSourceReader):
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._rows.cut(0, self._rows.rows)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self._rows.read(partition)
+
+
+class _MemoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"at": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: ARG002, N802
+        return {"at": min(self._rows.rows, start["at"] + self._rows.per_trigger)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return self._rows.cut(start["at"], end["at"])
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self._rows.read(partition)
+
+
+class MemorySource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "memory_batches"
+
+    def schema(self) -> str:
+        return ", ".join(f"{name} {kind}" for name, kind in SPARK_TYPES.items())
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        return _MemoryReader(_Rows(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+        return _MemoryStreamReader(_Rows(self.options))
+
+
+class _Nowhere(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class NowhereSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "nowhere"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002 - Spark's signature
+        return _Nowhere()
