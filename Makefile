@@ -22,16 +22,19 @@ $(READY): $(SERVES)
 	$(INSTALL) '.[dev]'
 	@touch $@
 
-.PHONY: help serve test lint bench simulate crash reference constraints
+.PHONY: help serve test test-cluster lint bench bench-spark simulate crash crash-spark reference constraints
 
 help: ## Say what there is to do
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 serve: $(SERVES) ## Run a broker on ./oncemq-data
 	@exec $(BIN)/oncemq serve
 
 test: lint ## Check style and types, then run all tests
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) -p tests.spark.scheduling
+
+test-cluster: $(READY) ## Run the tests that need a Spark cluster: a master and two workers
+	$(BIN)/python -m pytest -m cluster tests/spark
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check
@@ -41,11 +44,17 @@ bench: $(READY) ## Measure, beside the limits of this machine
 	$(BIN)/oncemq bench
 	$(BIN)/python -m benchmarks.flat
 
+bench-spark: $(READY) ## Measure Spark through the broker, beside Spark without one
+	$(BIN)/python -m benchmarks.spark
+
 simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
 crash: $(READY) ## Kill real brokers and clients, KILLS times in each campaign (KILLS=1000, ONLY=outbox, SEED=7)
 	$(BIN)/python -m tests.acceptance --kills $(KILLS) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
+
+crash-spark: $(READY) ## Kill Spark's driver, its tasks and the broker, KILLS times (KILLS=50, SEED=7)
+	$(BIN)/python -m tests.spark.faults --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 reference: $(READY) ## Write docs/reference/ anew
 	$(BIN)/python -m oncemq.cli.reference

@@ -10,6 +10,8 @@
 `oncemq_postgres` is the DSN of an empty PostgreSQL database, for tests of an inbox; its server is the one that the
 environment variable ONCEMQ_TEST_POSTGRES names, or one that is started for the tests (testing_postgres.py).
 
+`oncemq_spark` is a Spark session on two cores, one for all tests (testing_spark.py).
+
 Nothing of OnceMQ is imported before a test asks for one of them.
 """
 
@@ -22,6 +24,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from oncemq.broker.process import BrokerProcess
     from oncemq.client.blocking import Client
     from oncemq.testing_postgres import PostgresServer
@@ -71,3 +75,12 @@ def oncemq_postgres(oncemq_postgres_server: PostgresServer) -> Iterator[str]:
     """The DSN of an empty PostgreSQL database."""
     with oncemq_postgres_server.database() as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="session")
+def oncemq_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session for all tests of this process; it starts in some seconds, when the first one asks for it."""
+    from oncemq.testing_spark import spark_session
+
+    with spark_session(tmp_path_factory.mktemp("oncemq-spark")) as spark:
+        yield spark

@@ -1,7 +1,7 @@
 """Fixtures for tests of Spark: one session for all of them, since a JVM takes seconds to start.
 
-Whatever needs the JVM runs in one worker of xdist (`--dist loadgroup`), and first, so that the other tests fill the
-other workers meanwhile. A test that starts a JVM of its own has the marker `spark`.
+Under xdist all tests of this folder run in one worker (scheduling.py). A test that starts a JVM of its own has the
+marker `spark`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,6 @@ from oncemq.spark import connecting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_FIXTURES = {"spark", "oncemq_spark"}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group them, before xdist reads the groups, and put them in front."""
-    for item in items:
-        if _needs_a_jvm(item):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: not _needs_a_jvm(item))
-
-
-def _needs_a_jvm(item: pytest.Item) -> bool:
-    fixtures = getattr(item, "fixturenames", ())
-    return bool(_FIXTURES.intersection(fixtures)) or any(item.iter_markers("spark"))
 
 
 @pytest.fixture(scope="session", autouse=True)

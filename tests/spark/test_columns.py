@@ -11,9 +11,10 @@ import pytest
 from oncemq import errors
 from oncemq.engine.replies import BatchHead
 from oncemq.message import Message, decode_batch, encode_batch, key_hashes
-from oncemq.spark.columns import NAMES, TYPES, Stored, record_batch
+from oncemq.spark.columns import TYPES, Stored, record_batch
 from oncemq.spark.idempotency_keys import idempotency_keys
 from oncemq.spark.payloads import payloads, rows_of
+from oncemq.spark.schema import NAMES
 
 TOPIC_ID = 0xABC
 

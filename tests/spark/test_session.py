@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from oncemq import errors
 from oncemq.spark import session
 
 ROOT = Path(__file__).parents[2]
+#: What Spark says where a machine has too much to do.
+SLOW = re.compile(r" WARN \w+: .*(loadTimeMs|falling behind|eartbeat|starvation)")
 
 
 class Alone(msgspec.Struct, kw_only=True):
@@ -77,7 +80,7 @@ def test_ctrl_c_reaches_the_program_and_leaves_its_streams_alone(alone: Alone) -
 
 @pytest.mark.spark
 def test_a_session_in_which_nothing_goes_wrong_says_nothing_and_leaves_nothing(alone: Alone) -> None:
-    assert alone.standard_error == ""
+    assert [line for line in alone.standard_error.splitlines() if not SLOW.search(line)] == []
     assert alone.left == []
 
 

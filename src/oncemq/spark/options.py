@@ -12,7 +12,7 @@ import msgspec
 
 from oncemq import errors
 from oncemq.engine.patterns import refuse_pattern
-from oncemq.spark.columns import NAMES
+from oncemq.spark.schema import NAMES
 
 DEFAULT_URL = "tcp://127.0.0.1:5555"
 

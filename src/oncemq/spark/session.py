@@ -124,7 +124,7 @@ def _set_logging(settings: dict[str, str]) -> None:
         return
     lines = [f"logger.{number}.name = {name}\nlogger.{number}.level = error\n" for number, name in enumerate(_TOO_LOUD)]
     path = java.write_once(java.cache_folder() / "spark" / "log4j2.properties", _LOG4J + "".join(lines))
-    settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={path.absolute().as_uri()} {options}".strip()
+    settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={path.as_uri()} {options}".strip()
 
 
 def _text(value: object) -> str:

@@ -20,10 +20,10 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from oncemq import errors
 from oncemq.client.blocking import Client
 from oncemq.client.staging import Stager
-from oncemq.spark.columns import NAMES
 from oncemq.spark.connecting import client_of
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.payloads import Rows, payloads, rows_of
+from oncemq.spark.schema import NAMES
 from oncemq.spark.task import TaskIdentity, task_identity
 
 #: Of one stored batch, about.

@@ -1,0 +1,109 @@
+"""Latency and lag over time, out of what clients have recorded (docs/audit.md).
+
+Each line has the time of its writer's clock: on several machines, latency is as good as their clocks agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from oncemq.spark.audit.lines import KEY, PUT, explode_ranges, of_kind, read_lines, start_and_stop
+from oncemq.spark.stats.figures import LagFigures, LatencyFigures
+
+PUT_LATENCY = "put"
+DELIVERY_LATENCY = "delivery"
+
+
+class Recorded(NamedTuple):
+    latencies: tuple[LatencyFigures, ...]
+    lags: tuple[LagFigures, ...]
+
+
+NOTHING = Recorded((), ())
+
+
+def gather(spark: SparkSession, folder: str, width_s: float) -> Recorded:
+    """Raises SettingInvalid where there are no records."""
+    lines = read_lines(spark, folder)
+    stored = of_kind(lines, "stored").where("first >= 0").select(
+        *PUT, "broker", "topic_id", "topic", "first", "count", F.col("at_ms").alias("stored_ms")
+    )
+    found = [*_latencies(_puts(lines, stored), PUT_LATENCY, width_s)]
+    found += _latencies(_deliveries(lines, stored), DELIVERY_LATENCY, width_s)
+    return Recorded(tuple(found), tuple(_lags(lines, stored, width_s)))
+
+
+def _puts(lines: DataFrame, stored: DataFrame) -> DataFrame:
+    """One row for each batch, with its weight."""
+    sent = of_kind(lines, "sent").select(*PUT, F.col("at_ms").alias("sent_ms"))
+    joined = stored.join(sent, PUT)
+    return joined.select(
+        "topic", F.col("stored_ms").alias("at_ms"), (F.col("stored_ms") - F.col("sent_ms")).alias("ms"), "count"
+    )
+
+
+def _deliveries(lines: DataFrame, stored: DataFrame) -> DataFrame:
+    """One row for each message and the first time that each subscription got it."""
+    got = start_and_stop(of_kind(lines, "got").select(*KEY, "at_ms", "ranges"), "ranges").drop("place")
+    first = explode_ranges(got).groupBy(*KEY, "offset").agg(F.min("at_ms").alias("at_ms"))
+    ranges = stored.select(
+        "broker", "topic_id", "topic", "stored_ms", F.col("first").alias("start"),
+        (F.col("first") + F.col("count")).alias("stop"),
+    )  # fmt: skip
+    joined = first.join(explode_ranges(ranges), ["broker", "topic_id", "offset"])
+    return joined.select(
+        "topic", "at_ms", F.greatest(F.lit(0), F.col("at_ms") - F.col("stored_ms")).alias("ms"),
+        F.lit(1).alias("count"),
+    )  # fmt: skip
+
+
+def _latencies(rows: DataFrame, what: str, width_s: float) -> Iterable[LatencyFigures]:
+    figures = rows.groupBy("topic", _window(width_s)).agg(
+        F.sum("count").alias("messages"),
+        F.expr("percentile(ms, array(0.5, 0.99), count)").alias("quantiles"),
+        F.max("ms").alias("longest"),
+    )
+    for row in figures.orderBy("topic", "start_ms").collect():
+        p50, p99 = row.quantiles
+        yield LatencyFigures(row.topic, what, row.start_ms, row.messages, p50, p99, row.longest)
+
+
+def _lags(lines: DataFrame, stored: DataFrame, width_s: float) -> Iterable[LagFigures]:
+    """At the end of each window: where the topic ended, without where the subscription stood, as far as recorded."""
+    ends = stored.groupBy("broker", "topic_id", "topic", _window(width_s, "stored_ms")).agg(
+        F.max(F.col("first") + F.col("count")).alias("end")
+    )
+    acked = of_kind(lines, "acked", "opened", "subscribed").where("topic_id > 0 AND NOT shared")
+    stands = acked.groupBy(*KEY, _window(width_s)).agg(F.max("acked").alias("acked"))
+    topics: dict[tuple[str, int], str] = {}
+    reached: dict[tuple[str, int], dict[int, int]] = {}
+    for row in ends.collect():
+        topics[row.broker, row.topic_id] = row.topic
+        reached.setdefault((row.broker, row.topic_id), {})[row.start_ms] = row.end
+    rows = stands.orderBy(*KEY, "start_ms").collect()
+    for (broker, topic_id, subscriber, pattern), group in groupby(rows, key=lambda row: tuple(row[: len(KEY)])):
+        topic = topics.get((broker, topic_id))
+        if topic is None:
+            continue
+        name = f"{subscriber} ({pattern})" if pattern else subscriber
+        for start_ms, lag in _lag_of(reached[broker, topic_id], {row.start_ms: row.acked for row in group}):
+            yield LagFigures(topic, name, start_ms, lag)
+
+
+def _lag_of(ends: dict[int, int], stands: dict[int, int]) -> Iterable[tuple[int, int]]:
+    end = stand = 0
+    begun = min(stands)
+    for start_ms in sorted({*ends, *stands}):
+        end, stand = max(end, ends.get(start_ms, 0)), max(stand, stands.get(start_ms, 0))
+        if start_ms >= begun:
+            yield start_ms, max(0, end - stand)
+
+
+def _window(width_s: float, column: str = "at_ms") -> Column:
+    width_ms = round(width_s * 1000)
+    return (F.floor(F.col(column) / width_ms) * width_ms).alias("start_ms")

@@ -1,0 +1,109 @@
+"""The page of figures: whole, offline, and nothing in it that a topic's name could break."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from oncemq.spark.stats.charts import Line, line_chart, time_text, with_gaps_as_zero
+from oncemq.spark.stats.figures import (
+    Figures,
+    LagFigures,
+    LatencyFigures,
+    SubscriptionFigures,
+    TopicFigures,
+    WindowFigures,
+)
+from oncemq.spark.stats.report import bytes_text, milliseconds_text, number_text, page, seconds_text
+
+START_MS = 1_767_225_600_000
+
+
+def some_figures(*, recorded: bool) -> Figures:
+    name = 'or<b>ders & "more"'
+    windows = [WindowFigures(name, START_MS + 10_000 * at, 100 * at, 5000, 40, 90, 99) for at in range(1, 5)]
+    latencies = [LatencyFigures(name, what, START_MS, 100, 0.7, 3.5, 9.0) for what in ("put", "delivery")]
+    return Figures(
+        START_MS,
+        "tcp://127.0.0.1:5555",
+        10.0,
+        (TopicFigures(name, 1000, 20_000, START_MS, START_MS + 50_000, 40, 90, 99, 7),),
+        tuple(windows),
+        (SubscriptionFigures(name, "billing", 12, 90.0), SubscriptionFigures(name, "kitchen", 0, None)),
+        tuple(latencies) if recorded else (),
+        (LagFigures(name, "billing", START_MS, 12),) if recorded else (),
+    )
+
+
+class Tags(HTMLParser):
+    """Raises nothing by itself: what is open and never closed is counted here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.texts: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_page_is_whole_and_needs_nothing_from_elsewhere(recorded: bool) -> None:
+    tags = Tags()
+    tags.feed(page(some_figures(recorded=recorded)))
+    assert tags.open == []
+    assert tags.addresses == []
+    assert "script" not in tags.seen
+    assert "b" not in tags.seen, "a topic's name became markup"
+    assert tags.seen.count("svg") == (7 if recorded else 4)
+    assert 'or<b>ders & "more"' in "".join(tags.texts)
+    assert any("ONCEMQ_RECORD" in text for text in tags.texts) != recorded
+
+
+def test_a_page_without_topics_says_so() -> None:
+    empty = msgspec.structs.replace(some_figures(recorded=False), topics=(), windows=(), subscriptions=())
+    assert "Nothing to show." in page(empty)
+    assert "Nobody is subscribed." in page(empty)
+
+
+def test_every_point_of_a_line_lies_within_its_chart() -> None:
+    chart = line_chart([Line("a", [(0, 0), (1000, 1234), (2000, 7)])], number_text, 1000)
+    points = chart.split('points="')[1].split('"')[0]
+    for point in points.split():
+        x, y = map(float, point.split(","))
+        assert 0 <= x <= 640
+        assert 0 <= y <= 220
+
+
+def test_a_window_in_which_nothing_came_is_a_zero() -> None:
+    filled = with_gaps_as_zero([(0, 5), (1000, 6), (5000, 7)], 1000)
+    assert filled == [(0, 5), (1000, 6), (2000, 0), (4000, 0), (5000, 7)]
+    assert with_gaps_as_zero([(0, 5), (2000, 7)], 1000) == [(0, 5), (1000, 0), (2000, 7)]
+
+
+def test_numbers_are_said_in_few_letters() -> None:
+    assert [number_text(value) for value in (0, 0.25, 999, 1500, 2.5e6, 3e9)] == [
+        "0", "0.25", "999", "1.5 k", "2.5 M", "3 G",
+    ]  # fmt: skip
+    assert (bytes_text(10), bytes_text(1500)) == ("10 B", "1.5 kB")
+    assert (milliseconds_text(0.5), milliseconds_text(2500)) == ("0.5 ms", "2.5 s")
+    assert [seconds_text(value) for value in (5, 90, 5400, 172_800)] == ["5 s", "1.5 min", "1.5 h", "2 d"]
+    assert time_text(START_MS, 0) == "2026-01-01 00:00:00"
+    assert time_text(START_MS, 10_000) == "00:00:00"
+    assert time_text(START_MS, 10**9) == "01 Jan"
