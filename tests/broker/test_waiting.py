@@ -40,6 +40,21 @@ def test_a_put_to_another_topic_does_not_end_the_waiting() -> None:
     assert len(rig.broker.waiting) == 1
 
 
+def test_a_commit_to_several_topics_ends_the_waiting_on_each() -> None:
+    rig = Rig()
+    topics = ("orders", "bills")
+    payload = encode_batch([b"one"])
+    waiting = []
+    for topic in topics:
+        waiting.append(_parked(rig, rig.subscribe(topic)))
+        envelope = co.Envelope(1, len(payload), checksum(payload))
+        expect(re.StageReply, rig.do(co.Stage(topic, topic, "", 0, envelope), payload=payload))
+    rig.post([rig.numbered(co.Commit("", 0, "", (), tuple((topic, ((topic, 1),)) for topic in topics)))])
+    rig.rounds()
+    answers = rig.answers()
+    assert [offsets(answers[request][0][0]) for request in waiting] == [[0], [0]]
+
+
 def test_a_waiting_get_is_answered_when_its_time_is_over() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe(), wait_ms=300)

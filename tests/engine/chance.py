@@ -207,10 +207,23 @@ class ChanceWorld(World):
         topic = self._topic()
         if not stages or topic is None:
             return co.Commit("w", 0, "a", ())
+        if self.rng.random() < 0.4:
+            return self._commit_all()
         stage = self.rng.choice(stages)
         owner = self.engine.state.topics_by_id.get(stage.topic_id, topic)
         batch = self.engine.state.writers.get("w", 0) + self.rng.randint(0, 1)
         return co.Commit("w", batch, owner.name, ((stage.name, stage.count),))
+
+    def _commit_all(self) -> co.Commit:
+        """Whatever is staged, on all topics; now and then remembered by nobody."""
+        state = self.engine.state
+        found: dict[str, list[tuple[str, int]]] = {}
+        for stage in state.stages.values():
+            if (owner := state.topics_by_id.get(stage.topic_id)) is not None:
+                found.setdefault(owner.name, []).append((stage.name, stage.count))
+        parts = tuple((name, tuple(stages)) for name, stages in found.items())
+        writer, batch = self.rng.choice([("", 0), ("w", state.writers.get("w", 0) + 1)])
+        return co.Commit(writer, batch, "", (), parts)
 
     # The rest.
 

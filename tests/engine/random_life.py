@@ -74,7 +74,7 @@ class Life:
             co.Open(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([0, 0, 50])),
             co.Seek(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([-1, -2, 3]), rng.choice([0, 0, 2_000])),
             self.stage(topic),
-            co.Commit("w", rng.randint(0, 30), topic, ((f"s{rng.randint(0, 2)}", 1),)),
+            self.commit(topic),
             co.RegistrySet(topic, subscriber, rng.choice([None, b"x"])),
             self.transaction(),
         ]
@@ -103,6 +103,18 @@ class Life:
     def stage(self, topic: str) -> co.Stage:
         envelope = co.Envelope(1, 10, 0, self.rng.choice([0, 50]), 0, key_hashes([self.rng.choice(KEYS)]))
         return co.Stage(f"s{self.rng.randint(0, 2)}", topic, "w", self.rng.randint(0, 30), envelope)
+
+    def commit(self, topic: str) -> co.Commit:
+        rng = self.rng
+        if rng.random() < 0.5:
+            return co.Commit("w", rng.randint(0, 30), topic, ((f"s{rng.randint(0, 2)}", 1),))
+        found: dict[str, list[tuple[str, int]]] = {}
+        for stage in self.world.engine.state.stages.values():
+            owner = self.world.engine.state.topics_by_id.get(stage.topic_id)
+            if owner is not None:
+                found.setdefault(owner.name, []).append((stage.name, stage.count))
+        writer, batch = rng.choice([("", 0), ("w", rng.randint(0, 30))])
+        return co.Commit(writer, batch, "", (), tuple((name, tuple(stages)) for name, stages in found.items()))
 
     def transaction(self) -> co.Transact:
         found = self.subscription()
@@ -241,6 +253,10 @@ def still_life(world: World) -> None:
     world.do(co.Open("*", "walker"), "painter")
     world.do(co.Stage("first", "still", "painter", 1, co.Envelope(1, 10, 0)), "painter")
     world.do(co.Commit("painter", 1, "still", (("first", 1),)), "painter")
+    world.do(co.CreateTopic("quiet", 10**9), "painter")
+    world.do(co.Stage("both", "still", "", 0, co.Envelope(1, 10, 0)), "painter")
+    world.do(co.Stage("and", "quiet", "", 0, co.Envelope(2, 10, 0)), "painter")
+    world.do(co.Commit("", 0, "", (), (("still", (("both", 1),)), ("quiet", (("and", 2),)))), "poet")
     world.do(co.Stage("second", "still", "painter", 2, co.Envelope(1, 10, 0)), "painter")
     world.do(co.RegistrySet("still", "life", b"x"), "painter")
     world.send(co.Keyed("web", "still", co.Void()))

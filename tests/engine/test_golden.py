@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from oncemq.engine import capture as capture_module
-from oncemq.engine.capture import TopicImage
+from oncemq.engine.capture import SessionImage, TopicImage
 from oncemq.engine.engine import Engine
-from oncemq.engine.events import Event
+from oncemq.engine.events import Committed, Event
+from oncemq.engine.replies import CommitReply
 from oncemq.limits import Limits
 from oncemq.version import JOURNAL_VERSION, SNAPSHOT_VERSION
 from tests.engine.random_life import LIMITS, random_life, still_life
@@ -26,7 +27,7 @@ from tests.engine.world import EXTENT_BYTES, image_of
 FOLDER = Path(__file__).parent / "golden"
 VERSIONS = range(1, SNAPSHOT_VERSION + 1)
 #: A life in which every kind of event occurs.
-SEED = 0
+SEED = 7
 COMMANDS = 500
 
 _decode = msgspec.msgpack.Decoder(list[Event]).decode
@@ -111,9 +112,10 @@ def test_a_snapshot_is_written_as_this_version_wrote_it() -> None:
     assert list(iter(capture.chunk, None)) == read(SNAPSHOT_VERSION).snapshot
 
 
-def test_events_of_version_1_have_become_no_shorter() -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_events_of_a_version_have_become_no_shorter(version: int) -> None:
     """Fields were added at their ends, and none was taken away."""
-    for _, events in read(1).groups:
+    for _, events in read(version).groups:
         for was, is_now in zip(msgspec.msgpack.decode(events), _decode(events), strict=True):
             assert msgspec.msgpack.decode(_encode(is_now))[: len(was)] == was
 
@@ -123,8 +125,17 @@ def test_the_golden_file_has_every_kind_of_event() -> None:
     assert kinds == set(get_args(Event))
 
 
+def test_the_golden_file_has_a_commit_to_several_topics() -> None:
+    events = [event for _, group in read(JOURNAL_VERSION).groups for event in _decode(group)]
+    commits = [event for event in events if isinstance(event, Committed)]
+    assert any(len(event.parts) > 1 and not event.writer for event in commits)
+    assert any(event.topic_id and event.count for event in commits)
+
+
 def test_the_golden_snapshot_has_something_of_everything() -> None:
     images = [image for chunk in read(SNAPSHOT_VERSION).snapshot for image in _decode_images(chunk)]
+    verdicts = [verdict for image in images if isinstance(image, SessionImage) for *_, verdict in image.verdicts]
+    assert any(isinstance(verdict, CommitReply) and verdict.parts for verdict in verdicts)
     assert {type(image) for image in images} == set(get_args(capture_module.Image))
     topics = [image for image in images if isinstance(image, TopicImage)]
     for field in ("expires", "keys", "keyed_from", "quota_bytes", "delayed", "more", "expired_names"):

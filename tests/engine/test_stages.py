@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
-from oncemq.limits import Limits
+from oncemq.engine.engine import need_bytes
+from oncemq.limits import STAGES_PER_COMMIT_MAX, Limits
 from tests.engine.world import World, code, put
 
 
@@ -123,6 +127,180 @@ def test_a_commit_to_a_topic_that_nobody_keeps_frees_the_stages() -> None:
     assert isinstance(reply, re.CommitReply)
     assert (reply.first_offset, reply.subscriptions) == (1, 0)
     assert not world.engine.state.live
+
+
+def test_a_batch_that_was_committed_is_recognised_when_its_topic_is_gone() -> None:
+    world = world_with_topic()
+    world.do(stage("p0"))
+    world.do(commit(0, ("p0", 2)))
+    world.do(co.DeleteTopic("out"))
+    assert code(world.do(stage("again"))) == "STAGE_COMMITTED"
+    reply = world.do(commit(0, ("again", 2)))
+    assert isinstance(reply, re.CommitReply)
+    assert reply.before
+    assert code(world.do(commit(1))) == "TOPIC_UNKNOWN"
+
+
+# Several topics.
+
+
+def world_with_topics() -> World:
+    """Something is staged for each of two topics."""
+    world = world_with_topic()
+    world.do(co.Subscribe("bills", "a"))
+    for name, topic, count in (("o1", "out", 2), ("b1", "bills", 1), ("o2", "out", 3), ("b2", "bills", 4)):
+        world.do(co.Stage(name, topic, "query/all", 0, co.Envelope(count, 100, 7)))
+    return world
+
+
+ALL = (("bills", (("b2", 4), ("b1", 1))), ("out", (("o1", 2), ("o2", 3))))
+
+
+def commit_all(parts: tuple[tuple[str, co.Stages], ...] = ALL, batch: int = 0) -> co.Commit:
+    return co.Commit("query/all", batch, "", (), parts)
+
+
+def counts(world: World, topic: str) -> list[int]:
+    return [found.count for found in world.get(world.open(topic, "a"), "a").slices]
+
+
+def is_untouched(world: World) -> bool:
+    state = world.engine.state
+    empty = all(topic.next_offset == 0 for topic in state.topics.values())
+    return empty and len(state.stages) == 4 and "query/all" not in state.writers
+
+
+def test_a_commit_publishes_on_several_topics_each_in_the_order_given() -> None:
+    world = world_with_topics()
+    bills, out = world.topic_of("bills"), world.topic_of("out")
+    reply = world.do(commit_all())
+    parts = (re.CommitPart(bills.id, 0, 5, 1), re.CommitPart(out.id, 0, 5, 1))
+    assert reply == re.CommitReply(0, -1, 10, world.now_ms, 0, False, parts)
+    assert (counts(world, "bills"), counts(world, "out")) == ([4, 1], [2, 3])
+    assert not world.engine.state.stages
+
+
+def test_offsets_go_on_where_each_topic_ends() -> None:
+    world = world_with_topics()
+    world.do(put("bills", count=7))
+    reply = world.do(commit_all())
+    assert isinstance(reply, re.CommitReply)
+    assert [part.first_offset for part in reply.parts] == [7, 0]
+
+
+def test_a_commit_to_several_topics_is_repeated_harmlessly() -> None:
+    world = world_with_topics()
+    first = world.do(commit_all())
+    assert world.again(commit_all()) == first
+    world.do(co.Stage("late", "bills", "query/all", 1, co.Envelope(1, 100, 7)))
+    replayed = world.do(commit_all((("bills", (("late", 1),)), ("nowhere", (("gone", 5),)))))
+    assert replayed == re.CommitReply(0, -1, 0, world.now_ms, 0, True)
+    assert not world.engine.state.stages
+    assert world.topic_of("bills").next_offset == 5
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ((ALL[0], ("out", (("o1", 2), ("o2", 2)))), "STAGE_MISMATCH"),
+        ((ALL[0], ("out", (("o1", 2), ("gone", 3)))), "STAGE_UNKNOWN"),
+        ((ALL[0], ("nowhere", (("o1", 2),))), "TOPIC_UNKNOWN"),
+        ((ALL[0], ("*", ())), "NAME_INVALID"),
+        ((ALL[0], ("", ())), "NAME_INVALID"),
+        ((ALL[0], ("out", (("o1", 2), ("b1", 1)))), "STAGE_MISMATCH"),
+        ((("bills", (("b2", 4),)), ("out", (("b1", 1),))), "TOPIC_GONE"),
+        ((ALL[0], ALL[1], ("bills", ())), "MALFORMED"),
+    ],
+)
+def test_a_commit_to_several_topics_is_all_or_nothing(
+    parts: tuple[tuple[str, co.Stages], ...], expected: str
+) -> None:
+    world = world_with_topics()
+    assert code(world.do(commit_all(parts))) == expected
+    assert is_untouched(world)
+    assert isinstance(world.do(commit_all()), re.CommitReply)
+
+
+def test_the_quota_of_one_topic_holds_the_others_back() -> None:
+    world = world_with_topics()
+    world.do(co.CreateTopic("out", quota_bytes=250))
+    world.do(put("out", size=100))
+    assert code(world.do(commit_all())) == "TOPIC_FULL"
+    assert world.topic_of("bills").next_offset == 0
+    owner = world.open("out", "a")
+    world.send(co.Ack(owner.topic_id, "a", owner.epoch, 1))
+    assert isinstance(world.again(commit_all()), re.CommitReply)
+    assert (counts(world, "bills"), counts(world, "out")) == ([4, 1], [2, 3])
+
+
+def test_what_never_fits_into_one_of_the_topics_is_refused_for_all() -> None:
+    world = world_with_topics()
+    world.do(co.CreateTopic("out", quota_bytes=150))
+    assert code(world.do(commit_all())) == "TOO_LARGE"
+    assert is_untouched(world)
+
+
+def test_one_topic_and_several_are_not_mixed() -> None:
+    world = world_with_topics()
+    mixed = co.Commit("query/all", 0, "out", (("o1", 2),), ALL[:1])
+    assert code(world.do(mixed)) == "MALFORMED"
+    assert is_untouched(world)
+
+
+def test_a_batch_in_which_there_is_nothing_is_remembered() -> None:
+    world = world_with_topics()
+    assert world.do(commit_all((), 3)) == re.CommitReply(0, -1, 0, world.now_ms, 0, False)
+    assert world.engine.state.writers == {"query/all": 3}
+    assert code(world.do(co.Commit("query/all", 4, "", (("o1", 2),)))) == "NAME_INVALID"
+
+
+def test_the_stages_of_all_topics_count_together() -> None:
+    world = World()
+    stages = tuple((f"s{number}", 1) for number in range(STAGES_PER_COMMIT_MAX // 2 + 1))
+    more = tuple((f"t{number}", 1) for number in range(STAGES_PER_COMMIT_MAX // 2))
+    assert code(world.do(commit_all((("a", stages), ("b", more))))) == "MALFORMED"
+    assert code(world.do(commit_all(tuple((f"t{n}", ()) for n in range(STAGES_PER_COMMIT_MAX + 1))))) == "MALFORMED"
+
+
+def test_the_room_that_a_commit_asks_for_is_enough_for_its_event() -> None:
+    world = World()
+    world.engine.state.next_topic_id = 1 << 62
+    parts = tuple((f"{number}", ((f"s{number}", 1),)) for number in range(1_000))
+    for name, [(stage_name, _)] in parts:
+        world.do(co.CreateTopic(name, retain_ms=10**9))
+        world.do(co.Stage(stage_name, name, "", 0, co.Envelope(1, 1, 0)))
+    command = co.Numbered("alice", 1, 1, 1, co.Commit("", 0, "", (), parts))
+    world.do(command.operation)
+    assert len(msgspec.msgpack.encode(world.log[-1][1])) <= need_bytes(command)
+
+
+# One-off commits.
+
+
+def one_off(*stages: tuple[str, int], batch: int = 0) -> co.Commit:
+    return co.Commit("", batch, "out", stages)
+
+
+def test_a_one_off_commit_is_remembered_by_its_session_alone() -> None:
+    world = World(Limits(writers_max=1))
+    world.do(co.Subscribe("out", "a"))
+    world.do(commit(0))
+    for name in ("p0", "p1"):
+        assert world.do(co.Stage(name, "out", "", 0, co.Envelope(2, 100, 7))) == re.StageReply(2)
+        first = world.do(one_off((name, 2)))
+        assert isinstance(first, re.CommitReply)
+        assert not first.before
+        assert world.again(one_off((name, 2))) == first
+    assert visible(world) == [0, 1, 2, 3]
+    assert set(world.engine.state.writers) == {"query/out"}
+    assert code(world.do(one_off(("p0", 2)))) == "STAGE_UNKNOWN"
+
+
+def test_without_a_writer_there_are_no_batches() -> None:
+    world = world_with_topic()
+    assert code(world.do(one_off(batch=1))) == "MALFORMED"
+    assert code(world.do(one_off(batch=-1))) == "MALFORMED"
+    assert code(world.do(co.Stage("p0", "out", "", 1, co.Envelope(2, 100, 7)))) == "MALFORMED"
 
 
 def test_the_registry_compares_versions() -> None:

@@ -57,5 +57,9 @@ def test_fields_that_were_added_tell_commands_apart() -> None:
         co.Subscribe("orders", "eve"),
         co.Subscribe("orders", "eve", sharing=co.Sharing()),
         co.Subscribe("orders", "eve", sharing=co.Sharing(key_order=True)),
+        co.Commit("w", 1, "orders", (("s", 1),)),
+        co.Commit("w", 1, "", (), (("orders", (("s", 1),)),)),
+        co.Commit("w", 1, "", (), (("orders", (("s", 1),)), ("bills", ()))),
+        co.Commit("w", 1, "", ()),
     ]
     assert len({digest_of(operation) for operation in operations}) == len(operations)

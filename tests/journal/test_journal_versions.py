@@ -105,7 +105,7 @@ def test_checking_a_journal_keeps_its_version() -> None:
 def test_a_disk_that_is_too_full_to_raise_the_version_changes_nothing() -> None:
     disk = journal_of_version_1()
     disk.capacity_bytes = disk.used_bytes
-    with pytest.raises(errors.JournalError, match="from 1 to 2"):
+    with pytest.raises(errors.JournalError, match=f"from 1 to {JOURNAL_VERSION}"):
         loaded(disk)
     disk.kill()
     assert not is_refused_by_version_1(disk)
@@ -113,7 +113,7 @@ def test_a_disk_that_is_too_full_to_raise_the_version_changes_nothing() -> None:
     assert events_of(loaded(disk)[1]) == [b"two"]
 
 
-#: Operations from opening a journal of version 1 to a group of version 2 in it.
+#: Operations from opening a journal of version 1 to a group of this version in it.
 OPERATIONS = 16
 
 

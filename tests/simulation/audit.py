@@ -95,6 +95,7 @@ class Auditor(Process):
 
     def check(self) -> None:
         self._check_topics()
+        self._check_together()
         self._check_delayed()
         self._check_subscriptions()
         self._check_others()
@@ -117,6 +118,17 @@ class Auditor(Process):
                     raise Violation(f"lost: {attempt.label} ends at {end}, the topic at {info.end_offset}")
             elif must_stay:
                 raise Violation(f"lost: '{attempt.topic}' is another topic than {attempt.label} went to")
+
+    def _check_together(self) -> None:
+        """In the topics that were there all the time, and of which every message was seen."""
+        logs = self.around.ledger.log
+        known = {
+            name
+            for name, info in self.topics.items()
+            if self.around.subscriptions.must_stay(name, info.topic_id)
+            and len(logs.get(info.topic_id, ())) == info.end_offset
+        }
+        self.around.ledger.check_together(known)
 
     def _check_delayed(self) -> None:
         for info in self.topics.values():

@@ -28,7 +28,7 @@ DISK_FAULTS = (
 #: What clients must live through.
 CLIENT_FATES = (
     "crash", "reconnect", "broker away", "FENCED", "SESSION_UNKNOWN", "fenced owner", "sought", "dropped",
-    "subscription expired", "settle came too late", "OUTBOX_REWOUND",
+    "subscription expired", "settle came too late", "staged too late", "OUTBOX_REWOUND",
 )
 OUTBOX_FAULTS = ("killed before a write", "killed within a write", "killed after a write", "restored from a copy")
 

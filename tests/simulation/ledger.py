@@ -9,6 +9,7 @@ words: an attempt is acknowledged, refused, or its outcome is unknown. Violation
     inconsistent  two answers that can't both be true
     out of order  a session's messages in another order than it put them
     too early     a delayed message before its time
+    torn          on one of its topics, and not on another
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tests.simulation.world import Violation, World
 class Attempt:
     """Messages that get consecutive offsets, together or not at all: a put's batch, or a commit's stages."""
 
-    __slots__ = ("acked", "dead", "done", "due_ms", "group", "label", "open", "place", "topic", "ttl_ms", "values")
+    __slots__ = (
+        "acked", "dead", "done", "due_ms", "group", "label", "open", "place", "together", "topic", "ttl_ms", "values",
+    )
 
     def __init__(self, label: str, topic: str, values: list[bytes], group: tuple[str, int] | None = None) -> None:
         self.label = label
@@ -28,6 +31,8 @@ class Attempt:
         self.values = values
         #: (writer, batch): at most one of these takes effect.
         self.group = group
+        #: Those that take effect with it, on other topics; itself included.
+        self.together: tuple[Attempt, ...] = (self,)
         #: (topic id, first offset), once it was seen.
         self.place: tuple[int, int] | None = None
         self.acked: PutReply | CommitReply | None = None
@@ -61,6 +66,13 @@ class Ledger:
         self.attempts.append(attempt)
         self.add_values(attempt, values, 0)
         return attempt
+
+    @staticmethod
+    def together(attempts: list[Attempt]) -> tuple[Attempt, ...]:
+        """They happen all, or none."""
+        for attempt in attempts:
+            attempt.together = tuple(attempts)
+        return tuple(attempts)
 
     def add_values(self, attempt: Attempt, values: list[bytes], start: int) -> None:
         for index, value in enumerate(values, start):
@@ -114,8 +126,8 @@ class Ledger:
                 f"unexpected: {who} saw {value!r} at {topic_id:x}:{offset}; {attempt.label} can't have happened"
             )
         attempt.place = place
-        if attempt.group is not None and self._effects.setdefault(attempt.group, attempt) is not attempt:
-            other = self._effects[attempt.group]
+        other = self._effects.setdefault(attempt.group, attempt) if attempt.group is not None else attempt
+        if other not in attempt.together:
             raise Violation(f"duplicated: {attempt.label} and {other.label} both took effect")
 
     def attempt_at(self, topic_id: int, offset: int) -> Attempt | None:
@@ -139,6 +151,14 @@ class Ledger:
         for attempt in self.attempts:
             if attempt.place is not None and not attempt.may_appear:
                 raise Violation(f"unexpected: {attempt.label} was refused or voided, and is at {attempt.place}")
+
+    def check_together(self, known: set[str]) -> None:
+        """Of topics in which nothing is unknown: what is missing there while its companions are seen is torn."""
+        for attempt in self.attempts:
+            if attempt.place is None and attempt.topic in known:
+                seen = [other for other in attempt.together if other.place is not None]
+                if seen:
+                    raise Violation(f"torn: {attempt.label} is in '{seen[0].topic}', and not in '{attempt.topic}'")
 
     def check_order(self, label: str, attempts: list[Attempt]) -> None:
         """Of one session's puts, in the order in which they were made."""

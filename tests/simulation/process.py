@@ -45,6 +45,7 @@ class Surroundings:
         self.tasks = Tasks(world, self.ledger)
         #: What an operation on the wire is an attempt at: by checksum of its payload, or by commit.
         self.attempts: dict[object, Attempt] = {}
+        self.commits: dict[co.Commit, tuple[Attempt, ...]] = {}
         #: Subscriptions that somebody may move: topic and subscriber.
         self.seekable: list[tuple[str, str]] = []
         #: Topics whose messages may go by themselves.
@@ -53,8 +54,7 @@ class Surroundings:
     def attempts_of(self, operation: co.Operation) -> tuple[Attempt, ...]:
         """What an operation stores, if it succeeds."""
         if isinstance(operation, co.Commit):
-            known = self.attempts.get((operation.writer, operation.batch, operation.stages))
-            return (known,) if known is not None else ()
+            return self.commits.get(operation, ())
         if isinstance(operation, co.Put | co.Transact):
             return tuple(self.attempts[envelope.checksum] for envelope in co.envelopes_of(operation))
         return ()
@@ -70,6 +70,13 @@ class Surroundings:
             self.tasks.decided(operation, verdict)
         elif isinstance(operation, co.Seek):
             self.subscriptions.sought(operation, verdict)
+        elif isinstance(verdict, re.CommitReply) and verdict.before:
+            self._committed_before(operation)
+
+    @staticmethod
+    def _committed_before(operation: co.Operation) -> None:
+        if isinstance(operation, co.Commit) and not operation.writer:
+            raise Violation(f"lost: {operation} is remembered by nobody, and was answered as if it were")
 
 
 class Process:

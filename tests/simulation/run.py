@@ -85,13 +85,22 @@ class Run:
         self._cast_producers(churned)
         if random() < 0.3:
             self.processes.append(BlockingConsumer(around, "waiter", "orders", "kept"))
-        self.processes.append(Writer(around, "writer", "orders" if random() < 0.7 else churned))
-        if random() < 0.3:
-            self.processes.append(Writer(around, "writer 2", "orders"))
+        self._cast_writers(churned, extras)
         self.processes.append(Reader(around, "reader", ["kept", "orders", churned, *extras.readable]))
         self.callers.append(KeyedCaller(around, "caller", "orders" if random() < 0.7 else churned))
         self.producers += extras.producers
         self.processes += extras.producers + extras.others
+
+    def _cast_writers(self, churned: str, extras: Extras) -> None:
+        random = self._random.random
+        first = "orders" if random() < 0.7 else churned
+        second = "bounded" if "bounded" in extras.readable else "kept"
+        topics = [first, second] if random() < 0.7 else [first]
+        self.processes.append(Writer(self.around, "writer", topics))
+        if random() < 0.3:
+            # Another one, or another driver of the same.
+            is_twin = random() < 0.6
+            self.processes.append(Writer(self.around, "writer'" if is_twin else "writer 2", topics))
 
     def _cast_consumers(self, churned: str) -> None:
         around = self.around

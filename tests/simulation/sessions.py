@@ -218,8 +218,18 @@ def _stored(verdict: re.Verdict) -> tuple[re.PutReply | re.CommitReply, ...]:
     if isinstance(verdict, re.TransactReply):
         return verdict.puts
     if isinstance(verdict, re.CommitReply):
-        return () if verdict.before else (verdict,)
+        return () if verdict.before else _published(verdict)
     return (verdict,) if isinstance(verdict, re.PutReply) else ()
+
+
+def _published(verdict: re.CommitReply) -> tuple[re.PutReply | re.CommitReply, ...]:
+    """On each of its topics."""
+    if verdict.topic_id:
+        return (verdict,)
+    return tuple(
+        re.PutReply(part.topic_id, part.first_offset, part.count, verdict.time_ms, part.subscriptions)
+        for part in verdict.parts
+    )
 
 
 class Sessions:

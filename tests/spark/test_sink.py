@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +25,11 @@ from pyspark.sql.types import (
 from oncemq import errors
 from oncemq.broker.process import BrokerProcess
 from oncemq.client.blocking import Client
-from oncemq.spark import sink
+from oncemq.spark import connecting, sink
 from oncemq.spark.options import sink_options
 from oncemq.spark.sink import BatchWriter, StreamWriter, Written
 from oncemq.spark.task import TaskIdentity
+from tests.forking import ForkedBroker
 
 BINARY, STRING = BinaryType(), StringType()
 
@@ -62,11 +64,13 @@ class Driver:
         self._schema = columns
         self._monkeypatch = monkeypatch
         self._query = query or self.own_query
+        self.last_stage = ""
 
     def task(self, batch: int, partition: int, rows: Sequence[bytes] | Any) -> Written:
         """One attempt."""
         identity = TaskIdentity(query_id=self._query, batch_id=batch, partition=partition, attempt=uuid.uuid4().hex)
         self._monkeypatch.setattr(sink, "task_identity", lambda: identity)
+        self.last_stage = f"{self._query}/{batch}/{partition}/{identity.attempt}/0"
         writer = pickle.loads(pickle.dumps(StreamWriter(self._options, self._schema)))
         batches = [pa.record_batch({"value": pa.array(rows, pa.binary())})] if isinstance(rows, list) else rows
         message = pickle.loads(pickle.dumps(writer.write(iter(batches))))
@@ -116,6 +120,9 @@ def test_a_retried_task_leaves_nothing_of_its_first_attempt(
 
     with pytest.raises(OSError):
         driver.task(0, 0, breaks())
+    # Nobody else knows what it had staged, so it has cleaned up behind itself.
+    with pytest.raises(errors.StageUnknown):
+        client.commit("somebody", 0, "out", [(driver.last_stage, 10)])
     # Speculation: a second attempt ran to its end, and lost.
     driver.task(0, 0, [b"a", b"b"])
     driver.commit([driver.task(0, 0, [b"a", b"b"])], 0)
@@ -168,7 +175,7 @@ def test_an_aborted_batch_leaves_nothing_and_can_be_tried_again(
     driver.abort(messages, 0)
     driver.abort([None, None], 0)
     with pytest.raises(errors.StageUnknown):
-        driver.commit(messages, 0)
+        driver.commit(messages[:1], 0)
     driver.commit(driver.tasks(0, [[b"a"], [b"b"]]), 0)
     assert values_in(client, "out") == [b"a", b"b"]
 
@@ -208,6 +215,38 @@ def test_the_broker_may_die_between_staging_and_commit(
     broker.restart()
     driver.commit(driver.tasks(0, [[b"again"]]), 0)
     assert values_in(client, "out") == [b"%d" % number for number in range(5000)]
+
+
+def test_a_task_that_does_not_say_what_it_staged_stops_the_commit(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(client, "out")
+    driver = Driver(broker, monkeypatch, topic="out")
+    with pytest.raises(RuntimeError, match="of 2 tasks, 1"):
+        driver.commit([*driver.tasks(0, [[b"a"]]), None], 0)
+    assert values_in(client, "out") == []
+
+
+def test_batches_are_no_larger_than_the_broker_takes_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = 20_000
+    columns = schema(value=BINARY, key=BINARY, headers=MapType(STRING, STRING), timestamp=TimestampType())
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"%d" % number for number in range(rows)], pa.binary()),
+            "key": pa.array([b"" if number % 2 else None for number in range(rows)], pa.binary()),
+            "headers": pa.array([[("h", "")]] * rows, pa.map_(pa.string(), pa.string())),
+            "timestamp": pa.array(range(rows), pa.timestamp("us", "UTC")),
+        }
+    )
+    with ForkedBroker(tmp_path / "data", "--segment-bytes=1MiB", "--batch-bytes-max=64KiB") as broker:
+        with broker.connect() as client:
+            made(client, "out")
+            driver = Driver(broker, monkeypatch, columns=columns, topic="out", timestamps="keep")
+            driver.commit([driver.task(0, 0, iter([batch]))], 0)
+            assert values_in(client, "out") == [b"%d" % number for number in range(rows)]
+        connecting.close_all()
 
 
 def test_rows_say_their_topic_and_all_topics_get_theirs_at_once(

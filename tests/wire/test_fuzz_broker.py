@@ -284,6 +284,9 @@ def _operations_with(edge: int) -> list[co.Operation | Callable[[Victim], co.Ope
         co.Stage("stage", "orders", "writer", 1, co.Envelope(1, 1, 1, edge)),
         co.Commit("writer", edge, "orders", ()),
         co.Commit("writer", 1, "orders", (("stage", edge),)),
+        co.Commit("", edge, "orders", ()),
+        co.Commit("writer", edge, "", (), (("orders", ()),)),
+        co.Commit("writer", 1, "", (), (("orders", (("stage", edge),)), ("bills", ()))),
         co.RegistrySet("space", "key", b"value", edge),
     ]
 

@@ -24,9 +24,13 @@ FIRST_REQUESTS = {
     "subscribe from the earliest message on": (
         "9301069196a16ea5616c69636501030194a9737562736372696265a66f7264657273a76b69746368656efe"
     ),
+    "commit": (
+        "93010d9196a16ea5616c696365010a0195a6636f6d6d6974a677726974657205a66f72646572739192a773746167652d3101"
+    ),
 }
 FIRST_REPLIES = {
     "opened": "9301079194a66f70656e65644d020a",
+    "committed": "93010a9197a9636f6d6d69747465644d0b01cf0000018bcfe5680001c2",
     "no messages": "93010e9196a86d657373616765734d0c0c0c90",
     "topics": "9301109193a6746f70696373919aa66f72646572734dc30a0c6002010000a0",
     "subscriptions": "9301119193ad737562736372697074696f6e739195a66f7264657273a76b69746368656e0a0c02a0",
@@ -61,6 +65,15 @@ class FirstOpened(msgspec.Struct, array_like=True, tag="opened"):
     topic_id: int
     epoch: int
     acked: int
+
+
+class FirstCommitted(msgspec.Struct, array_like=True, tag="committed"):
+    topic_id: int
+    first_offset: int
+    count: int
+    time_ms: int
+    subscriptions: int
+    before: bool
 
 
 class FirstMessages(msgspec.Struct, array_like=True, tag="messages"):
@@ -105,7 +118,7 @@ class FirstSubscriptions(msgspec.Struct, array_like=True, tag="subscriptions"):
 class FirstResponse(msgspec.Struct, array_like=True):
     version: int
     request_id: int
-    replies: tuple[FirstOpened | FirstMessages | FirstTopics | FirstSubscriptions, ...]
+    replies: tuple[FirstOpened | FirstCommitted | FirstMessages | FirstTopics | FirstSubscriptions, ...]
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,22 @@ REQUESTS: list[tuple[str, list[co.Command], list[Frame]]] = [
     ("find the first offset of a time", [co.Find("orders", 1_700_000_000_000)], []),
     ("list subscriptions by pattern", [co.Patterns("", 1000)], []),
     ("open a subscription again", [_numbered(6, co.Open("orders", "kitchen", 0, 12))], []),
+    (
+        "stage for a commit that nobody remembers",
+        [_numbered(9, co.Stage("stage-2", "bills", "", 0, ENVELOPE))],
+        [PAYLOAD],
+    ),
+    (
+        "commit to two topics, once, remembered by nobody",
+        [
+            _numbered(
+                10,
+                co.Commit("", 0, "", (), (("orders", (("stage-1", 2), ("stage-3", 1))), ("bills", (("stage-2", 1),)))),
+            )
+        ],
+        [],
+    ),
+    ("commit a batch in which there is nothing", [_numbered(10, co.Commit("writer", 6, "", ()))], []),
 ]
 
 REPLIES: list[tuple[str, list[re.Reply], list[Frame]]] = [
@@ -236,6 +252,16 @@ REPLIES: list[tuple[str, list[re.Reply], list[Frame]]] = [
         [],
     ),
     ("subscriptions by pattern", [re.PatternsReply((re.PatternInfo("orders.*", "audit", 2, 4, 7),), "")], []),
+    (
+        "committed to two topics",
+        [
+            re.CommitReply(
+                0, -1, 4, 1_700_000_000_000, 0, False, (re.CommitPart(77, 12, 3, 1), re.CommitPart(78, 0, 1, 0))
+            )
+        ],
+        [],
+    ),
+    ("committed before", [re.CommitReply(0, -1, 0, 1_700_000_000_000, 0, True)], []),
 ]
 
 

@@ -14,6 +14,8 @@ from oncemq.engine import commands as co
 from oncemq.engine.engine import ApplyFailed, Decision, Engine, need_bytes
 from oncemq.engine.events import (
     Acked,
+    Committed,
+    CommittedPart,
     Delayed,
     Event,
     Expired,
@@ -220,7 +222,7 @@ class Round:
             if type(part) not in _QUIET and not self._leaves_nothing(part):
                 self._stir_topic(getattr(part, "topic_id", 0))
 
-    def _leaves_nothing(self, part: Event) -> bool:
+    def _leaves_nothing(self, part: Event | CommittedPart) -> bool:
         """Workers that settle must not wake those that wait for work each time."""
         return isinstance(part, Settled) and not self._engine.has_work(self._draft.now_ms, part)
 
@@ -234,5 +236,7 @@ class Round:
                 self._stirred[place] = None
 
 
-def _parts(event: Event) -> tuple[Event, ...]:
-    return event.parts if isinstance(event, Transacted) else (event,)
+def _parts(event: Event) -> tuple[Event | CommittedPart, ...]:
+    if isinstance(event, Transacted):
+        return event.parts
+    return (event.parts or (event,)) if isinstance(event, Committed) else (event,)

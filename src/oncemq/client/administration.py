@@ -1,16 +1,13 @@
-"""Topics, lists, stages and the registry: the calls that are not about one's own messages."""
+"""Topics, lists and the registry: the calls that are not about one's own messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from oncemq import errors
-from oncemq.client.batching import Value, as_bytes, check_is_many
+from oncemq.client.batching import Value, as_bytes
 from oncemq.client.calling import Calling
 from oncemq.client.flow import Flow, method
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
-from oncemq.message import checksum, encode_batch
 
 
 class Administration(Calling):
@@ -145,41 +142,6 @@ class Administration(Calling):
         1
         """
         return (yield from self._ask(co.Health(), re.HealthReply))
-
-    # Stages: messages that nobody sees before their commit.
-
-    @method
-    def stage(self, stage: str, topic: str, writer: str, batch: int, values: Sequence[Value]) -> Flow[int]:
-        """Store messages out of sight, for a later `commit` by `writer` as `batch`. Returns the stage's count.
-
-        >>> client.stage("part-0", "results", "nightly", 1, ["a", "b"])
-        2
-        """
-        check_is_many(values, "values")
-        payload = encode_batch([as_bytes(value) for value in values])
-        envelope = co.Envelope(len(values), len(payload), checksum(payload))
-        return self._stage(co.Stage(stage, topic, writer, batch, envelope), payload)
-
-    def _stage(self, operation: co.Stage, payload: bytes) -> Flow[int]:
-        reply = yield from self._call(operation, re.StageReply, payload)
-        return reply.count
-
-    @method
-    def commit(self, writer: str, batch: int, topic: str, stages: Iterable[tuple[str, int]]) -> Flow[re.CommitReply]:
-        """Publish stages, all or nothing; harmless if `batch` was committed before (`.before` tells).
-
-        >>> client.commit("nightly", 1, "results", [("part-0", 2)]).count
-        2
-        """
-        return self._call(co.Commit(writer, batch, topic, tuple(stages)), re.CommitReply)
-
-    @method
-    def abort(self, stages: Iterable[str]) -> Flow[None]:
-        """Drop stages, those that are there.
-
-        >>> client.abort(["part-0"])
-        """
-        return self._do(co.Abort(tuple(stages)))
 
     # The registry: a small durable map, for gateways.
 

@@ -173,11 +173,19 @@ def _committed(state: State, _limits: Limits, time_ms: int, event: ev.Committed)
     if event.before:
         _drop_stages(state, event.stages)
         return
-    state.writers[event.writer] = event.batch
-    topic = state.topic_to_change(event.topic_id)
-    batches = _take_stages(state, event.stages)
+    if event.writer:
+        state.writers[event.writer] = event.batch
+    if event.topic_id:
+        _publish(state, time_ms, event)
+    for part in event.parts:
+        _publish(state, time_ms, part)
+
+
+def _publish(state: State, time_ms: int, part: ev.Committed | ev.CommittedPart) -> None:
+    topic = state.topic_to_change(part.topic_id)
+    batches = _take_stages(state, part.stages)
     if batches:
-        _extend(state, topic, time_ms, event.count, batches)
+        _extend(state, topic, time_ms, part.count, batches)
 
 
 def _drop_stages(state: State, names: Iterable[str]) -> None:

@@ -183,21 +183,37 @@ class Stage(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="stage")
 
     stage: str
     topic: str
-    #: Who will commit, and under which batch number: staging for a committed one is refused.
+    #: Who will commit, and under which batch number: staging for a committed one is refused. "" and 0: nobody in
+    #: particular, by a commit that is not remembered.
     writer: str
     batch: int
     envelope: Envelope
 
 
+#: (stage, messages that it must hold)
+Stages = tuple[tuple[str, int], ...]
+
+
 class Commit(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="commit"):
-    """Publish stages, all or nothing, in the order given. A batch at or below the writer's last one was
-    committed before: its stages are dropped and the answer is yes."""
+    """Publish stages of one topic or of several, all or nothing, in the order given. A batch at or below the writer's
+    last one was committed before: its stages are dropped and the answer is yes.
+
+    Writer "" with batch 0 is a one-off: nobody remembers it but the session whose number it has.
+    """
 
     writer: str
     batch: int
+    #: "" where there are `parts`: whoever does not know them must not take the commit for a smaller one.
     topic: str
-    #: (stage, messages that it must hold)
-    stages: tuple[tuple[str, int], ...]
+    stages: Stages
+    #: (topic, its stages) for each of several topics, in place of `topic` and `stages`.
+    parts: tuple[tuple[str, Stages], ...] = ()
+
+    def by_topic(self) -> tuple[tuple[str, Stages], ...]:
+        """The same for one topic and for several."""
+        if self.parts or not (self.topic or self.stages):
+            return self.parts
+        return ((self.topic, self.stages),)
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="abort"):

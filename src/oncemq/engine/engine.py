@@ -39,6 +39,8 @@ _encode = msgspec.msgpack.Encoder().encode
 EVENT_BYTES_MAX = 1024
 #: The same for a part of a transaction.
 _PART_BYTES_MAX = 640
+#: The same for a topic of a commit.
+_COMMIT_PART_BYTES_MAX = 64
 #: Positions of the topics that a pattern has, so many at the most.
 SEEK_BYTES_MAX = 32 * SEEK_TOPICS_MAX
 
@@ -70,13 +72,15 @@ def _beyond_bytes(operation: co.Operation) -> int:
         return SEEK_BYTES_MAX
     if isinstance(operation, co.Settle):
         return tasks.need_bytes(operation)
+    if isinstance(operation, co.Commit):
+        return _COMMIT_PART_BYTES_MAX * len(operation.parts)
     if isinstance(operation, co.Transact):
         return sum(tasks.need_bytes(settle) for settle in operation.settles)
     return 0
 
 
 #: Operations that have got further fields, and how many elements they had in journals of version 1.
-_ELEMENTS_AT_FIRST: dict[type, int] = {co.CreateTopic: 4, co.Subscribe: 4, co.Open: 4}
+_ELEMENTS_AT_FIRST: dict[type, int] = {co.CreateTopic: 4, co.Subscribe: 4, co.Open: 4, co.Commit: 5}
 
 
 def digest_of(operation: co.Operation) -> int:

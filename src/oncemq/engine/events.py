@@ -340,17 +340,31 @@ class Staged(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sg"):
     key_hashes: bytes = b""
 
 
-class Committed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="cm"):
-    claim: AnyClaim
-    writer: str
-    batch: int
+class CommittedPart(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a commit publishes on one of its topics."""
+
     topic_id: int
     first_offset: int
     count: int
     subscriptions: int
     stages: tuple[str, ...]
-    #: Committed before: only the stages go.
+
+
+class Committed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="cm"):
+    claim: AnyClaim
+    #: "": nobody remembers it.
+    writer: str
+    batch: int
+    #: 0: no topic, or several, which are in `parts`.
+    topic_id: int
+    first_offset: int
+    #: On all topics.
+    count: int
+    subscriptions: int
+    stages: tuple[str, ...]
+    #: Committed before: only the stages go, those of all topics.
     before: bool
+    parts: tuple[CommittedPart, ...] = ()
 
 
 class StagesDropped(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sd"):

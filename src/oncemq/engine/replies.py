@@ -83,14 +83,27 @@ class StageReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="st
     count: int
 
 
-class CommitReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="committed"):
+class CommitPart(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What was published on one of several topics."""
+
     topic_id: int
     first_offset: int
+    count: int
+    subscriptions: int
+
+
+class CommitReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="committed"):
+    #: Of a commit to several topics: 0, -1 and 0 for topic, offset and subscriptions; they are in `parts`.
+    topic_id: int
+    first_offset: int
+    #: Messages on all topics.
     count: int
     time_ms: int
     subscriptions: int
     #: This batch was committed before; the stages were dropped, and the offsets are not given again.
     before: bool
+    #: In the order of the commit's parts.
+    parts: tuple[CommitPart, ...] = ()
 
 
 class RegistryReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="registered"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncemq.engine import commands as co
 from oncemq.engine import events as ev
 from oncemq.engine.names import refuse_key
-from oncemq.engine.replies import Refusal
+from oncemq.engine.replies import NotNow, Refusal
 from oncemq.engine.situation import Outcome, Situation, no_room, over_quota, unknown_topic
 from oncemq.engine.storing import refuse_envelope
 from oncemq.engine.topic import Topic
@@ -13,16 +13,17 @@ from oncemq.limits import STAGES_PER_COMMIT_MAX
 
 
 def decide_stage(at: Situation, op: co.Stage) -> Outcome:
-    refusal = refuse_envelope(at, op.envelope) or refuse_key(op.stage) or refuse_key(op.writer)
+    refusal = refuse_envelope(at, op.envelope) or refuse_key(op.stage) or _refuse_writer(op)
     if refusal is not None:
         return refusal
     if op.envelope.due_ms:
         return Refusal("UNSUPPORTED", "what is staged is due when it is committed")
+    # Before the topic is looked for: it may have been deleted since.
+    if _is_committed(at, op):
+        return Refusal("STAGE_COMMITTED", f"'{op.writer}' has committed batch {op.batch} before")
     topic = at.state.topics.get(op.topic)
     if topic is None:
         return unknown_topic(op.topic)
-    if at.state.writers.get(op.writer, -1) >= op.batch:
-        return Refusal("STAGE_COMMITTED", f"'{op.writer}' has committed batch {op.batch} before")
     stage = at.state.stages.get(op.stage)
     if stage is None and len(at.state.stages) >= at.limits.stages_max:
         return Refusal("LIMIT_REACHED", f"there are {at.limits.stages_max} stages, which is the limit")
@@ -43,39 +44,80 @@ def decide_stage(at: Situation, op: co.Stage) -> Outcome:
     )
 
 
+def _refuse_writer(op: co.Stage | co.Commit) -> Refusal | None:
+    if op.writer:
+        return refuse_key(op.writer)
+    return Refusal("MALFORMED", "without a writer there are no batches: the number is 0") if op.batch else None
+
+
+def _is_committed(at: Situation, op: co.Stage | co.Commit) -> bool:
+    return at.state.writers.get(op.writer, -1) >= op.batch
+
+
 def decide_commit(at: Situation, op: co.Commit) -> Outcome:
-    refusal = refuse_key(op.writer)
+    names = tuple(name for _, stages in op.by_topic() for name, _ in stages)
+    refusal = _refuse_writer(op) or _refuse_form(op, names)
     if refusal is not None:
         return refusal
-    if op.batch < 0 or len(op.stages) > STAGES_PER_COMMIT_MAX:
+    if _is_committed(at, op):
+        # Whatever has become of its topics.
+        topic = at.state.topics.get(op.topic)
+        present = tuple(name for name in names if name in at.state.stages)
+        topic_id = topic.id if topic is not None else 0
+        return ev.Committed(at.claim, op.writer, op.batch, topic_id, -1, 0, 0, present, True)
+    if op.writer and op.writer not in at.state.writers and len(at.state.writers) >= at.limits.writers_max:
+        return Refusal("LIMIT_REACHED", f"there are {at.limits.writers_max} writers, which is the limit")
+    parts: list[ev.CommittedPart] = []
+    for name, stages in op.by_topic():
+        part = _publish(at, name, stages)
+        if not isinstance(part, ev.CommittedPart):
+            return part
+        parts.append(part)
+    return _committed(at, op, parts)
+
+
+def _refuse_form(op: co.Commit, names: tuple[str, ...]) -> Refusal | None:
+    if op.batch < 0 or max(len(names), len(op.parts)) > STAGES_PER_COMMIT_MAX:
         return Refusal("MALFORMED", f"a commit has a batch from 0 on, and at most {STAGES_PER_COMMIT_MAX} stages")
-    names = tuple(name for name, _ in op.stages)
+    if op.parts and (op.topic or op.stages):
+        return Refusal("MALFORMED", "a commit is for one topic, or has parts for several")
+    if len({topic for topic, _ in op.parts}) != len(op.parts):
+        return Refusal("MALFORMED", "a commit names each topic once")
     if len(set(names)) != len(names):
         return Refusal("STAGE_MISMATCH", "a stage is named twice")
-    topic = at.state.topics.get(op.topic)
+    return None
+
+
+def _publish(at: Situation, name: str, stages: co.Stages) -> ev.CommittedPart | Refusal | NotNow:
+    """What becomes of one topic's stages, if the others can be published too."""
+    topic = at.state.topics.get(name)
     if topic is None:
-        return unknown_topic(op.topic)
-    if at.state.writers.get(op.writer, -1) >= op.batch:
-        present = tuple(name for name in names if name in at.state.stages)
-        return ev.Committed(at.claim, op.writer, op.batch, topic.id, -1, 0, 0, present, True)
-    if op.writer not in at.state.writers and len(at.state.writers) >= at.limits.writers_max:
-        return Refusal("LIMIT_REACHED", f"there are {at.limits.writers_max} writers, which is the limit")
-    refusal = _refuse_stages(at, topic, op)
+        return unknown_topic(name)
+    refusal = _refuse_stages(at, topic, stages)
     if refusal is not None:
         return refusal
-    staged_bytes = sum(batch.size for name in names for batch in at.state.stages[name].batches)
+    staged_bytes = sum(batch.size for stage, _ in stages for batch in at.state.stages[stage].batches)
     full = over_quota(at, topic, staged_bytes)
     if full is not None:
         return full
-    count = sum(count for _, count in op.stages)
-    subscriptions = len(topic.subscriptions)
-    return ev.Committed(
-        at.claim, op.writer, op.batch, topic.id, topic.next_offset, count, subscriptions, names, False
-    )
+    count = sum(count for _, count in stages)
+    names = tuple(stage for stage, _ in stages)
+    return ev.CommittedPart(topic.id, topic.next_offset, count, len(topic.subscriptions), names)
 
 
-def _refuse_stages(at: Situation, topic: Topic, op: co.Commit) -> Refusal | None:
-    for name, count in op.stages:
+def _committed(at: Situation, op: co.Commit, parts: list[ev.CommittedPart]) -> ev.Committed:
+    if op.topic:
+        [part] = parts
+        return ev.Committed(
+            at.claim, op.writer, op.batch, part.topic_id, part.first_offset, part.count, part.subscriptions,
+            part.stages, False,
+        )
+    count = sum(part.count for part in parts)
+    return ev.Committed(at.claim, op.writer, op.batch, 0, -1, count, 0, (), False, tuple(parts))
+
+
+def _refuse_stages(at: Situation, topic: Topic, stages: co.Stages) -> Refusal | None:
+    for name, count in stages:
         stage = at.state.stages.get(name)
         if stage is None:
             return Refusal("STAGE_UNKNOWN", f"there is no stage '{name}': it expired or was aborted")

@@ -36,8 +36,11 @@ def _transacted(time_ms: int, event: ev.Transacted) -> re.Verdict:
 
 
 def _committed(time_ms: int, event: ev.Committed) -> re.Verdict:
+    parts = tuple(
+        re.CommitPart(part.topic_id, part.first_offset, part.count, part.subscriptions) for part in event.parts
+    )
     return re.CommitReply(
-        event.topic_id, event.first_offset, event.count, time_ms, event.subscriptions, event.before
+        event.topic_id, event.first_offset, event.count, time_ms, event.subscriptions, event.before, parts
     )
 
 

@@ -10,6 +10,7 @@ A replayed batch may be cut and ordered otherwise: nothing here depends on a row
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from oncemq.spark.task import TaskIdentity, task_identity
 
 #: Of one stored batch, about.
 _BATCH_BYTES = 1024 * 1024
+#: What a batch has beside its rows: a head, and the padding of its sections.
+_HEAD_BYTES = 128
 #: In a writer's name: the rows say which topic.
 _ANY_TOPIC = "*"
 
@@ -67,9 +70,15 @@ class _Writer:
             for _ in batches:
                 pass
             return Written(identity, ())
+        except BaseException:
+            task.give_up()
+            raise
 
     def _publish(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         written = sorted(_known(messages), key=lambda message: message.identity.partition)
+        if len(written) != len(messages):
+            # The others' rows would be missing.
+            raise RuntimeError(f"of {len(messages)} tasks, {len(written)} say what they staged: is this Spark 4.3?")
         if not written:
             return
         writer, number = self._writer(written[0].identity.query_id)
@@ -164,8 +173,13 @@ class _Task:
     def _add_to(self, topic: str, batch: Any) -> None:
         rows: Rows = rows_of(batch, keeps_times=self._options.keeps_times)
         stager = self._stagers.get(topic) or self._begin(topic)
-        for part in payloads(rows, _BATCH_BYTES):
+        for part in payloads(rows, self._batch_bytes_max()):
             stager.add(part.rows, part.payload, key_hashes=part.key_hashes)
+
+    def _batch_bytes_max(self) -> int:
+        """As much as the broker takes at once, where that is little."""
+        said = self._client.batch_bytes_max
+        return min(_BATCH_BYTES, said - _HEAD_BYTES) if said else _BATCH_BYTES
 
     def _begin(self, topic: str) -> Stager:
         if self._options.create:
@@ -173,6 +187,11 @@ class _Task:
         name = f"{self._name}/{len(self._stagers)}"
         stager = self._stagers[topic] = self._client.stager(name, topic, self._writer, self._batch_id)
         return stager
+
+    def give_up(self) -> None:
+        """Spark does not tell the driver what a failed attempt has staged: it would lie on the broker's disk for a day."""
+        with contextlib.suppress(errors.OnceMQError):
+            self._client.abort([stager.stage for stager in self._stagers.values()])
 
     def finish(self) -> list[tuple[str, str, int]]:
         return [(topic, stager.stage, stager.finish()) for topic, stager in self._stagers.items()]
