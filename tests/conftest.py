@@ -5,10 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 
+from oncemq.broker import embedded
 from oncemq.broker.process import BrokerProcess
+from oncemq.limits import Limits
+from oncemq.testing_postgres import PostgresServer
 from tests.acceptance.processes import SMALL
+from tests.forking import ForkedBroker
+
+_END_OTHERS = """select pg_terminate_backend(pid) from pg_stat_activity
+    where datname = current_database() and pid <> pg_backend_pid()"""
+_SCHEMAS = "select nspname from pg_namespace where nspname !~ '^(pg_|information_schema)'"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_files() -> Iterator[None]:
+    """Brokers inside the tests' process fill less of the disk with zeros at their start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "SEGMENT_BYTES", 6 * 1024 * 1024)
+        patch.setattr(embedded, "LIMITS", Limits(batch_bytes_max=4 * 1024 * 1024))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,12 +41,32 @@ def _state_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 @pytest.fixture
 def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
     """Not started yet: `start`, `kill`, `restart` as you like; whatever runs at the end is killed."""
-    process = BrokerProcess(tmp_path / "data", *SMALL)
+    process = ForkedBroker(tmp_path / "data", *SMALL)
     yield process
     process.kill()
 
 
 @pytest.fixture
-def postgres(oncemq_postgres: str) -> str:
-    """The DSN of an empty PostgreSQL database."""
-    return oncemq_postgres
+def oncemq_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """As the plug-in's (testing.py), and quicker to start."""
+    broker = ForkedBroker(tmp_path / "oncemq-data", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def _database(oncemq_postgres_server: PostgresServer) -> Iterator[str]:
+    with oncemq_postgres_server.database() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def postgres(_database: str) -> Iterator[str]:
+    """The DSN of an empty PostgreSQL database, which costs less than one that is made for each test."""
+    yield _database
+    with psycopg.connect(_database, autocommit=True) as connection:
+        connection.execute(_END_OTHERS)
+        for (name,) in connection.execute(_SCHEMAS).fetchall():
+            connection.execute(sql.SQL("drop schema {} cascade").format(sql.Identifier(name)))
+        connection.execute("create schema public")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from oncemq.broker.process import BrokerProcess
+from tests.forking import ForkedBroker
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -25,7 +25,7 @@ def sessions_of(block: str) -> list[tuple[str, str]]:
 
 def test_the_first_messages_go_as_shown(tmp_path: Path) -> None:
     [block] = [block for block in blocks("console") if "oncemq sub orders kitchen\nSubscribed" in block]
-    with BrokerProcess(tmp_path / "data") as broker:
+    with ForkedBroker(tmp_path / "data") as broker:
         folder = Path(sys.executable).parent
         environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "ONCEMQ_URL": broker.url}
         for command, expected in sessions_of(block):
@@ -37,7 +37,7 @@ def test_the_first_messages_go_as_shown(tmp_path: Path) -> None:
 
 def test_the_python_example_runs(tmp_path: Path) -> None:
     [example] = blocks("python")
-    with BrokerProcess(tmp_path / "data") as broker:
+    with ForkedBroker(tmp_path / "data") as broker:
         program = example.replace("tcp://127.0.0.1:5555", broker.url)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()

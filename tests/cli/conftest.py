@@ -9,11 +9,12 @@ import pytest
 
 from oncemq.broker.process import BrokerProcess
 from tests.cli.shell import Shell
+from tests.forking import ForkedBroker
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
+    process = ForkedBroker(tmp_path_factory.mktemp("broker") / "data")
     process.start()
     yield process
     process.kill()

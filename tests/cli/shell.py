@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from itertools import count
 from typing import Any
 
+from tests.forking import TIMEOUT_S as TIMEOUT_S
+from tests.forking import Forked
+
 COMMAND = [sys.executable, "-m", "oncemq"]
-TIMEOUT_S = 60
 
 
 class Shell:
@@ -21,27 +24,23 @@ class Shell:
     def __init__(self, url: str) -> None:
         self.environment = {**os.environ, "ONCEMQ_URL": url, "ONCEMQ_TRIES": "20"}
         self.topic = f"topic {next(self.numbers)}"
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[Forked] = []
 
     def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*COMMAND, *arguments], input=stdin, capture_output=True, env=self.environment, timeout=TIMEOUT_S
-        )
+        process = self.start(*arguments, stdin=stdin)
+        out, err = process.communicate()
+        return subprocess.CompletedProcess(arguments, process.wait(), out, err)
 
     def ok(self, *arguments: str, stdin: bytes = b"") -> bytes:
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.environment,
-            bufsize=0,
-            start_new_session=True,
-        )
+    def start(self, *arguments: str, stdin: bytes = b"") -> Forked:
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            process = Forked.with_pipes(arguments, self.environment, given.fileno())
         self.started.append(process)
         return process
 

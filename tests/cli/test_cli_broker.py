@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import oncemq
 from oncemq.broker.process import BrokerProcess, free_url
-from tests.cli.shell import COMMAND, TIMEOUT_S, Shell
+from tests.acceptance.processes import SMALL
+from tests.cli.shell import TIMEOUT_S, Shell
+from tests.forking import Forked, ForkedBroker
 
 
 def test_a_message_goes_round(shell: Shell) -> None:
@@ -191,15 +194,19 @@ def test_an_interrupted_tail_is_130(shell: Shell) -> None:
     assert tailing.returncode == 130
 
 
+def ends_of(processes: list[Forked]) -> list[tuple[int, bytes]]:
+    """Exit codes and outputs, read side by side: a get waits for its reader, and the next one for the get."""
+    with ThreadPoolExecutor(len(processes)) as readers:
+        outputs = [out for out, _ in readers.map(Forked.communicate, processes)]
+    return [(process.wait(), out) for process, out in zip(processes, outputs, strict=True)]
+
+
 def test_parallel_puts_and_gets_lose_and_double_nothing(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
-    numbers = "\n".join(str(n) for n in range(16)).encode()
-    command = " ".join(COMMAND)
-    puts = f"xargs -P8 -I{{}} {command} put '{shell.topic}' 'm {{}}' --as importer"
-    subprocess.run(puts, shell=True, input=numbers, env=shell.environment, check=True, stdout=subprocess.DEVNULL)
-    gets = f"xargs -P8 -I{{}} {command} get '{shell.topic}' alice"
-    done = subprocess.run(gets, shell=True, input=numbers, env=shell.environment, check=True, stdout=subprocess.PIPE)
-    assert sorted(done.stdout.splitlines()) == sorted(b"m %d" % n for n in range(16))
+    puts = [shell.start("put", shell.topic, f"m {n}", "--as", "importer") for n in range(8)]
+    assert [code for code, _ in ends_of(puts)] == [0] * 8
+    gets = [shell.start("get", shell.topic, "alice") for _ in range(8)]
+    assert sorted(ends_of(gets)) == [(0, b"m %d\n" % n) for n in range(8)]
     assert shell.run("get", shell.topic, "alice").returncode == 3
 
 
@@ -272,7 +279,7 @@ def test_a_second_broker_on_the_same_folder_is_refused(shell: Shell, broker: Bro
 
 
 def test_a_journal_is_checked_exported_and_cut(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data")
+    broker = ForkedBroker(tmp_path / "data", *SMALL)
     broker.start()
     shell = Shell(broker.url)
     try:

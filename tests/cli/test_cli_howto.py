@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from oncemq.broker.process import BrokerProcess
+from tests.forking import ForkedBroker
 
 GUIDE = Path(__file__).parents[2] / "docs/howto/command-line.md"
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -22,7 +22,7 @@ def sessions() -> list[tuple[str, str]]:
 
 
 def test_every_command_answers_as_shown(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data") as broker:
+    with ForkedBroker(tmp_path / "data") as broker:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = os.environ | {"PATH": path, "ONCEMQ_URL": broker.url}
         code = 0

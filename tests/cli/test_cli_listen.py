@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
 from tests.acceptance.processes import wait_until
 from tests.cli.shell import TIMEOUT_S, Shell
+from tests.forking import Forked, ForkedBroker
 
 
-def line_of(process: subprocess.Popen[bytes]) -> bytes:
+def line_of(process: Forked) -> bytes:
     assert process.stdout is not None
     return process.stdout.readline()
 
 
-def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> tuple[int, bytes, bytes]:
+def end(process: Forked, number: int = signal.SIGTERM) -> tuple[int, bytes, bytes]:
     process.send_signal(number)
     out, err = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, out, err
 
 
-def listening(shell: Shell, *arguments: str) -> subprocess.Popen[bytes]:
+def listening(shell: Shell, *arguments: str) -> Forked:
     """A listener that has printed what was put for it to begin with."""
     shell.ok("sub", shell.topic, "alice")
     shell.ok("put", shell.topic, "begin")
@@ -148,7 +147,7 @@ def test_a_shared_subscription_is_for_workers(shell: Shell) -> None:
 
 
 def test_a_listener_goes_on_when_the_broker_is_back(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data")
+    broker = ForkedBroker(tmp_path / "data")
     broker.start()
     shell = Shell(broker.url)
     try:

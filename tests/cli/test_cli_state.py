@@ -11,10 +11,12 @@ import pytest
 
 from tests.cli.shell import TIMEOUT_S, Shell
 
-#: A run that dies in the moment after something was written to its state.
+#: A run that dies in the moment after something was written to its state. The hold of a get that died ends soon.
 _DIES = """
 import os, runpy, signal, sys
+import oncemq.cli.get
 from oncemq.client.outbox_file import OutboxFile
+oncemq.cli.get._HOLD_MS = 1000
 append, wanted = OutboxFile.append, sys.argv[1]
 def dying(self, entries):
     numbers = append(self, entries)

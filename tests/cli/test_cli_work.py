@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
 from oncemq.cli import options
 from oncemq.cli.running import environment_for
 from oncemq.message import Message
 from tests.acceptance.processes import wait_until
 from tests.cli.shell import COMMAND, TIMEOUT_S, Shell
+from tests.forking import Forked, ForkedBroker
 
 #: Longer than any test: what comes before that was given back.
 FOREVER = "1h"
@@ -44,7 +44,7 @@ class Works:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         return self.shell.run("work", self.topic, "packers", *arguments)
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> Forked:
         return self.shell.start("work", self.topic, "packers", *arguments)
 
     def share(self, *arguments: str) -> None:
@@ -137,7 +137,7 @@ def test_workers_share_the_messages_and_each_is_done_once(works: Works) -> None:
     works.share()
     works.shell.put_numbers(30)
     script = works.script('echo "$(cat)" >> done')
-    processes = [works.start("--jobs", "2", "--wait", "2", *script) for _ in range(3)]
+    processes = [works.start("--jobs", "2", "--wait", "1", *script) for _ in range(3)]
     for process in processes:
         process.communicate(timeout=TIMEOUT_S)
     assert sorted(map(int, works.lines("done"))) == list(range(30))
@@ -148,8 +148,8 @@ def test_a_long_command_is_not_given_to_another_worker(works: Works) -> None:
     """It lasts many leases, while another worker stands by."""
     works.share("--lease", "300ms")
     works.shell.ok("put", works.topic, "x")
-    script = works.script("echo begun >> runs; sleep 3")
-    processes = [works.start("--wait", "5", *script) for _ in range(2)]
+    script = works.script("echo begun >> runs; sleep 1.5")
+    processes = [works.start("--wait", "2.5", *script) for _ in range(2)]
     codes = []
     for process in processes:
         process.communicate(timeout=TIMEOUT_S)
@@ -236,7 +236,7 @@ def test_the_message_of_a_worker_that_was_killed_is_done_by_another(works: Works
 
 
 def test_a_broker_that_restarts_meanwhile_does_no_harm(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data")
+    broker = ForkedBroker(tmp_path / "data")
     broker.start()
     works = Works(Shell(broker.url), tmp_path)
     try:

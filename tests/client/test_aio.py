@@ -16,11 +16,12 @@ import oncemq.aio
 from oncemq import errors
 from oncemq.broker.process import BrokerProcess
 from tests.client.on_a_loop import become, on_a_loop
+from tests.forking import ForkedBroker
 
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
+    broker = ForkedBroker(tmp_path_factory.mktemp("broker") / "data")
     broker.start()
     yield broker
     broker.stop()
@@ -62,7 +63,7 @@ def test_what_may_wait_is_awaited() -> None:
     for shell in (oncemq.aio.Client, oncemq.aio.Subscription, oncemq.aio.Handle):
         methods = {name for name, _ in inspect.getmembers(shell, inspect.isfunction) if not name.startswith("_")}
         plain = {name for name in methods if not inspect.iscoroutinefunction(getattr(shell, name))}
-        assert plain <= {"put_nowait", "read", "messages", "done", "transaction"}
+        assert plain <= {"put_nowait", "read", "messages", "done", "transaction", "stager"}
 
 
 def test_a_method_says_what_it_returns_and_not_how() -> None:

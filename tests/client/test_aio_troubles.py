@@ -32,7 +32,7 @@ async def test_a_cancelled_get_loses_no_message(oncemq_broker: BrokerProcess) ->
     async with oncemq.aio.connect(oncemq_broker.url) as client:
         subscription = await client.subscribe("t", "s")
         got: list[bytes] = []
-        for index in range(300):
+        for index in range(150):
             getting = asyncio.create_task(subscription.get(timeout_s=5))
             putting = asyncio.create_task(client.put("t", b"%d" % index))
             for _ in range(index % 30):
@@ -44,7 +44,7 @@ async def test_a_cancelled_get_loses_no_message(oncemq_broker: BrokerProcess) ->
                 got.append(message.value)
             await putting
         got += [message.value async for message in subscription.messages(timeout_s=0)]
-        assert got == [b"%d" % index for index in range(300)]
+        assert got == [b"%d" % index for index in range(150)]
 
 
 @pytest.mark.parametrize("pattern", [False, True], ids=["a topic", "a pattern"])
@@ -149,7 +149,7 @@ async def test_nobody_there_is_said_in_plain_words() -> None:
 
 @on_a_loop
 async def test_a_killed_broker_loses_and_doubles_nothing(oncemq_broker: BrokerProcess) -> None:
-    values = [b"%d" % index for index in range(3000)]
+    values = [b"%d" % index for index in range(900)]
     loop = asyncio.get_running_loop()
     async with oncemq.aio.connect(oncemq_broker.url, timeout_s=0.5, tries=40) as client:
         subscription = await client.subscribe("t", "s")
@@ -162,7 +162,7 @@ async def test_a_killed_broker_loses_and_doubles_nothing(oncemq_broker: BrokerPr
         got: list[bytes] = []
         async for message in subscription.messages(timeout_s=20):
             got.append(message.value)
-            if len(got) in (500, 2000):
+            if len(got) in (150, 600):
                 await loop.run_in_executor(None, oncemq_broker.restart)
             if len(got) == len(values):
                 break

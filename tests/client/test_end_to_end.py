@@ -12,13 +12,14 @@ import pytest
 import oncemq
 from oncemq import errors
 from oncemq.broker.process import BrokerProcess
+from tests.forking import ForkedBroker
 
 Connect = Callable[..., oncemq.Client]
 
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
+    broker = ForkedBroker(tmp_path_factory.mktemp("broker") / "data")
     broker.start()
     yield broker
     broker.stop()

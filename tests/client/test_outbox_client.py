@@ -11,7 +11,7 @@ import pytest
 
 import oncemq
 from oncemq import errors
-from oncemq.broker.process import BrokerProcess
+from tests.forking import ForkedBroker
 
 NOBODY = "tcp://127.0.0.1:9"
 
@@ -66,7 +66,7 @@ def test_it_arrives_by_itself_while_nobody_calls(path: Path, url: str, reader: o
 
 
 def test_a_broker_that_comes_back_gets_it_all(path: Path, tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data")
+    broker = ForkedBroker(tmp_path / "data")
     broker.start()
     try:
         with oncemq.connect(broker.url, outbox=path, timeout_s=0.2) as client:

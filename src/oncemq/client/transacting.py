@@ -6,7 +6,6 @@ read in it from a subscription comes again.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -298,7 +297,10 @@ class AsyncTransaction(Asynchronous, Transacting):
     """
 
     async def __aenter__(self) -> AsyncTransaction:
-        self._begin(id(asyncio.current_task()))
+        # Here, since a blocking client needs no event loop, whose import takes as long as the client's own.
+        from asyncio import current_task
+
+        self._begin(id(current_task()))
         return self
 
     async def __aexit__(
