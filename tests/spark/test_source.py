@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from oncemq import errors
@@ -117,6 +118,13 @@ def test_without_fail_on_data_loss_what_is_left_is_read(broker: BrokerProcess, c
     subscription.ack()
     subscription.close()
     assert values_in(rows_of(reader, partitions)) == numbered(5, 10)
+
+
+def test_a_topic_without_messages_has_no_rows(broker: BrokerProcess, client: Client) -> None:
+    kept(client, "orders")
+    reader = batch_reader(broker, topic="orders")
+    # Spark makes a partition of its own where there is none.
+    assert rows_of(reader, [*reader.partitions(), InputPartition(None)]) == []
 
 
 def test_a_topic_that_is_not_there_is_an_error(broker: BrokerProcess) -> None:
@@ -321,6 +329,25 @@ def test_a_topic_that_was_deleted_under_a_pattern_is_an_error_unless_loss_is_acc
     reader = stream_reader(broker, pattern="*.orders", failOnDataLoss="false")
     end = reader.latestOffset(start, ReadAllAvailable())
     assert values_in(rows_of(reader, reader.partitions(start, end))) == [b"one"]
+
+
+@pytest.mark.parametrize("which", [{"topics": "eu.orders,us.orders"}, {"pattern": "*.orders"}])
+def test_where_loss_is_accepted_a_deleted_topic_stops_neither_a_stream_nor_its_replay(
+    broker: BrokerProcess, client: Client, which: dict[str, str]
+) -> None:
+    options = {**which, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    reader = stream_reader(broker, **options)
+    for topic in ("eu.orders", "us.orders"):
+        kept(client, topic)
+        client.put_many(topic, numbered(0, 5))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    client.delete_topic("us.orders")
+    for driver in (reader, stream_reader(broker, **options)):
+        assert rows_of(driver, driver.partitions(start, end)) == [("eu.orders", n, b"%d" % n) for n in range(5)]
+        driver.commit(end)
+        assert driver.latestOffset(end, ReadAllAvailable()) == end
+    assert [topic.name for topic in client.topics()] == ["eu.orders"]
 
 
 def test_a_shared_subscription_can_t_carry_a_stream(broker: BrokerProcess, client: Client) -> None:

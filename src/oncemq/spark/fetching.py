@@ -63,8 +63,11 @@ def _within(batches: list[tuple[BatchHead, bytes]], stop: int) -> list[tuple[Bat
 
 def _what_is_left(client: Client, wanted: Range) -> Range:
     command = Read(wanted.topic, START_EARLIEST, 1, 0, wanted.topic_id)
-    reply = client._run(client._ask(command, GetReply))
-    first = min(max(wanted.start, reply.acked), wanted.stop)
+    try:
+        reply = client._run(client._ask(command, GetReply))
+        first = min(max(wanted.start, reply.acked), wanted.stop)
+    except (errors.TopicGone, errors.TopicUnknown):
+        first = wanted.stop
     if first > wanted.start:
         _log.warning("topic '%s': messages %d to %d are gone", wanted.topic, wanted.start, first)
     return Range(wanted.topic, wanted.topic_id, first, wanted.stop)

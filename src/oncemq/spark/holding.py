@@ -87,6 +87,7 @@ class TopicsHold(Hold):
         super().__init__(client, options.subscription)
         self._topics = options.topics
         self._start = options.start
+        self._fails_on_loss = options.fail_on_loss
         self._epochs: dict[str, int] = {}
 
     def begin(self) -> dict[str, Position]:
@@ -104,16 +105,19 @@ class TopicsHold(Hold):
         self._client.subscribe(topic, self._subscriber, offset)
 
     def resume(self, start: Mapping[str, Position]) -> None:
+        extents = self.extents()
         for topic in self._topics:
-            if topic in start:
-                self._subscribe_again(topic, start[topic])
-            else:
+            if topic not in start:
                 # The query has more topics than its checkpoint.
                 self._subscribe(topic)
+            elif topic in extents:
+                self._subscribe_again(topic, start[topic], extents[topic])
+            else:
+                # Deleted: that is an error, or accepted, elsewhere. It is not made again here.
+                continue
             self._epochs[topic] = self._open(topic).epoch
 
-    def _subscribe_again(self, topic: str, at: Position) -> None:
-        extent = extent_of(self._client, topic)
+    def _subscribe_again(self, topic: str, at: Position, extent: Extent) -> None:
         command = Subscribe(topic, self._subscriber, min(max(at.offset, extent.first), extent.offset))
         self._client._run(self._client._call(command, SubscribeReply))
 
@@ -123,7 +127,14 @@ class TopicsHold(Hold):
     def ack(self, end: Mapping[str, Position]) -> None:
         for topic, at in end.items():
             if topic in self._epochs:
-                self._epochs[topic] = self._as_owner(topic, self._epochs[topic], self._ack_on(at))
+                self._ack_one(topic, at)
+
+    def _ack_one(self, topic: str, at: Position) -> None:
+        try:
+            self._epochs[topic] = self._as_owner(topic, self._epochs[topic], self._ack_on(at))
+        except errors.TopicGone:
+            if self._fails_on_loss:
+                raise
 
     def _ack_on(self, at: Position) -> Callable[[int], None]:
         def act(epoch: int) -> None:

@@ -16,6 +16,9 @@ from oncemq import errors
 from oncemq.message import HAS_HEADERS, HAS_KEYS, HAS_TIMES, PLAIN
 
 _HEAD = struct.Struct("<BBHIIIII")
+#: What a row takes in a column beside its bytes: an offset, and a bit.
+_OFFSET_BYTES = 5
+_TIME_BYTES = 8
 
 # Msgpack's shortest forms, by length: of a map, a text, and bytes.
 _MAP_HEADS = pa.array([bytes([0x80 | count]) for count in range(16)], pa.binary())
@@ -72,7 +75,8 @@ def as_binary(column: Any) -> Any:
 
 
 def payloads(rows: Rows, bytes_max: int) -> Iterator[Payload]:
-    """Batches of not much more than `bytes_max`, in the order of the rows."""
+    """Batches of not more than `bytes_max`, head and padding aside, in the order of the rows; a row that is larger is
+    a batch by itself."""
     start = 0
     for stop in _cuts(rows, bytes_max):
         yield _payload(rows.slice(start, stop - start))
@@ -81,7 +85,10 @@ def payloads(rows: Rows, bytes_max: int) -> Iterator[Payload]:
 
 def _cuts(rows: Rows, bytes_max: int) -> list[int]:
     """Behind the row with which each batch is full; the last is the end."""
-    sizes = sum(_lengths(column) for column in (rows.values, rows.keys, rows.headers) if column is not None)
+    columns = [column for column in (rows.values, rows.keys, rows.headers) if column is not None]
+    sizes = sum(_lengths(column) + _OFFSET_BYTES for column in columns)
+    if rows.times_ms is not None:
+        sizes = sizes + _TIME_BYTES
     ends = np.cumsum(sizes)
     cuts: list[int] = []
     at = reached = 0

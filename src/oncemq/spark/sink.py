@@ -189,7 +189,7 @@ class _Task:
         return stager
 
     def give_up(self) -> None:
-        """Spark does not tell the driver what a failed attempt has staged: it would lie on the broker's disk for a day."""
+        """Spark tells nobody what a failed attempt has staged: it would lie on the broker's disk for a day."""
         with contextlib.suppress(errors.OnceMQError):
             self._client.abort([stager.stage for stager in self._stagers.values()])
 
