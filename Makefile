@@ -33,7 +33,7 @@ serve: $(SERVES) ## Run a broker on ./oncemq-data
 test: lint ## Check style and types, then run all tests
 	$(BIN)/python -m pytest -n $(JOBS) -p tests.spark.scheduling
 
-test-cluster: $(READY) ## Run the tests that need a Spark cluster: a master and two workers
+test-cluster: $(READY) ## Run the tests that take Spark long: a cluster of two workers, declarative pipelines
 	$(BIN)/python -m pytest -m cluster tests/spark
 
 lint: $(READY) ## ruff and mypy --strict
