@@ -109,6 +109,13 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             "finishes it if one is cut off: a folder; `user` for one in the user's state folder; `none`."
         ),
     ] = "user"
+    record: Annotated[
+        str,
+        Meta(
+            description="A folder: clients write down there what they put and consume, for `oncemq pipeline audit`. "
+            "Empty: they don't."
+        ),
+    ] = ""
 
 
 _LIMIT_DESCRIPTIONS = {

@@ -47,6 +47,8 @@
     ├── ListenFailed                 LISTEN_FAILED
     ├── SettingInvalid               SETTING_INVALID
     ├── MissingExtra                 MISSING_EXTRA
+    ├── PipelineInvalid              PIPELINE_INVALID
+    ├── PipelineFailed               PIPELINE_FAILED
     ├── InboxRewound                 INBOX_REWOUND
     ├── OutboxError                  OUTBOX
     │   ├── OutboxInvalid            OUTBOX_INVALID
@@ -458,6 +460,21 @@ class MissingExtra(OnceMQError):
     code = "MISSING_EXTRA"
     exit_code = 2
     advice = "Install it with the pip command in the message."
+
+
+class PipelineInvalid(OnceMQError):
+    """A pipeline is declared in a way that can't be run."""
+
+    code = "PIPELINE_INVALID"
+    exit_code = 2
+    advice = "Correct what is named; `oncemq pipeline validate` says whether something is left."
+
+
+class PipelineFailed(OnceMQError):
+    """A pipeline stopped because something in it failed. What it had not finished is done by the next run, once."""
+
+    code = "PIPELINE_FAILED"
+    advice = "Correct the cause and run it again: it goes on where it was. ONCEMQ_TRACEBACK=1 shows what Spark says."
 
 
 class InboxRewound(OnceMQError):

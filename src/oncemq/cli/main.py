@@ -32,6 +32,7 @@ COMMANDS = {
     "dead": Lazy("oncemq.cli.dead:dead", _THINGS, "List, retry and remove dead letters."),
     "sessions": Lazy("oncemq.cli.sessions:sessions", _THINGS, "List and remove sessions."),
     "journal": Lazy("oncemq.cli.journal:journal", _THINGS, "Check, export and cut a stopped broker's journal."),
+    "pipeline": Lazy("oncemq.cli.pipeline:pipeline", _THINGS, "Declare data pipelines on Spark, and run them."),
     "serve": Lazy("oncemq.cli.serve:serve", _BROKER, "Run a broker."),
     "health": Lazy("oncemq.cli.health:health", _BROKER, "Ask a broker how it is."),
     "bench": Lazy("oncemq.cli.bench:bench", _BROKER, "Measure a broker against its limits."),

@@ -99,6 +99,7 @@ def connected(reach: Reach, *, client_name: str | None = None) -> Iterator[Clien
         batch_messages=settings.batch_messages,
         batch_bytes=settings.batch_bytes,
         linger_ms=settings.linger_ms,
+        record=settings.record,
     ) as client:
         yield client
 

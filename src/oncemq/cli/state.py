@@ -171,6 +171,7 @@ def _connect(slot: Path, settings: Any) -> OutboxClient:
         batch_messages=settings.batch_messages,
         batch_bytes=settings.batch_bytes,
         linger_ms=settings.linger_ms,
+        record=settings.record,
     )
 
 

@@ -1,0 +1,138 @@
+"""`oncemq pipeline restore`: out of a lake, back into topics."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.options import TOPIC, Quantity, Reach, json_option, reaches_broker
+from oncemq.cli.output import count_of, is_terminal, json_line, note, warn
+from oncemq.cli.pipeline_archive import explaining
+from oncemq.cli.pipeline_run import _conf_of
+from oncemq.cli.stopping import orderly
+
+if TYPE_CHECKING:
+    from oncemq.spark.lake.restoring import Restored
+    from oncemq.spark.pipeline.progress import Reporter
+
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType
+
+
+class Moment(ParamType):
+    """A time as ISO 8601 has it. Not one relative to now: a second run would mean other messages."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(value).astimezone()
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not a time, such as 2026-01-31T12:00:00Z.", param, ctx)
+
+
+@click.command(
+    cls=Documented,
+    exits=(*BROKER_EXITS, 1, 5, 143),
+    advice=LOOKING_ADVICE,
+    examples="""
+        oncemq pipeline restore --from /lake/orders --to orders-again --create
+        oncemq pipeline restore --from /lake/trade --prefix restored. --create --retain 30d
+        oncemq pipeline restore --from /lake/trade --topic orders --to orders --offsets 1000:2000
+        oncemq pipeline restore --from /lake/orders --to may --since 2026-05-01T00:00Z --until 2026-06-01T00:00Z
+    """,
+)
+@click.option("--from", "folder", metavar="DIR", required=True, type=click.Path(exists=True, file_okay=False),
+              help="The folder of the archive.")  # fmt: skip
+@click.option("--to", metavar="TOPIC", type=TOPIC, default="", help="The topic that gets the messages.")
+@click.option("--prefix", metavar="TEXT", default="",
+              help="Without --to: each topic's messages go into the topic of its name behind this.")  # fmt: skip
+@click.option("--topic", metavar="TOPIC", default="", help="Only this one of the archive's topics.")
+@click.option("--since", type=Moment(), metavar="TIME", help="Only messages of this time or later.")
+@click.option("--until", type=Moment(), metavar="TIME", help="Only messages before this time.")
+@click.option("--offsets", metavar="A:B", default="", help="Only these offsets of the archived topic, without B.")
+@click.option("--id", metavar="NAME", default="", help="What this restore is recognised by, when it comes again.")
+@click.option("--again", is_flag=True, help="Restore once more what was restored before.")
+@click.option("--create", is_flag=True, help="Make topics that are not there.")
+@click.option("--retain", "retain_ms", type=Quantity("milliseconds"), metavar="TIME",
+              help="Of topics that are made: how long they keep messages. [default: 7d]")  # fmt: skip
+@click.option("--master", default="local[*]", metavar="URL", help="Where Spark runs. [default: local[*], all cores]")
+@click.option("--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated.")
+@click.option("--quiet", is_flag=True, help="Say nothing but errors and warnings.")
+@click.option("--traceback", "has_traceback", is_flag=True, help="If it fails, show all that Spark says.")
+@json_option
+@reaches_broker
+def restore(
+    folder: str,
+    retain_ms: int | None,
+    pairs: tuple[str, ...],
+    quiet: bool,
+    has_traceback: bool,
+    as_json: bool,
+    reach: Reach,
+    **given: Any,
+) -> None:
+    """Put archived messages back into topics, each message once.
+
+    Keys, headers, time stamps and order stay; the offsets are new. The messages of a topic appear all at once, when
+    the last one is there. The same command again changes nothing, so that it can be repeated after a crash: it is
+    recognised by the folder, the selection and the topic. --again, or another --id, really does it twice.
+
+    The archive is checked before: a message that it holds twice is an error, messages that it does not hold are
+    counted in a warning. With --json, an object per topic, with `messages`, `first_offset` and `last_offset`.
+    """
+    with explaining(has_traceback):
+        from oncemq import config
+        from oncemq.spark.lake import restoring
+
+        conf = _conf_of(pairs)
+        if retain_ms is not None and not given["create"]:
+            raise click.UsageError("--retain is about topics that --create makes.")
+        if given["again"] and not given["id"]:
+            given |= {"again": False, "id": f"again-{uuid.uuid4().hex}"}
+            note(f"If this is cut off, --id {given['id']} instead of --again finishes it.")
+        with orderly():
+            done = restoring.restore(
+                folder,
+                url=config.load_client(reach).url,
+                conf=conf,
+                retain_ms=restoring.RETAIN_MS if retain_ms is None else retain_ms,
+                reporter=_reporter(is_quiet=quiet or as_json),
+                warn=warn,
+                **given,
+            )
+    for one in done:
+        if as_json:
+            click.echo(json_line(one))
+        elif not quiet:
+            click.echo(_sentence(one))
+
+
+def _reporter(*, is_quiet: bool) -> Reporter:
+    from oncemq.spark.pipeline import progress
+
+    if is_quiet:
+        return progress.Silent()
+    if is_terminal():
+        try:
+            return progress.Bar(note, has_end=True)
+        except ModuleNotFoundError:
+            pass
+    return progress.Lines(note, time.monotonic)
+
+
+def _sentence(one: Restored) -> str:
+    messages = count_of(one.messages, "message")
+    if one.before:
+        return f"'{one.target}' has its {messages} from before, by the id {one.id}: nothing changed. See --again."
+    if one.first_offset is None:
+        return f"Restored {messages} into '{one.target}', to which others wrote at the same time."
+    return f"Restored {messages} into '{one.target}' (offsets {one.first_offset:,} to {one.last_offset:,})."

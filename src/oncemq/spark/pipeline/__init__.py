@@ -1,0 +1,37 @@
+"""Pipelines: declared in a file or in Python, checked before Spark starts, run exactly once.
+
+    from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, run
+    from oncemq.spark.targets import TopicTarget
+
+    totals = Pipeline(
+        name="order-totals",
+        source=Source(topic="orders"),
+        value=Value(format="json", schema="id BIGINT, price DOUBLE, pieces INT"),
+        transform=Transform(sql="SELECT id, price * pieces AS total FROM messages"),
+        target=TopicTarget(topic="totals", create=True),
+        checkpoint="/var/lib/pipelines/order-totals",
+    )
+    print(run(totals, url="tcp://127.0.0.1:5555").rows)
+
+`load(file)` reads a pipeline out of a YAML file, and `validate(file)` says what is wrong with one; neither needs
+Spark. On the command line: `oncemq pipeline validate` and `run`.
+"""
+
+from __future__ import annotations
+
+from oncemq.spark.pipeline.model import Encoding, Pipeline, Source, Transform, Trigger, Value, Watermark
+from oncemq.spark.pipeline.running import run
+from oncemq.spark.pipeline.validating import load, validate
+
+__all__ = [
+    "Encoding",
+    "Pipeline",
+    "Source",
+    "Transform",
+    "Trigger",
+    "Value",
+    "Watermark",
+    "load",
+    "run",
+    "validate",
+]

@@ -1,0 +1,216 @@
+"""Schemas as Spark's DDL writes them, checked without Spark.
+
+    schema  := column ("," column)*
+    column  := name [":"] type ["COMMENT" "'…'"]
+    type    := "array" "<" type ">" | "map" "<" type "," type ">" | "struct" "<" [column ("," column)*] ">"
+             | "decimal" ["(" precision ["," scale] ")"] | a plain type
+
+Types that Spark knows but can't read out of a value (char, varchar, intervals) are refused with what to use instead.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, NoReturn
+
+from oncemq.spark.pipeline.mistakes import nearest
+
+_SAME = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+_PLAIN = (
+    "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "boolean", "date", "timestamp",
+    "timestamp_ntz", "variant",
+)  # fmt: skip
+_NESTED = ("array", "map", "struct")
+_KNOWN = (*_PLAIN, "decimal", *_NESTED, *_SAME)
+_INSTEAD = {
+    "char": "string", "varchar": "string", "text": "string", "str": "string", "uuid": "string", "interval": "string",
+    "int64": "bigint", "int32": "int", "datetime": "timestamp", "bool": "boolean", "bytes": "binary",
+    "number": "double", "object": "struct<…>", "json": "variant", "list": "array<…>",
+}  # fmt: skip
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.|'')*')|(\w+)|([<>(),:])|(\S))", re.ASCII)
+_PRECISION_MAX = 38
+
+
+class Column(NamedTuple):
+    name: str
+    #: Without its parameters: `decimal`, `array`.
+    kind: str
+    offset: int
+
+
+class DdlError(Exception):
+    """A schema that can't be read."""
+
+    def __init__(self, text: str, advice: str, offset: int) -> None:
+        super().__init__(text)
+        self.text, self.advice, self.offset = text, advice, offset
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    offset: int
+
+
+def columns_of(schema: str) -> list[Column]:
+    """The columns of a schema. Raises DdlError.
+
+    >>> [column.kind for column in columns_of("id BIGINT, tags ARRAY<STRING>, price DECIMAL(10, 2)")]
+    ['bigint', 'array', 'decimal']
+    """
+    parser = _Parser(schema)
+    found = parser.columns()
+    parser.expect_end()
+    return found
+
+
+def check_type(text: str) -> str:
+    """The kind of a type that stands alone. Raises DdlError."""
+    parser = _Parser(text)
+    kind = parser.type()
+    parser.expect_end()
+    return kind
+
+
+def quoted(name: str) -> str:
+    """
+    >>> quoted("a`b")
+    '`a``b`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens = [
+            _Token(("name", "string", "word", "sign", "other")[(match.lastindex or 1) - 1], match[match.lastindex or 1],
+                   match.start(match.lastindex or 1))
+            for match in _TOKEN.finditer(text)
+        ]  # fmt: skip
+        self._end = _Token("end", "", len(text.rstrip()))
+        self._at = 0
+
+    def columns(self) -> list[Column]:
+        found = [self._column()]
+        while self._take(","):
+            found.append(self._column())
+        names: set[str] = set()
+        for column in found:
+            # Spark's names are the same in either case.
+            if column.name.lower() in names:
+                raise DdlError(f"there are two columns {column.name!r}", "give each a name of its own", column.offset)
+            names.add(column.name.lower())
+        return found
+
+    def _column(self) -> Column:
+        token = self._next()
+        self._refuse_strange(token)
+        if token.kind not in ("name", "word"):
+            self._fail("a column's name is missing", "write columns as `name type`, with commas between them", token)
+        self._take(":")
+        name = token.text[1:-1].replace("``", "`") if token.kind == "name" else token.text
+        column = Column(name, self.type(name), token.offset)
+        self._after_type()
+        return column
+
+    def _after_type(self) -> None:
+        token = self._peek()
+        word = token.text.lower()
+        if word == "not":
+            advice = "leave NOT NULL out, and leave rows with nulls out by SQL (WHERE … IS NOT NULL)"
+            self._fail("NOT NULL is not checked when values are read", advice, token)
+        if word == "comment":
+            self._next()
+            if self._next().kind != "string":
+                self._fail("COMMENT has no text", "write it as COMMENT 'text'", token)
+
+    def type(self, column: str = "") -> str:
+        token = self._next()
+        word = token.text.lower()
+        self._refuse_strange(token)
+        if token.kind != "word":
+            of = f" of column {column!r}" if column else ""
+            self._fail(f"the type{of} is missing", "write it behind the name, as `id bigint`", token)
+        word = _SAME.get(word, word)
+        if word not in _KNOWN:
+            instead = _INSTEAD.get(word)
+            advice = f"use {instead}" if instead else nearest(word, _KNOWN, f"types are {', '.join(_KNOWN[:17])}")
+            self._fail(f"{token.text!r} is not a type that a value can be read as", advice, token)
+        if word == "decimal":
+            self._decimal()
+        elif word in _NESTED:
+            self._nested(word, token)
+        return word
+
+    def _decimal(self) -> None:
+        if not self._take("("):
+            return
+        precision = self._number()
+        scale = self._number() if self._take(",") else 0
+        close = self._expect(")", "decimal is written as decimal(10,2)")
+        if not 1 <= precision <= _PRECISION_MAX:
+            self._fail(f"a decimal has 1 to {_PRECISION_MAX} digits, not {precision}", "choose fewer", close)
+        if scale > precision:
+            advice = f"write decimal({max(scale, precision)},{min(scale, precision)})"
+            self._fail(f"a decimal of {precision} digits can't have {scale} behind the point", advice, close)
+
+    def _nested(self, word: str, token: _Token) -> None:
+        form = {"array": "array<string>", "map": "map<string,bigint>", "struct": "struct<a:bigint,b:string>"}[word]
+        if not self._take("<"):
+            self._fail(f"{word} needs the types of what is in it", f"write it as {form}", token)
+        if word == "struct":
+            if self._peek().text != ">":
+                self.columns()
+        else:
+            self.type()
+        if word == "map":
+            self._expect(",", f"write it as {form}")
+            self.type()
+        self._expect(">", f"write it as {form}")
+
+    def _refuse_strange(self, token: _Token) -> None:
+        if token.kind == "other":
+            advice = "put a name that has more than letters, digits and _ into `backquotes`"
+            self._fail(f"{token.text!r} is not expected here", advice, token)
+
+    def expect_end(self) -> None:
+        token = self._peek()
+        if token.kind != "end":
+            self._fail(f"{token.text!r} is not expected here", "put commas between columns", token)
+
+    def _number(self) -> int:
+        token = self._next()
+        if not token.text.isdecimal():
+            self._fail("a number of digits is missing", "decimal is written as decimal(10,2)", token)
+        return int(token.text)
+
+    def _expect(self, sign: str, advice: str) -> _Token:
+        token = self._next()
+        if token.text != sign:
+            self._fail(f"{sign!r} is missing", advice, token)
+        return token
+
+    def _take(self, sign: str) -> bool:
+        found = self._peek().text == sign and self._peek().kind == "sign"
+        self._at += found
+        return found
+
+    def _peek(self) -> _Token:
+        return self._tokens[self._at] if self._at < len(self._tokens) else self._end
+
+    def _next(self) -> _Token:
+        token = self._peek()
+        self._at += 1
+        return token
+
+    def _fail(self, text: str, advice: str, token: _Token) -> NoReturn:
+        raise DdlError(text, advice, token.offset)

@@ -1,0 +1,185 @@
+"""How far a run is: a bar on a terminal, lines elsewhere, JSON for programs.
+
+A reporter is told of each micro-batch and of the end. What is known of them comes out of Spark's own progress.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from oncemq.spark.offsets import lag_of, offsets_of
+
+#: The name under which the rows that were read are counted.
+OBSERVED = "oncemq_messages"
+#: Lines for people come no more often than this, so that a log stays readable.
+_LINE_EVERY_S = 1.0
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """A micro-batch that is done."""
+
+    number: int
+    rows: int
+    rows_per_s: float
+    #: Messages that were stored and not yet taken when it ended; None = not known.
+    lag: int | None
+    duration_ms: int
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has ended."""
+
+    name: str
+    batches: int
+    rows: int
+    duration_s: float
+    lag: int | None
+    #: By a signal, before it was at its end.
+    is_stopped: bool = False
+
+
+class Reporter(Protocol):
+    def begin(self, name: str) -> None: ...
+
+    def batch(self, batch: Batch) -> None: ...
+
+    def end(self, summary: Summary | None) -> None:
+        """None: it failed."""
+
+
+class Silent:
+    """For those who look at the target."""
+
+    def begin(self, name: str) -> None:
+        del name
+
+    def batch(self, batch: Batch) -> None:
+        del batch
+
+    def end(self, summary: Summary | None) -> None:
+        del summary
+
+
+class Lines:
+    """A line per micro-batch, but not more than one per second, and one at the end."""
+
+    def __init__(self, say: Callable[[str], None], clock_s: Callable[[], float]) -> None:
+        self._say = say
+        self._clock_s = clock_s
+        self._next_s = 0.0
+
+    def begin(self, name: str) -> None:
+        self._say(f"{name} runs.")
+
+    def batch(self, batch: Batch) -> None:
+        if self._clock_s() < self._next_s:
+            return
+        self._next_s = self._clock_s() + _LINE_EVERY_S
+        self._say(f"batch {batch.number}: {batch_text(batch)}")
+
+    def end(self, summary: Summary | None) -> None:
+        if summary is not None:
+            self._say(summary_text(summary))
+
+
+class JsonLines:
+    """An object per micro-batch, and one at the end."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+
+    def begin(self, name: str) -> None:
+        del name
+
+    def batch(self, batch: Batch) -> None:
+        self._write(_json({"event": "batch", **msgspec.structs.asdict(batch)}))
+
+    def end(self, summary: Summary | None) -> None:
+        if summary is not None:
+            self._write(_json({"event": "end", **msgspec.structs.asdict(summary)}))
+
+
+class Bar:
+    """On a terminal: towards the end for a run that has one, else without."""
+
+    def __init__(self, say: Callable[[str], None], *, has_end: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = [SpinnerColumn(), TextColumn("{task.description}")]
+        columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if has_end else []
+        columns += [TextColumn("{task.fields[figures]}"), TimeElapsedColumn()]
+        self._say = say
+        self._has_end = has_end
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._progress.add_task("", total=None, figures="starting")
+        self._rows = 0
+
+    def begin(self, name: str) -> None:
+        self._progress.update(self._task, description=name, figures="waiting for the first batch")
+        self._progress.start()
+
+    def batch(self, batch: Batch) -> None:
+        self._rows += batch.rows
+        figures = f"batch {batch.number}: {batch_text(batch)}"
+        total = self._rows + (batch.lag or 0) if self._has_end else None
+        self._progress.update(self._task, completed=self._rows, total=total, figures=figures)
+
+    def end(self, summary: Summary | None) -> None:
+        self._progress.stop()
+        if summary is not None:
+            self._say(summary_text(summary))
+
+
+def batch_text(batch: Batch) -> str:
+    lag = "" if batch.lag is None else f", {batch.lag:,} left"
+    rows = f"{batch.rows:,} row" + ("" if batch.rows == 1 else "s")
+    return f"{rows} in {batch.duration_ms / 1000:.1f} s ({batch.rows_per_s:,.0f} rows/s){lag}"
+
+
+def summary_text(summary: Summary) -> str:
+    """
+    >>> summary_text(Summary(name="totals", batches=1, rows=1200, duration_s=2.04, lag=0))
+    'totals is done: 1,200 rows in 1 batch, 2.0 s.'
+    """
+    how = "was stopped" if summary.is_stopped else "is done"
+    rows = f"{summary.rows:,} row" + ("" if summary.rows == 1 else "s")
+    batches = f"{summary.batches:,} batch" + ("" if summary.batches == 1 else "es")
+    lag = f" {summary.lag:,} messages are left." if summary.lag else ""
+    return f"{summary.name} {how}: {rows} in {batches}, {summary.duration_s:.1f} s.{lag}"
+
+
+def batch_of(progress: Mapping[str, Any]) -> Batch:
+    """Out of the JSON of Spark's StreamingQueryProgress."""
+    source = (progress.get("sources") or [{}])[0]
+    rows = int((progress.get("observedMetrics") or {}).get(OBSERVED, {}).get("rows") or 0)
+    duration_ms = int((progress.get("durationMs") or {}).get("triggerExecution") or progress.get("batchDuration") or 0)
+    return Batch(
+        number=int(progress["batchId"]),
+        rows=rows,
+        rows_per_s=round(rows * 1000 / duration_ms, 1) if duration_ms else 0.0,
+        lag=_lag(source),
+        duration_ms=duration_ms,
+    )
+
+
+def _lag(source: Mapping[str, Any]) -> int | None:
+    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    if end is None or latest is None:
+        return None
+    return max(0, lag_of(offsets_of(end), offsets_of(latest)))
+
+
+def _offsets(raw: Any) -> Mapping[str, Any] | None:
+    """Spark puts a source's offset into its JSON as an object or as a text."""
+    if isinstance(raw, str):
+        raw = json.loads(raw) if raw.startswith("{") else None
+    return raw if isinstance(raw, Mapping) and "topics" in raw else None
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(fields).decode()

@@ -1,0 +1,217 @@
+"""`oncemq pipeline`: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oncemq.cli.main import cli
+from oncemq.errors import PipelineFailed
+from tests.spark.pipeline.files import GOOD, changed
+from tests.spark.pipeline.test_running import put_orders, read_totals
+
+if TYPE_CHECKING:
+    from oncemq.broker.process import BrokerProcess
+    from oncemq.client.blocking import Client
+
+DEADLINE_S = 300
+TOTALS = """\
+name: totals
+source:
+  topic: orders
+value:
+  format: json
+  schema: {id: bigint, price: double, pieces: int}
+transform:
+  sql: SELECT id, price * pieces AS total FROM messages
+target:
+  topic: totals
+  create: true
+"""
+
+
+def run(*arguments: str, **rest: Any) -> Result:
+    return CliRunner().invoke(cli, ["pipeline", *arguments], **rest)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    (tmp_path / "good.yaml").write_text(GOOD)
+    return str(tmp_path / "good.yaml")
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    (tmp_path / "bad.yaml").write_text(changed(("orders", "orders.*"), ("totals\nsource", "a/b\nsource")))
+    return str(tmp_path / "bad.yaml")
+
+
+def test_validate_says_what_is_wrong_and_where(good: str, bad: str) -> None:
+    assert (run("validate", good).exit_code, run("validate", good).output) == (0, f"{good}: no mistakes.\n")
+    result = run("validate", good, bad)
+    assert result.exit_code == 2
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{good}: no mistakes."
+    assert [line.removeprefix(f"{bad}:").split(": ")[0] for line in lines[1:]] == ["1:7", "3:10"]
+
+
+def test_validate_prints_data_where_it_is_asked_for(bad: str) -> None:
+    result = run("validate", bad, "--json")
+    assert result.exit_code == 2
+    objects = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(one["file"], one["line"], one["column"]) for one in objects] == [(bad, 1, 7), (bad, 3, 10)]
+    assert objects[1]["advice"] == "write `pattern: …` for several topics"
+
+
+def test_run_explains_mistakes_before_spark_starts(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncemq.spark.session.build", None)
+    result = run("run", bad)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"{bad}:1:7: ")
+    assert len(result.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--conf", "spark.x"), "KEY=VALUE"),
+        (("--trigger", "often"), "neither available-now nor a span of time"),
+        (("--url", "memory:"), "tcp://"),
+    ],
+)
+def test_an_option_that_can_not_be_is_a_usage_error(
+    options: tuple[str, ...], words: str, good: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncemq.spark.session.build", None)
+    result = run("run", good, *options)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+
+
+def test_a_trigger_of_the_command_line_is_checked_with_the_rest(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncemq.spark.session.build", None)
+    Path(good).write_text(GOOD + "ack_last: true\n")
+    result = run("run", good, "--trigger", "5s")
+    assert result.exit_code == 2
+    assert "only a run that ends has a last batch to ack" in result.stderr
+
+
+@pytest.fixture
+def broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks it."""
+    monkeypatch.setattr("oncemq.cli.pipeline_run.connected", lambda _: nullcontext(SimpleNamespace(health=dict)))
+
+
+def test_a_broker_that_is_away_is_known_before_spark_starts(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncemq.spark.session.build", None)
+    result = run("run", good, "--url", "tcp://127.0.0.1:9", "--timeout", "0.05", "--tries", "1")
+    assert result.exit_code == 6
+    assert "Start it (`oncemq serve`)" in result.stderr
+
+
+class FakeSession:
+    stopped = 0
+    sparkContext = SimpleNamespace(setLogLevel=str)  # noqa: N815 - Spark's name
+
+    def stop(self) -> None:
+        FakeSession.stopped += 1
+
+
+@pytest.mark.usefixtures("broker_answers")
+def test_a_run_that_fails_is_one_sentence_and_its_exit_code(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        try:
+            raise ValueError("a hundred lines of Java")
+        except ValueError as error:
+            raise PipelineFailed("it broke") from error
+
+    before = FakeSession.stopped
+    monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: FakeSession())
+    monkeypatch.setattr("oncemq.spark.pipeline.running.run", fail)
+    result = run("run", good)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0] == "error: it broke"
+    assert "Java" not in result.stderr
+    assert FakeSession.stopped == before + 1
+    assert "a hundred lines of Java" in run("run", good, "--traceback").stderr
+    assert "a hundred lines of Java" in run("run", good, env={"ONCEMQ_TRACEBACK": "1"}).stderr
+
+
+@pytest.mark.usefixtures("broker_answers")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_a_run_in_an_orderly_way(
+    number: signal.Signals, code: int, good: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*_: Any, is_stopping: Any, **__: Any) -> None:
+        os.kill(os.getpid(), number)
+        deadline_s = time.monotonic() + 10
+        while not is_stopping():
+            assert time.monotonic() < deadline_s
+
+    before = FakeSession.stopped
+    monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: FakeSession())
+    monkeypatch.setattr("oncemq.spark.pipeline.running.run", wait)
+    assert run("run", good).exit_code == code
+    assert FakeSession.stopped == before + 1
+
+
+def start(broker: BrokerProcess, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "oncemq", "pipeline", "run", *arguments, "--master", "local[2]", "--json"]
+    environment = {**os.environ, "ONCEMQ_URL": broker.url}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+
+
+@pytest.mark.spark
+def test_a_pipeline_goes_on_where_it_was_until_ctrl_c(
+    oncemq_broker: BrokerProcess, oncemq_client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "totals.yaml").write_text(TOTALS)
+    oncemq_client.subscribe("totals", "reader")
+    put_orders(oncemq_client, range(20))
+    once = start(oncemq_broker, str(tmp_path / "totals.yaml"))
+    try:
+        output, errors = once.communicate(timeout=DEADLINE_S)
+    finally:
+        once.kill()
+    assert (once.returncode, [line for line in errors.splitlines() if " WARN " not in line]) == (0, [])
+    *batches, end = [json.loads(line) for line in output.splitlines()]
+    assert [batch["rows"] for batch in batches] == [20]
+    assert (end["event"], end["rows"], end["lag"], end["is_stopped"]) == ("end", 20, 0, False)
+    assert read_totals(oncemq_client) == {number: number / 2 for number in range(20)}
+
+    put_orders(oncemq_client, range(20, 30))
+    forever = start(oncemq_broker, str(tmp_path / "totals.yaml"), "--trigger", "100ms")
+    try:
+        wait_for(forever, oncemq_client, 30)
+        put_orders(oncemq_client, range(30, 40))
+        wait_for(forever, oncemq_client, 40)
+        # As a terminal does: Java and its workers get it too.
+        os.killpg(forever.pid, signal.SIGINT)
+        output, errors = forever.communicate(timeout=DEADLINE_S)
+    finally:
+        forever.kill()
+    # Spark may warn that it is slow; nothing else is to be said.
+    assert (forever.returncode, [line for line in errors.splitlines() if " WARN " not in line]) == (130, [])
+    assert json.loads(output.splitlines()[-1])["is_stopped"]
+    assert read_totals(oncemq_client) == {number: number / 2 for number in range(40)}
+
+
+def wait_for(process: subprocess.Popen[str], client: Client, count: int) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(read_totals(client)) < count:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
