@@ -1,4 +1,4 @@
-"""The example of a declarative pipeline, run twice: our source and sink under `spark-pipelines`. `make test-cluster`."""
+"""The example of a declarative pipeline, run twice: our source and sink under `spark-pipelines`."""
 
 from __future__ import annotations
 

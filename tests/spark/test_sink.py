@@ -275,6 +275,16 @@ def test_rows_say_their_topic_and_all_topics_get_theirs_at_once(
     ]
 
 
+def test_a_topic_that_is_there_already_stays_as_it_is(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(client, "out")
+    driver = Driver(broker, monkeypatch, topic="out", create="true")
+    driver.commit(driver.tasks(0, [[b"a"]]), 0)
+    assert values_in(client, "out") == [b"a"]
+    assert client.topics()[0].retain_ms == 3_600_000
+
+
 def test_a_topic_that_is_not_there_is_an_error(
     broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,7 +183,9 @@ class _Task:
 
     def _begin(self, topic: str) -> Stager:
         if self._options.create:
-            self._client.create_topic(topic)
+            # One that is there stays as it is, whatever its settings.
+            with contextlib.suppress(errors.TopicExists):
+                self._client.create_topic(topic)
         name = f"{self._name}/{len(self._stagers)}"
         stager = self._stagers[topic] = self._client.stager(name, topic, self._writer, self._batch_id)
         return stager
