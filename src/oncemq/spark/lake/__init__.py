@@ -1,0 +1,16 @@
+"""Topics in a lake: archived as Parquet or Delta, each message once, and put back from there, each message once.
+
+    from oncemq.spark.lake import archive, restore
+
+    archive("/lake/orders", topic="orders", ack_last=True)
+    restore("/lake/orders", to="orders-again", create=True)
+
+On the command line: `oncemq pipeline archive` and `restore`. A JVM is started only when there is something to do.
+"""
+
+from __future__ import annotations
+
+from oncemq.spark.lake.archiving import archive
+from oncemq.spark.lake.restoring import Restored, restore
+
+__all__ = ["Restored", "archive", "restore"]
