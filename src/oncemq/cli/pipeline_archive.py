@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.on_spark import (
+    AVAILABLE_NOW,
+    conf_of,
+    every_of,
+    explaining,
+    master_option,
+    reporter,
+    until_stopped,
+)
 from oncemq.cli.options import TOPIC, Reach, connected, json_option, reaches_broker
-from oncemq.cli.pipeline_run import Stop, _conf_of, _reporter
-from oncemq.cli.stopping import orderly
 
 if TYPE_CHECKING:
     from oncemq.spark.pipeline.model import Pipeline
     from oncemq.spark.pipeline.progress import Reporter
-
-AVAILABLE_NOW = "available-now"
-
-
-@contextmanager
-def explaining(has_traceback: bool) -> Iterator[None]:
-    """What fails is a sentence, and, where it is asked for, all that Spark says."""
-    from oncemq import config, errors
-
-    if importlib.util.find_spec("pyspark") is None:
-        raise errors.MissingExtra('pyspark is not installed: pip install "oncemq[spark]"')
-    try:
-        yield
-    except errors.OnceMQError as error:
-        if has_traceback or os.environ.get(config.TRACEBACK_VARIABLE):
-            click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
-        raise
-
 
 @click.command(
     cls=Documented,
@@ -81,7 +65,7 @@ def explaining(has_traceback: bool) -> Iterator[None]:
     help="Messages of one micro-batch. [default: 1,000,000]",
 )
 @click.option("--ack-last", is_flag=True, help="After a run that ends, ack its last micro-batch too.")
-@click.option("--master", default="local[*]", metavar="URL", help="Where Spark runs. [default: local[*], all cores]")
+@master_option
 @click.option("--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated.")
 @click.option("--quiet", is_flag=True, help="Say nothing but errors.")
 @click.option("--traceback", "has_traceback", is_flag=True, help="If it fails, show all that Spark says.")
@@ -121,45 +105,31 @@ def archive(
         from oncemq.spark.lake import archiving
         from oncemq.spark.options import broker_url
 
-        conf = _conf_of(pairs)
+        conf = conf_of(pairs)
         url = broker_url(config.load_client(reach).url)
         pipeline = archiving.pipeline_of(
             folder,
             topics=[name.strip() for name in topics.split(",") if name.strip()],
             format=kind or "",
-            every=_every(trigger),
+            every=every_of(trigger),
             max_per_trigger=max_per_trigger or archiving.MESSAGES_PER_TRIGGER,
             **given,
         )
+        report = reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=quiet)
         with connected(reach) as client:
             # Java takes its time: a broker that is away should be known before.
             client.health()
-        number = _run(pipeline, url, master, conf, _reporter(pipeline, as_json=as_json, quiet=quiet))
+        number = _run(pipeline, url, master, conf, report, is_loud=has_traceback)
     if number:
         ctx.exit(128 + number)
 
 
-def _every(trigger: str) -> str:
-    from oncemq.spark.pipeline.model import duration_s
-
-    if trigger == AVAILABLE_NOW:
-        return ""
-    if duration_s(trigger) is None:
-        text = f"{trigger!r} is neither {AVAILABLE_NOW} nor a span of time, such as 5s."
-        raise click.BadParameter(text, param_hint="--trigger")
-    return trigger
-
-
-def _run(pipeline: Pipeline, url: str, master: str, conf: dict[str, str], reporter: Reporter) -> int:
+def _run(
+    pipeline: Pipeline, url: str, master: str, conf: dict[str, str], reporter: Reporter, *, is_loud: bool
+) -> int:
     """The signal that stopped it; 0 = none."""
-    from oncemq.spark import session
     from oncemq.spark.pipeline import running
 
-    with orderly():
-        spark = session.build(pipeline.name, master=master, conf=conf)
-        with Stop() as stop:
-            try:
-                running.run(pipeline, url=url, session=spark, reporter=reporter, is_stopping=stop)
-            finally:
-                spark.stop()
+    with until_stopped(pipeline.name, master, conf, is_loud=is_loud) as (spark, stop):
+        running.run(pipeline, url=url, session=spark, reporter=reporter, is_stopping=stop)
     return stop.number

@@ -10,13 +10,15 @@ import click
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
 from oncemq.cli.on_spark import master_option, on_spark
 from oncemq.cli.options import Reach, connected, json_option, reaches_broker
-from oncemq.cli.output import json_line, note, table
+from oncemq.cli.output import count_of, json_line, note, table
 
 if TYPE_CHECKING:
     from oncemq.spark.audit import Report
 
 _FINDING_FIELDS = ("kind", "topic", "subscriber", "pattern", "offset", "topic_id", "broker")
 _SHOWN_MAX = 20
+#: Spark warns of plans that are too long to be printed, which nobody does.
+_QUIET = {"spark.sql.debug.maxToStringFields": "1000"}
 
 
 @click.command(
@@ -61,7 +63,7 @@ def audit(
     if findings is not None and os.path.exists(findings):
         raise errors.SettingInvalid(f"'{findings}' exists; findings go into a folder of their own")
     positions = _positions(reach) if broker else None
-    with on_spark("audit", master) as spark:
+    with on_spark("audit", master, _QUIET) as spark:
         from oncemq.spark.audit import audit as judge
 
         report = judge(spark, folder, complete=complete, positions=positions, findings_max=limit)
@@ -101,7 +103,8 @@ def _fields(entry: Any) -> dict[str, Any]:
 
 
 def _show(report: Report) -> None:
-    note(f"{report.lines:,} lines in {report.files:,} files; {report.torn:,} end in a line that was cut off.")
+    torn = f"; the last line of {report.torn:,} was cut off" if report.torn else ""
+    note(f"{count_of(report.lines, 'line')} in {count_of(report.files, 'file')}{torn}.")
     for sentence in report.sentences:
         click.echo(sentence)
     if report.findings:

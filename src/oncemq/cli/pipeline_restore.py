@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.on_spark import conf_of, explaining, master_option, reporter
 from oncemq.cli.options import TOPIC, Quantity, Reach, json_option, reaches_broker
-from oncemq.cli.output import count_of, is_terminal, json_line, note, warn
-from oncemq.cli.pipeline_archive import explaining
-from oncemq.cli.pipeline_run import _conf_of
+from oncemq.cli.output import count_of, json_line, note, warn
 from oncemq.cli.stopping import orderly
 
 if TYPE_CHECKING:
     from oncemq.spark.lake.restoring import Restored
-    from oncemq.spark.pipeline.progress import Reporter
 
     ParamType = click.ParamType[Any]
 else:
@@ -64,7 +61,7 @@ class Moment(ParamType):
 @click.option("--create", is_flag=True, help="Make topics that are not there.")
 @click.option("--retain", "retain_ms", type=Quantity("milliseconds"), metavar="TIME",
               help="Of topics that are made: how long they keep messages. [default: 7d]")  # fmt: skip
-@click.option("--master", default="local[*]", metavar="URL", help="Where Spark runs. [default: local[*], all cores]")
+@master_option
 @click.option("--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated.")
 @click.option("--quiet", is_flag=True, help="Say nothing but errors and warnings.")
 @click.option("--traceback", "has_traceback", is_flag=True, help="If it fails, show all that Spark says.")
@@ -93,7 +90,7 @@ def restore(
         from oncemq import config
         from oncemq.spark.lake import restoring
 
-        conf = _conf_of(pairs)
+        conf = conf_of(pairs)
         if retain_ms is not None and not given["create"]:
             raise click.UsageError("--retain is about topics that --create makes.")
         if given["again"] and not given["id"]:
@@ -105,7 +102,7 @@ def restore(
                 url=config.load_client(reach).url,
                 conf=conf,
                 retain_ms=restoring.RETAIN_MS if retain_ms is None else retain_ms,
-                reporter=_reporter(is_quiet=quiet or as_json),
+                reporter=reporter(has_end=True, as_json=False, is_quiet=quiet or as_json),
                 warn=warn,
                 **given,
             )
@@ -114,19 +111,6 @@ def restore(
             click.echo(json_line(one))
         elif not quiet:
             click.echo(_sentence(one))
-
-
-def _reporter(*, is_quiet: bool) -> Reporter:
-    from oncemq.spark.pipeline import progress
-
-    if is_quiet:
-        return progress.Silent()
-    if is_terminal():
-        try:
-            return progress.Bar(note, has_end=True)
-        except ModuleNotFoundError:
-            pass
-    return progress.Lines(note, time.monotonic)
 
 
 def _sentence(one: Restored) -> str:

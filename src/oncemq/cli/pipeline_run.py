@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
-import traceback
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.on_spark import conf_of, every_of, explaining, master_option, reporter, until_stopped
 from oncemq.cli.options import Reach, connected, json_option, reaches_broker
-from oncemq.cli.output import is_terminal, note
-from oncemq.cli.stopping import orderly
 
 if TYPE_CHECKING:
     from oncemq.spark.pipeline.model import Pipeline
     from oncemq.spark.pipeline.progress import Reporter
     from oncemq.spark.pipeline.validating import Declared
-
-_AVAILABLE_NOW = "available-now"
-
-
-class Stop:
-    """Ctrl-C or SIGTERM asks the run to stop; a second one ends the process at once."""
-
-    def __init__(self) -> None:
-        #: The signal that came; 0 = none.
-        self.number = 0
-        self._former: dict[int, Any] = {}
-
-    def __enter__(self) -> Stop:
-        self._former = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-
-    def __call__(self) -> bool:
-        return self.number != 0
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
-            # Java ends with its parent. What was not finished is done by the next run.
-            os._exit(128 + number)
-        self.number = number
 
 
 @click.command(
@@ -63,7 +29,7 @@ class Stop:
     """,
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--master", default="local[*]", metavar="URL", help="Where Spark runs. [default: local[*], all cores]")
+@master_option
 @click.option("--checkpoint", metavar="DIR", help="Where Spark notes how far it is, instead of what the file says.")
 @click.option(
     "--trigger",
@@ -98,12 +64,10 @@ def run(
     With --json, each micro-batch is an object, with `rows`, `rows_per_s`, `lag` and `duration_ms`, and the end too.
     """
     from oncemq import config
-    from oncemq.errors import OnceMQError
     from oncemq.spark.options import broker_url
     from oncemq.spark.pipeline.validating import ensure_valid, folder_of, validate
 
-    has_traceback = has_traceback or bool(os.environ.get(config.TRACEBACK_VARIABLE))
-    conf = _conf_of(pairs)
+    conf = conf_of(pairs)
     url = broker_url(config.load_client(reach).url)
     declared = validate(file)
     if declared.pipeline is None:
@@ -111,16 +75,13 @@ def run(
         return
     pipeline = _changed(declared.pipeline, checkpoint, trigger)
     ensure_valid(pipeline, folder_of(file))
-    reporter = _reporter(pipeline, as_json=as_json, quiet=quiet)
+    report = reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=quiet)
     with connected(reach) as client:
         # Java takes its time: a broker that is away should be known before.
         client.health()
-    try:
-        number = _run(declared, pipeline, url, master, conf, reporter, is_loud=has_traceback)
-    except OnceMQError as error:
-        if has_traceback:
-            click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
-        raise
+    is_loud = has_traceback or bool(os.environ.get(config.TRACEBACK_VARIABLE))
+    with explaining(has_traceback):
+        number = _run(declared, pipeline, url, master, conf, report, is_loud=is_loud)
     if number:
         ctx.exit(128 + number)
 
@@ -145,7 +106,6 @@ def _run(
     is_loud: bool,
 ) -> int:
     """The signal that stopped it; 0 = none."""
-    from oncemq.spark import session
     from oncemq.spark.pipeline.running import run as run_pipeline
     from oncemq.spark.pipeline.validating import folder_of
 
@@ -155,24 +115,16 @@ def _run(
         line, column = document.place_of(("transform", "sql"), offset)
         return f"{document.file}:{line}:{column}: "
 
-    with orderly():
-        spark = session.build(pipeline.name, master=master, conf=conf)
-        with Stop() as stop:
-            try:
-                if not is_loud:
-                    # What fails is said by us, in a sentence; Java would say it in hundreds of lines, and first.
-                    spark.sparkContext.setLogLevel("OFF")
-                run_pipeline(
-                    pipeline,
-                    url=url,
-                    session=spark,
-                    folder=folder_of(document.file),
-                    reporter=reporter,
-                    is_stopping=stop,
-                    place=place,
-                )
-            finally:
-                spark.stop()
+    with until_stopped(pipeline.name, master, conf, is_loud=is_loud) as (spark, stop):
+        run_pipeline(
+            pipeline,
+            url=url,
+            session=spark,
+            folder=folder_of(document.file),
+            reporter=reporter,
+            is_stopping=stop,
+            place=place,
+        )
     return stop.number
 
 
@@ -180,46 +132,11 @@ def _changed(pipeline: Pipeline, checkpoint: str | None, trigger: str | None) ->
     """With what the command line says instead."""
     import msgspec
 
-    from oncemq.spark.pipeline.model import Trigger, duration_s
+    from oncemq.spark.pipeline.model import Trigger
 
     if checkpoint is not None:
         path = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
         pipeline = msgspec.structs.replace(pipeline, checkpoint=path)
     if trigger is None:
         return pipeline
-    if trigger != _AVAILABLE_NOW and duration_s(trigger) is None:
-        text = f"{trigger!r} is neither {_AVAILABLE_NOW} nor a span of time, such as 5s."
-        raise click.BadParameter(text, param_hint="--trigger")
-    every = "" if trigger == _AVAILABLE_NOW else trigger
-    return msgspec.structs.replace(pipeline, trigger=Trigger(every=every))
-
-
-def _conf_of(pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise click.BadParameter(f"{pair!r} is not of the form KEY=VALUE.", param_hint="--conf")
-        found[key] = value
-    return found
-
-
-def _reporter(pipeline: Pipeline, *, as_json: bool, quiet: bool) -> Reporter:
-    from oncemq.spark.pipeline import progress
-
-    if as_json:
-        return progress.JsonLines(_write_line)
-    if quiet:
-        return progress.Silent()
-    if is_terminal():
-        try:
-            return progress.Bar(note, has_end=not pipeline.trigger.every)
-        except ModuleNotFoundError:
-            pass
-    return progress.Lines(note, time.monotonic)
-
-
-def _write_line(line: str) -> None:
-    """At once: whoever reads it wants to know where the run is."""
-    click.echo(line)
-    sys.stdout.flush()
+    return msgspec.structs.replace(pipeline, trigger=Trigger(every=every_of(trigger)))

@@ -6,6 +6,7 @@ Whatever arrives, nothing here raises: what can't be read is counted and ignored
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from oncemq import errors
 from oncemq.client.backlog import Backlog
@@ -17,6 +18,9 @@ from oncemq.client.requests import Requests
 from oncemq.engine.commands import Close, RemoveSession, Void
 from oncemq.engine.replies import Done, HealthReply, HelloReply, NotNow, Refusal, Reply, Verdict
 from oncemq.wire.frames import Frame, decode_response, opening_of
+
+if TYPE_CHECKING:
+    from oncemq.client.recording import Recorder
 
 #: Refusals that may come from in front of the engine, where no number is used up: a void makes sure of it.
 _NUMBER_IN_DOUBT = frozenset({"MALFORMED", "VERSION_UNSUPPORTED", "TOO_LARGE", "BROKER_BUG"})
@@ -35,6 +39,7 @@ class Answers:
     batch_bytes_max: int
     finished: errors.OnceMQError | None
     garbage_count: int
+    recorder: Recorder | None
     _nonce: int
     _renew: Callable[[], tuple[str, int]] | None
     _flight: Flight
@@ -212,6 +217,8 @@ class Answers:
             if not self._written(now_ms, entry, lambda: outcome.append(backlog.record(entry, reply))):
                 return
             [reply] = outcome
+        if self.recorder is not None:
+            self.recorder.answered(self.session, self.broker_id, entry, reply)
         entry.settled = True
         self._requests.settled(entry)
         if entry.number or entry.kept_number:

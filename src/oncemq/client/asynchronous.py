@@ -29,6 +29,7 @@ from oncemq.client.reading import Reader, Start
 from oncemq.client.receipt import Receipt
 from oncemq.client.retrying import Retrying
 from oncemq.client.shared_subscribing import SharedSubscribing
+from oncemq.client.staging import AsyncStager
 from oncemq.client.transacting import AsyncTransaction
 from oncemq.client.transport import WatchedTransport, open_transport, split_urls
 from oncemq.message import Message
@@ -56,6 +57,7 @@ def connect(
     batch_bytes: int = 256 * 1024,
     linger_ms: float = 5.0,
     buffer_bytes: int = 64 * 1024 * 1024,
+    record: str | os.PathLike[str] | None = None,
 ) -> Connecting[Client]: ...
 @overload
 def connect(
@@ -69,6 +71,7 @@ def connect(
     batch_bytes: int = 256 * 1024,
     linger_ms: float = 5.0,
     buffer_bytes: int = 64 * 1024 * 1024,
+    record: str | os.PathLike[str] | None = None,
 ) -> Connecting[OutboxClient]: ...
 def connect(
     url: str | Sequence[str] | None = None,
@@ -83,6 +86,7 @@ def connect(
     batch_bytes: int = 256 * 1024,
     linger_ms: float = 5.0,
     buffer_bytes: int = 64 * 1024 * 1024,
+    record: str | os.PathLike[str] | None = None,
 ) -> Connecting[Any]:
     """Connect to a broker, on the event loop that runs. What can be set is what `oncemq.connect` explains.
 
@@ -94,6 +98,7 @@ def connect(
     settings = Settings(
         urls=split_urls(url), outbox=outbox, name=name, label=label, timeout_s=timeout_s, tries=tries, window=window,
         batch_messages=batch_messages, batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes=buffer_bytes,
+        record=record,
     )
     return Connecting(settings, _connect if outbox is None else _connect_outbox)
 
@@ -237,6 +242,16 @@ class Client(
         ...     transaction.ack(orders, message)
         """
         return AsyncTransaction(self)
+
+    def stager(self, stage: str, topic: str, writer: str, batch: int) -> AsyncStager:
+        """Fill a stage with encoded batches, without waiting for each; `commit` publishes it.
+
+        >>> stager = client.stager("part-0", "results", "nightly", 1)
+        >>> await stager.add(2, encode_batch([b"a", b"b"]))
+        >>> await stager.finish()
+        2
+        """
+        return AsyncStager(self, stage, topic, writer, batch)
 
     def _attend(self, stream: Stream) -> None:
         try:

@@ -21,6 +21,7 @@ from oncemq.client.reading import Reader, Start
 from oncemq.client.retrying import Retrying
 from oncemq.client.shared_subscribing import SharedSubscribing
 from oncemq.client.shared_subscription import SharedSubscription
+from oncemq.client.staging import Stager
 from oncemq.client.subscription import PatternSubscription, Subscription
 from oncemq.client.transacting import Transaction
 from oncemq.client.transport import Transport, open_transport, split_urls
@@ -46,6 +47,7 @@ def connect(
     batch_bytes: int = 256 * 1024,
     linger_ms: float = 5.0,
     buffer_bytes: int = 64 * 1024 * 1024,
+    record: str | os.PathLike[str] | None = None,
 ) -> Client: ...
 @overload
 def connect(
@@ -59,6 +61,7 @@ def connect(
     batch_bytes: int = 256 * 1024,
     linger_ms: float = 5.0,
     buffer_bytes: int = 64 * 1024 * 1024,
+    record: str | os.PathLike[str] | None = None,
 ) -> OutboxClient: ...
 def connect(
     url: str | Sequence[str] | None = None,
@@ -73,6 +76,7 @@ def connect(
     batch_bytes: int = 256 * 1024,
     linger_ms: float = 5.0,
     buffer_bytes: int = 64 * 1024 * 1024,
+    record: str | os.PathLike[str] | None = None,
 ) -> Client:
     """Connect to a broker.
 
@@ -86,12 +90,16 @@ def connect(
     `outbox` is a file on this machine: what is put is written there first, and reaches the broker by itself, once
     and in order, even if this process dies. It need not be connected to put.
 
+    `record` is a folder: what this client puts and consumes is written down there, for `oncemq pipeline audit`.
+    Default: the environment's ONCEMQ_RECORD; "" for nowhere.
+
     >>> with oncemq.connect() as client:
     ...     client.put("orders", "one pizza", create=True)
     """
     settings = Settings(
         urls=split_urls(url), outbox=outbox, name=name, label=label, timeout_s=timeout_s, tries=tries, window=window,
         batch_messages=batch_messages, batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes=buffer_bytes,
+        record=record,
     )
     transport = open_transport(settings.urls)
     if settings.outbox is not None:
@@ -144,6 +152,16 @@ class Client(
         ...     transaction.ack(orders, message)
         """
         return Transaction(self)
+
+    def stager(self, stage: str, topic: str, writer: str, batch: int) -> Stager:
+        """Fill a stage with encoded batches, without waiting for each; `commit` publishes it.
+
+        >>> stager = client.stager("part-0", "results", "nightly", 1)
+        >>> stager.add(2, encode_batch([b"a", b"b"]))
+        >>> client.commit("nightly", 1, "results", [("part-0", stager.finish())]).count
+        2
+        """
+        return Stager(self, stage, topic, writer, batch)
 
     def inbox(
         self, topic: str, subscriber: str, connection: Database, *, start: Start = "new", table: str = TABLE

@@ -6,7 +6,8 @@ import logging
 import os
 import secrets
 import weakref
-from typing import Any, Generic
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
@@ -20,8 +21,12 @@ from oncemq.client.options import Options
 from oncemq.client.outbox_file import OutboxFile
 from oncemq.client.producing import H, Producing
 from oncemq.client.receiving import Receiving
+from oncemq.client.staging import Staging
 from oncemq.client.subscribing import P, S, Subscribing
 from oncemq.client.working import Working
+
+if TYPE_CHECKING:
+    from oncemq.client.recording import Recorder
 
 log = logging.getLogger("oncemq.client")
 
@@ -34,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     urls: list[str]
     outbox: str | os.PathLike[str] | None = None
+    record: str | os.PathLike[str] | None = None
     name: str | None
     label: str
     timeout_s: float
@@ -55,19 +61,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.SettingInvalid("linger_ms is not below 0, and buffer_bytes at least 1")
         if self.outbox is not None and self.name is not None:
             raise errors.SettingInvalid("an outbox has a session of its own: leave the name out")
+        _check_folder(self.record_folder)
         for what, text in (("name", self.name), ("label", self.label)):
             if text == "":
                 raise errors.SettingInvalid(f"{what} is empty; leave it out, or give it a value")
             if text is not None:
                 check_name(text, f"a client's {what}")
 
+    @property
+    def record_folder(self) -> str:
+        """Where records go; empty: nowhere."""
+        return os.environ.get("ONCEMQ_RECORD", "") if self.record is None else os.fspath(self.record)
+
     def core(self, outbox: OutboxFile | None = None) -> Core:
         where = " or ".join(self.urls)
         options = Options(timeout_ms=self.timeout_s * 1000, tries=self.tries, window=self.window, where=where)
         session, nonce = self._draw()
         if outbox is not None:
-            return Core(outbox.session, False, nonce, options, outbox=outbox)
-        return Core(session, self.name is None, nonce, options, self._draw)
+            session = outbox.session
+        recorder = self._recorder(session)
+        if outbox is not None:
+            return Core(session, False, nonce, options, outbox=outbox, recorder=recorder)
+        return Core(session, self.name is None, nonce, options, self._draw, recorder=recorder)
+
+    def _recorder(self, session: str) -> Recorder | None:
+        if not self.record_folder:
+            return None
+        from oncemq.client.recording import Recorder
+
+        return Recorder(Path(self.record_folder), session)
 
     def batching(self) -> dict[str, Any]:
         """What a client wants to know of it."""
@@ -82,7 +104,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.name or f"{self.label}-{secrets.token_hex(8)}", secrets.randbits(63)
 
 
-class Connection(Producing[H], Subscribing[S, P], Administration, Generic[H, S, P]):
+def _check_folder(folder: str) -> None:
+    """Before anything is begun that would have to be ended again."""
+    if not folder:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise errors.SettingInvalid(f"'{folder}' can't be recorded into: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise errors.SettingInvalid(f"'{folder}' can't be recorded into: it can't be written to")
+
+
+class Connection(Producing[H], Subscribing[S, P], Staging, Administration, Generic[H, S, P]):
     """Everything that a client can do, in flows. New operations are added here, or to one of the parts."""
 
     def __init__(
@@ -160,6 +194,9 @@ class Connection(Producing[H], Subscribing[S, P], Administration, Generic[H, S, 
             self._streams = {}
             self._stop_keeper()
             self._driver.stop(errors.ClientClosed("this client was closed; connect again"))
+            recorder = self._driver.core.recorder
+            if recorder is not None:
+                recorder.close()
 
     def _after_fork(self) -> None:
         self._driver.after_fork()

@@ -21,6 +21,7 @@ from oncemq.client.flow import Flow, Outside, method
 from oncemq.client.pending import again
 from oncemq.client.reading import Start, end_of, seek_of
 from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
+from oncemq.client.records import Whose
 from oncemq.engine.commands import Ack, Close, Get
 from oncemq.engine.replies import AckReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
@@ -179,6 +180,11 @@ class Consuming(Receiving):
     def _given_mark(self) -> object:
         return self._given()
 
+    def _whose(self) -> Whose:
+        """For a recorder."""
+        assert self._opened is not None
+        return Whose(self._driver.core.broker_id, self._opened.topic_id, self.subscriber, self._opened.epoch)
+
     def _key(self) -> str:
         return self.subscriber
 
@@ -201,6 +207,9 @@ class Consuming(Receiving):
             self._forget_fetched()
             self._ack_asked = self._acked
             self._delivery.position = self._delivered = self._looked_through = self._finished
+            recorder = self._driver.core.recorder
+            if recorder is not None:
+                recorder.went_back(self._whose(), self._finished)
 
     # What is in hand.
 
@@ -232,6 +241,9 @@ class Consuming(Receiving):
                 raise errors.OffsetOutOfRange(f"ack of offset {upto - 1}; '{self.topic}' ends at {end_offset}")
         # The old iterator is used up by this, and so ends a loop's hold on it.
         self._current = iter([message for message in self._current if message.offset >= upto])
+        recorder = self._driver.core.recorder
+        if recorder is not None:
+            recorder.left(self._whose(), self._given(), upto)
         self._delivered = upto
         if upto > delivery.position:
             self._drop_get()
@@ -284,9 +296,14 @@ class Consuming(Receiving):
                 return False
             if self._wanted is None:
                 messages = yield Outside(self._delivery.decode)
+                looked_at = None
             else:
                 messages, end = yield Outside(partial(self._delivery.decode_wanted, self._wanted))
+                looked_at = (self._looked_through, end)
                 self._leave_out(messages, end)
+            recorder = self._driver.core.recorder
+            if recorder is not None and self._opened is not None:
+                recorder.got(self._whose(), self.topic, messages, looked_at=looked_at)
             self._current = iter(messages)
             if self._get is not None or not self._delivery.is_caught_up:
                 self._prefetch()

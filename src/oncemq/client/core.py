@@ -24,6 +24,7 @@ written before the next request can tell the broker that its answer was seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from oncemq import errors
 from oncemq.client.answers import Answers
@@ -51,6 +52,9 @@ from oncemq.engine.replies import Done, Refusal
 from oncemq.limits import REQUEST_FRAMES_MAX
 from oncemq.wire.frames import Frame, encode_request
 
+if TYPE_CHECKING:
+    from oncemq.client.recording import Recorder
+
 #: The payloads of an operation, in the order of its envelopes; a single one may come as it is.
 Payloads = Frame | tuple[Frame, ...] | None
 
@@ -68,9 +72,11 @@ class Core(Answers):
         options: Options | None = None,
         renew: Callable[[], tuple[str, int]] | None = None,
         outbox: Outbox | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """`renew` gives an anonymous session another name and nonce, for when the broker has let it expire. With an
-        `outbox` the session is the outbox's. Raises what the outbox raises."""
+        `outbox` the session is the outbox's. A `recorder` is told what leaves and what is answered. Raises what the
+        outbox raises."""
         assert outbox is None or (session == outbox.session and not anonymous)
         self.options = options or Options()
         self.session = session
@@ -84,6 +90,7 @@ class Core(Answers):
         #: Messages that could not be read or belonged to nothing: for the curious.
         self.garbage_count = 0
         self.resends_count = 0
+        self.recorder = recorder
         self._nonce = nonce
         self._renew = renew
         self._flight = Flight(self.options.window)
@@ -303,6 +310,8 @@ class Core(Answers):
         return error is None or self._void_refused(now_ms, entry, Refusal(error.code, error.text))
 
     def _numbered_request(self, entries: list[Entry], now_ms: float) -> list[Frame]:
+        if self.recorder is not None:
+            self.recorder.sending(self.session, entries)
         sent = self._record(entries, now_ms, self.options.timeout_ms)
         seen_below = self._flight.seen_below
         commands = [

@@ -21,6 +21,7 @@ from oncemq.client.flow import Flow, Outside, method
 from oncemq.client.pending import again
 from oncemq.client.reading import Start, seek_of
 from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
+from oncemq.client.records import Whose
 from oncemq.engine.commands import BY_PATTERN, GetAny
 from oncemq.engine.replies import AnyPart, GetAnyReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
@@ -338,8 +339,14 @@ class PatternConsuming(Receiving):
             self._turns.popleft()
             if topic.delivery:
                 self._turns.append(topic)
+        looked_at = (max(topic.given, topic.left_out), end) if end >= 0 else None
         if end >= 0:
             self._leave_out(topic, messages, end)
+        recorder = self._driver.core.recorder
+        if recorder is not None and self._opened is not None:
+            delivery = topic.delivery
+            whose = Whose(self._driver.core.broker_id, delivery.topic_id, self._key(), self._opened.epoch)
+            recorder.got(whose, delivery.topic, messages, looked_at=looked_at)
         return messages
 
     def _leave_out(self, topic: _Topic, wanted: list[Message], end: int) -> None:

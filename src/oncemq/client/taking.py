@@ -23,6 +23,7 @@ from oncemq.client.flow import Flow, Outside
 from oncemq.client.keeping import Keeping
 from oncemq.client.leases import Lease, Part, decode_take
 from oncemq.client.pending import Pending, again
+from oncemq.client.records import Whose
 from oncemq.client.settling import PASSING
 from oncemq.client.task import AnyTask
 from oncemq.engine.commands import Open, Take
@@ -256,6 +257,10 @@ class Taking(Extending, Generic[K]):
         lease, self._lease = self._lease, None
         if lease is None or lease.is_over:
             return []
+        recorder = self._driver.core.recorder
+        if recorder is not None:
+            whose = Whose(self._driver.core.broker_id, lease.topic_id, self.subscriber, lease.epoch)
+            recorder.got(whose, self.topic, [each for part in parts for each in part.messages], token=lease.token)
         tries_max = self.sharing.tries_max or float("inf")
         tasks: list[K] = []
         worn: list[Given] = []

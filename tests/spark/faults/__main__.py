@@ -1,0 +1,63 @@
+"""`make crash-spark`: the campaign, a line for each kill, and a verdict.
+
+Kills follow `--seed`, but processes run as the machine lets them: a seed repeats a plan, not a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from tests.spark.faults.campaign import Account, Campaign
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.faults")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--folder", type=Path, default=None, help="kept; else one that is removed when all is well")
+    options = parser.parse_args()
+    seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="oncemq-crash-spark-"))
+    _say(f"seed {seed}, in {folder}")
+    try:
+        account = Campaign(folder, seed, _say).run(options.kills)
+    except AssertionError as failure:
+        _say(f"FAILED: {failure}")
+        return 1
+    _say(_verdict(account))
+    if account.problems:
+        _say(f"again: python -m tests.spark.faults --kills {options.kills} --seed {seed}")
+        return 1
+    if options.folder is None:
+        shutil.rmtree(folder)
+    return 0
+
+
+def _verdict(account: Account) -> str:
+    told = [
+        f"{account.kills.total()} kills of the driver: {_list(account.kills)}",
+        f"troubles beside them: {_list(account.troubles) or 'none'}",
+        f"{account.messages} messages, {account.batches} batches, {account.rows} rows, {account.seconds:g} s",
+        *(f"PROBLEM: {problem}" for problem in account.problems),
+        "FAILED" if account.problems else "every message once, and in order",
+    ]
+    return "\n".join(told)
+
+
+def _list(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
