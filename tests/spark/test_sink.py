@@ -328,6 +328,37 @@ def test_a_write_with_an_id_can_be_run_again_without_harm(
     assert values_in(client, "out") == [b"a", b"b", b"n1", b"n2"]
 
 
+def test_ids_and_topics_are_not_mixed_up(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(client, "c", "b/c")
+    for write_id, topic in (("a/b", "c"), ("a", "b/c")):
+        write_batch(broker, monkeypatch, [[b"a"]], writeId=write_id, topic=topic)
+        assert values_in(client, topic) == [b"a"]
+
+
+def test_a_topic_that_was_made_again_gets_what_the_former_had_got(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        made(client, "out")
+        write_batch(broker, monkeypatch, [[b"a"]], writeId="nightly load")
+        assert values_in(client, "out") == [b"a"]
+        client.delete_topic("out")
+
+
+def test_a_topic_that_the_sink_makes_keeps_its_messages_for_readers_to_come(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(broker, monkeypatch, topic="out", create="true")
+    driver.commit(driver.tasks(0, [[b"a"]]), 0)
+    assert values_in(client, "out") == [b"a"]
+    assert client.topics()[0].retain_ms == 7 * 24 * 3600 * 1000
+    other = Driver(broker, monkeypatch, str(uuid.uuid4()), topic="other", create="true", retain="2h")
+    other.commit(other.tasks(0, [[b"a"]]), 0)
+    assert {topic.name: topic.retain_ms for topic in client.topics()}["other"] == 2 * 3600 * 1000
+
+
 # What is refused before anything is written.
 
 

@@ -376,3 +376,115 @@ def test_a_message_that_is_due_later_comes_when_it_is_due(broker: BrokerProcess,
     client.put("orders", "now")
     end = reader.latestOffset(start, ReadAllAvailable())
     assert values_in(rows_of(reader, reader.partitions(start, end))) == [b"now"]
+
+
+# A replay reads what the first try read, whatever happened to the subscription since.
+
+
+def planned_batch(broker: BrokerProcess, client: Client, **options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first batch, as it stands in the offset log: messages 2 to 10. Spark keeps its end alone."""
+    kept(client, "orders")
+    client.put_many("orders", numbered(0, 2))
+    reader = stream_reader(broker, topic="orders", **options)
+    start = reader.initialOffset()
+    client.put_many("orders", numbered(2, 10))
+    return start, through_json(reader.latestOffset(start, ReadAllAvailable()))
+
+
+def replayed(broker: BrokerProcess, end: dict[str, Any], **options: str) -> list[bytes]:
+    successor = stream_reader(broker, topic="orders", **options)
+    start = successor.initialOffset()
+    return values_in(rows_of(successor, successor.partitions(start, end)))
+
+
+def test_the_first_batch_is_replayed_as_it_was_though_its_subscription_was_moved_or_ended(
+    broker: BrokerProcess, client: Client
+) -> None:
+    _, end = planned_batch(broker, client)
+    client.seek("orders", "spark", 8)
+    assert replayed(broker, end) == numbered(2, 10)
+    client.unsubscribe("orders", "spark")
+    assert replayed(broker, end) == numbered(2, 10)
+
+
+def test_a_batch_in_which_a_topic_joined_is_replayed_as_it_was(broker: BrokerProcess, client: Client) -> None:
+    reader = stream_reader(broker, pattern="*.orders", startingOffsets="earliest")
+    kept(client, "eu.orders")
+    client.put_many("eu.orders", numbered(0, 3))
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    kept(client, "us.orders")
+    # It has nothing yet, and is no part of the stream.
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    client.put_many("us.orders", numbered(0, 5))
+    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    client.seek("*.orders", "spark", "new")
+    successor = stream_reader(broker, pattern="*.orders", startingOffsets="earliest")
+    assert rows_of(successor, successor.partitions(start, end)) == [("us.orders", n, b"%d" % n) for n in range(5)]
+    # A batch without new messages, which Spark runs for its state, reads nothing again.
+    assert list(successor.partitions(end, end)) == []
+    client.put("us.orders", "5")
+    later = successor.latestOffset(end, ReadAllAvailable())
+    assert values_in(rows_of(successor, successor.partitions(end, later))) == [b"5"]
+
+
+def test_messages_that_go_while_they_are_read_are_skipped_where_loss_is_accepted(
+    broker: BrokerProcess, client: Client
+) -> None:
+    subscription = client.subscribe("orders", "other")
+    for _ in range(4):
+        client.put_many("orders", [b"x" * 500_000] * 10)
+    reader = batch_reader(broker, topic="orders", failOnDataLoss="false", partitions="1", columns="offset")
+    (partition,) = reader.partitions()
+    offsets: list[int] = []
+    for batch in reader.read(partition):
+        offsets += batch.column("offset").to_pylist()
+        if len(offsets) == 10:
+            assert len(subscription.get_many(35)) == 35
+            subscription.ack()
+            subscription.close()
+    assert offsets[:10] == list(range(10))
+    assert offsets[-1] == 39
+    assert offsets == sorted(set(offsets))
+
+
+def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_accepted(
+    broker: BrokerProcess, client: Client
+) -> None:
+    options = {"topics": "orders,bills", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    for topic in ("orders", "bills"):
+        kept(client, topic)
+        client.put_many(topic, numbered(0, 10))
+    reader = stream_reader(broker, **options)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    client.delete_topic("orders")
+    kept(client, "orders")
+    client.put_many("orders", [b"new"] * 3)
+    for driver in (reader, stream_reader(broker, **options)):
+        later = through_json(driver.latestOffset(end, ReadAllAvailable()))
+        assert rows_of(driver, driver.partitions(end, later)) == [("orders", n, b"new") for n in range(3)]
+
+
+def test_a_query_may_read_fewer_topics_than_its_checkpoint_knows(broker: BrokerProcess, client: Client) -> None:
+    for topic in ("orders", "bills"):
+        kept(client, topic)
+        client.put_many(topic, numbered(0, 3))
+    reader = stream_reader(broker, topics="orders,bills", startingOffsets="earliest")
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    client.put_many("orders", numbered(3, 5))
+    client.put_many("bills", numbered(3, 5))
+    fewer = stream_reader(broker, topic="orders")
+    end = fewer.latestOffset(start, ReadAllAvailable())
+    assert rows_of(fewer, fewer.partitions(start, end)) == [("orders", 3, b"3"), ("orders", 4, b"4")]
+
+
+def test_a_subscription_that_exists_starts_where_it_stands_whatever_offset_is_named(
+    broker: BrokerProcess, client: Client
+) -> None:
+    subscription = client.subscribe("orders", "spark")
+    client.put_many("orders", numbered(0, 4))
+    assert len(subscription.get_many()) == 4
+    subscription.ack()
+    subscription.close()
+    client.put("orders", "4")
+    reader = stream_reader(broker, topic="orders", startingOffsets='{"orders": 0}')
+    assert reader.initialOffset()["topics"]["orders"][1] == 4

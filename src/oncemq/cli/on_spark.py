@@ -52,7 +52,7 @@ def conf_of(pairs: tuple[str, ...]) -> dict[str, str]:
 
 def every_of(trigger: str) -> str:
     """A span of time; "" = once, with what is available."""
-    from oncemq.spark.pipeline.model import duration_s
+    from oncemq.spark.durations import duration_s
 
     if trigger == AVAILABLE_NOW:
         return ""

@@ -64,6 +64,12 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Messages of one micro-batch. [default: 1,000,000]",
 )
+@click.option(
+    "--on-loss",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    help="A topic or messages that went before they were archived: stop, or go on with what is left.",
+)
 @click.option("--ack-last", is_flag=True, help="After a run that ends, ack its last micro-batch too.")
 @master_option
 @click.option("--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated.")

@@ -116,7 +116,10 @@ def restore(
 def _sentence(one: Restored) -> str:
     messages = count_of(one.messages, "message")
     if one.before:
-        return f"'{one.target}' has its {messages} from before, by the id {one.id}: nothing changed. See --again."
+        return (
+            f"This was restored into '{one.target}' before, by the id {one.id}: nothing changed. What the archive got "
+            "since needs a selection of its own, or see --again."
+        )
     if one.first_offset is None:
         return f"Restored {messages} into '{one.target}', to which others wrote at the same time."
     return f"Restored {messages} into '{one.target}' (offsets {one.first_offset:,} to {one.last_offset:,})."

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from oncemq import errors
 from oncemq.client.blocking import Client
 from oncemq.client.reading import Reader
@@ -21,32 +23,41 @@ _log = logging.getLogger(__name__)
 
 
 def fetch(client: Client, wanted: Range, columns: Sequence[str], *, fail_on_loss: bool) -> Iterator[Any]:
-    """Record batches of a range, all of it. Raises RangeGone, TopicGone or OffsetOutOfRange where it is not there."""
-    if not fail_on_loss:
-        wanted = _what_is_left(client, wanted)
-    reader = Reader(client._driver, wanted.topic, wanted.start, wanted.stop, False, wanted.topic_id, _PART_BYTES)
-    reached = wanted.start
-    try:
-        while batches := client._run(reader.next_batches()):
-            batches = _within(batches, wanted.stop)
-            head, _ = batches[-1]
-            reached = head.first_offset + head.count
-            yield record_batch(Stored(wanted.topic, wanted.topic_id, batches), columns)
-    except errors.RangeGone as error:
-        raise errors.RangeGone(_gone(wanted, error.text)) from None
-    finally:
-        reader.close()
-    if reached < wanted.stop and fail_on_loss:
+    """Record batches of a range, all of it. Raises RangeGone, TopicGone or OffsetOutOfRange where it is not there.
+    Where loss is accepted, what is left of it."""
+    rest = wanted if fail_on_loss else _what_is_left(client, wanted)
+    while rest.count:
+        try:
+            for batches in _batches(client, rest):
+                head, _ = batches[-1]
+                rest = msgspec.structs.replace(rest, start=head.first_offset + head.count)
+                yield record_batch(Stored(wanted.topic, wanted.topic_id, batches), columns)
+            break
+        except (errors.RangeGone, errors.TopicGone) as error:
+            if fail_on_loss:
+                raise type(error)(_gone(wanted, error.text)) from None
+        # Something went while it was read.
+        rest = _what_is_left(client, rest)
+    if rest.count and fail_on_loss:
         raise errors.OffsetOutOfRange(
-            f"topic '{wanted.topic}' ends at offset {reached}, and messages up to {wanted.stop} were there before: "
+            f"topic '{wanted.topic}' ends at offset {rest.start}, and messages up to {wanted.stop} were there before: "
             "has the broker been restored from an older copy?"
         )
+
+
+def _batches(client: Client, wanted: Range) -> Iterator[list[tuple[BatchHead, bytes]]]:
+    reader = Reader(client._driver, wanted.topic, wanted.start, wanted.stop, False, wanted.topic_id, _PART_BYTES)
+    try:
+        while batches := client._run(reader.next_batches()):
+            yield _within(batches, wanted.stop)
+    finally:
+        reader.close()
 
 
 def _gone(wanted: Range, why: str) -> str:
     return (
         f"messages {wanted.start} to {wanted.stop} of '{wanted.topic}' are not all stored any more ({why}); "
-        '.option("failOnDataLoss", "false") reads what is left of them'
+        "failOnDataLoss=false (in a pipeline `on_loss: skip`, for an archive --on-loss skip) reads what is left of them"
     )
 
 

@@ -40,6 +40,10 @@ class Hold:
         """Everything below these offsets is done."""
         raise NotImplementedError
 
+    def take_in(self, topic: str) -> Position:
+        """A topic that the checkpoint does not know: it was made later, or added to the query. Where it starts."""
+        return self.position_on(topic)
+
     def position_on(self, topic: str) -> Position:
         """Where it stands on one topic. Raises NotSubscribed."""
         info = self._info_of(topic)
@@ -96,7 +100,23 @@ class TopicsHold(Hold):
             self._epochs[topic] = self._open(topic).epoch
         return {topic: self.position_on(topic) for topic in self._topics}
 
+    def take_in(self, topic: str) -> Position:
+        if topic not in self._epochs or not self._is_subscribed(topic):
+            # Made again since: all of it is new.
+            self._client.subscribe(topic, self._subscriber, EARLIEST)
+            self._epochs[topic] = self._open(topic).epoch
+        return self.position_on(topic)
+
+    def _is_subscribed(self, topic: str) -> bool:
+        try:
+            self._info_of(topic)
+        except (errors.NotSubscribed, errors.TopicUnknown):
+            return False
+        return True
+
     def _subscribe(self, topic: str) -> None:
+        if self._is_subscribed(topic):
+            return
         place = self._start.on(topic)
         if place in (EARLIEST, LATEST):
             self._client.subscribe(topic, self._subscriber, str(place))
@@ -110,10 +130,10 @@ class TopicsHold(Hold):
             if topic not in start:
                 # The query has more topics than its checkpoint.
                 self._subscribe(topic)
-            elif topic in extents:
+            elif topic in extents and extents[topic].topic_id == start[topic].topic_id:
                 self._subscribe_again(topic, start[topic], extents[topic])
             else:
-                # Deleted: that is an error, or accepted, elsewhere. It is not made again here.
+                # Deleted, and perhaps made again: that is an error, or accepted, elsewhere.
                 continue
             self._epochs[topic] = self._open(topic).epoch
 

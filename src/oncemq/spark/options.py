@@ -11,10 +11,13 @@ from datetime import datetime
 import msgspec
 
 from oncemq import errors
-from oncemq.engine.patterns import refuse_pattern
+from oncemq.engine.patterns import matches, refuse_pattern
+from oncemq.spark.durations import duration_s
 from oncemq.spark.schema import NAMES
 
 DEFAULT_URL = "tcp://127.0.0.1:5555"
+#: How long a topic that the sink makes keeps its messages, where nobody says.
+RETAIN = "7d"
 
 #: Where a reading starts or ends on one topic: an offset, a moment in milliseconds since 1970, or a word.
 EARLIEST = "earliest"
@@ -62,6 +65,8 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: "" = the rows' column `topic` says it.
     topic: str = ""
     create: bool = False
+    #: How long a topic that is made here keeps its messages: it has no subscribers yet.
+    retain_ms: int = 0
     #: The rows' time stamps are stored with them.
     keeps_times: bool = False
     write_id: str = ""
@@ -74,7 +79,7 @@ _SOURCE = (
     *_SHARED, "topic", "topics", "pattern", "subscription", "startingOffsets", "endingOffsets",
     "maxOffsetsPerTrigger", "partitions", "failOnDataLoss", "columns",
 )  # fmt: skip
-_SINK = (*_SHARED, "topic", "create", "timestamps", "writeId", "writeNumber")
+_SINK = (*_SHARED, "topic", "create", "retain", "timestamps", "writeId", "writeNumber")
 
 
 def source_options(raw: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
@@ -92,13 +97,16 @@ def source_options(raw: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
     start = _places(options, "startingOffsets", LATEST if is_stream else EARLIEST)
     if is_stream and pattern and start not in (Places(LATEST), Places(EARLIEST)):
         raise errors.SettingInvalid("with a pattern, 'startingOffsets' of a stream is 'earliest' or 'latest'")
+    end = _places(options, "endingOffsets", LATEST)
+    for option, places in (("startingOffsets", start), ("endingOffsets", end)):
+        _refuse_strangers(option, places, topics, pattern)
     return SourceOptions(
         url=broker_url(options.text("url")),
         topics=topics,
         pattern=pattern,
         subscription=subscription,
         start=start,
-        end=_places(options, "endingOffsets", LATEST),
+        end=end,
         rows_max=options.number("maxOffsetsPerTrigger"),
         partitions=options.number("partitions"),
         fail_on_loss=options.flag("failOnDataLoss", True),
@@ -117,18 +125,30 @@ def sink_options(raw: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         )
     if "writeNumber" in options and not write_id:
         raise errors.SettingInvalid("'writeNumber' counts the writes of a 'writeId', which is missing")
+    create = options.flag("create", False)
+    if "retain" in options and not create:
+        raise errors.SettingInvalid("'retain' is for topics that create=true makes")
     times = options.text("timestamps") or "broker"
     if times not in ("broker", "keep"):
         raise errors.SettingInvalid(f"'timestamps' is 'broker' or 'keep', not {times!r}")
     return SinkOptions(
         url=broker_url(options.text("url")),
         topic=options.text("topic"),
-        create=options.flag("create", False),
+        create=create,
+        retain_ms=_retain_ms(options),
         keeps_times=times == "keep",
         write_id=write_id,
         write_number=options.number("writeNumber"),
         timeout_s=options.seconds("timeout", 30.0),
     )
+
+
+def _retain_ms(options: _Given) -> int:
+    text = options.text("retain") or RETAIN
+    span_s = duration_s(text)
+    if not span_s:
+        raise errors.SettingInvalid(f"'retain' is a span of time, such as 12h or {RETAIN}, not {text!r}")
+    return round(span_s * 1000)
 
 
 def broker_url(url: str) -> str:
@@ -234,6 +254,13 @@ def _places(options: _Given, option: str, default: str) -> Places:
     by_topic = _json(text, option)
     assert isinstance(by_topic, dict)
     return Places(default, {topic: _place(place, f"{option} of '{topic}'") for topic, place in by_topic.items()})
+
+
+def _refuse_strangers(option: str, places: Places, topics: tuple[str, ...], pattern: str) -> None:
+    """A slip in a name would mean other messages than were asked for."""
+    for topic in places.by_topic:
+        if not (matches(pattern.split("."), topic) if pattern else topic in topics):
+            raise errors.SettingInvalid(f"'{option}' names topic '{topic}', which is not read")
 
 
 def _json(text: str, option: str) -> object:

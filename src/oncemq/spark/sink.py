@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -24,6 +25,7 @@ from oncemq.client.staging import Stager
 from oncemq.spark.connecting import client_of
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.payloads import Rows, payloads, rows_of
+from oncemq.spark.places import extent_of
 from oncemq.spark.schema import NAMES
 from oncemq.spark.task import TaskIdentity, task_identity
 
@@ -128,7 +130,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         options = self._options
         if not options.write_id:
             return "", 0
-        return f"spark-write:{options.write_id}/{options.topic or _ANY_TOPIC}", options.write_number
+        return f"spark-write:{quote(options.write_id, safe='')}/{self._target()}", options.write_number
+
+    def _target(self) -> str:
+        """A topic that was deleted and made again is another one: what was written to the former is not in it."""
+        topic = self._options.topic
+        if not topic:
+            return _ANY_TOPIC
+        if self._options.create:
+            _make(self._client, self._options, topic)
+        return f"{topic}/{extent_of(self._client, topic).topic_id:x}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return self._stage(iterator)
@@ -138,6 +149,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._drop(messages)
+
+
+def _make(client: Client, options: SinkOptions, topic: str) -> None:
+    """One that is there stays as it is, whatever its settings."""
+    with contextlib.suppress(errors.TopicExists):
+        client.create_topic(topic, retain_ms=options.retain_ms)
 
 
 def _known(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
@@ -183,9 +200,7 @@ class _Task:
 
     def _begin(self, topic: str) -> Stager:
         if self._options.create:
-            # One that is there stays as it is, whatever its settings.
-            with contextlib.suppress(errors.TopicExists):
-                self._client.create_topic(topic)
+            _make(self._client, self._options, topic)
         name = f"{self._name}/{len(self._stagers)}"
         stager = self._stagers[topic] = self._client.stager(name, topic, self._writer, self._batch_id)
         return stager

@@ -10,8 +10,9 @@ an error: never others, never fewer.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from oncemq import errors
 from oncemq.client.blocking import Client
+from oncemq.engine.patterns import matches
 from oncemq.spark.connecting import client_of
 from oncemq.spark.fetching import fetch
 from oncemq.spark.holding import Hold, hold_of
@@ -26,6 +28,8 @@ from oncemq.spark.offsets import Offsets, Position, lag_of, offsets_of
 from oncemq.spark.options import SourceOptions
 from oncemq.spark.places import Extent, extent_of, matching, offset_at, those_there
 from oncemq.spark.ranges import Range, admit, cut
+
+_log = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
@@ -91,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         hold = self._hold or hold_of(self._client, self._options)
         positions = hold.begin()
         self._hold = hold
-        return Offsets(self._broker, positions).as_json()
+        return Offsets(self._broker, positions, is_initial=True).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         options = self._options
@@ -108,17 +112,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = offsets_of(start)
         hold = self._held_from(begun)
         extents: Mapping[str, Extent] = hold.extents()
-        self._check(begun, extents)
+        known = self._known(begun, extents)
         if self._last is not None:
             extents = self._last
-        starts = self._starts(begun, hold, extents)
-        counts = {
-            topic: max(0, extent.offset - starts[topic].offset) for topic, extent in extents.items() if topic in starts
-        }
+        starts = {**{topic: hold.take_in(topic) for topic in extents if topic not in known}, **known}
+        counts = {topic: max(0, extents[topic].offset - at.offset) for topic, at in starts.items() if topic in extents}
         if isinstance(limit, ReadMaxRows):
             counts = admit(counts, limit.max_rows)
-        ends = {topic: Position(at.topic_id, at.offset + counts.get(topic, 0)) for topic, at in starts.items()}
-        self._planned = Offsets(self._broker, ends)
+        if not any(counts.values()):
+            return start
+        ends = {
+            topic: Position(at.topic_id, at.offset + counts.get(topic, 0))
+            for topic, at in starts.items()
+            # A new topic is a part of the stream from its first message on.
+            if topic in known or counts.get(topic)
+        }
+        begins = {topic: starts[topic].offset for topic in ends if begun.is_initial or topic not in known}
+        self._planned = Offsets(self._broker, ends, begins)
         return self._planned.as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -134,11 +144,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begun, ended = offsets_of(start), offsets_of(end)
-        hold = self._held_from(begun)
-        self._check(begun, hold.extents())
-        starts = self._starts(begun, hold, ended.topics)
+        if begun.topics == ended.topics and begun.is_initial == ended.is_initial:
+            # Without new messages Spark may run a batch for its state, with the end that it knows.
+            return []
+        self._known(begun, self._held_from(begun).extents())
         ranges = [
-            Range(topic, at.topic_id, starts[topic].offset, at.offset) for topic, at in ended.topics.items()
+            Range(topic, at.topic_id, _first_of(topic, begun, ended), at.offset) for topic, at in ended.topics.items()
         ]
         return _partitions(ranges, self._options)
 
@@ -169,34 +180,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if self._hold is None:
             hold = hold_of(self._client, self._options)
-            self._check(start, hold.extents())
+            self._known(start, hold.extents())
             hold.resume(start.topics)
             self._hold = hold
         return self._hold
 
-    def _starts(self, start: Offsets, hold: Hold, topics: Iterable[str]) -> dict[str, Position]:
-        """Where each topic's next messages are. One that the checkpoint does not know, since it was made later or
-        added to the query, starts where the subscription stands: nothing of it was acked."""
-        starts = dict(start.topics)
-        for topic in topics:
-            if topic not in starts:
-                starts[topic] = hold.position_on(topic)
-        return starts
-
-    def _check(self, start: Offsets, extents: Mapping[str, Extent]) -> None:
-        """The checkpoint speaks of topics that are still there, the same ones."""
+    def _known(self, start: Offsets, extents: Mapping[str, Extent]) -> dict[str, Position]:
+        """Where the checkpoint stands on the topics that this query reads, the same ones that it speaks of."""
+        found = {}
         for topic, at in start.topics.items():
             extent = extents.get(topic)
-            if extent is None and not self._options.fail_on_loss:
-                continue
-            if extent is None or extent.topic_id != at.topic_id:
+            if not self._reads(topic):
+                # The query has fewer topics than it had.
+                _log.warning("subscription '%s' still keeps messages of '%s'", self._options.subscription, topic)
+            elif extent is not None and extent.topic_id == at.topic_id:
+                _check_end(topic, at, extent)
+                found[topic] = at
+            elif self._options.fail_on_loss:
                 what = "was deleted" if extent is None else "was deleted and made again"
                 raise errors.TopicGone(
                     f"topic '{topic}' {what} since the checkpoint was made; what it had for this stream is lost. "
-                    "Start with a new checkpoint"
+                    "Start with a new checkpoint, or accept it: failOnDataLoss=false (in a pipeline `on_loss: skip`, "
+                    "for an archive --on-loss skip)"
                 )
-            if extent.offset < at.offset:
-                raise errors.OffsetOutOfRange(
-                    f"topic '{topic}' ends at offset {extent.offset}, and the checkpoint stands at {at.offset}: "
-                    "has the broker been restored from an older copy? Start with a new checkpoint"
-                )
+        return found
+
+    def _reads(self, topic: str) -> bool:
+        options = self._options
+        return matches(options.pattern.split("."), topic) if options.pattern else topic in options.topics
+
+
+def _first_of(topic: str, begun: Offsets, ended: Offsets) -> int:
+    """Where a batch starts on a topic."""
+    first = ended.begins.get(topic)
+    known = begun.topics.get(topic)
+    if first is None and known is not None and known.topic_id == ended.topics[topic].topic_id:
+        first = known.offset
+    if first is None or first > ended.topics[topic].offset:
+        raise errors.OffsetOutOfRange(f"the checkpoint does not say where topic '{topic}' starts: is it damaged?")
+    return first
+
+
+def _check_end(topic: str, at: Position, extent: Extent) -> None:
+    if extent.offset < at.offset:
+        raise errors.OffsetOutOfRange(
+            f"topic '{topic}' ends at offset {extent.offset}, and the checkpoint stands at {at.offset}: "
+            "has the broker been restored from an older copy? Start with a new checkpoint"
+        )

@@ -34,7 +34,9 @@ def archived(monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
     """What would be run, with a broker that answers and without a JVM."""
     found: list[Pipeline] = []
     monkeypatch.setattr("oncemq.cli.pipeline_archive.connected", lambda _: nullcontext(SimpleNamespace(health=dict)))
-    monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    context = SimpleNamespace(setLogLevel=lambda _: None)
+    session = SimpleNamespace(stop=lambda: None, sparkContext=context)
+    monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: session)
     monkeypatch.setattr("oncemq.spark.pipeline.running.run", lambda pipeline, **_: found.append(pipeline))
     return found
 
@@ -48,11 +50,12 @@ def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
 
 def test_every_option_of_an_archive_reaches_it(archived: list[Pipeline], tmp_path: Path) -> None:
     options = ["--topics", "a, b", "--to", str(tmp_path / "lake"), "--format", "delta", "--subscription", "s"]
-    options += ["--checkpoint", str(tmp_path / "c"), "--trigger", "5s", "--max-per-trigger", "7"]
+    options += ["--checkpoint", str(tmp_path / "c"), "--trigger", "5s", "--max-per-trigger", "7", "--on-loss", "skip"]
     result = run("archive", *options)
     assert (result.exit_code, result.output) == (0, "")
     [made] = archived
     assert (made.source.topics, made.subscription, made.source.max_per_trigger) == (("a", "b"), "s", 7)
+    assert made.source.on_loss == "skip"
     assert made.target == DeltaTarget(path=str(tmp_path / "lake"), partition_by=("topic", "date"))
     assert (made.checkpoint, made.trigger.every, made.ack_last) == (str(tmp_path / "c"), "5s", False)
     assert run("archive", "--pattern", "a.#", "--to", str(tmp_path), "--ack-last").exit_code == 0

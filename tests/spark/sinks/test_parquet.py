@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, MapType, Strin
 
 from oncemq import errors
 from oncemq.spark.sinks import disk, parquet
+from oncemq.spark.sinks.files import _group_rows
 from oncemq.spark.sinks.parquet import ParquetWriter
 from oncemq.spark.sinks.published import Entry, Manifest
 from oncemq.spark.targets import ParquetTarget
@@ -271,3 +272,9 @@ def test_a_column_of_times_or_bytes_is_no_partition_column() -> None:
     for name in schema.names:
         with pytest.raises(errors.SettingInvalid, match="can't partition by"):
             parquet.prepare(ParquetTarget(path="folder", partition_by=(name,)), schema)
+
+
+def test_large_rows_are_written_before_many_of_them_fill_the_memory() -> None:
+    small, large = (pa.record_batch({"value": pa.array([b"x" * size] * 10)}) for size in (100, 8_000_000))
+    assert _group_rows(small) == 65_536
+    assert _group_rows(large) * 8_000_000 <= 64 * 1024 * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from oncemq import errors
 from oncemq.engine.patterns import matches
@@ -39,6 +39,7 @@ def archive(
     every: str = "",
     ack_last: bool = False,
     max_per_trigger: int = MESSAGES_PER_TRIGGER,
+    on_loss: Literal["fail", "skip"] = "fail",
     url: str = "",
     session: SparkSession | None = None,
     master: str = "local[*]",
@@ -71,6 +72,7 @@ def archive(
         every=every,
         ack_last=ack_last,
         max_per_trigger=max_per_trigger,
+        on_loss=on_loss,
     )
     return run(
         pipeline, url=url, session=session, master=master, conf=conf, reporter=reporter, is_stopping=is_stopping
@@ -89,6 +91,7 @@ def pipeline_of(
     every: str = "",
     ack_last: bool = False,
     max_per_trigger: int = MESSAGES_PER_TRIGGER,
+    on_loss: Literal["fail", "skip"] = "fail",
 ) -> Pipeline:
     """Raises PipelineInvalid, before Spark starts."""
     for name in (topic, *topics):
@@ -103,6 +106,7 @@ def pipeline_of(
             pattern=pattern,
             subscription=subscription,
             max_per_trigger=max_per_trigger,
+            on_loss=on_loss,
             columns=MESSAGE_COLUMNS,  # type: ignore[arg-type]
         ),
         value=Value(format="bytes"),

@@ -14,10 +14,11 @@ from datetime import datetime
 
 from oncemq.engine.names import refuse_name, refuse_topic_name
 from oncemq.engine.patterns import matches, refuse_pattern
+from oncemq.spark.durations import duration_s
 from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.functions import FunctionError, load_function
 from oncemq.spark.pipeline.mistakes import Mistake, Path, nearest
-from oncemq.spark.pipeline.model import MALFORMED_COLUMN, MESSAGE_PREFIX, VIEW, Source, Value, duration_s
+from oncemq.spark.pipeline.model import MALFORMED_COLUMN, MESSAGE_PREFIX, VIEW, Source, Value
 from oncemq.spark.pipeline.sections import Draft
 from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, TopicTarget
 

@@ -14,12 +14,12 @@ Nothing here needs Spark. Fields are named as the keys of the file (sections.py)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from oncemq.spark.durations import duration_s
 from oncemq.spark.targets import Target
 
 #: What a message has beside its value.
@@ -31,9 +31,6 @@ MESSAGE_PREFIX = "message_"
 MALFORMED_COLUMN = "malformed"
 #: The name under which SQL finds its input.
 VIEW = "messages"
-
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +47,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     max_per_trigger: int | None = None
     #: Tasks that read side by side; None = Spark's parallelism.
     partitions: int | None = None
+    #: A topic or messages that are gone, though the checkpoint needs them: stop, or go on with what is left.
+    on_loss: Literal["fail", "skip"] = "fail"
     #: The message's columns that stay beside those of its value, as `message_offset` and so on.
     columns: tuple[MessageColumn, ...] = ()
 
@@ -130,12 +129,3 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def subscription(self) -> str:
         return self.source.subscription or self.name
-
-
-def duration_s(text: str) -> float | None:
-    """
-    >>> duration_s("500ms"), duration_s("2h"), duration_s("soon")
-    (0.5, 7200.0, None)
-    """
-    match = _SPAN.fullmatch(text.strip())
-    return None if match is None else float(match[1]) * _SECONDS[match[2]]

@@ -25,6 +25,8 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG = "tag:yaml.org,2002:"
 #: How deep values may be within each other: no pipeline needs more, and an anchor may hold itself.
 _DEPTH_MAX = 30
+#: With aliases a short file can mean a very long one.
+_NODES_MAX = 20_000
 #: For people: what a value is.
 KINDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "empty",
@@ -69,6 +71,7 @@ class Document:
         self._placed: list[PlacedMistake] = []
         #: Where a variable could not be put in.
         self._unset: set[tuple[int, int]] = set()
+        self._nodes = 0
         root = self._compose()
         self.root = self._node(root, ()) if root is not None else None
 
@@ -139,8 +142,10 @@ class Document:
     def _node(self, node: YamlNode, path: Path) -> Node:
         kind = node.tag.removeprefix(_TAG)
         made = Node(kind, None, node.start_mark.line + 1, node.start_mark.column + 1)
-        if len(path) > _DEPTH_MAX:
-            self._note_at(node, "values are nested too deeply", "a pipeline needs no more than a few levels")
+        self._nodes += 1
+        if len(path) > _DEPTH_MAX or self._nodes > _NODES_MAX:
+            if self._nodes <= _NODES_MAX + 1:
+                self._note_at(node, "values are nested too deeply", "a pipeline needs no more than a few levels")
             made.kind, made.value = "null", ""
         elif node.id == "mapping":
             made.kind, made.value = "map", self._mapping(node, path)

@@ -147,6 +147,7 @@ def source_options(pipeline: Pipeline, url: str) -> dict[str, str]:
         "subscription": pipeline.subscription,
         "startingOffsets": _starting(pipeline),
         "columns": ",".join(source_columns(pipeline)),
+        "failOnDataLoss": str(source.on_loss == "fail").lower(),
     }
     if source.pattern:
         options["pattern"] = source.pattern

@@ -1,7 +1,7 @@
 """The sections of a pipeline's file: which keys they have, and what becomes of them.
 
     name: order-totals
-    source: {topic | topics | pattern, subscription, start, max_per_trigger, partitions, columns}
+    source: {topic | topics | pattern, subscription, start, max_per_trigger, partitions, on_loss, columns}
     value: {format, schema, delimiter, malformed}
     watermark: {column, delay}
     transform: {sql | python}
@@ -113,7 +113,8 @@ class _Reader:
         by_topic = start is not None and start.kind == "map"
         types = {
             "topic": str, "topics": _TEXTS, "pattern": str, "subscription": str, "start": dict if by_topic else str,
-            "max_per_trigger": int, "partitions": int, "columns": tuple[MessageColumn, ...],
+            "max_per_trigger": int, "partitions": int, "on_loss": Literal["fail", "skip"],
+            "columns": tuple[MessageColumn, ...],
         }  # fmt: skip
         found = self._fields(node, types, ("source",))
         return None if found is None else Source(**found)

@@ -8,8 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from oncemq.errors import PipelineFailed, PipelineInvalid
+from oncemq.spark.durations import duration_s
 from oncemq.spark.pipeline.functions import FunctionError, load_function
-from oncemq.spark.pipeline.model import VIEW, Transform, Watermark, duration_s
+from oncemq.spark.pipeline.model import VIEW, Transform, Watermark
 
 
 def watermarked(rows: DataFrame, watermark: Watermark | None) -> DataFrame:

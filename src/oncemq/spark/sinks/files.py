@@ -23,8 +23,9 @@ from oncemq.spark.sinks.disk import Disk
 
 #: What Spark, Hive and Arrow call the folder of the rows that have no value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-#: Small batches are gathered up to here, so that readers don't meet many tiny row groups.
+#: Small batches are gathered up to here, in all open files together, so that readers don't meet many tiny row groups.
 _GROUP_ROWS_MIN = 65_536
+_GATHERED_BYTES_MAX = 64 * 1024 * 1024
 _GROUP_ROWS_MAX = 1_048_576
 _FOLDERS_MAX = 100_000
 _OPEN_FILES_MAX = 200
@@ -98,16 +99,16 @@ class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
         if first is None:
             return []
         try:
-            return self._write(_chained(first, filled))
+            return self._write(_chained(first, filled), _group_rows(first))
         except BaseException:
             self._remove()
             raise
 
-    def _write(self, batches: Iterator[Any]) -> list[DataFile]:
+    def _write(self, batches: Iterator[Any], group_rows: int) -> list[DataFile]:
         from oncemq.spark.sinks.delta_statistics import statistics
 
         visited: list[Any] = []
-        self._write_dataset(batches, visited)
+        self._write_dataset(batches, group_rows, visited)
         done = []
         for file in visited:
             self.disk.sync_file(file.path)
@@ -118,7 +119,7 @@ class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
             done.append(DataFile(path=path, rows=rows, size_bytes=file.size, values=values, statistics=text))
         return done
 
-    def _write_dataset(self, batches: Iterator[Any], visited: list[Any]) -> None:
+    def _write_dataset(self, batches: Iterator[Any], group_rows: int, visited: list[Any]) -> None:
         # It brings pandas along, and the process that commits has no use for either.
         import pyarrow.dataset as ds
 
@@ -138,7 +139,7 @@ class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
             use_threads=False,
             max_partitions=_FOLDERS_MAX,
             max_open_files=_OPEN_FILES_MAX,
-            min_rows_per_group=_GROUP_ROWS_MIN,
+            min_rows_per_group=group_rows,
             max_rows_per_group=_GROUP_ROWS_MAX,
         )
 
@@ -160,6 +161,12 @@ def _without_empty_texts(batch: Any, index: int) -> Any:
     if not pa.types.is_string(field.type):
         return batch
     return batch.set_column(index, field, pc.if_else(pc.equal(column, ""), pa.scalar(None, field.type), column))
+
+
+def _group_rows(first: Any) -> int:
+    """Rows that are gathered before they are written: fewer of large ones. By the first batch; the rest is like it."""
+    row_bytes: int = max(1, first.nbytes // first.num_rows)
+    return max(1, min(_GROUP_ROWS_MIN, _GATHERED_BYTES_MAX // row_bytes))
 
 
 def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
