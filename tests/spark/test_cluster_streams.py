@@ -29,6 +29,8 @@ SPECULATION = {
     "spark.speculation.multiplier": "1.5",
     "spark.speculation.quantile": "0.5",
 }
+#: Executors have folders of their own, and need faulty.py.
+TESTS = {"spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 class TwoHosts(Cluster):
@@ -42,7 +44,7 @@ class TwoHosts(Cluster):
 @pytest.fixture(scope="module")
 def cluster_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with TwoHosts(tmp_path_factory.mktemp("cluster")) as cluster:
-        spark = session.build("streams", master=cluster.url, conf=cluster.conf | SPECULATION)
+        spark = session.build("streams", master=cluster.url, conf=cluster.conf | SPECULATION | TESTS)
         try:
             faulty.register(spark)
             yield spark

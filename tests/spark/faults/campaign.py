@@ -50,6 +50,16 @@ _ROWS_MAX = 20_000
 #: For all that is left at the end.
 _DRAIN_S = 1800.0
 
+#: In one of the streams, while the other is to meet the driver's death.
+_TROUBLES = (
+    (faulty.STAGING, faulty.DIE),
+    (faulty.STAGED, faulty.DIE),
+    (faulty.STAGED, faulty.RAISE),
+    (faulty.BEFORE_COMMIT, faulty.DIE),
+    (faulty.AFTER_COMMIT, faulty.RAISE),
+    (faulty.AFTER_COMMIT, faulty.DIE),
+)
+
 Say = Callable[[str], None]
 
 
@@ -106,8 +116,9 @@ class Campaign:
 
     def _life(self) -> str:
         """Until it is dead. What happened."""
-        trouble = self._plant_trouble()
-        point, stream = self._plant_death()
+        troubled, stream = self._random.sample(self._streams, 2)
+        trouble = self._plant_trouble(troubled)
+        point = self._plant_death(stream)
         with Driver(self._folder / "driver", self._streams) as driver:
             if self._random.random() < _DURING_START_SHARE:
                 point = _START
@@ -117,11 +128,12 @@ class Campaign:
             failed = driver.code is not None
         if failed and not trouble:
             raise AssertionError(f"the driver ended by itself:\n{driver.log_tail()}")
-        told = [self._bury(point, stream, failed), trouble if self._is_met(trouble) else "", self._forget()]
+        met = [trouble] if trouble and troubled.faults.is_met(trouble.partition(" ")[0]) else []
+        told = [self._bury(point, stream, failed), *met, *self._forget()]
+        self._account.troubles.update(told[1:])
         for each in self._streams:
             each.faults.clear()
-        self._account.troubles.update(filter(None, told[1:]))
-        return ", ".join(filter(None, told))
+        return ", ".join(told)
 
     def _bury(self, point: str, stream: Stream, failed: bool) -> str:
         if failed:
@@ -132,38 +144,25 @@ class Campaign:
         self._account.kills[cause] += 1
         return f"killed {cause}"
 
-    def _is_met(self, trouble: str) -> bool:
-        point = trouble.rpartition(" ")[2]
-        return any(stream.faults.is_met(point) for stream in self._streams)
-
-    def _plant_trouble(self) -> str:
+    def _plant_trouble(self, stream: Stream) -> str:
+        """The point, and what happens there. "": none."""
         if self._random.random() >= _TROUBLE_SHARE:
             return ""
-        point, action = self._random.choice(
-            [
-                (faulty.STAGING, faulty.DIE),
-                (faulty.STAGED, faulty.DIE),
-                (faulty.STAGED, faulty.RAISE),
-                (faulty.AFTER_COMMIT, faulty.RAISE),
-                (faulty.AFTER_COMMIT, faulty.DIE),
-                (faulty.BEFORE_COMMIT, faulty.DIE),
-            ]
-        )
-        self._random.choice(self._streams).faults.plant(point, action)
-        return f"{action} {point}"
+        point, action = self._random.choice(_TROUBLES)
+        stream.faults.plant(point, action)
+        return f"{point} {action}"
 
-    def _plant_death(self) -> tuple[str, Stream]:
-        """The named points in turn, in an order of chance, or none."""
-        stream = self._random.choice(self._streams)
+    def _plant_death(self, stream: Stream) -> str:
+        """The named points in turn, in an order of chance, or none ("")."""
         if self._random.random() >= _POINT_SHARE:
-            return "", stream
+            return ""
         if not self._points:
             points = (*faulty.DRIVER_POINTS, *faulty.TASK_POINTS)
             self._points = self._random.sample(points, len(points))
         point = self._points.pop()
         done = stream.done()
         stream.faults.plant(point, faulty.HANG, batch=(done[-1] + 1 if done else 0) + self._random.randrange(3))
-        return point, stream
+        return point
 
     def _work(self, driver: Driver, point: str, stream: Stream) -> None:
         """Until its death is near. It may fail before, by a trouble."""
@@ -181,12 +180,12 @@ class Campaign:
     def _planned(self) -> list[list[int]]:
         return [stream.planned() for stream in self._streams]
 
-    def _forget(self) -> str:
+    def _forget(self) -> list[str]:
         stream = self._random.choice(self._streams)
         if self._random.random() >= _FORGET_SHARE or len(stream.done()) < 2:
-            return ""
+            return []
         stream.forget_last_batch()
-        return "last entry of a commit log deleted"
+        return ["last entry of a commit log deleted"]
 
     # The end.
 

@@ -1,8 +1,8 @@
 """`format("oncemq-faulty")`: the product's source and sink, with places where something goes wrong on demand.
 
 Each fault is a file in a folder that the option `faults` names. Spark's processes look for it at their points; the
-first that takes it away suffers it, so that it happens once. Workers get this module by value: they can't import the
-tests. So it imports nothing of them.
+first that takes it away suffers it, so that it happens once. They import the tests from the folder where Spark was
+started, and, as with the product, no more of them than a process needs: it asks for the columns in many a query.
 """
 
 from __future__ import annotations
@@ -12,27 +12,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from oncemq.spark import ranges
 from oncemq.spark.data_source import OnceMQSource
-from oncemq.spark.options import SinkOptions, SourceOptions, sink_options, source_options
-from oncemq.spark.sink import StreamWriter
-from oncemq.spark.source import StreamReader
-from oncemq.spark.task import task_identity
+from oncemq.spark.options import sink_options, source_options
 
 FORMAT = "oncemq-faulty"
 
@@ -48,8 +35,6 @@ TASK_POINTS = (STAGING, STAGED)
 #: What happens there: an exception; SIGKILL for this process, a worker of Spark's; waiting for somebody to kill it.
 RAISE, DIE, HANG = "raise", "die", "hang"
 
-#: So that a few rows are enough for several tasks.
-ROWS_PER_TASK = 20
 _HANG_S = 600.0
 
 
@@ -99,60 +84,21 @@ class Faults:
         os._exit(1)
 
 
-class FaultyReader(StreamReader):
-    def __init__(self, options: SourceOptions, faults: Faults) -> None:
-        super().__init__(options)
-        self._faults = faults
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_faults": self._faults}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._faults.meet(PLANNING)
-        with mock.patch.object(ranges, "ROWS_PER_TASK_MIN", ROWS_PER_TASK):
-            return super().partitions(start, end)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        self._faults.meet(BEFORE_ACK)
-        super().commit(end)
-        self._faults.meet(AFTER_ACK)
-
-
-class FaultyWriter(StreamWriter):
-    def __init__(self, options: SinkOptions, schema: StructType, faults: Faults) -> None:
-        super().__init__(options, schema)
-        self._faults = faults
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        batch_id = task_identity().batch_id
-        message = super().write(self._watched(iterator, batch_id))
-        self._faults.meet(STAGED, batch_id)
-        return message
-
-    def _watched(self, batches: Iterator[Any], batch_id: int) -> Iterator[Any]:
-        for batch in batches:
-            yield batch
-            # Whoever asks for more has begun to stage these.
-            self._faults.meet(STAGING, batch_id)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        self._faults.meet(BEFORE_COMMIT, batchId)
-        super().commit(messages, batchId)
-        self._faults.meet(AFTER_COMMIT, batchId)
-
-
 class FaultySource(OnceMQSource):
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from tests.spark.faults.faulty_parts import FaultyReader
+
         return FaultyReader(source_options(self.options, is_stream=True), Faults(self.options["faults"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from tests.spark.faults.faulty_parts import FaultyWriter
+
         return FaultyWriter(sink_options(self.options, is_stream=True), schema, Faults(self.options["faults"]))
 
 
 def register(spark: SparkSession) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     spark.dataSource.register(FaultySource)
