@@ -288,7 +288,7 @@ def test_a_topic_that_is_there_already_stays_as_it_is(
 def test_a_topic_that_is_not_there_is_an_error(
     broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(errors.TopicUnknown):
+    with pytest.raises(errors.TopicUnknown, match="create=true"):
         Driver(broker, monkeypatch, topic="nowhere").task(0, 0, [b"a"])
 
 

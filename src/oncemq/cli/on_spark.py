@@ -98,7 +98,8 @@ def on_spark(name: str, master: str, conf: Mapping[str, str] | None = None) -> I
     from oncemq.spark import session
 
     with orderly():
-        spark = session.build(name, master=master, conf=conf)
+        with _java_deaf():
+            spark = session.build(name, master=master, conf=conf)
         from pyspark.errors import PySparkException
 
         from oncemq.spark.pipeline.explaining import explained
@@ -109,6 +110,17 @@ def on_spark(name: str, master: str, conf: Mapping[str, str] | None = None) -> I
             raise explained(error) from error
         finally:
             spark.stop()
+
+
+@contextmanager
+def _java_deaf() -> Iterator[None]:
+    """Who ends a whole group of processes, as systemd does, would end Java before we can stop what it runs. A process
+    that is started while we ignore SIGTERM ignores it too; Java ends with us in any case."""
+    former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 @contextmanager

@@ -111,9 +111,25 @@ def _show(figures: Figures) -> None:
     ]
     for line in table(heads, rows):
         click.echo(line)
+    if not figures.topics:
+        click.echo("Nothing is stored there.")
+    for what in dict.fromkeys(row.what for row in figures.latencies):
+        click.echo()
+        for line in table((f"LATENCY: {what.upper()}", "MESSAGES", "P50", "P99"), _latencies(figures, what)):
+            click.echo(line)
     if figures.subscriptions:
         click.echo()
         for line in table(
             ("TOPIC", "SUBSCRIBER", "LAG"), [(row.topic, row.subscriber, row.lag) for row in figures.subscriptions]
         ):
             click.echo(line)
+
+
+def _latencies(figures: Figures, what: str) -> list[tuple[str, int, str, str]]:
+    """By topic, the longest of its windows."""
+    found: dict[str, tuple[int, float, float]] = {}
+    for row in figures.latencies:
+        if row.what == what:
+            messages, p50_ms, p99_ms = found.get(row.topic, (0, 0.0, 0.0))
+            found[row.topic] = (messages + row.messages, max(p50_ms, row.p50_ms), max(p99_ms, row.p99_ms))
+    return [(topic, count, f"{p50_ms:.1f} ms", f"{p99_ms:.1f} ms") for topic, (count, p50_ms, p99_ms) in found.items()]

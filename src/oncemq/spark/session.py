@@ -87,6 +87,8 @@ def _defaults(master: str, *, is_local: bool) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Below, Spark warns that it has not shown all of a plan which nobody asked to see.
+        "spark.sql.debug.maxToStringFields": "1000",
     }
     if is_local:
         settings |= {

@@ -72,6 +72,10 @@ class _Writer:
             for _ in batches:
                 pass
             return Written(identity, ())
+        except errors.TopicUnknown as error:
+            task.give_up()
+            advice = "make it with `oncemq topics create`, or write with the option create=true"
+            raise errors.TopicUnknown(f"{error.text}: {advice}") from None
         except BaseException:
             task.give_up()
             raise

@@ -175,37 +175,27 @@ def start(broker: BrokerProcess, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.spark
-def test_a_pipeline_goes_on_where_it_was_until_ctrl_c(
+def test_a_pipeline_runs_until_its_group_of_processes_is_told_to_end(
     oncemq_broker: BrokerProcess, oncemq_client: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "totals.yaml").write_text(TOTALS)
     oncemq_client.subscribe("totals", "reader")
     put_orders(oncemq_client, range(20))
-    once = start(oncemq_broker, str(tmp_path / "totals.yaml"))
+    process = start(oncemq_broker, str(tmp_path / "totals.yaml"), "--trigger", "100ms")
     try:
-        output, errors = once.communicate(timeout=DEADLINE_S)
+        wait_for(process, oncemq_client, 20)
+        put_orders(oncemq_client, range(20, 40))
+        wait_for(process, oncemq_client, 40)
+        # As systemd does: Java and its workers get it too.
+        os.killpg(process.pid, signal.SIGTERM)
+        output, errors = process.communicate(timeout=DEADLINE_S)
     finally:
-        once.kill()
-    assert (once.returncode, [line for line in errors.splitlines() if " WARN " not in line]) == (0, [])
-    *batches, end = [json.loads(line) for line in output.splitlines()]
-    assert [batch["rows"] for batch in batches] == [20]
-    assert (end["event"], end["rows"], end["lag"], end["is_stopped"]) == ("end", 20, 0, False)
-    assert read_totals(oncemq_client) == {number: number / 2 for number in range(20)}
-
-    put_orders(oncemq_client, range(20, 30))
-    forever = start(oncemq_broker, str(tmp_path / "totals.yaml"), "--trigger", "100ms")
-    try:
-        wait_for(forever, oncemq_client, 30)
-        put_orders(oncemq_client, range(30, 40))
-        wait_for(forever, oncemq_client, 40)
-        # As a terminal does: Java and its workers get it too.
-        os.killpg(forever.pid, signal.SIGINT)
-        output, errors = forever.communicate(timeout=DEADLINE_S)
-    finally:
-        forever.kill()
+        process.kill()
     # Spark may warn that it is slow; nothing else is to be said.
-    assert (forever.returncode, [line for line in errors.splitlines() if " WARN " not in line]) == (130, [])
-    assert json.loads(output.splitlines()[-1])["is_stopped"]
+    assert (process.returncode, [line for line in errors.splitlines() if " WARN " not in line]) == (143, [])
+    *batches, end = [json.loads(line) for line in output.splitlines()]
+    assert sum(batch["rows"] for batch in batches) == 40
+    assert (end["event"], end["rows"], end["lag"], end["is_stopped"]) == ("end", 40, 0, True)
     assert read_totals(oncemq_client) == {number: number / 2 for number in range(40)}
 
 

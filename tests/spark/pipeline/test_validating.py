@@ -158,6 +158,23 @@ MISTAKES = {
         "8:8",
         "the query does not read the view messages",
     ),
+    "two statements": (
+        [("FROM messages", "FROM messages; SELECT 2")],
+        "8:38",
+        "there is more than one statement; keep one query",
+    ),
+    "a bracket that is not closed": (
+        [("FROM messages", "FROM messages WHERE (id > 5")],
+        "8:45",
+        "'(' has no counterpart; check the brackets",
+    ),
+    "a bracket that was not opened": ([("id, price", "id), price")], "8:17", "')' has no counterpart"),
+    "groups without a watermark": (
+        [("SELECT id, price FROM messages", "SELECT id, sum(price) AS s FROM messages group  by id")],
+        "8:49",
+        "a stream that is grouped never knows that a group is complete; give the pipeline a `watermark:",
+    ),
+    "a trigger without a unit": ([("target:", "trigger: {every: 5}\ntarget:")], "9:18", "is needed; write 5s"),
     "sql that is no query": (
         [("sql: SELECT id, price FROM messages", "sql: |\n    -- all\n    INSERT INTO x SELECT * FROM messages")],
         "10:5",

@@ -210,7 +210,7 @@ def _check_transform(draft: Draft, folder: str) -> Iterator[Mistake]:
         advice = "keep one of them" if given else "give it `sql: …` or `python: module:function`, or leave it out"
         yield Mistake(path=("transform",), text=text, advice=advice, is_missing=not given)
     if transform.sql:
-        yield from _check_sql(transform.sql)
+        yield from _check_sql(transform.sql, has_watermark=draft.watermark is not None)
     if transform.python:
         try:
             load_function(transform.python, folder)
@@ -218,7 +218,8 @@ def _check_transform(draft: Draft, folder: str) -> Iterator[Mistake]:
             yield _wrong(("transform", "python"), error.text, error.advice)
 
 
-def _check_sql(sql: str) -> Iterator[Mistake]:
+def _check_sql(sql: str, *, has_watermark: bool) -> Iterator[Mistake]:
+    """What can be seen without Spark, which reads it for real when the pipeline runs."""
     path = ("transform", "sql")
     # Of the same length, so that places stay what they are.
     bare = _NO_SQL.sub(lambda match: " " * len(match[0]), sql)
@@ -230,6 +231,35 @@ def _check_sql(sql: str) -> Iterator[Mistake]:
         yield _wrong(path, f"{word!r} is no query", "begin with SELECT or WITH; the target says where rows go", begin)
     elif not re.search(rf"\b{VIEW}\b", bare, re.IGNORECASE):
         yield _wrong(path, f"the query does not read the view {VIEW}", f"write FROM {VIEW}")
+    else:
+        yield from _check_parts(bare, has_watermark=has_watermark)
+
+
+def _check_parts(bare: str, *, has_watermark: bool) -> Iterator[Mistake]:
+    """Of a query without its texts and comments."""
+    path = ("transform", "sql")
+    end = bare.find(";")
+    if end >= 0 and bare[end + 1 :].strip():
+        yield _wrong(path, "there is more than one statement", "keep one query", end)
+    at = _unbalanced(bare)
+    if at is not None:
+        yield _wrong(path, f"{bare[at]!r} has no counterpart", "check the brackets", at)
+    group = re.search(r"\bGROUP\s+BY\b", bare, re.IGNORECASE)
+    if group and not has_watermark:
+        advice = "give the pipeline a `watermark: {column: …, delay: 10m}`, and group by a window of that column"
+        yield _wrong(path, "a stream that is grouped never knows that a group is complete", advice, group.start())
+
+
+def _unbalanced(bare: str) -> int | None:
+    open_at: list[int] = []
+    for at, letter in enumerate(bare):
+        if letter == "(":
+            open_at.append(at)
+        elif letter == ")":
+            if not open_at:
+                return at
+            open_at.pop()
+    return open_at[-1] if open_at else None
 
 
 def _check_trigger(draft: Draft) -> Iterator[Mistake]:

@@ -170,6 +170,10 @@ class _Reader:
 
     def trigger(self, node: Node | None) -> Trigger:
         if node is not None and node.kind == "map":
+            every = node.value.get("every")
+            if every is not None and every.kind in ("int", "float"):
+                self._wrong(every, ("trigger", "every"), "a span of time is needed", f"write {every.value}s")
+                return Trigger()
             found = self._fields(node, {"every": str}, ("trigger",), required=("every",)) or {}
             return Trigger(every=found.get("every", ""))
         if node is not None and node.value != _AVAILABLE_NOW:

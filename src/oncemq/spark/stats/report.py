@@ -142,7 +142,7 @@ def _recorded(figures: Figures) -> Iterable[str]:
         Line(f"{topic} / {subscriber}", [(row.start_ms, row.lag) for row in rows])
         for (topic, subscriber), rows in by_name
     ]
-    yield _section("Lag over time", line_chart(lines[:_LINES_MAX], number_text, width_ms), wide=True)
+    yield _section("Lag over time", line_chart(lines[:_LINES_MAX], number_text, width_ms))
 
 
 def _latency_lines(rows: Sequence[LatencyFigures]) -> list[Line]:
