@@ -39,6 +39,21 @@ def master_option(function: Function) -> Function:
     return decorate(function)
 
 
+def runs_on_spark(function: Function) -> Function:
+    """--master, --conf, --quiet and --traceback, of the commands that run for long."""
+    options = (
+        click.option("--traceback", "has_traceback", is_flag=True, help="If it fails, show all that Spark says."),
+        click.option("--quiet", is_flag=True, help="Say nothing but errors and warnings."),
+        click.option(
+            "--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated."
+        ),
+        master_option,
+    )
+    for decorate in options:
+        function = decorate(function)
+    return function
+
+
 def conf_of(pairs: tuple[str, ...]) -> dict[str, str]:
     """Settings of Spark, as `--conf` takes them."""
     found = {}

@@ -12,8 +12,8 @@ from oncemq.cli.on_spark import (
     conf_of,
     every_of,
     explaining,
-    master_option,
     reporter,
+    runs_on_spark,
     until_stopped,
 )
 from oncemq.cli.options import TOPIC, Reach, connected, json_option, reaches_broker
@@ -71,10 +71,7 @@ if TYPE_CHECKING:
     help="A topic or messages that went before they were archived: stop, or go on with what is left.",
 )
 @click.option("--ack-last", is_flag=True, help="After a run that ends, ack its last micro-batch too.")
-@master_option
-@click.option("--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated.")
-@click.option("--quiet", is_flag=True, help="Say nothing but errors.")
-@click.option("--traceback", "has_traceback", is_flag=True, help="If it fails, show all that Spark says.")
+@runs_on_spark
 @json_option
 @reaches_broker
 @click.pass_context

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
-from oncemq.cli.on_spark import conf_of, explaining, master_option, reporter
+from oncemq.cli.on_spark import conf_of, explaining, reporter, runs_on_spark
 from oncemq.cli.options import TOPIC, Quantity, Reach, json_option, reaches_broker
 from oncemq.cli.output import count_of, json_line, note, warn
 from oncemq.cli.stopping import orderly
@@ -61,10 +61,7 @@ class Moment(ParamType):
 @click.option("--create", is_flag=True, help="Make topics that are not there.")
 @click.option("--retain", "retain_ms", type=Quantity("milliseconds"), metavar="TIME",
               help="Of topics that are made: how long they keep messages. [default: 7d]")  # fmt: skip
-@master_option
-@click.option("--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated.")
-@click.option("--quiet", is_flag=True, help="Say nothing but errors and warnings.")
-@click.option("--traceback", "has_traceback", is_flag=True, help="If it fails, show all that Spark says.")
+@runs_on_spark
 @json_option
 @reaches_broker
 def restore(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
-from oncemq.cli.on_spark import conf_of, every_of, explaining, master_option, reporter, until_stopped
+from oncemq.cli.on_spark import conf_of, every_of, explaining, reporter, runs_on_spark, until_stopped
 from oncemq.cli.options import Reach, connected, json_option, reaches_broker
 
 if TYPE_CHECKING:
@@ -29,16 +29,13 @@ if TYPE_CHECKING:
     """,
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@master_option
 @click.option("--checkpoint", metavar="DIR", help="Where Spark notes how far it is, instead of what the file says.")
 @click.option(
     "--trigger",
     metavar="available-now|TIME",
     help="Once, or a micro-batch every so often (5s), instead of what the file says.",
 )
-@click.option("--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated.")
-@click.option("--quiet", is_flag=True, help="Say nothing but errors.")
-@click.option("--traceback", "has_traceback", is_flag=True, help="If it fails, show all that Spark says.")
+@runs_on_spark
 @json_option
 @reaches_broker
 @click.pass_context

@@ -23,7 +23,7 @@ def client_of(url: str, timeout_s: float) -> Client:
         client = _clients.get(place)
         if client is None:
             tries = max(1, round(timeout_s / _TIMEOUT_S))
-            client = oncemq.connect(url, label="spark", timeout_s=_TIMEOUT_S, tries=tries)
+            client = oncemq.connect(url, label="spark", timeout_s=_TIMEOUT_S, tries=tries, record="")
             _clients[place] = client
         return client
 

@@ -14,13 +14,11 @@ import numpy as np
 Run = tuple[int, int]
 
 
-class Coverage(msgspec.Struct, frozen=True):
-    """What some runs cover together."""
+class Runs(msgspec.Struct, frozen=True):
+    """Offsets, as runs."""
 
     #: In order; neighbours are one run.
     runs: tuple[Run, ...]
-    #: Offsets that come more than once.
-    doubles: tuple[Run, ...]
 
     @property
     def first(self) -> int:
@@ -33,6 +31,13 @@ class Coverage(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         return sum(stop - first for first, stop in self.runs)
+
+
+class Coverage(Runs, frozen=True):
+    """What some runs cover together."""
+
+    #: Offsets that come more than once.
+    doubles: tuple[Run, ...]
 
     @property
     def missing(self) -> int:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from oncemq import errors
 from oncemq.spark.columns import TYPES
 from oncemq.spark.lake.files import ArchiveFile
-from oncemq.spark.lake.runs import Coverage, Run, coverage_of, runs_of
+from oncemq.spark.lake.runs import Coverage, Runs, coverage_of, runs_of
 from oncemq.spark.lake.selection import Selection
 
 _THREADS = 8
@@ -25,25 +25,12 @@ _LOOKED_AT = ("topic_id", "offset", "timestamp")
 _DOUBLES_SHOWN = 3
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(Runs, frozen=True):
     """What one file holds of one topic id."""
 
     path: str
-    runs: tuple[Run, ...]
     first_time_us: int
     row_bytes: float
-
-    @property
-    def first(self) -> int:
-        return self.runs[0][0]
-
-    @property
-    def stop(self) -> int:
-        return self.runs[-1][1]
-
-    @property
-    def count(self) -> int:
-        return sum(stop - first for first, stop in self.runs)
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -124,7 +111,7 @@ def _pieces(file: ArchiveFile, selection: Selection) -> Iterator[tuple[int, Piec
         if runs:
             # Of all that it has: which life came first does not depend on what is selected.
             first_time_us = int(times_us[mine].min())
-            yield topic_id, Piece(file.path, tuple(runs), first_time_us, sum(sizes) / len(ids))
+            yield topic_id, Piece(tuple(runs), file.path, first_time_us, sum(sizes) / len(ids))
 
 
 def _mask(selection: Selection, offsets: Any, times_us: Any) -> Any:

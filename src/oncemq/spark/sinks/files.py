@@ -135,8 +135,9 @@ class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
             # The names are of this attempt alone.
             existing_data_behavior="overwrite_or_ignore",
             file_visitor=visited.append,
-            # One thread keeps the rows in order.
+            # One thread alone does not keep the rows in order.
             use_threads=False,
+            preserve_order=True,
             max_partitions=_FOLDERS_MAX,
             max_open_files=_OPEN_FILES_MAX,
             min_rows_per_group=group_rows,
