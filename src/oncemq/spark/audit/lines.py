@@ -42,7 +42,8 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
     """All lines of all files, with the file's name as `file`. One that can't be read has only `broken` and `file`.
     Raises SettingInvalid where there are no records."""
     if "://" not in folder and not glob(os.path.join(escape(folder), f"*{SUFFIX}")):
-        raise errors.SettingInvalid(f"'{folder}' holds no records: no file there ends in {SUFFIX}")
+        advice = "set ONCEMQ_RECORD for clients, or connect with record="
+        raise errors.SettingInvalid(f"'{folder}' holds no records (*{SUFFIX}): {advice}")
     reader = spark.read.schema(_SCHEMA).option("columnNameOfCorruptRecord", "broken")
     lines = reader.option("pathGlobFilter", f"*{SUFFIX}").json(folder)
     return lines.selectExpr("*", "_metadata.file_name as file").fillna(_DEFAULTS)
