@@ -61,10 +61,12 @@ def test_clients_and_broker_that_are_killed_leave_nothing_to_find(
         client.subscribe_shared("orders", "workers", lease_s=1)
     running = [_run(_PRODUCE, url, folder, 10**6, "killed"), _run(_CONSUME, url, folder), _run(_WORK, url, folder)]
     try:
-        _become(lambda: _end_of(broker_process) > 500)
+        # All three have begun, and so have something to lose.
+        _become(lambda: _end_of(broker_process) > 500 and len(list(folder.glob("*.ndjson"))) == 3)
         broker_process.kill()
         broker_process.start()
-        _become(lambda: _end_of(broker_process) > 1000)
+        end = _end_of(broker_process)
+        _become(lambda: _end_of(broker_process) > end + 500)
         for process in running:
             process.kill()
         last = _run(_PRODUCE, url, folder, 20, "last")
