@@ -464,6 +464,27 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_ac
         assert rows_of(driver, driver.partitions(end, later)) == [("orders", n, b"new") for n in range(3)]
 
 
+def test_a_run_ends_though_its_topics_are_deleted_and_made_again_meanwhile(
+    broker: BrokerProcess, client: Client
+) -> None:
+    options = {"topics": "orders,bills", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    for topic in ("orders", "bills"):
+        kept(client, topic)
+        client.put_many(topic, numbered(0, 10))
+    reader = stream_reader(broker, **options)
+    reader.prepareForTriggerAvailableNow()
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    for topic in ("orders", "bills"):
+        client.delete_topic(topic)
+    kept(client, "orders")
+    client.put("orders", "new")
+    # What is new belongs to the next run.
+    assert reader.latestOffset(start, ReadMaxRows(4)) == start
+    later = stream_reader(broker, **options)
+    end = later.latestOffset(start, ReadAllAvailable())
+    assert rows_of(later, later.partitions(start, end)) == [("orders", 0, b"new")]
+
+
 def test_a_query_may_read_fewer_topics_than_its_checkpoint_knows(broker: BrokerProcess, client: Client) -> None:
     for topic in ("orders", "bills"):
         kept(client, topic)

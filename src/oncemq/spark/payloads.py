@@ -123,8 +123,6 @@ def _payload(rows: Rows) -> Payload:
         if headers_bytes:
             flags |= HAS_HEADERS
             parts += section
-        else:
-            headers_bytes = 0
     if rows.times_ms is not None:
         flags |= HAS_TIMES
         parts.append(rows.times_ms.to_numpy().astype("<i8").tobytes())

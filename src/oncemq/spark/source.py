@@ -114,7 +114,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         extents: Mapping[str, Extent] = hold.extents()
         known = self._known(begun, extents)
         if self._last is not None:
-            extents = self._last
+            # Those that are still the same ones.
+            extents = {
+                topic: last
+                for topic, last in self._last.items()
+                if topic in extents and extents[topic].topic_id == last.topic_id
+            }
         starts = {**{topic: hold.take_in(topic) for topic in extents if topic not in known}, **known}
         counts = {topic: max(0, extents[topic].offset - at.offset) for topic, at in starts.items() if topic in extents}
         if isinstance(limit, ReadMaxRows):
