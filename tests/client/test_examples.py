@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import oncemq
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 60
 NOBODY = "tcp://127.0.0.1:9"
@@ -43,9 +45,15 @@ def test_lines_are_copied_whole(tmp_path: Path) -> None:
 
 def test_an_outbox_keeps_what_the_next_run_sends(tmp_path: Path, url: str) -> None:
     path = str(tmp_path / "readings.outbox")
+    with oncemq.connect(url) as client:
+        client.subscribe("readings", "archive")
     assert run("outbox.py", path, url) == f"0 left by an earlier run\n0 wait in {path}\n"
     assert run("outbox.py", path, NOBODY).endswith(f"the broker is away\n10 wait in {path}\n")
-    assert run("outbox.py", path, url) == f"10 left by an earlier run\n0 wait in {path}\n"
+    # How many are left is told while they are being sent.
+    assert run("outbox.py", path, url).endswith(f" left by an earlier run\n0 wait in {path}\n")
+    with oncemq.connect(url) as client, client.subscribe("readings", "archive") as readings:
+        numbers = [message.text.split()[1] for message in readings.messages(timeout_s=0)]
+    assert numbers == [str(number) for _ in range(3) for number in range(10)]
 
 
 def test_an_inbox_writes_each_bill_once(tmp_path: Path, url: str) -> None:
