@@ -58,8 +58,38 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
         "./oncemq-data"
     )
     journal: Annotated[
-        str, Meta(description="Where the journal lies instead, as a URL: `file:DIR`. Empty: in the data folder.")
+        str,
+        Meta(
+            description="Where the journal lies instead, as a URL: `file:DIR`, or `postgresql://…` for a database, on "
+            "which a second broker waits as a standby. Empty: in the data folder."
+        ),
     ] = ""
+    lease_ms: Annotated[
+        int,
+        Meta(
+            ge=500,
+            description="On PostgreSQL: a standby takes over when the active broker has not renewed its lease so long.",
+        ),
+    ] = 3000
+    http: Annotated[
+        str,
+        Meta(
+            description="Where the HTTP gateway listens: `HOST:PORT`; `none` for no gateway; `auto` for "
+            "127.0.0.1:8002 if the extra `http` is installed."
+        ),
+    ] = "auto"
+    http_body_bytes_max: Annotated[int, Meta(ge=1024, description="Body of an HTTP request, at the most.")] = 8 * 2**20
+    http_connections_max: Annotated[
+        int, Meta(ge=1, description="HTTP connections at the same time; more are answered with 503.")
+    ] = 1000
+    http_origins: Annotated[
+        tuple[str, ...],
+        Meta(description="Origins whose web pages may use the HTTP gateway (CORS), such as `https://shop.example`."),
+    ] = ()
+    http_hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="Further host names under which the HTTP gateway may be called, beside loopback's."),
+    ] = ()
     insecure: Annotated[
         bool,
         Meta(description="Allow addresses other than loopback, although nobody is asked for a password."),

@@ -29,6 +29,18 @@
     │   ├── StageMismatch            STAGE_MISMATCH
     │   ├── StageCommitted           STAGE_COMMITTED
     │   ├── RegistryConflict         REGISTRY_CONFLICT
+    │   ├── ProducerUnknown          PRODUCER_UNKNOWN
+    │   ├── ProducerRegistered       PRODUCER_REGISTERED
+    │   ├── ProducerElsewhere        PRODUCER_ELSEWHERE
+    │   ├── NotRegistered            NOT_REGISTERED
+    │   ├── ConsumerUnknown          CONSUMER_UNKNOWN
+    │   ├── ConsumerSubscribed       CONSUMER_SUBSCRIBED
+    │   ├── NoConsumers              NO_CONSUMERS
+    │   ├── Consumed                 CONSUMED
+    │   ├── PathUnknown              PATH_UNKNOWN
+    │   ├── MethodUnknown            METHOD_UNKNOWN
+    │   ├── MediaUnsupported         MEDIA_UNSUPPORTED
+    │   ├── OriginRefused            ORIGIN_REFUSED
     │   └── BrokerBug                BROKER_BUG
     ├── NotNow                       nothing was decided: the same command may succeed later
     │   ├── Gap                      GAP
@@ -39,6 +51,7 @@
     │   ├── KeysFull                 KEYS_FULL
     │   ├── Overloaded               OVERLOADED
     │   ├── Stopping                 STOPPING
+    │   ├── Standby                  STANDBY
     │   └── DamagedInTransit         DAMAGED_IN_TRANSIT
     ├── BrokerAway                   BROKER_AWAY
     ├── NothingNew                   NOTHING_NEW
@@ -60,6 +73,7 @@
         ├── JournalLocked            JOURNAL_LOCKED
         ├── JournalCorrupt           JOURNAL_CORRUPT
         ├── JournalFailed            JOURNAL_FAILED
+        │   └── JournalFenced        JOURNAL_FENCED
         ├── JournalVersion           JOURNAL_VERSION
         └── RecordCorrupt            RECORD_CORRUPT
 
@@ -316,6 +330,104 @@ class RegistryConflict(Refused):
     advice = "Read the entry again and decide anew."
 
 
+class ProducerUnknown(Refused):
+    """There is no producer of that id."""
+
+    code = "PRODUCER_UNKNOWN"
+    exit_code = 5
+    http_status = 404
+    advice = "Register it first: POST /producer/register."
+
+
+class ProducerRegistered(Refused):
+    """The producer is registered for this topic already."""
+
+    code = "PRODUCER_REGISTERED"
+    http_status = 409
+    advice = "Go on with the id that it has."
+
+
+class ProducerElsewhere(Refused):
+    """The producer is registered for another topic, and one id serves one topic."""
+
+    code = "PRODUCER_ELSEWHERE"
+    http_status = 409
+    advice = "Register without an id: the producer gets one for each topic."
+
+
+class NotRegistered(Refused):
+    """The producer is not registered for this topic."""
+
+    code = "NOT_REGISTERED"
+    http_status = 403
+    advice = "Register it for the topic first: POST /producer/register."
+
+
+class ConsumerUnknown(Refused):
+    """There is no consumer of that id."""
+
+    code = "CONSUMER_UNKNOWN"
+    exit_code = 5
+    http_status = 404
+    advice = "Register it first: POST /consumer/register."
+
+
+class ConsumerSubscribed(Refused):
+    """The consumer is subscribed to this topic already."""
+
+    code = "CONSUMER_SUBSCRIBED"
+    http_status = 409
+    advice = "Go on consuming: what it has left is kept."
+
+
+class NoConsumers(Refused):
+    """Nobody is subscribed to this topic, and the queue takes no message that nobody would get."""
+
+    code = "NO_CONSUMERS"
+    http_status = 409
+    advice = "Register a consumer first, or put with POST /v1/topics/{topic}/messages, where retention decides."
+
+
+class Consumed(Refused):
+    """The message that this request is about was consumed, and confirmed by a later request."""
+
+    code = "CONSUMED"
+    http_status = 410
+    advice = "Go on with the next one: leave the position out, or use a new key."
+
+
+class PathUnknown(Refused):
+    """There is nothing at this path."""
+
+    code = "PATH_UNKNOWN"
+    http_status = 404
+    advice = "/docs lists what there is."
+
+
+class MethodUnknown(Refused):
+    """This path has no such method."""
+
+    code = "METHOD_UNKNOWN"
+    http_status = 405
+    advice = "/docs lists what there is."
+
+
+class MediaUnsupported(Refused):
+    """The body's media type is none that this path takes."""
+
+    code = "MEDIA_UNSUPPORTED"
+    http_status = 415
+    advice = "/docs lists what each path takes."
+
+
+class OriginRefused(Refused):
+    """The request was made by a web page of another origin, or under a host name that is not ours."""
+
+    code = "ORIGIN_REFUSED"
+    http_status = 403
+    advice = "Allow the page's origin with the setting `http_origins`, or the name with `http_hosts`."
+
+
 class BrokerBug(Refused):
     """The broker failed while it decided; nothing was changed."""
 
@@ -395,6 +507,13 @@ class Stopping(NotNow):
 
     code = "STOPPING"
     advice = "The client tries again until the broker is back."
+
+
+class Standby(NotNow):
+    """This broker waits for another one, which serves the same journal, to leave its place."""
+
+    code = "STANDBY"
+    advice = "The client tries its other addresses by itself; give it all of them."
 
 
 class DamagedInTransit(NotNow):
@@ -567,6 +686,13 @@ class JournalFailed(JournalError):
 
     code = "JOURNAL_FAILED"
     advice = "Check the disk, then start the broker again: it recovers what was acknowledged."
+
+
+class JournalFenced(JournalFailed):
+    """Another broker took over this journal. This one is finished, and answers nothing more."""
+
+    code = "JOURNAL_FENCED"
+    advice = "Nothing is lost: the other broker goes on. Start this one again, and it waits as its standby."
 
 
 class JournalVersion(JournalError):

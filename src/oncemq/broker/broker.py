@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from collections.abc import Sequence
 
 from oncemq import errors
 from oncemq.broker.clock import Clock
@@ -65,10 +66,15 @@ class Broker:
             self.journal.sync()
         # Nothing leaves before this line: a reply is a promise.
         for job in finished:
-            self.network.send(job.peer, job.encode(self.journal))
+            self._send(job.peer, job.encode(self.journal))
         for peer, frames in refused:
-            self.network.send(peer, frames)
+            self._send(peer, frames)
         self._after_round(draft)
+
+    def _send(self, peer: bytes, frames: Sequence[Frame]) -> None:
+        # Somebody else may serve this journal by now: then what was read is not ours to tell.
+        self.journal.hold()
+        self.network.send(peer, frames)
 
     def _decide(self, draft: Draft) -> tuple[list[Job], list[tuple[bytes, list[Frame]]]]:
         decider = Round(self.engine, draft, self.waiting, self.counters, self._health)
@@ -130,7 +136,7 @@ class Broker:
         self.run_once(0)
         for parked in self.waiting.take_all():
             parked.job.refuse(NotNow("STOPPING", "the broker is stopping"))
-            self.network.send(parked.job.peer, parked.job.encode(self.journal))
+            self._send(parked.job.peer, parked.job.encode(self.journal))
         self.housekeeping.last_snapshot()
         self.journal.close()
 

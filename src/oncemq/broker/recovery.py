@@ -30,6 +30,7 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
     except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:
         raise errors.JournalCorrupt(f"{journal.describe()} holds an event that does not fit: {error}") from error
     engine.state.is_recovered = True
+    engine.state.term = journal.term
     return engine
 
 

@@ -263,6 +263,7 @@ class Engine:
             verdicts,
             self.state.broker_id,
             self.limits.batch_bytes_max,
+            self.state.term,
         )
 
     def _bye(self, now_ms: int, place: Place, command: co.Bye) -> Decision:

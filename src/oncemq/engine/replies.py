@@ -120,6 +120,8 @@ class HelloReply(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     broker_id: str
     #: A batch may have so many bytes; 0 = not said.
     batch_bytes_max: int = 0
+    #: Of the broker: rises when a standby takes over. Whoever has met a higher one ignores this broker.
+    term: int = 0
 
 
 class BatchHead(msgspec.Struct, array_like=True, frozen=True, gc=False):

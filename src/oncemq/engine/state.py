@@ -48,6 +48,8 @@ class KeyEntry(msgspec.Struct, array_like=True, frozen=True):
 class State:
     def __init__(self, broker_id: str, first_topic_id: int, extent_bytes: int) -> None:
         self.broker_id = broker_id
+        #: The journal's, told to clients. Not a part of what is recorded.
+        self.term = 0
         self.extent_bytes = extent_bytes
         self.next_topic_id = first_topic_id
         #: Sessions' ids and all epochs come from it, none is given twice: what belonged to a session or

@@ -8,8 +8,12 @@ lies at `Place.position`, the next at `after(position, size)`, and so on.
 The journal is cut into *extents* of `extent_bytes` positions each; a position's extent is
 `position // extent_bytes`. Extents are what is released.
 
-The order of calls: `load`, then rounds of `place`, `append`, `sync`, then `read`, with `maintain` between
+The order of calls: `load`, then rounds of `place`, `append`, `sync`, `read`, then `hold`, with `maintain` between
 rounds. A failed append or sync is final: the journal raises JournalFailed from then on.
+
+A journal has one writer. Where a lock can see to that (files), `hold` has nothing to do. Where another broker may
+take over while this one is not looking (PostgreSQL), each take-over begins a new *term*; an append of an older term
+fails, and `hold` says whether what was read may still be told.
 """
 
 from __future__ import annotations
@@ -123,6 +127,8 @@ class Journal(Protocol):
     extent_bytes: int
     #: Written since the newest snapshot: what a restart would have to replay.
     replay_bytes: int
+    #: Rises with each take-over; 0 where nobody can take over.
+    term: int
 
     def describe(self) -> str:
         """For people: where it stores."""
@@ -145,6 +151,9 @@ class Journal(Protocol):
 
     def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
         """Payloads and their checksums, verified. Raises RecordCorrupt."""
+
+    def hold(self) -> None:
+        """Nothing is answered without it: raises JournalFenced unless this is still the journal's one writer."""
 
     def begin_snapshot(self) -> SnapshotWriter | None:
         """None while there is another one, or no room for it."""

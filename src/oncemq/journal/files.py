@@ -61,6 +61,7 @@ class FileJournal:
         self.journal_id = self._layout.journal_id
         self.extent_bytes = self._layout.segment_bytes
         self.replay_bytes = 0
+        self.term = 0
         #: What recovery found and could deal with, for the log.
         self.warnings: list[str] = []
         self._segments = Segments(disk, worker, self._layout)
@@ -209,6 +210,9 @@ class FileJournal:
         except OSError as error:
             raise errors.RecordCorrupt(f"segment {extent} can't be read: {error}") from error
         return heads, base + next_at if next_at else 0
+
+    def hold(self) -> None:
+        """The lock sees to it."""
 
     # Snapshots and space.
 

@@ -67,6 +67,7 @@ class MemoryJournal:
         self.journal_id = journal_id
         self.extent_bytes = extent_bytes
         self.replay_bytes = 0
+        self.term = 0
         self.warnings: list[str] = []
         self._extents_max = extents_max
         #: extent → its groups; the last one is the active one.
@@ -208,6 +209,9 @@ class MemoryJournal:
             heads += [_head(record) for record in stored.group.records]
             seen_bytes += stored.size
         return heads, 0
+
+    def hold(self) -> None:
+        self._check()
 
     # Snapshots and space.
 
