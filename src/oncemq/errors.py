@@ -410,6 +410,8 @@ class MethodUnknown(Refused):
     code = "METHOD_UNKNOWN"
     http_status = 405
     advice = "/docs lists what there is."
+    #: Those that the path has.
+    methods: tuple[str, ...] = ()
 
 
 class MediaUnsupported(Refused):

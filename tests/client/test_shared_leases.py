@@ -384,7 +384,7 @@ def test_an_extension_that_fails_is_tried_again(connect: Connect, monkeypatch: p
             pending = Pending(0.0)
             pending.fail(errors.BrokerAway("for a moment"))
             return pending
-        return ask(command, **options)
+        return ask(command, None, **options)
 
     monkeypatch.setattr(client._driver.core, "ask", failing)
     assert connect().shared_subscription("t", "s").take(timeout_s=2.5) is None

@@ -15,6 +15,7 @@ from oncemq.client.options import Options
 from oncemq.client.outbox_contract import is_passing
 from oncemq.client.pending import Entry, Pending, Sent
 from oncemq.client.requests import Requests
+from oncemq.client.rotation import Rotation
 from oncemq.engine.commands import Close, RemoveSession, Void
 from oncemq.engine.replies import Done, HealthReply, HelloReply, NotNow, Refusal, Reply, Verdict
 from oncemq.wire.frames import Frame, decode_response, opening_of
@@ -44,6 +45,7 @@ class Answers:
     _renew: Callable[[], tuple[str, int]] | None
     _flight: Flight
     _requests: Requests
+    _rotation: Rotation
     _asks: dict[Entry, None]
     _greetings: list[Pending]
     _hello: Sent | None
@@ -63,6 +65,9 @@ class Answers:
     def _lose_patience(self, error: errors.OnceMQError) -> None:
         raise NotImplementedError
 
+    def _move_on(self, now_ms: float, error: errors.Standby) -> None:
+        raise NotImplementedError
+
     def receive(self, now_ms: float, frames: Sequence[Frame]) -> None:
         """Take in whatever arrived."""
         try:
@@ -77,6 +82,10 @@ class Answers:
         if sent is None or self.finished is not None:
             self.garbage_count += 1
             return
+        objection = self._rotation.objection(response.replies) if response.replies else None
+        if objection is not None:
+            self._turned_away(now_ms, sent, objection)
+            return
         if not self._fits(sent, response.replies):
             self.garbage_count += 1
             return
@@ -90,12 +99,26 @@ class Answers:
                 self._receive_one(now_ms, sent, entry, reply, frames_of_it)
         self._fill()
 
+    def _turned_away(self, now_ms: float, sent: Sent, error: errors.Standby) -> None:
+        if not self._requests.is_live(sent):
+            # Of a connection that was left before.
+            self.garbage_count += 1
+            return
+        self._timeouts = 0
+        self._move_on(now_ms, error)
+
     def _send_each_alone(self, sent: Sent) -> None:
         """The request as a whole was refused: it could not be read. Which command's fault it is shows then."""
         for entry in sent.entries:
             if not entry.settled and entry.request_ids[-1:] == [sent.request_id]:
                 entry.goes_alone = True
-                self._flight.send_again(entry)
+                self._send_again(entry)
+
+    def _send_again(self, entry: Entry) -> None:
+        if entry.number:
+            self._flight.send_again(entry)
+        else:
+            entry.must_send = True
 
     def _receive_foreign(self, now_ms: float, frames: Sequence[Frame], error: errors.VersionUnsupported) -> None:
         sent = self._requests.find(opening_of(frames)[1])
@@ -134,6 +157,7 @@ class Answers:
 
     def _heard(self, now_ms: float, sent: Sent) -> None:
         self._requests.answered(sent, now_ms)
+        self._rotation.heard()
         self._timeouts = 0
 
     # One command's answer.
@@ -298,7 +322,8 @@ class Answers:
 
     def _pause_ask(self, now_ms: float, entry: Entry, code: str, error: errors.OnceMQError) -> None:
         assert entry.pending is not None
-        if now_ms >= entry.pending.deadline_ms:
+        if code == "GAP" or now_ms >= entry.pending.deadline_ms:
+            # A gap in somebody else's numbers is not ours to fill.
             self._give_up_entry(entry, error)
             return
         first_ms = self.options.pause_short_ms if code in _SHORT else self.options.pause_ms
@@ -364,12 +389,19 @@ class Answers:
                 self._pause_hello(now_ms, error)
             return
         self._pause_hello(now_ms, error)
-        for greeting in [greeting for greeting in self._greetings if now_ms >= greeting.deadline_ms]:
+        self._give_up_overdue(now_ms, error, self._entries_of_session())
+
+    def _give_up_overdue(self, now_ms: float, error: errors.OnceMQError, entries: Sequence[Entry]) -> None:
+        """Who has waited long enough for the session to be open is told why it is not."""
+
+        def is_over(pending: Pending | None) -> bool:
+            return pending is not None and self._rotation.is_out_of_patience(now_ms, pending)
+
+        for greeting in [greeting for greeting in self._greetings if is_over(greeting)]:
             self._greetings.remove(greeting)
             greeting.fail(error)
-        for entry in list(self._flight):
-            if entry.pending is not None and now_ms >= entry.pending.deadline_ms:
-                self._give_up_entry(entry, error)
+        for entry in [entry for entry in entries if is_over(entry.pending)]:
+            self._give_up_entry(entry, error)
 
     def _pause_hello(self, now_ms: float, error: errors.OnceMQError) -> None:
         self._obstacle = error
@@ -378,8 +410,16 @@ class Answers:
 
     def _callers_of_session(self) -> list[Pending]:
         """Who waits for the session to be open."""
-        waiting = [entry.pending for entry in self._flight if entry.pending is not None]
+        waiting = [entry.pending for entry in self._entries_of_session() if entry.pending is not None]
         return [*self._greetings, *waiting]
+
+    def _entries_of_session(self) -> list[Entry]:
+        return [*self._asks, *self._flight] if self._must_greet_first else list(self._flight)
+
+    @property
+    def _must_greet_first(self) -> bool:
+        """Only a hello tells whether this broker is still the one that its standbys wait for."""
+        return self._rotation.term > 0 and not self._is_open
 
     def _open(self, now_ms: float, sent: Sent, reply: HelloReply) -> None:
         self._hello = None
@@ -396,6 +436,7 @@ class Answers:
                 )
             )
             return
+        self._rotation.met(reply.term)
         self.epoch = reply.epoch
         self.broker_id = reply.broker_id
         self.batch_bytes_max = reply.batch_bytes_max

@@ -12,9 +12,10 @@ and sees in `pending.done` when an answer is there.
 
 A session is greeted first (`Hello` with epoch 0, a user's call); after each new connection it is resumed (`Hello`
 with its epoch), and what is still undecided is sent again in order of number. `Fenced` and `SessionUnknown`
-are final; but an anonymous session that expired with nothing in doubt begins anew, under another name. Numbered
-commands that were given up go on as `Void` under the same number, so that what a caller was told had failed does
-not happen later by surprise.
+are final; but an anonymous session that expired with nothing in doubt begins anew, under another name. A broker that
+waits as a standby, or whose place was taken, is left for the next address (rotation.py). Numbered commands that were
+given up go on as `Void` under the same number, so that what a caller was told had failed does not happen later by
+surprise.
 
 With an *outbox*, each numbered operation is durable in it, with its number, before `submit` returns, and is never
 given up: the core goes on trying whatever happens, and only callers lose their patience. How an operation ended is
@@ -34,7 +35,8 @@ from oncemq.client.flight import Flight
 from oncemq.client.options import Options
 from oncemq.client.outbox_contract import Outbox, is_passing
 from oncemq.client.pending import Entry, Pending, Sent
-from oncemq.client.requests import Requests
+from oncemq.client.requests import Gathering, Requests
+from oncemq.client.rotation import Rotation
 from oncemq.engine.commands import (
     Bye,
     Command,
@@ -42,6 +44,7 @@ from oncemq.engine.commands import (
     GetAny,
     Health,
     Hello,
+    Keyed,
     Numbered,
     Operation,
     Read,
@@ -49,7 +52,6 @@ from oncemq.engine.commands import (
     envelopes_of,
 )
 from oncemq.engine.replies import Done, Refusal
-from oncemq.limits import REQUEST_FRAMES_MAX
 from oncemq.wire.frames import Frame, encode_request
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class Core(Answers):
         self._renew = renew
         self._flight = Flight(self.options.window)
         self._requests = Requests()
+        self._rotation = Rotation(self.options.next_address_ms)
         self._asks: dict[Entry, None] = {}
         self._greetings: list[Pending] = []
         self._hello: Sent | None = None
@@ -174,12 +177,20 @@ class Core(Answers):
         what = "message" if sum(envelope.count for envelope in envelopes_of(operation)) == 1 else "batch"
         return errors.TooLarge(f"a {what} of {size} bytes; this broker takes up to {self.batch_bytes_max}")
 
-    def ask(self, command: Command, *, give_up_ms: float = 0.0) -> Pending:
-        """A command that repeating can't harm: get, ack, read, lists, health. Raises as `submit` does."""
+    def ask(self, command: Command, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Pending:
+        """A command that repeating can't harm: get, ack, read, lists, health; and on behalf of somebody else, whose
+        key or number tells a repetition, an operation with its payloads. Raises as `submit` does."""
+        payloads = _frames_of(payload)
         check_command(command)
+        operation = command.operation if isinstance(command, Keyed | Numbered) else None
+        if operation is not None:
+            check_payloads(operation, payloads)
         pending = Pending(give_up_ms or self.options.patience_ms)
-        if self._may_begin(pending):
-            self._asks[Entry(command, (), pending)] = None
+        error = None if operation is None else self._too_large(operation, payloads)
+        if error is not None:
+            pending.fail(error)
+        elif self._may_begin(pending):
+            self._asks[Entry(command, payloads, pending)] = None
         return pending
 
     def greet(self) -> Pending:
@@ -232,14 +243,19 @@ class Core(Answers):
         """What stands in the way for the moment, if the broker has said."""
         return self._obstacle
 
+    @property
+    def term(self) -> int:
+        """The highest of any broker that has answered; 0 where no standby can take over."""
+        return self._rotation.term
+
     # What to send.
 
     def outgoing(self, now_ms: float) -> list[list[Frame]]:
         """Requests to send now, each a list of frames."""
-        if self._is_away or self.finished is not None:
+        if self._is_away or self.finished is not None or self._rotation.is_leaving:
             return []
         requests: list[list[Frame]] = []
-        if self._asks:
+        if self._asks and not self._must_greet_first:
             self._send_asks(now_ms, requests)
         if self._is_open:
             if self._flight.has_work and now_ms >= self._pause_until_ms:
@@ -253,7 +269,7 @@ class Core(Answers):
         return self._is_open and not self._is_away and self._flight.has_work and now_ms >= self._pause_until_ms
 
     def _wants_session(self) -> bool:
-        return bool(self.epoch or self._greetings or len(self._flight))
+        return bool(self.epoch or self._greetings or len(self._flight) or (self._asks and self._must_greet_first))
 
     def _send_hello(self, now_ms: float, requests: list[list[Frame]]) -> None:
         is_probe = self._must_probe
@@ -270,37 +286,38 @@ class Core(Answers):
         requests.append(encode_request(sent.request_id, commands))
 
     def _send_asks(self, now_ms: float, requests: list[list[Frame]]) -> None:
+        """What brings messages goes alone, since it may wait, or bring many."""
+        gathering = self._gathering()
         for entry in self._asks:
             if not entry.must_send or now_ms < entry.not_before_ms:
                 continue
-            command = entry.body
-            wait_ms = command.wait_ms if isinstance(command, Get | GetAny | Read | Take) else 0
-            patience_ms = wait_ms + self.options.wait_slack_ms if wait_ms else self.options.timeout_ms
-            sent = self._record((entry,), now_ms, patience_ms, parked=wait_ms > 0)
-            requests.append(encode_request(sent.request_id, (command,)))  # type: ignore[arg-type]
+            if isinstance(entry.body, Get | GetAny | Read | Take):
+                requests.append(self._asking_request((entry,), now_ms, entry.body.wait_ms))
+            elif together := gathering.add(entry):
+                requests.append(self._asking_request(together, now_ms))
+        if gathering.entries:
+            requests.append(self._asking_request(gathering.entries, now_ms))
+
+    def _asking_request(self, entries: Sequence[Entry], now_ms: float, wait_ms: int = 0) -> list[Frame]:
+        patience_ms = wait_ms + self.options.wait_slack_ms if wait_ms else self.options.timeout_ms
+        sent = self._record(entries, now_ms, patience_ms, parked=wait_ms > 0)
+        commands = [entry.body for entry in entries]
+        payloads = [payload for entry in entries for payload in entry.payloads]
+        return encode_request(sent.request_id, commands, payloads)  # type: ignore[arg-type]
+
+    def _gathering(self) -> Gathering:
+        return Gathering(self.options.request_commands_max, self.options.request_bytes_max)
 
     def _send_numbered(self, now_ms: float, requests: list[list[Frame]]) -> None:
         """Small commands share a request, in order of number; a large one has its own."""
-        together: list[Entry] = []
-        size = frames = 0
+        gathering = self._gathering()
         for entry in self._flight.take():
             if not self._is_sendable(now_ms, entry):
                 break
-            added = entry.payload_bytes
-            if together and (
-                entry.goes_alone
-                or together[-1].goes_alone
-                or size + added > self.options.request_bytes_max
-                or frames + len(entry.payloads) >= REQUEST_FRAMES_MAX
-                or len(together) >= self.options.request_commands_max
-            ):
+            if together := gathering.add(entry):
                 requests.append(self._numbered_request(together, now_ms))
-                together, size, frames = [], 0, 0
-            together.append(entry)
-            size += added
-            frames += len(entry.payloads)
-        if together and self.finished is None:
-            requests.append(self._numbered_request(together, now_ms))
+        if gathering.entries and self.finished is None:
+            requests.append(self._numbered_request(gathering.entries, now_ms))
 
     def _is_sendable(self, now_ms: float, entry: Entry) -> bool:
         """What is too large was submitted before the broker said so: it is refused here, and sent as a void."""
@@ -340,9 +357,11 @@ class Core(Answers):
         """When `check` or `outgoing` has something to do; infinite where nothing is awaited."""
         if self._is_away or self.finished is not None:
             return _NEVER
+        if self._rotation.is_leaving:
+            return self._rotation.leave_ms
         deadline_ms = self._requests.next_due_ms()
         for entry in self._asks:
-            if entry.must_send:
+            if entry.must_send and not self._must_greet_first:
                 deadline_ms = min(deadline_ms, entry.not_before_ms)
         if self._is_open and self._flight.has_work:
             deadline_ms = min(deadline_ms, self._pause_until_ms)
@@ -352,7 +371,12 @@ class Core(Answers):
 
     def check(self, now_ms: float) -> bool:
         """Look for what is overdue. True: open a new connection, to the next address."""
-        if self._is_away or self.finished is not None or now_ms < self._requests.next_due_ms():
+        if self._is_away or self.finished is not None:
+            return False
+        if self._rotation.is_due(now_ms):
+            self._rotation.left(now_ms)
+            return True
+        if now_ms < self._requests.next_due_ms():
             return False
         overdue = self._requests.overdue(now_ms)
         if all(self._requests.is_lost_alone(sent) for sent in overdue):
@@ -360,6 +384,7 @@ class Core(Answers):
                 self._send_lost_again(sent)
             return False
         self._timeouts += 1
+        self._rotation.lost(now_ms)
         self._disconnect()
         if self._timeouts >= self.options.tries:
             self._go_away()
@@ -372,15 +397,20 @@ class Core(Answers):
         for entry in sent.entries:
             if entry.settled or entry.request_ids[-1] != sent.request_id:
                 continue
-            if entry.number:
-                self._flight.send_again(entry)
-            else:
-                entry.must_send = True
+            self._send_again(entry)
 
     def disconnected(self) -> None:
         """The shell has a new connection for reasons of its own: resume, and send again what is open."""
         if not self._is_away and self.finished is None:
             self._disconnect()
+
+    def _move_on(self, now_ms: float, error: errors.Standby) -> None:
+        self._obstacle = error
+        self._disconnect()
+        self._rotation.leave(now_ms)
+        self._give_up_overdue(now_ms, error, [*self._asks, *self._flight])
+        # Nobody waits: then there is no need to look for the active one before somebody does.
+        self._is_away = self.is_idle
 
     def _disconnect(self) -> None:
         self._requests.abandon()

@@ -88,7 +88,7 @@ class LoopDriver(Pump):
         self._waiting[future] = None if bell is not None else until.is_done
         self._conditions += bell is None
         timer = self._wake_at(until.until_ms, future)
-        self._pump_soon()
+        self.pump_soon()
         try:
             await future
         finally:
@@ -114,7 +114,8 @@ class LoopDriver(Pump):
             raise
         self._set_timer()
 
-    def _pump_soon(self) -> None:
+    def pump_soon(self) -> None:
+        """In this turn of the loop, after everybody else has added theirs."""
         if not self._is_pump_due:
             self._is_pump_due = True
             self.loop.call_soon(self._pump_by_itself)

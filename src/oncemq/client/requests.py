@@ -10,9 +10,42 @@ from collections import deque
 from collections.abc import Sequence
 
 from oncemq.client.pending import Entry, Sent
+from oncemq.limits import REQUEST_FRAMES_MAX
 
 #: Hellos that were sent in vain and whose late answers are still understood.
 _HELLOS_KNOWN_MAX = 4
+
+
+class Gathering:
+    """Which commands share a request: small ones, up to a number of them."""
+
+    def __init__(self, commands_max: int, bytes_max: int) -> None:
+        self._commands_max = commands_max
+        self._bytes_max = bytes_max
+        #: Of the request that is being filled.
+        self.entries: list[Entry] = []
+        self._bytes = self._frames = 0
+
+    def add(self, entry: Entry) -> list[Entry]:
+        """The entries of the request before, if this one begins another."""
+        full: list[Entry] = []
+        size = entry.payload_bytes
+        if self.entries and not self._fits(entry, size):
+            full, self.entries = self.entries, []
+            self._bytes = self._frames = 0
+        self.entries.append(entry)
+        self._bytes += size
+        self._frames += len(entry.payloads)
+        return full
+
+    def _fits(self, entry: Entry, size: int) -> bool:
+        return not (
+            entry.goes_alone
+            or self.entries[-1].goes_alone
+            or self._bytes + size > self._bytes_max
+            or self._frames + len(entry.payloads) >= REQUEST_FRAMES_MAX
+            or len(self.entries) >= self._commands_max
+        )
 
 
 class Requests:
@@ -53,6 +86,9 @@ class Requests:
 
     def find(self, request_id: int) -> Sent | None:
         return self._known.get(request_id)
+
+    def is_live(self, sent: Sent) -> bool:
+        return sent.request_id in self._live or sent.request_id in self._parked
 
     def answered(self, sent: Sent, now_ms: float) -> None:
         self._forget_live(sent)

@@ -1,0 +1,157 @@
+"""What an endpoint is: one method of one path, declared once for the router, the OpenAPI document and /docs.
+
+    class TopicParameters(msgspec.Struct):
+        topic: Annotated[str, Meta(description="The topic's name.")]                  # in the path: {topic}
+        limit: Annotated[int, Meta(ge=1, le=1000, description="…")] = 100             # in the query
+        idempotency_key: Annotated[str, header("Idempotency-Key", "…")] = ""          # in a header
+
+    ENDPOINTS: list[Endpoint] = []
+
+    @endpoint(ENDPOINTS, "DELETE", "/v1/topics/{topic}", tag="topics", summary="Delete a topic",
+              parameters=TopicParameters, replies=(Reply(status=204, description="It is gone."),),
+              refusals=(errors.TopicUnknown,))
+    async def delete_topic(call: Call[TopicParameters, None]) -> Answer:
+        ...
+
+A module's endpoints are in its `ENDPOINTS`, in the order in which they are declared; app.py puts the modules together.
+Handlers raise errors of errors.py; problems.py turns them into replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from oncemq import errors
+from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.gateways.link import Link
+
+P = TypeVar("P")
+B = TypeVar("B")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+BYTES = "application/octet-stream"
+TEXT = "text/plain"
+EVENTS = "text/event-stream"
+PROBLEM = "application/problem+json"
+FORM = "application/x-www-form-urlencoded"
+
+_encode = msgspec.json.Encoder().encode
+
+#: Refusals that any endpoint may answer with, so that each need not name them.
+ALWAYS: tuple[type[errors.OnceMQError], ...] = (
+    errors.Malformed,
+    errors.OriginRefused,
+    errors.TooLarge,
+    errors.MediaUnsupported,
+    errors.LimitReached,
+    errors.NotNow,
+    errors.BrokerAway,
+)
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A reply as a whole."""
+
+    body: bytes = b""
+    status: int = 200
+    media: str = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """A reply that goes on and on; it is closed when the client goes."""
+
+    parts: AsyncIterator[bytes]
+    media: str = EVENTS
+
+
+def answer(value: object, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
+    """A struct as JSON."""
+    return Answer(_encode(value), status, JSON, headers)
+
+
+class Call(Generic[P, B]):
+    """One request, read and checked."""
+
+    __slots__ = ("body", "headers", "link", "media", "parameters", "settings", "state")
+
+    def __init__(
+        self, link: Link, settings: GatewaySettings, parameters: P, body: B, headers: dict[bytes, bytes], state: Any
+    ) -> None:
+        self.link = link
+        self.settings = settings
+        self.parameters = parameters
+        #: The endpoint's `body`, decoded; bytes where that is `bytes`; None where it takes none.
+        self.body = body
+        #: Names in lower case.
+        self.headers = headers
+        #: The media type of the body, without its parameters.
+        self.media = headers.get(b"content-type", b"").split(b";")[0].strip().lower().decode("latin-1")
+        #: What the app keeps between requests (app.State).
+        self.state = state
+
+
+Handler = Callable[[Call[Any, Any]], Awaitable[Answer | Streamed]]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply that is no refusal, for the OpenAPI document."""
+
+    status: int = 200
+    #: A struct for JSON; None: there is no body, or no JSON one.
+    body: Any = None
+    media: tuple[str, ...] = (JSON,)
+    description: str
+    example: Any = None
+    #: name → description
+    headers: dict[str, str] = {}
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    method: str
+    path: str
+    handler: Handler
+    tag: str
+    summary: str
+    #: Markdown; the handler's docstring.
+    description: str
+    #: A struct: path, query and header parameters. None: there are none.
+    parameters: Any = None
+    #: What the body is decoded to: a struct (JSON), `bytes` (as it is), or None.
+    body: Any = None
+    #: Media types that are taken; a body of another one is MEDIA_UNSUPPORTED. Empty: any.
+    body_media: tuple[str, ...] = ()
+    #: name → an example of the body, as JSON value or text
+    body_examples: dict[str, Any] = {}
+    #: Query parameters may come in a JSON or form body as well.
+    is_in_body: bool = False
+    replies: tuple[Reply, ...]
+    #: Beside ALWAYS.
+    refusals: tuple[type[errors.OnceMQError], ...] = ()
+
+    @property
+    def segments(self) -> list[str]:
+        return self.path.strip("/").split("/")
+
+
+def header(name: str, description: str, **constraints: Any) -> Meta:
+    """A parameter that travels in a header."""
+    return Meta(description=description, extra_json_schema={"x-header": name}, **constraints)
+
+
+def endpoint(
+    endpoints: list[Endpoint], method: str, path: str, **declared: Any
+) -> Callable[[Handler], Handler]:
+    """Declare a handler in a module's list."""
+
+    def declare(handler: Handler) -> Handler:
+        description = "\n".join(line.strip() for line in (handler.__doc__ or "").strip().splitlines())
+        endpoints.append(Endpoint(method=method, path=path, handler=handler, description=description, **declared))
+        return handler
+
+    return declare

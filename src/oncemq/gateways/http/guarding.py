@@ -1,0 +1,43 @@
+"""Who may call: no web page of another origin, and nobody under a host name that is not ours.
+
+The gateway asks nobody for a password, and a browser on this machine runs pages of strangers. A page that posts here
+carries its origin; one whose name was made to point here (DNS rebinding) carries a foreign host.
+"""
+
+from __future__ import annotations
+
+import re
+
+from oncemq import errors
+from oncemq.gateways.http.settings import GatewaySettings
+
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
+
+
+class Guard:
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._origins = {origin.rstrip("/").lower().encode() for origin in settings.origins}
+        self._hosts = {name.lower() for name in (*settings.hosts, settings.host)}
+        #: Bound to an address that others reach (which only `insecure` allows): names are not ours to know.
+        self._is_open = not _LOOPBACK.fullmatch(settings.host) and settings.host != "::1" and not settings.hosts
+        #: Host headers that were found good before.
+        self._good: set[bytes] = set()
+
+    def check(self, headers: dict[bytes, bytes]) -> None:
+        """Raises OriginRefused."""
+        host = headers.get(b"host", b"")
+        if host not in self._good:
+            self._check_host(host)
+        origin = headers.get(b"origin")
+        if origin is not None and not self._is_allowed(origin.lower(), host.lower()):
+            raise errors.OriginRefused(f"a page of {origin.decode('latin-1')} may not call this gateway")
+
+    def _check_host(self, host: bytes) -> None:
+        name = re.sub(r":\d*$", "", host.decode("latin-1")).lower()
+        if host and not self._is_open and not _LOOPBACK.fullmatch(name) and name.strip("[]") not in self._hosts:
+            raise errors.OriginRefused(f"this gateway is not called '{name}'")
+        if len(self._good) < 100:
+            self._good.add(host)
+
+    def _is_allowed(self, origin: bytes, host: bytes) -> bool:
+        return origin in self._origins or origin in (b"http://" + host, b"https://" + host)

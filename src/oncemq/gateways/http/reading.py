@@ -1,0 +1,176 @@
+"""A request's parts, read and checked: parameters out of path, query, headers and body."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from oncemq import errors
+from oncemq.gateways.http.endpoint import FORM, JSON, Endpoint
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Disconnected(Exception):
+    """The client has gone before its request was complete."""
+
+
+class Reader:
+    """What one endpoint expects, prepared once."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._headers: list[tuple[str, bytes]] = []
+        #: Query parameters that may be given several times.
+        self._lists: set[str] = set()
+        self._names: set[str] = set()
+        if endpoint.parameters is not None:
+            self._look_at(endpoint.parameters)
+        self._decode = None
+        if endpoint.body not in (None, bytes):
+            self._decode = msgspec.json.Decoder(endpoint.body).decode
+
+    def _look_at(self, parameters: Any) -> None:
+        hints = typing.get_type_hints(parameters, include_extras=True)
+        for field in msgspec.structs.fields(parameters):
+            hint = hints[field.name]
+            name = header_name(hint)
+            if name:
+                self._headers.append((field.name, name.lower().encode()))
+            else:
+                self._names.add(field.encode_name)
+                if typing.get_origin(_plain(hint)) in (list, tuple):
+                    self._lists.add(field.encode_name)
+
+    def parameters(
+        self, path: dict[str, str], query: bytes, headers: dict[bytes, bytes], body: bytes, media: str
+    ) -> Any:
+        """The endpoint's `parameters`. Raises Malformed."""
+        kind = self._endpoint.parameters
+        if kind is None:
+            if query:
+                raise errors.Malformed(f"{self._endpoint.path} has no parameters")
+            return None
+        given: dict[str, Any] = {}
+        if query:
+            self._take_pairs(query, given)
+        if self._endpoint.is_in_body and body:
+            self._take_body(body, media, given)
+        for field, name in self._headers:
+            value = headers.get(name)
+            if value is not None:
+                given[field] = _text_of(value)
+        given.update(path)
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise errors.Malformed(f"{_in_words(str(error))}") from None
+
+    def _take_pairs(self, query: bytes, given: dict[str, Any]) -> None:
+        try:
+            pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
+        except ValueError:
+            raise errors.Malformed("not percent-encoded UTF-8 of 100 fields at most: the query") from None
+        for name, value in pairs:
+            self._check_name(name)
+            if name in self._lists:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise errors.Malformed(f"'{name}' is given twice")
+            else:
+                given[name] = value
+
+    def _take_body(self, body: bytes, media: str, given: dict[str, Any]) -> None:
+        if media == FORM:
+            self._take_pairs(body, given)
+        elif media in (JSON, ""):
+            try:
+                members = _decode_object(body)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise errors.Malformed(f"the body is not a JSON object: {error}") from None
+            for name, value in members.items():
+                self._check_name(name)
+                if given.setdefault(name, value) != value:
+                    raise errors.Malformed(f"'{name}' is given in the query and, otherwise, in the body")
+        else:
+            raise errors.MediaUnsupported(f"'{media}'; {JSON} or {FORM} are taken")
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._names:
+            raise errors.Malformed(f"'{name}' is no parameter; there are {', '.join(sorted(self._names)) or 'none'}")
+
+    def body(self, body: bytes, media: str) -> Any:
+        """The endpoint's `body`. Raises Malformed, MediaUnsupported."""
+        endpoint = self._endpoint
+        if endpoint.body is None:
+            if body and not endpoint.is_in_body:
+                raise errors.Malformed(f"{endpoint.method} {endpoint.path} takes no body")
+            return None
+        if endpoint.body_media and media and media not in endpoint.body_media:
+            raise errors.MediaUnsupported(f"'{media}'; {', '.join(endpoint.body_media)} are taken")
+        if self._decode is None:
+            return body
+        try:
+            return self._decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise errors.Malformed(f"the body: {_in_words(str(error))}") from None
+
+
+async def read_body(receive: Receive, bytes_max: int, announced: bytes | None) -> bytes:
+    """Raises TooLarge as soon as it shows, and Disconnected."""
+    if announced is not None and announced.isdigit() and int(announced) > bytes_max:
+        raise too_large(bytes_max)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        if len(body) > bytes_max:
+            raise too_large(bytes_max)
+        return body
+    parts = [body]
+    size = len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > bytes_max:
+            raise too_large(bytes_max)
+    return b"".join(parts)
+
+
+def too_large(bytes_max: int) -> errors.TooLarge:
+    return errors.TooLarge(f"a body has at most {bytes_max} bytes")
+
+
+def header_name(hint: Any) -> str:
+    """The header that a parameter travels in; empty where it is none."""
+    for meta in getattr(hint, "__metadata__", ()):
+        if isinstance(meta, msgspec.Meta) and meta.extra_json_schema:
+            return str(meta.extra_json_schema.get("x-header", ""))
+    return ""
+
+
+def _plain(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+
+
+def _text_of(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise errors.Malformed("a header is not UTF-8") from None
+
+
+def _in_words(text: str) -> str:
+    """msgspec's message, with the field's name in front."""
+    what, _, place = text.partition(" - at `$.")
+    return f"{place.rstrip('`')}: {what}" if place else what
