@@ -15,14 +15,14 @@ JOBS ?= 2
 $(SERVES): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OnceMQ needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) .
+	$(INSTALL) '.[http]'
 	@touch $@
 
 $(READY): $(SERVES)
 	$(INSTALL) '.[dev]'
 	@touch $@
 
-.PHONY: help serve test test-cluster lint bench bench-spark simulate crash crash-spark reference constraints
+.PHONY: help serve test test-cluster lint bench bench-http bench-postgres bench-spark simulate crash crash-spark reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,12 @@ lint: $(READY) ## ruff and mypy --strict
 bench: $(READY) ## Measure, beside the limits of this machine
 	$(BIN)/oncemq bench
 	$(BIN)/python -m benchmarks.flat
+
+bench-http: $(READY) ## Measure the HTTP gateway, beside a route that stores nothing
+	$(BIN)/python -m benchmarks.http
+
+bench-postgres: $(READY) ## Measure the PostgreSQL journal, beside plain COPY and INSERT
+	$(BIN)/python -m benchmarks.postgres
 
 bench-spark: $(READY) ## Measure Spark through the broker, beside Spark without one
 	$(BIN)/python -m benchmarks.spark
