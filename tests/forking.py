@@ -115,9 +115,8 @@ class ForkedBroker(BrokerProcess):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEMQ_")}
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log, open(os.devnull, "rb") as nothing:
-            arguments = ["serve", "--listen", self.url, "--data", str(self.folder), *self._flags]
             streams = (nothing.fileno(), log.fileno(), log.fileno())
-            self._process = cast("subprocess.Popen[bytes]", Forked(arguments, environment, streams))
+            self._process = cast("subprocess.Popen[bytes]", Forked(self._arguments(), environment, streams))
         if wait:
             self.wait_until_it_answers()
 

@@ -34,6 +34,8 @@ FILE_VARIABLE = "ONCEMQ_CONFIG"
 #: With it, the command line shows where an unexpected error came from.
 TRACEBACK_VARIABLE = "ONCEMQ_TRACEBACK"
 DEFAULT_URL = "tcp://127.0.0.1:5555"
+#: Of the HTTP gateway, where nothing else is said.
+HTTP_ADDRESS = "127.0.0.1:8002"
 
 #: Of the client's settings, those that every command takes as a flag.
 CLIENT_FLAGS = ("url", "timeout_s", "tries")
@@ -42,6 +44,8 @@ CLIENT_FLAGS = ("url", "timeout_s", "tries")
 _SEGMENT_OVERHEAD_BYTES = 64 * 1024
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
+_HTTP = re.compile(r"(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5})")
+_POSTGRES = ("postgresql://", "postgres://")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -117,6 +121,16 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
     def folder(self) -> str:
         """Where the file journal lies."""
         return self.journal.removeprefix("file:") or self.data
+
+    @property
+    def is_on_database(self) -> bool:
+        """Others may serve the same journal."""
+        return self.journal.startswith(_POSTGRES)
+
+    @property
+    def store(self) -> str:
+        """For people: where everything is stored."""
+        return without_password(self.journal) if self.is_on_database else self.folder
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,6 +291,7 @@ def load_serve(flags: Mapping[str, Any], environment: Mapping[str, str] = os.env
     for address in settings.listen:
         check_address(address, settings.insecure)
     _check_journal(settings.journal)
+    check_http(settings.http, settings.insecure)
     if settings.batch_bytes_max + _SEGMENT_OVERHEAD_BYTES > settings.segment_bytes:
         raise SettingInvalid(
             f"A batch of limits.batch_bytes_max = {settings.batch_bytes_max} bytes does not fit into a segment of "
@@ -401,11 +416,53 @@ def check_address(address: str, insecure: bool) -> None:
 def open_addresses(settings: ServeSettings) -> list[str]:
     """Addresses that other machines can reach."""
     matches = [(address, _TCP.fullmatch(address)) for address in settings.listen]
-    return [address for address, match in matches if match and not _LOOPBACK.fullmatch(match["host"])]
+    found = [address for address, match in matches if match and not _LOOPBACK.fullmatch(match["host"])]
+    return [*found, f"http://{settings.http}"] if is_open_http(settings.http) else found
+
+
+def is_open_http(address: str) -> bool:
+    """Other machines can reach it."""
+    match = _HTTP.fullmatch(address)
+    return match is not None and not _LOOPBACK.fullmatch(match["host"])
 
 
 def _check_journal(url: str) -> None:
-    if url.startswith(("postgresql:", "postgres:")):
-        raise SettingInvalid("journal: this version stores in files only; PostgreSQL is not there yet. Use file:DIR.")
-    if url and not (url.startswith("file:") and len(url) > len("file:")):
-        raise SettingInvalid(f"journal: {url!r} is not a journal's URL; file:DIR is.")
+    if url.startswith(_POSTGRES) or (url.startswith("file:") and len(url) > len("file:")) or not url:
+        return
+    raise SettingInvalid(
+        f"journal: {without_password(url)!r} is not a journal's URL; file:DIR and postgresql://HOST/DATABASE are."
+    )
+
+
+def without_password(url: str) -> str:
+    """A database's URL, for people.
+
+    >>> without_password("postgresql://me:secret@db.example/orders?sslmode=require&password=secret")
+    'postgresql://me@db.example/orders?sslmode=require'
+    """
+    before, _, options = url.partition("?")
+    scheme, slashes, rest = before.partition("://")
+    user, at, place = rest.rpartition("@")
+    shown = scheme + slashes + user.partition(":")[0] + at + place
+    kept = [option for option in options.split("&") if option and not option.lower().startswith("password=")]
+    return "?".join([shown, "&".join(kept)] if kept else [shown])
+
+
+def check_http(address: str, insecure: bool) -> None:
+    """Raises SettingInvalid unless the HTTP gateway may listen there."""
+    if address in ("auto", "none"):
+        return
+    match = _HTTP.fullmatch(address)
+    if match is None or not 1 <= int(match["port"]) <= 65_535:
+        raise SettingInvalid(f"http: {address!r} is not an address; {HTTP_ADDRESS} is, and so are `auto` and `none`.")
+    if not insecure and is_open_http(address):
+        raise SettingInvalid(
+            f"http: {address} can be reached from other machines, and the gateway asks nobody for a password. "
+            "Use 127.0.0.1:PORT, or say `insecure` if the network is trusted."
+        )
+
+
+def split_http(address: str) -> tuple[str, int]:
+    """Host and port of an address that was checked."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

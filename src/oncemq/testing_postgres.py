@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
 
 from oncemq import errors
 
@@ -58,6 +59,18 @@ def _version_of(binaries: Path) -> int:
 def _psycopg() -> None:
     if importlib.util.find_spec("psycopg") is None:
         raise errors.MissingExtra("psycopg is not installed: pip install 'oncemq[postgres]'")
+
+
+def url_of(dsn: str) -> str:
+    """A database's URL, as a broker's setting `journal` wants it.
+
+    >>> url_of("dbname=orders host=/run/postgresql")
+    'postgresql:///orders?host=%2Frun%2Fpostgresql'
+    """
+    from psycopg.conninfo import conninfo_to_dict
+
+    options = conninfo_to_dict(dsn)
+    return f"postgresql:///{quote(str(options.pop('dbname')))}?{urlencode(options)}"
 
 
 class PostgresServer:

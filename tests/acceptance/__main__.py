@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.acceptance import crash, inbox_crash
+from tests.acceptance import crash, inbox_crash, queue_crash, standby_crash
 from tests.acceptance.account import Account
 from tests.acceptance.campaign import Campaign
 from tests.acceptance.copier_crash import CopierCampaign, OutboxCopierCampaign
@@ -39,15 +39,32 @@ def _run_client(kind: type[Campaign], folder: Path, kills: int, seed: int) -> Ac
 
 
 def _run_broker(folder: Path, kills: int, seed: int) -> Account:
+    return _run_brokers("broker", crash.Campaign(folder, seed), kills)
+
+
+def _run_on_postgres(folder: Path, kills: int, seed: int) -> Account:
+    with standby_crash.database() as url:
+        return _run_brokers("crash-postgres", standby_crash.PostgresCampaign(folder, seed, url), kills)
+
+
+def _run_standby(folder: Path, kills: int, seed: int, lease_ms: int = standby_crash.LEASE_MS) -> Account:
+    with standby_crash.database() as url:
+        campaign = standby_crash.StandbyCampaign(folder, seed, url, lease_ms)
+        account = _run_brokers("standby", campaign, kills)
+    for how, gap_s in campaign.gaps_s:
+        sys.stderr.write(f"{how}: nobody served for {gap_s:.2f} s\n")
+    return account
+
+
+def _run_brokers(name: str, campaign: crash.Campaign, kills: int) -> Account:
     began_s = time.monotonic()
-    campaign = crash.Campaign(folder, seed)
     try:
         verdict = campaign.run(kills, Progress(kills))
     except crash.CampaignFailed as failure:
         verdict = Verdict([str(failure)], 0, 0, 0, 0, 0)
     broker_kills = dict(sorted(campaign.kills.items()))
     return Account(
-        campaign="broker",
+        campaign=name,
         problems=verdict.problems,
         kills={"at any moment": broker_kills.pop("worker", 0)},
         broker_kills=broker_kills,
@@ -85,6 +102,8 @@ def _counted(problems: Sequence[str], what: str) -> int:
 
 CAMPAIGNS: dict[str, Run] = {
     "broker": _run_broker,
+    "crash-postgres": _run_on_postgres,
+    "standby": _run_standby,
     **{
         kind.name: partial(_run_client, kind)
         for kind in (
@@ -98,7 +117,11 @@ CAMPAIGNS: dict[str, Run] = {
     },
     "inbox-sqlite": partial(_run_inbox, "sqlite"),
     "inbox-postgres": partial(_run_inbox, "postgres"),
+    "queue": queue_crash.run,
 }
+
+#: After each of these kills a lease is waited for: among all others, they have fewer of them.
+SLOW = {"crash-postgres": 5, "standby": 20}
 
 
 def main() -> int:
@@ -106,12 +129,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="of each campaign")
     parser.add_argument("--only", choices=list(CAMPAIGNS), help="one campaign")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--lease-ms", type=int, default=standby_crash.LEASE_MS, help="of the campaign `standby`")
     parser.add_argument("--json", action="store_true", help="all that was counted, as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the folders even if all is well")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else time.time_ns() % 2**32
+    CAMPAIGNS["standby"] = partial(_run_standby, lease_ms=arguments.lease_ms)
     names = [arguments.only] if arguments.only else list(CAMPAIGNS)
-    accounts = [_run(name, arguments.kills, seed, arguments.keep) for name in names]
+    share = {} if arguments.only else SLOW
+    accounts = [_run(name, max(2, arguments.kills // share.get(name, 1)), seed, arguments.keep) for name in names]
     if arguments.json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(accounts), indent=2) + "\n")
     else:

@@ -86,7 +86,7 @@ class Campaign:
     def _become_command(self) -> None:
         """`oncemq serve`, which never says that it is ready."""
         command = [sys.executable, "-m", "oncemq", "serve", "--listen", self._url, "--data", self._settings.data]
-        os.execv(sys.executable, [*command, *SMALL])
+        os.execv(sys.executable, [*command, "--http", "none", *SMALL])
 
     def _start_worker(self, plan: Plan) -> None:
         life = self._lives[plan.name]
@@ -124,15 +124,22 @@ class Campaign:
                 progress.show(sum(self.kills.values()) - self.kills["worker"], self._status())
             return self._finish()
         finally:
-            for child in [*self._workers.values(), *([self._broker] if self._broker else [])]:
+            for child in self._workers.values():
                 child.kill()
+            self._end_brokers()
+
+    def _end_brokers(self) -> None:
+        if self._broker is not None:
+            self._broker.kill()
 
     def _status(self) -> str:
         return f"{self.kills['worker']} workers killed"
 
     def _set_up(self) -> None:
         self._await_ready(self._start_broker("plain"))
+        self._subscribe_and_start()
 
+    def _subscribe_and_start(self) -> None:
         def subscribe(client: oncemq.Client) -> dict[str, int]:
             for plan in CONSUMERS:
                 client.subscribe(plan.topics[0], plan.name, start="earliest")
@@ -195,7 +202,7 @@ class Campaign:
         ends = self._ask(_ends, "ends")
         self._end(CONSUMERS)
         acked = self._ask(_acked, "acked")
-        self._stop_cleanly()
+        self._stop_cleanly(self._broker)
         self._await_ready(self._start_broker("plain"))
         evidence = Evidence(self._folder, ends)
         if self._ask(_ends, "ends-again") != ends or self._ask(_acked, "acked-again") != acked:
@@ -203,7 +210,7 @@ class Campaign:
         for plan in CONSUMERS:
             if acked[plan.name] != ends[plan.topics[0]]:
                 evidence.problems.append(f"{plan.name}: acked {acked[plan.name]} of {ends[plan.topics[0]]}")
-        self._stop_cleanly()
+        self._stop_cleanly(self._broker)
         return evidence.judge(PUBLISHERS, CONSUMERS)
 
     def _end(self, plans: tuple[Plan, ...]) -> None:
@@ -214,10 +221,10 @@ class Campaign:
             if code is None:
                 raise CampaignFailed(f"worker {plan.name} does not come to its end")
 
-    def _stop_cleanly(self) -> None:
-        assert self._broker is not None
-        self._broker.signal(signal.SIGTERM)
-        code = self._broker.wait(DEADLINE_S)
+    def _stop_cleanly(self, broker: Child | None) -> None:
+        assert broker is not None
+        broker.signal(signal.SIGTERM)
+        code = broker.wait(DEADLINE_S)
         if code != 0:
             raise CampaignFailed(f"a clean stop ended with exit code {code}")
 

@@ -28,7 +28,7 @@ import msgspec
 import xxhash
 
 import oncemq
-from oncemq.errors import BrokerAway, Malformed
+from oncemq.errors import BrokerAway, Malformed, Standby
 
 #: Long enough for any restart: these clients never give up.
 PATIENT = (0.25, 240)
@@ -193,7 +193,7 @@ def _connect_at_last(worker: Worker) -> oncemq.Client | None:
     while not worker.is_stopping:
         try:
             return worker.connect(IMPATIENT)
-        except BrokerAway:
+        except (BrokerAway, Standby):
             continue
     return None
 
@@ -203,7 +203,7 @@ def _publish_impatiently(worker: Worker, client: oncemq.Client, stream: Stream) 
         topic, (message_id,) = stream.begin(1)
         try:
             stream.done(topic, message_id, client.put(topic, value_of(message_id)).offset)
-        except BrokerAway:
+        except (BrokerAway, Standby):
             continue
         time.sleep(0.002)
 

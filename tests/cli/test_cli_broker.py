@@ -259,7 +259,8 @@ def test_health_tells_the_version(shell: Shell) -> None:
 
 def test_serve_says_where_it_is_and_ends_with_0_on_sigterm(shell: Shell, tmp_path: Path) -> None:
     url = free_url()
-    serving = shell.start("serve", "--listen", url, "--data", str(tmp_path / "data"), "--log-format", "json")
+    where = ("--listen", url, "--data", str(tmp_path / "data"), "--http", "none")
+    serving = shell.start("serve", *where, "--log-format", "json")
     assert serving.stdout is not None
     lines = [serving.stdout.readline().decode() for _ in range(4)]
     assert url in lines[0]

@@ -157,10 +157,41 @@ def test_the_journal_lies_in_the_data_folder_unless_its_url_says_otherwise(flags
     assert config.load_serve(flags, {}).folder == folder
 
 
-@pytest.mark.parametrize("url", ["postgresql://localhost/x", "file:", "elsewhere"])
+@pytest.mark.parametrize("url", ["postgresql:x", "mysql://me:secret@db/x", "file:", "elsewhere"])
 def test_other_journals_are_refused(url: str) -> None:
-    with pytest.raises(SettingInvalid, match="journal: "):
+    with pytest.raises(SettingInvalid, match="journal: ") as refused:
         config.load_serve({"journal": url}, {})
+    assert "secret" not in refused.value.text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@db.example:5433/orders", "postgresql://me@db.example:5433/orders"),
+        ("postgres://me:se@cret@db/orders?sslmode=require", "postgres://me@db/orders?sslmode=require"),
+        ("postgresql:///orders?host=/run/pg&password=secret", "postgresql:///orders?host=/run/pg"),
+        ("postgresql://db/orders", "postgresql://db/orders"),
+    ],
+)
+def test_the_password_of_a_database_is_not_shown(url: str, shown: str) -> None:
+    settings = config.load_serve({"journal": url}, {})
+    assert settings.is_on_database
+    assert settings.store == shown
+
+
+@pytest.mark.parametrize("address", ["8002", "localhost", "127.0.0.1:0", "127.0.0.1:70000", "http://127.0.0.1:1", ""])
+def test_what_is_not_an_address_for_http_is_refused(address: str) -> None:
+    with pytest.raises(SettingInvalid, match=r"http: .* is not an address"):
+        config.load_serve({"http": address, "insecure": True}, {})
+
+
+def test_http_is_for_this_machine_alone_unless_it_is_said_otherwise() -> None:
+    for address in ("auto", "none", "127.0.0.1:80", "localhost:80", "[::1]:80"):
+        assert config.load_serve({"http": address}, {}).http == address
+    with pytest.raises(SettingInvalid, match="other machines"):
+        config.load_serve({"http": "0.0.0.0:80"}, {})
+    settings = config.load_serve({"http": "0.0.0.0:80", "insecure": True}, {})
+    assert config.open_addresses(settings) == ["http://0.0.0.0:80"]
 
 
 def test_a_batch_must_fit_into_a_segment() -> None:

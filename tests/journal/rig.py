@@ -13,6 +13,8 @@ from oncemq.journal.contract import Group, Journal, Record, Replayed, Wanted, af
 from oncemq.journal.files import FileJournal
 from oncemq.journal.memory import MemoryJournal
 from oncemq.journal.os_disk import OsDisk
+from oncemq.journal.postgres import open_postgres
+from oncemq.journal.postgres_journal import PostgresJournal
 from oncemq.journal.worker import InlineWorker, Worker
 from oncemq.message import checksum
 
@@ -88,10 +90,38 @@ class OsBackend:
         return self.open()
 
 
-BACKENDS: dict[str, Callable[[Path], Backend]] = {
-    "memory": lambda path: MemoryBackend(),
-    "simulated": lambda path: SimBackend(),
-    "files": OsBackend,
+class PostgresBackend:
+    """In an empty database."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._journal: PostgresJournal | None = None
+
+    def open(self) -> Journal:
+        self._journal = open_postgres(self._dsn, lease_ms=60_000, extent_bytes=SEGMENT_BYTES, worker=InlineWorker())
+        return self._journal
+
+    def reopen(self) -> Journal:
+        assert self._journal is not None
+        crash(self._journal)
+        return self.open()
+
+
+def crash(journal: PostgresJournal) -> None:
+    """As a kill leaves it, and when its lease is over."""
+    journal._stop_keeper()
+    if journal._connection.closed:
+        return
+    journal._connection.execute("update oncemq.journal_lease set expires_at = 'epoch'")
+    journal._connection.close()
+
+
+#: By name: from a folder, or from the DSN of an empty database, where one is asked for.
+BACKENDS: dict[str, Callable[[Path, Callable[[], str]], Backend]] = {
+    "memory": lambda path, dsn: MemoryBackend(),
+    "simulated": lambda path, dsn: SimBackend(),
+    "files": lambda path, dsn: OsBackend(path),
+    "postgresql": lambda path, dsn: PostgresBackend(dsn()),
 }
 
 

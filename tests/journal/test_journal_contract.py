@@ -13,7 +13,7 @@ from oncemq.journal.contract import Group, Journal, Wanted
 
 @pytest.fixture(params=list(BACKENDS))
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    return BACKENDS[request.param](tmp_path / "data")
+    return BACKENDS[request.param](tmp_path / "data", lambda: str(request.getfixturevalue("postgres")))
 
 
 @pytest.fixture

@@ -30,6 +30,11 @@ CLIENT_FATES = (
     "crash", "reconnect", "broker away", "FENCED", "SESSION_UNKNOWN", "fenced owner", "sought", "dropped",
     "subscription expired", "settle came too late", "staged too late", "OUTBOX_REWOUND",
 )
+#: What brokers that share a journal must live through.
+TURNS = (
+    "take-over", "fenced", "kill of the active one", "stop of the active one", "commit of unknown outcome",
+    "replaced before its append", "replaced before its sync", "replaced before its answers", "replaced before its hold",
+)  # fmt: skip
 OUTBOX_FAULTS = ("killed before a write", "killed within a write", "killed after a write", "restored from a copy")
 
 
@@ -45,6 +50,7 @@ class Result(msgspec.Struct):
         wanted += [f"network: {kind}" for kind in NETWORK_FAULTS]
         wanted += [f"disk: {kind}" for kind in DISK_FAULTS]
         wanted += [f"client: {kind}" for kind in CLIENT_FATES]
+        wanted += [f"broker: {kind}" for kind in TURNS]
         wanted += [f"outbox: {kind}" for kind in OUTBOX_FAULTS]
         return [name for name in wanted if not self.tally.get(name)]
 

@@ -1,38 +1,25 @@
-"""The broker's machine: a disk, a process that runs the real broker, and what ends that process.
-
-Beside the broker runs a *twin*: an engine that applies what was synced. What recovery finds must be the twin's
-state, or that plus the one group that was written and not synced when the process ended.
-"""
+"""The broker's machine: a disk, a process that runs the real broker, and what ends that process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
 
-import msgspec
-
 from oncemq import errors
-from oncemq.broker import recovery as broker_recovery
 from oncemq.broker.broker import Broker
-from oncemq.engine.engine import ApplyFailed, Engine
-from oncemq.engine.events import Event
+from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Group
 from oncemq.journal.files import FileJournal
 from oncemq.journal.worker import StepWorker
 from tests.simulation.disk import SimCrash, SimDisk
-from tests.simulation.network import SimNetwork
+from tests.simulation.network import End
+from tests.simulation.twin import Measured
 from tests.simulation.world import Violation, World
 
 BLOCK_BYTES = 512
 JOURNAL_ID = bytes(range(1, 17))
 #: What a disk needs at the least to be started on; "full" leaves less than a segment.
 ROOMY_BYTES = 1 << 30
-#: A topic may hold more than its quota for so long.
-QUOTA_MS_MAX = 150
-
-_decode_events = msgspec.msgpack.Decoder(list[Event]).decode
-_decode_images = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-
 
 #: Syncs at which a crash is aimed, while it runs and while it recovers.
 RUNNING = ("group", "segment name", "segment head", "segment head", "snapshot", "snapshot name")
@@ -91,36 +78,21 @@ class WatchedJournal(FileJournal):
         self._host.group_synced()
 
 
-def digest_of(engine: Engine) -> tuple[object, ...]:
-    """A state, in a form that does not depend on the order in which it was captured."""
-    capture = engine.capture()
-    images: list[bytes] = []
-    while (chunk := capture.chunk(1_000_000)) is not None:
-        images += [bytes(image) for image in _decode_images(chunk)]
-    keys = [image for image in images if image[1:5] == b"\xa3key"]
-    others = sorted(image for image in images if image[1:5] != b"\xa3key")
-    return keys, others, engine.state.live, engine.state.subscriptions, engine.state.registry_entries
-
-
-class Host:
-    def __init__(self, world: World, network: SimNetwork) -> None:
-        self._world = world
+class Host(Measured):
+    def __init__(self, world: World, network: End) -> None:
+        super().__init__(world)
         self._network = network
         self._random = world.random("host")
         self.disk = AimedDisk(world.random("disk"), ROOMY_BYTES)
         self.disk.fates = world.weather.fates
         self.broker: Broker | None = None
         self.worker = StepWorker()
-        self.twin: Engine | None = None
-        #: Written, and not synced as far as anybody knows.
-        self.appended: tuple[int, bytes] | None = None
         self._round_ms = 0
         self._rounds = 0
         self._cuts: dict[str, bytes] = {}
         self._crash_kind = "kill"
         self._restarting = False
         self._is_full = False
-        self._over_quota_ms = 0
         self._died_ms = 0
         #: Told when the broker died, and when it is there again.
         self.recovered: Callable[[int, int], None] = lambda _died_ms, _now_ms: None
@@ -191,50 +163,7 @@ class Host:
             if found:
                 self._cuts[path] = self.disk.open(path).read(0, 1 << 30)
 
-    def _compare_with_twin(self, broker: Broker, journal: FileJournal) -> None:
-        if self.twin is None:
-            self.twin = broker_recovery.new_engine(journal, self._world.weather.limits)
-        found = digest_of(broker.engine)
-        if found != digest_of(self.twin) and self.appended is not None:
-            self._world.tally["recovery: unsynced group survived"] += 1
-            self._apply_to_twin()
-        if found != digest_of(self.twin):
-            raise Violation("inconsistent: the state after recovery is not what was synced" + self._difference(found))
-        self.appended = None
-
-    def _difference(self, found: tuple[object, ...]) -> str:
-        assert self.twin is not None
-        synced = digest_of(self.twin)
-        parts = []
-        for name, one, other in zip(("keys", "state"), found, synced, strict=False):
-            assert isinstance(one, list)
-            assert isinstance(other, list)
-            parts += [f"\n  recovered {name}: {image!r}" for image in one if image not in other]
-            parts += [f"\n  synced {name}:    {image!r}" for image in other if image not in one]
-        return "".join(parts)[:2000]
-
-    def _apply_to_twin(self) -> None:
-        assert self.appended is not None
-        assert self.twin is not None
-        time_ms, events = self.appended
-        self.appended = None
-        tally = self._world.tally
-        for event in _decode_events(events):
-            tally["event: " + type(event).__name__] += 1
-            self.twin.apply(time_ms, event)
-
-    def group_synced(self) -> None:
-        if self.appended is not None:
-            self._apply_to_twin()
-
     # Rounds.
-
-    def now_ms(self) -> int:
-        return self._world.now_ms
-
-    def not_before(self, recorded_ms: int) -> None:
-        if recorded_ms > self._world.now_ms:
-            raise Violation(f"inconsistent: time {recorded_ms} was recorded at {self._world.now_ms}")
 
     def _wake(self) -> bool:
         if self.broker is None:
@@ -266,17 +195,6 @@ class Host:
         if broker.housekeeping._damaged:
             raise Violation("lost: a stored batch can't be read and moved")
         self._schedule(self._world.now_ms + max(1, broker.wait_ms()))
-
-    def _check_quotas(self, broker: Broker) -> None:
-        """What is above a topic's quota goes soon, if the broker can write."""
-        world = self._world
-        is_over = any(topic.overflows for topic in broker.engine.state.topics.values() if topic.quota_bytes)
-        if not is_over or not world.is_able:
-            self._over_quota_ms = 0
-            return
-        self._over_quota_ms = self._over_quota_ms or world.now_ms
-        if world.now_ms - max(self._over_quota_ms, world.able_since_ms) > QUOTA_MS_MAX:
-            raise Violation("a topic holds more than its quota, and keeps it")
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run something of the broker's that may end its process."""
@@ -353,9 +271,13 @@ class Host:
 
     def count(self) -> None:
         """What the process that ends has counted."""
-        if self.broker is not None:
-            for name in ("commands", "groups", "snapshots", "records_moved"):
-                self._world.tally[name] += self.broker.counters[name]
+        self.count_broker(self.broker)
+
+    def count_faults(self) -> None:
+        for kind, count in self.disk.faults.items():
+            self._world.tally["disk: " + kind] += count
+        for label, count in self.disk.labels.items():
+            self._world.tally["sync: " + label] += count
 
     def heal(self) -> None:
         self._has_room()

@@ -1,7 +1,7 @@
 """A network that loses, doubles, reorders, delays, damages and cuts off, as the weather says.
 
-Implements the broker's seam; on the other side clients send and are called back. A client that reconnects has
-another address: what was on its way to the old one is lost.
+Implements the broker's seam, once for each address where a broker may be; on the other side clients send and are
+called back. A client that reconnects is another peer: what was on its way to the old one is lost.
 """
 
 from __future__ import annotations
@@ -15,25 +15,44 @@ from tests.simulation.world import World
 Receive = Callable[[list[Frame]], None]
 
 
+class End:
+    """A broker's end: one address."""
+
+    def __init__(self, network: SimNetwork) -> None:
+        self._network = network
+        self.inbox: list[Arrival] = []
+        #: Called when something has arrived; False: nobody is there.
+        self.arrived: Callable[[], bool] = lambda: False
+        #: Called before something is sent.
+        self.sending: Callable[[], None] = lambda: None
+
+    def take(self, wait_ms: int) -> list[Arrival]:
+        arrivals, self.inbox = self.inbox, []
+        return arrivals
+
+    def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
+        self.sending()
+        self._network.carry(peer, list(frames), self._network.deliver)
+
+
 class SimNetwork:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, addresses: int = 1) -> None:
         self._world = world
         self._random = world.random("network")
         self._receivers: dict[bytes, Receive] = {}
+        self._end_of: dict[bytes, End] = {}
         self._cut_off: dict[bytes, int] = {}
         self._peers = 0
-        self.inbox: list[Arrival] = []
-        #: Called when something has arrived at the broker; False: nobody is there.
-        self.arrived: Callable[[], bool] = lambda: False
-        #: Sees every packet that the broker sends.
-        self.sent: Callable[[Sequence[Frame]], None] = lambda _frames: None
+        self.ends = [End(self) for _ in range(addresses)]
 
-    # Addresses.
+    # The clients' side.
 
-    def connect(self, receive: Receive) -> bytes:
+    def connect(self, receive: Receive, turn: int = 0) -> bytes:
+        """To the addresses in turn."""
         self._peers += 1
         peer = self._peers.to_bytes(4, "big")
         self._receivers[peer] = receive
+        self._end_of[peer] = self.ends[turn % len(self.ends)]
         return peer
 
     def disconnect(self, peer: bytes) -> None:
@@ -43,34 +62,24 @@ class SimNetwork:
         self._cut_off[peer] = self._world.now_ms + duration_ms
         self._world.tally["network: partition"] += 1
 
-    # The broker's side.
+    def request(self, peer: bytes, frames: list[Frame]) -> None:
+        self.carry(peer, frames, self._arrive)
 
-    def take(self, wait_ms: int) -> list[Arrival]:
-        arrivals, self.inbox = self.inbox, []
-        return arrivals
+    def _arrive(self, peer: bytes, frames: list[Frame]) -> None:
+        end = self._end_of[peer]
+        if end.arrived():
+            end.inbox.append((peer, frames))
+        else:
+            self._world.tally["network: nobody there"] += 1
 
-    def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
-        self._carry(peer, list(frames), self._deliver)
-
-    def _deliver(self, peer: bytes, frames: list[Frame]) -> None:
+    def deliver(self, peer: bytes, frames: list[Frame]) -> None:
         receive = self._receivers.get(peer)
         if receive is not None:
             receive(frames)
 
-    # The clients' side.
-
-    def request(self, peer: bytes, frames: list[Frame]) -> None:
-        self._carry(peer, frames, self._arrive)
-
-    def _arrive(self, peer: bytes, frames: list[Frame]) -> None:
-        if self.arrived():
-            self.inbox.append((peer, frames))
-        else:
-            self._world.tally["network: nobody there"] += 1
-
     # On the way.
 
-    def _carry(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
+    def carry(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
         world = self._world
         random = self._random.random
         if world.healed:

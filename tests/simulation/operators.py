@@ -122,6 +122,7 @@ class KeyedCaller:
         self.topic = topic
         self.random = self.world.random(f"caller {name}")
         self._peer = b""
+        self._connects = 0
         self._count = 0
         self._request_id = 0
         self._frames: list[Frame] = []
@@ -136,8 +137,14 @@ class KeyedCaller:
         return f"{self.name} waits for its answer"
 
     def start(self) -> None:
-        self._peer = self.around.network.connect(self.receive)
+        self._connect()
         self._think()
+
+    def _connect(self) -> None:
+        """To the next address, where there are several. Answers that are late still come."""
+        if not self._peer or len(self.around.network.ends) > 1:
+            self._peer = self.around.network.connect(self.receive, self._connects)
+            self._connects += 1
 
     def _think(self) -> None:
         self.is_settled = True
@@ -173,6 +180,7 @@ class KeyedCaller:
             self.world.note(f"{self.name} gave up key {self._count}")
             self._think()
         else:
+            self._connect()
             self._send()
 
     def _misuse(self) -> None:

@@ -25,7 +25,7 @@ from tests.simulation.tasks import Tasks
 from tests.simulation.world import Violation, World
 
 OPTIONS = Options(timeout_ms=60.0, tries=4, window=6, pause_ms=20.0, pause_short_ms=5.0, pause_ms_max=100.0,
-                  wait_slack_ms=60.0, request_commands_max=4)
+                  wait_slack_ms=60.0, request_commands_max=4, next_address_ms=15.0)
 
 _decode_request = msgspec.msgpack.Decoder(Request).decode
 _decode_response = msgspec.msgpack.Decoder(Response).decode
@@ -92,6 +92,8 @@ class Process:
         self.lives = 0
         self.core: Core | None = None
         self._peer = b""
+        #: Of the addresses that it connects to, one after the other.
+        self._connects = 0
         self._alarm_ms: float = inf
         self._alarms = 0
         self._requests: dict[int, tuple[co.Command, ...]] = {}
@@ -174,7 +176,8 @@ class Process:
 
     def _connect(self) -> None:
         self.around.network.disconnect(self._peer)
-        self._peer = self.around.network.connect(self.receive)
+        self._peer = self.around.network.connect(self.receive, self._connects)
+        self._connects += 1
 
     def cut_off(self, duration_ms: int) -> None:
         self.around.network.cut_off(self._peer, duration_ms)

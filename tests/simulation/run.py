@@ -21,11 +21,13 @@ from tests.simulation.extras import Extras
 from tests.simulation.host import Host
 from tests.simulation.network import SimNetwork
 from tests.simulation.operators import KeyedCaller, Operator
+from tests.simulation.pair import Pair
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.producers import Producer
 from tests.simulation.readers import Reader
 from tests.simulation.smallness import SMALL
 from tests.simulation.watchers import Watcher
+from tests.simulation.weather import has_standby
 from tests.simulation.workers import Worker
 from tests.simulation.world import START_MS, Violation, World
 from tests.simulation.writers import Writer
@@ -54,8 +56,13 @@ class Outcome(msgspec.Struct):
 class Run:
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
-        self.network = SimNetwork(self.world)
-        self.host = Host(self.world, self.network)
+        self.host: Host | Pair
+        if has_standby(seed):
+            self.network = SimNetwork(self.world, 2)
+            self.host = Pair(self.world, self.network.ends)
+        else:
+            self.network = SimNetwork(self.world)
+            self.host = Host(self.world, self.network.ends[0])
         self.around = Surroundings(self.world, self.network)
         self.host.recovered = self.around.tasks.recovered
         self._random = self.world.random("cast")
@@ -218,12 +225,8 @@ class Run:
             process.stop()
 
     def count(self) -> None:
-        tally = self.world.tally
         self.host.count()
-        for kind, count in self.host.disk.faults.items():
-            tally["disk: " + kind] += count
-        for label, count in self.host.disk.labels.items():
-            tally["sync: " + label] += count
+        self.host.count_faults()
 
 
 @contextmanager

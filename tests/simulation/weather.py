@@ -40,6 +40,11 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
 
 
+def has_standby(seed: int) -> bool:
+    """Two brokers share a journal in memory; in all other runs there is one, with a disk."""
+    return seed > 0 and seed % 10 == 0
+
+
 def weather_of(seed: int) -> Weather:
     random = Random(f"{seed}/weather")
     calm = random.random() < 0.1

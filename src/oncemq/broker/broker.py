@@ -17,6 +17,7 @@ from oncemq.broker.draft import Draft
 from oncemq.broker.housekeeping import Housekeeping, Policy
 from oncemq.broker.job import Job
 from oncemq.broker.network import Arrival, Network
+from oncemq.broker.projecting import project
 from oncemq.broker.recovery import recover
 from oncemq.broker.waiting import WaitingRoom
 from oncemq.engine.replies import HealthReply, NotNow
@@ -62,7 +63,8 @@ class Broker:
         draft = Draft(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
         finished, refused = self._decide(draft)
         if draft.events:
-            self.journal.append(draft.group())
+            rows = project(self.engine.state, draft.events, self.journal.wants_tables)
+            self.journal.append(draft.group(rows))
             self.journal.sync()
         # Nothing leaves before this line: a reply is a promise.
         for job in finished:
@@ -100,6 +102,8 @@ class Broker:
         return decider.finished, refused
 
     def _after_round(self, draft: Draft) -> None:
+        for line in draft.news:
+            log.info(line)
         if draft.events:
             self._confirm_due_ms = draft.now_ms + CONFIRM_IDLE_MS
             self.counters["groups"] += 1

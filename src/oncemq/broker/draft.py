@@ -6,6 +6,7 @@ import msgspec
 
 from oncemq.engine.events import Delayed, Event, Moved, Staged, Stored
 from oncemq.journal.contract import Group, Journal, Place, Record, after, record_bytes
+from oncemq.journal.tables import Rows
 from oncemq.wire.frames import Frame
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -13,12 +14,16 @@ _NO_ROOM = Place(0, 0, 0)
 
 
 class Draft:
-    __slots__ = ("_cursor", "_group_bytes_max", "_journal", "_place", "_used_bytes", "events", "now_ms", "records")
+    __slots__ = (
+        "_cursor", "_group_bytes_max", "_journal", "_place", "_used_bytes", "events", "news", "now_ms", "records",
+    )
 
     def __init__(self, journal: Journal, now_ms: int, group_bytes_max: int) -> None:
         self.now_ms = now_ms
         self.events: list[Event] = []
         self.records: list[Record] = []
+        #: For the log, once it is true.
+        self.news: list[str] = []
         self._journal = journal
         self._group_bytes_max = group_bytes_max
         self._place = _NO_ROOM
@@ -52,8 +57,8 @@ class Draft:
         """From the first record to the end of the last."""
         return self._cursor - self.records[0].position if self.records else 0
 
-    def group(self) -> Group:
-        return Group(self.now_ms, _encode(self.events), self.records)
+    def group(self, rows: Rows | None = None) -> Group:
+        return Group(self.now_ms, _encode(self.events), self.records, rows)
 
 
 def copy_bytes(size: int) -> int:

@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from oncemq.client.blocking import Client
@@ -21,9 +21,12 @@ _STOP_S = 30.0
 
 
 def free_url() -> str:
-    """An address on this machine where nobody listens.
+    """An address on this machine where nobody listens."""
+    return f"tcp://127.0.0.1:{free_port()}"
 
-    Below the ephemeral range: there, no client's own end can be given the port while the broker is down."""
+
+def free_port() -> int:
+    """Below the ephemeral range: there, no client's own end can be given the port while the broker is down."""
     ports = random.SystemRandom()
     while True:
         port = ports.randrange(20_000, 32_000)
@@ -32,7 +35,7 @@ def free_url() -> str:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return f"tcp://127.0.0.1:{port}"
+            return port
 
 
 class BrokerProcess:
@@ -40,10 +43,15 @@ class BrokerProcess:
 
     >>> with BrokerProcess(tmp_path / "data") as broker:
     ...     broker.connect().put("orders", b"one pizza", create=True)
+
+    With `http=True` it has an HTTP gateway, at `http_url`. With a flag `--journal postgresql://…` several of them share
+    one database: the first to start serves, the others wait as standbys.
     """
 
-    def __init__(self, folder: Path, *flags: str, module: str = "oncemq") -> None:
+    def __init__(self, folder: Path, *flags: str, module: str = "oncemq", http: bool = False) -> None:
         self.url = free_url()
+        #: Where its gateway listens; empty if it has none.
+        self.http_url = f"http://127.0.0.1:{free_port()}" if http else ""
         self.folder = folder
         self.log_path = folder.with_name(folder.name + ".log")
         self._flags = flags
@@ -65,8 +73,7 @@ class BrokerProcess:
     def start(self, prefix: Sequence[str] = (), *, wait: bool = True) -> None:
         """Start it. `prefix` stands in front of the command, such as a tracer; `wait`: until it answers."""
         assert self._process is None or self._process.poll() is not None, "the last life has not ended"
-        command = [*prefix, sys.executable, "-m", self._module, "serve", "--listen", self.url]
-        command += ["--data", str(self.folder), *self._flags]
+        command = [*prefix, sys.executable, "-m", self._module, *self._arguments()]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEMQ_")}
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -76,18 +83,48 @@ class BrokerProcess:
         if wait:
             self.wait_until_it_answers()
 
-    def wait_until_it_answers(self) -> None:
-        from oncemq.errors import BrokerAway
+    def _arguments(self) -> list[str]:
+        http = self.http_url.removeprefix("http://") or "none"
+        return ["serve", "--listen", self.url, "--data", str(self.folder), "--http", http, *self._flags]
 
+    def wait_until_it_answers(self) -> None:
+        """As the active broker."""
+        self._wait_until(lambda: self.role() == "active", "does not answer")
+
+    def wait_until_it_waits(self) -> None:
+        """As a standby."""
+        self._wait_until(lambda: self.role() == "standby", "does not wait as a standby")
+
+    def wait_until_http(self) -> None:
+        """Until somebody listens at `http_url`."""
+        host, _, port = self.http_url.removeprefix("http://").partition(":")
+
+        def is_there() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex((host, int(port))) == 0
+
+        self._wait_until(is_there, "has no gateway")
+
+    def role(self) -> Literal["active", "standby", "away"]:
+        """What it answers as, asked now."""
+        from oncemq.errors import BrokerAway, Standby
+
+        try:
+            self.connect(timeout_s=0.25, tries=1).close()
+        except BrokerAway:
+            return "away"
+        except Standby:
+            return "standby"
+        return "active"
+
+    def _wait_until(self, is_so: Callable[[], bool], what_not: str) -> None:
         assert self._process is not None
         until_s = time.monotonic() + _START_S
         while self._process.poll() is None and time.monotonic() < until_s:
-            try:
-                self.connect(timeout_s=0.25, tries=1).close()
+            if is_so():
                 return
-            except BrokerAway:
-                continue
-        raise RuntimeError(f"the broker does not answer (exit code {self._process.poll()}):\n{self.log_tail()}")
+            time.sleep(0.005)
+        raise RuntimeError(f"the broker {what_not} (exit code {self._process.poll()}):\n{self.log_tail()}")
 
     def connect(self, **options: Any) -> Client:
         """A client of this broker; patient unless told otherwise."""

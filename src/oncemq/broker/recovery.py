@@ -13,6 +13,10 @@ from oncemq.engine.events import Event
 from oncemq.journal.contract import Journal
 from oncemq.limits import Limits
 
+#: The events of the first group of a copy (copying.py). A snapshot behind it says that the copy is whole; without one,
+#: what was copied so far must not be served. No event is called that.
+UNFINISHED_COPY = msgspec.msgpack.encode([["unfinished copy"]])
+
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 
 
@@ -25,6 +29,10 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
             engine.restore(loaded.snapshot)
         for group in loaded.groups:
             counters["groups_replayed"] += 1
+            if group.events == UNFINISHED_COPY:
+                raise errors.JournalError(
+                    f"{journal.describe()} is a copy that was not finished. Copy once more, to the same place."
+                )
             for event in _decode_events(group.events) if group.events else ():
                 engine.apply(group.time_ms, event)
     except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:

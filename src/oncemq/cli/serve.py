@@ -15,7 +15,7 @@ from oncemq.cli.options import Function, config_option, warn_of_unknown_variable
 from oncemq.cli.output import warn
 
 
-def _flag(setting: config.Setting) -> Any:
+def flag(setting: config.Setting) -> Any:
     """A setting as an option. Its value stays text: config.py reads it, as it does with the environment's."""
     rest: dict[str, Any] = {"help": f"{setting.description} [default: {_default(setting)}]"}
     kind = config.plain_kind(setting)
@@ -24,25 +24,27 @@ def _flag(setting: config.Setting) -> Any:
     if typing.get_origin(kind) is typing.Literal:
         rest["type"] = click.Choice(typing.get_args(kind))
     elif kind == tuple[str, ...]:
-        rest |= {"multiple": True, "metavar": "URL", "default": None}
+        rest |= {"multiple": True, "metavar": _METAVARS_OF_ONE.get(setting.field, "URL"), "default": None}
     else:
         rest["metavar"] = _METAVARS.get(setting.field, {"bytes": "SIZE", "milliseconds": "TIME"}.get(setting.unit, "N"))
     return click.option(setting.flag, setting.field, **rest)
 
 
-_METAVARS = {"data": "DIR", "journal": "URL"}
+_METAVARS = {"data": "DIR", "journal": "URL", "http": "HOST:PORT"}
+#: Of settings that hold several.
+_METAVARS_OF_ONE = {"http_origins": "ORIGIN", "http_hosts": "NAME"}
 
 
 def _default(setting: config.Setting) -> str:
     default = setting.default
     if isinstance(default, tuple):
-        return ", ".join(default)
+        return ", ".join(default) or "none"
     return config.quantity_text(default, setting.unit) if isinstance(default, int) else default or "none"
 
 
 def _with_settings(function: Function) -> Function:
     for setting in reversed(config.SERVE_SETTINGS):
-        function = _flag(setting)(function)
+        function = flag(setting)(function)
     return function
 
 
@@ -53,6 +55,7 @@ def _with_settings(function: Function) -> Function:
         oncemq serve
         oncemq serve --data /var/lib/oncemq --log-format json
         oncemq serve --listen tcp://127.0.0.1:7000 --listen ipc:///run/oncemq.sock
+        oncemq serve --journal postgresql://oncemq@db.example/oncemq
         ONCEMQ_DATA=/var/lib/oncemq oncemq serve --config /etc/oncemq.toml
     """,
 )
@@ -64,11 +67,12 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
 
     It stores everything in one folder, and stops on Ctrl-C or SIGTERM: it answers what it has begun, syncs, takes
     a snapshot, and ends with 0. Killed any other way, it recovers at the next start, without a loss of anything
-    that it had answered. Each flag is also a setting of oncemq.toml and an ONCEMQ_ variable.
+    that it had answered. On PostgreSQL, start two of them: one waits as a standby, and takes over when the other one
+    is gone. Beside the broker runs the HTTP gateway, unless `--http none` says otherwise. Each flag is also a setting
+    of oncemq.toml and an ONCEMQ_ variable.
     """
     warn_of_unknown_variables()
-    flags["listen"] = flags["listen"] or None
-    settings = config.load_serve(flags)
+    settings = config.load_serve(given(flags))
     logs.set_up(settings.log_level, settings.log_format)
     for folder in _missing_folders(settings):
         ctx.meta[ADVICE] = {"LISTEN_FAILED": f"The folder {folder} does not exist: make it, or listen elsewhere."}
@@ -78,7 +82,12 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
     from oncemq.broker.server import serve as serve_broker
 
     addresses: list[str] = []
-    ctx.exit(serve_broker(settings, announce=lambda address: _announce(address, addresses, settings)))
+    ctx.exit(serve_broker(settings, lambda address: _announce(address, addresses, settings), click.echo))
+
+
+def given(flags: dict[str, Any]) -> dict[str, Any]:
+    """A flag that may be given several times and was not is none."""
+    return {name: None if value == () else value for name, value in flags.items()}
 
 
 def _missing_folders(settings: config.ServeSettings) -> list[Path]:
@@ -92,8 +101,10 @@ def _announce(address: str, addresses: list[str], settings: config.ServeSettings
     addresses.append(address)
     if len(addresses) < len(settings.listen):
         return
-    click.echo(f"OnceMQ listens on {' and '.join(addresses)}, and stores in {settings.folder}. Ctrl-C stops it. Try:")
+    click.echo(f"OnceMQ listens on {' and '.join(addresses)}, and stores in {settings.store}. Ctrl-C stops it. Try:")
     address = addresses[0]
+    # A standby announces itself with each of its turns.
+    addresses.clear()
     where = "" if address == config.DEFAULT_URL else f" --url {address}"
     for command in ("sub orders kitchen", 'put orders "one pizza"', "get orders kitchen"):
         click.echo(f"  oncemq {command}{where}")

@@ -72,7 +72,7 @@ class Pump:
                 continue
             if not core.check(at_ms):
                 break
-            log.info("no answer from %s; trying again", core.options.where)
+            log.info("no answer from %s; trying again, at the next address", core.options.where)
             self._reconnect()
             has_received = True
         if has_received:

@@ -23,6 +23,8 @@ from typing import Protocol
 
 import msgspec
 
+from oncemq.journal.tables import Rows, WantsTables
+
 #: In front of every payload; see group.py for the layout.
 RECORD_HEADER_BYTES = 48
 
@@ -85,6 +87,8 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     time_ms: int
     events: bytes
     records: Sequence[Record]
+    #: What it changes in tables for people, where the journal wants them.
+    rows: Rows | None = None
 
 
 class Replayed(msgspec.Struct, frozen=True, gc=False):
@@ -129,6 +133,8 @@ class Journal(Protocol):
     replay_bytes: int
     #: Rises with each take-over; 0 where nobody can take over.
     term: int
+    #: Whether groups have to bring rows for the tables that people query.
+    wants_tables: WantsTables
 
     def describe(self) -> str:
         """For people: where it stores."""

@@ -22,6 +22,7 @@ from oncemq.journal.reading import read_records, scan_segment
 from oncemq.journal.recovery import Recovery
 from oncemq.journal.segments import RESERVE_SPARES, Segments
 from oncemq.journal.snapshots import Snapshots
+from oncemq.journal.tables import WantsTables
 from oncemq.journal.worker import ThreadWorker, Worker
 
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -62,6 +63,7 @@ class FileJournal:
         self.extent_bytes = self._layout.segment_bytes
         self.replay_bytes = 0
         self.term = 0
+        self.wants_tables: WantsTables = ""
         #: What recovery found and could deal with, for the log.
         self.warnings: list[str] = []
         self._segments = Segments(disk, worker, self._layout)

@@ -1,6 +1,7 @@
 """The journal in memory: the same contract, nothing durable. For tests, and for brokers that need no disk.
 
-`reopen` is its crash: a journal that holds what was synced, and nothing else.
+`reopen` is its crash: a journal that holds what was synced, and nothing else. `take_over` is what a standby does: both
+journals have one store, and the former one is fenced.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from oncemq.journal.contract import (
     Wanted,
     record_bytes,
 )
+from oncemq.journal.tables import WantsTables
 
 EXTENT_BYTES = 64 * 1024 * 1024
 #: Kept for acks and moves where `extents_max` bounds the journal.
@@ -42,6 +44,17 @@ class _Snapshot(msgspec.Struct, frozen=True):
     sequence: int
     position: int
     chunks: list[bytes]
+
+
+class _Store(msgspec.Struct):
+    """What a journal and those that take it over have in common."""
+
+    #: extent → its groups; the last one is the active one.
+    extents: dict[int, list[_Stored]]
+    records: dict[int, Record]
+    snapshots: list[_Snapshot]
+    #: Of the one writer.
+    term: int = 0
 
 
 class _MemorySnapshotWriter:
@@ -68,12 +81,10 @@ class MemoryJournal:
         self.extent_bytes = extent_bytes
         self.replay_bytes = 0
         self.term = 0
+        self.wants_tables: WantsTables = ""
         self.warnings: list[str] = []
         self._extents_max = extents_max
-        #: extent → its groups; the last one is the active one.
-        self._extents: dict[int, list[_Stored]] = {1: []}
-        self._records: dict[int, Record] = {}
-        self._snapshots: list[_Snapshot] = []
+        self._store = _Store({1: []}, {}, [])
         self._finished: _Snapshot | None = None
         self._is_writing_snapshot = False
         self._snapshot_bytes = 0
@@ -89,20 +100,51 @@ class MemoryJournal:
 
     def reopen(self) -> MemoryJournal:
         """What a new process would find: everything synced."""
-        twin = MemoryJournal(
-            extent_bytes=self.extent_bytes, journal_id=self.journal_id, extents_max=self._extents_max
-        )
+        twin = self._twin()
         lost = self._unsynced
-        twin._extents = {
+        twin._store.extents = {
             number: [stored for stored in groups if stored is not lost] for number, groups in self._extents.items()
         }
         for groups in twin._extents.values():
             for stored in groups:
                 twin._keep_records(stored.group)
-        twin._snapshots = list(self._snapshots)
+        twin._store.snapshots = list(self._snapshots)
+        return twin
+
+    def take_over(self) -> MemoryJournal:
+        """The journal of another broker, on the same store. This one has written for the last time."""
+        twin = self._twin()
+        lost, self._unsynced = self._unsynced, None
+        if lost is not None:
+            self._extents[self._active].remove(lost)
+            for record in lost.group.records:
+                del self._records[record.position]
+        twin._store = self._store
+        self._store.term += 1
+        twin.term = self._store.term
+        return twin
+
+    def _twin(self) -> MemoryJournal:
+        """Empty, and at the end of what is synced."""
+        twin = MemoryJournal(
+            extent_bytes=self.extent_bytes, journal_id=self.journal_id, extents_max=self._extents_max
+        )
+        lost = self._unsynced
         twin._sequence = self._sequence if lost is None else lost.sequence
         twin._position = self._position if lost is None else lost.position
         return twin
+
+    @property
+    def _extents(self) -> dict[int, list[_Stored]]:
+        return self._store.extents
+
+    @property
+    def _records(self) -> dict[int, Record]:
+        return self._store.records
+
+    @property
+    def _snapshots(self) -> list[_Snapshot]:
+        return self._store.snapshots
 
     def load(self) -> Loaded:
         newest = self._snapshots[-1] if self._snapshots else _Snapshot(0, 0, [])
@@ -121,6 +163,11 @@ class MemoryJournal:
     def _check(self) -> None:
         if self._closed:
             raise errors.JournalFailed("the journal is closed")
+        self._check_term()
+
+    def _check_term(self) -> None:
+        if self.term != self._store.term:
+            raise errors.JournalFenced(f"another broker took over: its term is {self._store.term}, ours {self.term}")
 
     # Writing.
 
@@ -255,7 +302,7 @@ class MemoryJournal:
     def maintain(self) -> None:
         self._check()
         if self._finished is not None:
-            self._snapshots = [*self._snapshots, self._finished][-KEPT_SNAPSHOTS:]
+            self._snapshots[:] = [*self._snapshots, self._finished][-KEPT_SNAPSHOTS:]
             self.replay_bytes -= self._snapshot_bytes
             self.take_snapshot(None)
 
@@ -264,7 +311,7 @@ class MemoryJournal:
         return 0 if ordinary < 0 else max(0, self._room()) + ordinary * (self.extent_bytes - _GROUP_HEADER_BYTES)
 
     def close(self) -> None:
-        if not self._closed and self._unsynced is None:
+        if not self._closed and self._unsynced is None and self.term == self._store.term:
             self.confirm()
         self._closed = True
 

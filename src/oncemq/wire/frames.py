@@ -17,7 +17,7 @@ import msgspec
 
 from oncemq import errors, limits
 from oncemq.engine.commands import Command, payloads_of
-from oncemq.engine.replies import GetAnyReply, GetReply, Refusal, Reply, TakeReply
+from oncemq.engine.replies import GetAnyReply, GetReply, NotNow, Refusal, Reply, TakeReply
 from oncemq.version import WIRE_VERSION
 
 #: A frame as pyzmq gives or takes it.
@@ -112,6 +112,15 @@ def _check_version(version: int) -> None:
 def encode_refusal(frames: Sequence[Frame], error: errors.OnceMQError) -> list[Frame]:
     """The answer to a request that could not be read: one refusal, whatever it held."""
     return encode_response(opening_of(frames)[1], [Refusal(error.code, error.text)])
+
+
+def encode_not_now(frames: Sequence[Frame], error: errors.NotNow) -> list[Frame]:
+    """The same answer to every command of a request, whatever it holds."""
+    try:
+        request, _ = decode_request(frames)
+    except errors.Refused as refused:
+        return encode_refusal(frames, refused)
+    return encode_response(request.request_id, [NotNow(error.code, error.text)] * len(request.commands))
 
 
 def decode_response(frames: Sequence[Frame]) -> tuple[Response, list[list[Frame]]]:

@@ -1,0 +1,116 @@
+"""Connections of the PostgreSQL journal: how they are made, what a server must be like, and what failed.
+
+A password is in the URL and nowhere else: not in `describe`, not in an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from oncemq import errors
+from oncemq.journal.postgres_arrays import register
+from oncemq.journal.sql import query
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+#: What our own functions raise: sql/schema.sql.
+TERM_IS_OVER = "OM001"
+#: The oldest version whose SQL this is.
+_VERSION_MIN = 13
+_STRONG_ENOUGH = ("on", "remote_apply")
+_CONNECT_S = 5
+_MUST_BE_ON = ("fsync", "full_page_writes")
+
+
+def describe(url: str) -> str:
+    """For people: where it stores."""
+    try:
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except psycopg.Error:
+        return "postgresql://…"
+    user = quote(parts["user"], safe="") + "@" if "user" in parts else ""
+    host, name = parts.get("host", ""), quote(parts.get("dbname", ""))
+    port = ":" + parts["port"] if "port" in parts else ""
+    if host.startswith("/"):
+        return f"postgresql://{user}{port}/{name}?host={host}"
+    return f"postgresql://{user}{host}{port}/{name}"
+
+
+def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
+    """Raises JournalFailed where there is no database, SettingInvalid where the URL can't be read."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.Error:
+        # Its text would repeat the URL.
+        raise errors.SettingInvalid(
+            "the journal's URL can't be read; it looks like postgresql://user@host:5432/database"
+        ) from None
+    alive_s = max(1, lease_ms // 3000)
+    try:
+        connection = psycopg.connect(
+            url,
+            autocommit=True,
+            # From the first use on: the same few statements again and again.
+            prepare_threshold=0,
+            application_name=name,
+            connect_timeout=_CONNECT_S,
+            # Where the other side is gone without a word, both sides notice about as soon as the lease is over.
+            keepalives_idle=alive_s,
+            keepalives_interval=alive_s,
+            keepalives_count=3,
+            tcp_user_timeout=max(1000, lease_ms),
+        )
+        _prepare(connection, lease_ms)
+    except psycopg.Error as error:
+        raise failed(describe(url), "a connection", error) from error
+    return connection
+
+
+def _prepare(connection: Connection, lease_ms: int) -> None:
+    """A broker that is stopped in the middle of a transaction must not lock out its successor."""
+    register(connection)
+    connection.execute(query("prepare"), (str(lease_ms), str(lease_ms)))
+
+
+def check_server(connection: Connection, where: str) -> list[str]:
+    """Whether a COMMIT is a promise here. Raises SettingInvalid; returns warnings."""
+    found: dict[str, str] = dict(connection.execute(query("settings")).fetchall())
+    check_settings(found, where)
+    weak = found["synchronous_commit"]
+    if weak in _STRONG_ENOUGH:
+        return []
+    connection.execute("set synchronous_commit = on")
+    return [f"{where}: synchronous_commit is {weak}; the broker's own sessions have it on"]
+
+
+def check_settings(found: Mapping[str, str], where: str) -> None:
+    """Raises SettingInvalid for what waiting will not mend, JournalFailed for what it may."""
+    version = int(found["server_version_num"]) // 10_000
+    if version < _VERSION_MIN:
+        raise errors.SettingInvalid(f"{where} is PostgreSQL {version}; the journal needs {_VERSION_MIN} or later")
+    if found["server_encoding"] != "UTF8":
+        raise errors.SettingInvalid(
+            f"{where} has the encoding {found['server_encoding']}; make the database with: encoding 'UTF8'"
+        )
+    for name in _MUST_BE_ON:
+        if found[name] != "on":
+            raise errors.SettingInvalid(
+                f"{where}: {name} is {found[name]}, so that a crash of its machine may lose what was committed. "
+                f"Set {name} = on in postgresql.conf, and reload."
+            )
+    if found["is_replica"] == "true":
+        # It may be promoted.
+        raise errors.JournalFailed(f"{where} is a replica, which takes no writes; connect to its primary")
+
+
+def failed(where: str, what: str, error: psycopg.Error) -> errors.JournalFailed:
+    """What PostgreSQL says, in one line."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    if error.sqlstate == TERM_IS_OVER:
+        return errors.JournalFenced(f"{where}: another broker has taken over this journal")
+    return errors.JournalFailed(f"{where}: {what} failed: {said}")

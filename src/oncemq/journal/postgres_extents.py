@@ -1,0 +1,68 @@
+"""Which extents there are, how full each is, and how one goes: its rows are deleted beside the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from oncemq import errors
+from oncemq.journal.contract import Extent
+from oncemq.journal.postgres_connection import Connection
+from oncemq.journal.sql import query
+from oncemq.journal.worker import Task, Worker
+
+
+class PostgresExtents:
+    def __init__(self, extent_bytes: int, worker: Worker, term: int, beside: Callable[[], Connection]) -> None:
+        """`beside`: the connection for work beside the loop."""
+        self._extent_bytes = extent_bytes
+        self._worker = worker
+        self._term = term
+        self._beside = beside
+        self._releases: list[Task] = []
+        #: extent → bytes of its groups
+        self._used_bytes: dict[int, int] = {}
+
+    def find(self, connection: Connection) -> None:
+        self._used_bytes = dict(connection.execute(query("extents"), (self._extent_bytes,)).fetchall())
+
+    def begin(self, number: int) -> None:
+        """Harmless where it was begun."""
+        self._used_bytes.setdefault(number, 0)
+
+    def fill(self, number: int, size: int) -> None:
+        self._used_bytes[number] += size
+
+    def listed(self, active: int, behind_position: int) -> list[Extent]:
+        """`behind_position`: from there on, replay from the snapshots needs everything."""
+        return [
+            Extent(number, used, number != active and (number + 1) * self._extent_bytes <= behind_position)
+            for number, used in sorted(self._used_bytes.items())
+        ]
+
+    def release(self, where: str, live: Mapping[int, int], active: int, behind_position: int) -> None:
+        missing = live.keys() - self._used_bytes.keys() - {0}
+        if missing:
+            raise errors.JournalCorrupt(f"{where}: extent {min(missing)} is missing, and messages in it are needed")
+        behind = [extent.number for extent in self.listed(active, behind_position) if extent.behind_snapshots]
+        numbers = [number for number in behind if number not in live]
+        for number in numbers:
+            del self._used_bytes[number]
+        if numbers:
+            self._releases.append(self._worker.start(self._remove(numbers), "release extents"))
+
+    def _remove(self, numbers: Sequence[int]) -> Iterator[None]:
+        connection = self._beside()
+        for number in numbers:
+            bounds = (number * self._extent_bytes, (number + 1) * self._extent_bytes)
+            with connection.transaction():
+                connection.execute(query("release_records"), bounds)
+                connection.execute(query("release_groups"), bounds)
+                connection.execute(query("check_term"), (self._term,))
+            yield
+
+    def maintain(self) -> None:
+        """Raises what a release has raised."""
+        while self._releases and self._releases[0].done:
+            error = self._releases.pop(0).error
+            if error is not None:
+                raise error

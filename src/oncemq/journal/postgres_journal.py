@@ -1,0 +1,338 @@
+"""The journal in PostgreSQL, under the contract of contract.py: one transaction per group.
+
+Every append says whose term it belongs to and which group it follows, in its own transaction; whoever takes over begins
+a new term first. So of two brokers that both take themselves for the writer, one can write. An error of any kind is
+final, and so is a COMMIT whose answer did not come: what the database holds then is for recovery to find out.
+
+Snapshots and the removal of what nobody needs are written beside the loop, through a connection of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+import psycopg
+import xxhash
+
+from oncemq import errors
+from oncemq.journal import postgres_reading as reading
+from oncemq.journal.contract import (
+    Extent,
+    Group,
+    Loaded,
+    Place,
+    RecordHead,
+    Replayed,
+    SnapshotWriter,
+    Wanted,
+    record_bytes,
+)
+from oncemq.journal.postgres_connection import Connection, connect, failed
+from oncemq.journal.postgres_lease import Keeper, Lease
+from oncemq.journal.postgres_snapshots import PostgresSnapshots, SnapshotPlace
+from oncemq.journal.postgres_writing import append_group
+from oncemq.journal.sql import query
+from oncemq.journal.tables import WantsTables
+from oncemq.journal.worker import Task, Worker
+
+_GROUP_HEADER_BYTES = 64
+#: How full PostgreSQL's disk is, PostgreSQL does not say.
+_WRITABLE_BYTES = 1 << 50
+#: A group that writes all tables anew may take long.
+_ALL_TABLES_MS = 600_000
+_DIAGNOSIS_S = 2
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a take-over has found."""
+
+    url: str
+    where: str
+    journal_id: bytes
+    extent_bytes: int
+    are_tables_current: bool
+    last_sequence: int
+    last_position: int
+
+
+class PostgresJournal:
+    def __init__(
+        self, connection: Connection, lease: Lease, taken: Taken, worker: Worker, warnings: list[str]
+    ) -> None:
+        self.journal_id = taken.journal_id
+        self.extent_bytes = taken.extent_bytes
+        self.replay_bytes = 0
+        self.term = lease.term
+        self.warnings = warnings
+        self.wants_tables: WantsTables = "changes" if taken.are_tables_current else "all"
+        self._url = taken.url
+        self._where = taken.where
+        self._connection = connection
+        self._beside: Connection | None = None
+        self._lease = lease
+        self._keeper: Keeper | None = None
+        self._worker = worker
+        self._releases: list[Task] = []
+        self._seed = xxhash.xxh3_64_intdigest(taken.journal_id)
+        self._snapshots = PostgresSnapshots(worker, self._seed, lease.term, self._connect_beside)
+        self._failure: errors.JournalFailed | None = None
+        self._is_loaded = False
+        #: The last group's that was appended, and where the next one goes.
+        self._sequence = taken.last_sequence
+        self._position = taken.last_position
+        self._unsynced: Group | None = None
+        self._unsynced_bytes = 0
+        self._is_last_empty = True
+        self._time_ms = 0
+        #: extent → bytes of its groups
+        self._used_bytes: dict[int, int] = {}
+        #: Written since the newest snapshot, up to the one that is being made.
+        self._snapshot_bytes = 0
+
+    def describe(self) -> str:
+        return self._where
+
+    # Failure is final.
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+
+    @contextmanager
+    def _final(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._fail(failed(self._where, what, error)) from error
+
+    def _fail(self, failure: errors.JournalFailed) -> errors.JournalFailed:
+        if not isinstance(failure, errors.JournalFenced) and self._is_term_over():
+            failure = errors.JournalFenced(f"{failure}: another broker has taken over this journal")
+        self._failure = self._failure or failure
+        self._lease.lose()
+        return failure
+
+    def _is_term_over(self) -> bool:
+        """Who takes over ends the connection of who was before: that is no failure of the database."""
+        with (
+            suppress(psycopg.Error, TypeError),
+            psycopg.connect(self._url, connect_timeout=_DIAGNOSIS_S, autocommit=True) as connection,
+        ):
+            (term,) = connection.execute(query("term")).fetchone() or (0,)
+            return bool(term > self.term)
+        return False
+
+    # Recovery.
+
+    def load(self) -> Loaded:
+        """The groups have to be taken to their end before anything else is called."""
+        self._check()
+        self._keeper = Keeper(self._url, self._lease)
+        with self._recovering():
+            chunks = self._snapshots.find(self._connection, self._where, self.warnings)
+            newest = self._snapshots.kept[-1].sequence if self._snapshots.kept else 0
+            self._used_bytes = dict(self._connection.execute(query("extents"), (self.extent_bytes,)).fetchall())
+            self._used_bytes.setdefault(self._active, 0)
+        return Loaded(chunks, self._replay(newest))
+
+    @contextmanager
+    def _recovering(self) -> Iterator[None]:
+        """What can't be recovered is closed, so that its lease goes too."""
+        try:
+            with self._final("recovery"):
+                yield
+        except errors.JournalError:
+            self.close()
+            raise
+
+    def _replay(self, sequence: int) -> Iterator[Replayed]:
+        with self._recovering():
+            for stored in reading.groups(self._connection, self._where, self._seed, sequence, self._sequence):
+                self.replay_bytes += stored.size
+                self._time_ms = stored.time_ms
+                self._is_last_empty = stored.size == _GROUP_HEADER_BYTES
+                yield Replayed(stored.sequence, stored.time_ms, stored.events)
+        self._stop_keeper()
+        self._is_loaded = True
+
+    def _stop_keeper(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.stop()
+
+    # Writing.
+
+    @property
+    def _active(self) -> int:
+        return self._position // self.extent_bytes
+
+    def _room_bytes(self) -> int:
+        return (self._active + 1) * self.extent_bytes - self._position - _GROUP_HEADER_BYTES
+
+    def place(self, need_bytes: int) -> Place:
+        self._check()
+        if min(need_bytes, self.extent_bytes - _GROUP_HEADER_BYTES) > self._room_bytes():
+            self._position = (self._active + 1) * self.extent_bytes
+        self._used_bytes.setdefault(self._active, 0)
+        room = self._room_bytes()
+        return Place(self._position + _GROUP_HEADER_BYTES, room, room)
+
+    def append(self, group: Group) -> None:
+        """Nothing leaves before `sync`: then all of it does, at once."""
+        self._check()
+        assert self._unsynced is None, "the next group is not written before the last one is synced"
+        records_bytes = sum(record_bytes(len(record.payload)) for record in group.records)
+        used = _GROUP_HEADER_BYTES + records_bytes + len(group.events)
+        assert used <= self._room_bytes() + _GROUP_HEADER_BYTES, "a group is larger than its place"
+        self._unsynced = group
+        self._unsynced_bytes = used + -used % 8
+
+    def sync(self) -> None:
+        self._check()
+        group, size = self._unsynced, self._unsynced_bytes
+        if group is None:
+            return
+        is_all = group.rows is not None and group.rows.has_all
+        with self._final("a commit"):
+            if is_all:
+                self._lease.renew(self._connection, _ALL_TABLES_MS)
+            sent_s = time.monotonic()
+            append_group(self._connection, self._lease, self._seed, self._sequence + 1, self._position, size, group)
+        self._lease.renewed(sent_s)
+        self._unsynced = None
+        self._used_bytes[self._active] += size
+        self._sequence += 1
+        self._position += size
+        self.replay_bytes += size
+        self._time_ms = group.time_ms
+        self._is_last_empty = not group.events and not group.records
+        if is_all:
+            self.wants_tables = "changes"
+
+    def confirm(self) -> None:
+        self._check()
+        if not self._is_last_empty:
+            self._append_empty()
+
+    def _append_empty(self) -> None:
+        self.place(0)
+        self.append(Group(self._time_ms, b"", ()))
+        self.sync()
+
+    # Reading.
+
+    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+        self._check()
+        with self._final("a read"):
+            return reading.records(self._connection, wanted)
+
+    def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:
+        self._check()
+        begin = position or extent * self.extent_bytes
+        with self._final("a read"):
+            return reading.heads(self._connection, begin, (extent + 1) * self.extent_bytes, bytes_max)
+
+    # The lease.
+
+    def hold(self) -> None:
+        if time.monotonic() >= self._lease.held_until_s:
+            self._renew()
+
+    def _renew(self) -> None:
+        self._check()
+        with self._final("renewing the lease"):
+            if not self._lease.renew(self._connection):
+                fenced = errors.JournalFenced(f"{self._where}: another broker has taken over this journal")
+                raise self._fail(fenced)
+
+    # Snapshots and space.
+
+    def _connect_beside(self) -> Connection:
+        """From the worker's thread, when it is needed for the first time."""
+        if self._beside is None:
+            self._beside = connect(self._url, self._lease.lease_ms, "oncemq beside")
+        return self._beside
+
+    def begin_snapshot(self) -> SnapshotWriter | None:
+        self._check()
+        assert self._unsynced is None, "a snapshot holds synced state only"
+        if not self._snapshots.can_begin:
+            return None
+        kept = self._snapshots.kept
+        if kept and kept[-1].sequence == self._sequence:
+            # Two of the same state differ by an empty group: the second one lets extents go.
+            self._append_empty()
+        self._snapshot_bytes = self.replay_bytes
+        return self._snapshots.begin(SnapshotPlace(self._sequence, self._position))
+
+    def extents(self) -> list[Extent]:
+        return [Extent(number, used, self._is_behind(number)) for number, used in sorted(self._used_bytes.items())]
+
+    def _is_behind(self, number: int) -> bool:
+        return number != self._active and (number + 1) * self.extent_bytes <= self._snapshots.behind_position
+
+    def release(self, live: Mapping[int, int]) -> None:
+        self._check()
+        missing = live.keys() - self._used_bytes.keys() - {0}
+        if missing:
+            raise errors.JournalCorrupt(
+                f"{self._where}: extent {min(missing)} is missing, and messages in it are needed"
+            )
+        numbers = [number for number in self._used_bytes if number not in live and self._is_behind(number)]
+        for number in numbers:
+            del self._used_bytes[number]
+        if numbers:
+            self._releases.append(self._worker.start(self._remove(numbers), "release extents"))
+
+    def _remove(self, numbers: Sequence[int]) -> Iterator[None]:
+        connection = self._connect_beside()
+        for number in numbers:
+            bounds = (number * self.extent_bytes, (number + 1) * self.extent_bytes)
+            with connection.transaction():
+                connection.execute(query("release_records"), bounds)
+                connection.execute(query("release_groups"), bounds)
+                connection.execute(query("check_term"), (self.term,))
+            yield
+
+    def maintain(self) -> None:
+        self._check()
+        if self._lease.is_due:
+            self._renew()
+        try:
+            with self._final("work beside the loop"):
+                self._take_in_releases()
+                if self._snapshots.maintain():
+                    self.replay_bytes -= self._snapshot_bytes
+        except errors.JournalFailed as failure:
+            # From its connection, perhaps.
+            self._failure = self._failure or failure
+            raise
+
+    def _take_in_releases(self) -> None:
+        while self._releases and self._releases[0].done:
+            error = self._releases.pop(0).error
+            if error is not None:
+                raise error
+
+    def writable_bytes(self) -> int:
+        """No bound that is known here: a full disk of PostgreSQL's fails a commit, and ends the broker."""
+        return _WRITABLE_BYTES
+
+    def close(self) -> None:
+        """A clean stop gives the lease up, so that nobody has to wait for its end. Harmless when it is repeated."""
+        try:
+            if self._failure is None and self._is_loaded and self._unsynced is None:
+                self.confirm()
+        finally:
+            self._stop_keeper()
+            self._worker.close()
+            self._failure = self._failure or errors.JournalFailed("the journal is closed")
+            self._lease.lose()
+            with suppress(psycopg.Error):
+                self._connection.execute(query("give_up"), (self.term,))
+            for connection in (self._connection, self._beside):
+                if connection is not None:
+                    connection.close()

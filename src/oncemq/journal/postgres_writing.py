@@ -1,0 +1,57 @@
+"""How a group gets into PostgreSQL: one transaction, sent as a whole, so that it costs one round trip.
+
+After an error the server skips whatever follows, the COMMIT too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+import xxhash
+
+from oncemq.journal.contract import Group, Record
+from oncemq.journal.postgres_arrays import Byteas, Int8s, signed
+from oncemq.journal.postgres_connection import Connection
+from oncemq.journal.postgres_lease import Lease
+from oncemq.journal.postgres_tables import statements
+from oncemq.journal.sql import query
+
+
+def group_checksum(seed: int, sequence: int, position: int, size: int, time_ms: int, events: bytes) -> int:
+    """Of a group's row, as PostgreSQL holds it."""
+    digest = xxhash.xxh3_64(b"%d %d %d %d " % (sequence, position, size, time_ms), seed=seed)
+    digest.update(events)
+    return signed(digest.intdigest())
+
+
+def append_group(
+    connection: Connection, lease: Lease, seed: int, sequence: int, position: int, size: int, group: Group
+) -> None:
+    """Committed when it returns. Raises psycopg.Error: then nobody knows."""
+    checksum = group_checksum(seed, sequence, position, size, group.time_ms, group.events)
+    row = (sequence, position, size, group.time_ms, checksum, group.events)
+    with connection.pipeline():
+        connection.execute("begin")
+        term = (lease.term, sequence - 1, sequence, position + size, lease.lease_ms)
+        connection.execute(query("keep_term"), term)
+        connection.execute(query("append_group"), row)
+        if group.records:
+            connection.execute(query("append_records"), (group.time_ms, *_columns(group.records)))
+        if group.rows is not None:
+            for name, values in statements(group.rows):
+                connection.execute(query(name), values)
+        done = connection.execute("commit")
+    if done.statusmessage != "COMMIT":
+        raise psycopg.OperationalError(f"the transaction ended with {done.statusmessage}")
+
+
+def _columns(records: Sequence[Record]) -> tuple[Int8s | Byteas, ...]:
+    return (
+        Int8s([record.position for record in records]),
+        Int8s([record.topic_id for record in records]),
+        Int8s([record.first_offset for record in records]),
+        Int8s([record.count for record in records]),
+        Int8s([signed(record.checksum) for record in records]),
+        Byteas([record.payload for record in records]),
+    )

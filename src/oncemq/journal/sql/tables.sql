@@ -1,0 +1,108 @@
+-- For people who query: kept up to date by the transaction that appends the group. Select only.
+
+create table oncemq.topic (
+    id bigint primary key,
+    name text not null,
+    -- Messages deleted so far: the first offset that is still stored.
+    bias bigint not null,
+    next_offset bigint not null
+) with (fillfactor = 50);
+
+create index topic_name on oncemq.topic (name);
+
+create table oncemq.producer (
+    id text primary key,
+    topic text not null
+);
+
+create table oncemq.consumer (
+    topic_id bigint not null,
+    id text not null,
+    -- '' where it is subscribed to this very topic.
+    pattern text not null default '',
+    topic text not null,
+    -- The next offset that it has not acknowledged.
+    position bigint not null,
+    primary key (topic_id, id, pattern)
+) with (fillfactor = 50);
+
+create function oncemq.little_endian(data bytea, at integer) returns integer
+language sql immutable strict parallel safe as $$
+    select get_byte(data, at) | (get_byte(data, at + 1) << 8)
+        | (get_byte(data, at + 2) << 16) | (get_byte(data, at + 3) << 24)
+$$;
+
+-- The messages of a stored batch; the layout is drawn in oncemq/message.py.
+create function oncemq.unpack(payload bytea)
+returns table (number integer, content bytea, key bytea, time_ms bigint)
+language plpgsql immutable strict parallel safe as $$
+declare
+    -- Copied out of its storage once, not with each look.
+    data bytea := payload || ''::bytea;
+    flags integer := get_byte(data, 1);
+    count integer := oncemq.little_endian(data, 4);
+    column_bytes integer := (4 * (count + 1) + 7) / 8 * 8;
+    values_at integer := 24 + column_bytes;
+    bitmap_at integer := values_at + (oncemq.little_endian(data, 8) + 7) / 8 * 8;
+    keys_at integer := bitmap_at + (count + 63) / 64 * 8;
+    times_at integer := bitmap_at;
+    starts_at integer;
+begin
+    if get_byte(data, 0) <> 1 then
+        return;
+    end if;
+    if flags & 1 <> 0 then
+        times_at := keys_at + column_bytes + (oncemq.little_endian(data, 12) + 7) / 8 * 8;
+    end if;
+    if flags & 2 <> 0 then
+        times_at := times_at + column_bytes + (oncemq.little_endian(data, 16) + 7) / 8 * 8;
+    end if;
+    for i in 0 .. count - 1 loop
+        number := i;
+        starts_at := oncemq.little_endian(data, 24 + 4 * i);
+        content := substring(
+            data from 1 + values_at + starts_at for oncemq.little_endian(data, 28 + 4 * i) - starts_at
+        );
+        key := null;
+        if flags & 1 <> 0 and get_byte(data, bitmap_at + i / 8) >> (i % 8) & 1 = 1 then
+            starts_at := oncemq.little_endian(data, keys_at + 4 * i);
+            key := substring(
+                data from 1 + keys_at + column_bytes + starts_at
+                for oncemq.little_endian(data, keys_at + 4 * i + 4) - starts_at
+            );
+        end if;
+        time_ms := null;
+        if flags & 4 <> 0 then
+            time_ms := (oncemq.little_endian(data, times_at + 8 * i)::bigint & 4294967295)
+                | (oncemq.little_endian(data, times_at + 8 * i + 4)::bigint << 32);
+        end if;
+        return next;
+    end loop;
+end
+$$;
+
+-- Null where it is no UTF-8, or has a zero byte, which PostgreSQL's text can't hold.
+create function oncemq.as_text(content bytea) returns text language plpgsql immutable strict parallel safe as $$
+begin
+    return convert_from(content, 'UTF8');
+exception when others then
+    return null;
+end
+$$;
+
+create view oncemq.message as
+select
+    topic.name as topic,
+    record.published_offset + unpacked.number as "offset",
+    oncemq.as_text(unpacked.content) as message,
+    unpacked.content,
+    unpacked.key,
+    (
+        select count(*) from oncemq.consumer
+        where consumer.topic_id = topic.id and consumer.position <= record.published_offset + unpacked.number
+    ) as subscribers_left,
+    to_timestamp(coalesce(unpacked.time_ms, record.published_ms) / 1000.0) as time,
+    topic.id as topic_id
+from oncemq.topic
+join oncemq.journal_record as record on record.topic_id = topic.id and record.published_offset >= topic.bias
+cross join lateral oncemq.unpack(record.payload) as unpacked;

@@ -1,0 +1,181 @@
+"""A broker that waits for its turn: what it says meanwhile, and how a turn ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import oncemq
+import oncemq.aio
+from oncemq import errors
+from oncemq.broker.network import ZmqNetwork
+from oncemq.broker.process import free_url
+from oncemq.broker.server import run_turn
+from oncemq.broker.standby import serve_in_turns
+from oncemq.config import ServeSettings
+from oncemq.engine.commands import Health, Read
+from oncemq.engine.replies import NotNow, Refusal
+from oncemq.journal.contract import Journal
+from oncemq.journal.memory import MemoryJournal
+from oncemq.wire.frames import decode_response, encode_not_now, encode_request
+from tests.acceptance.processes import wait_until
+
+
+class Database:
+    """A journal that several brokers share; the test says who may have it."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal(extent_bytes=1 << 20)
+        self.holder = ""
+        self.trouble = ""
+
+
+class Seat:
+    """One broker's lease."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self._database = database
+        self._name = name
+        self.is_closed = False
+
+    @property
+    def holder(self) -> str:
+        return f"{self._database.holder} serves it"
+
+    def try_take_over(self) -> Journal | None:
+        database = self._database
+        if database.trouble:
+            raise errors.JournalFailed(database.trouble)
+        if database.holder not in ("", self._name):
+            return None
+        database.holder = self._name
+        database.journal = database.journal.take_over()
+        return database.journal
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Serving:
+    """A broker in a thread."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self.seat = Seat(database, name)
+        self.said: list[str] = []
+        self.turns = 0
+        self.code: int | None = None
+        self.url = free_url()
+        self._settings = ServeSettings(listen=(self.url,), journal="postgresql://x/y", lease_ms=500)
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        stopping: Callable[[], bool] = lambda: self._is_stopping  # noqa: E731
+        self.code = serve_in_turns(self._settings, lambda _: self.seat, self._turn, stopping, self.said.append)
+
+    def _turn(self, journal: Journal, network: ZmqNetwork) -> int:
+        self.turns += 1
+        return run_turn(journal, network, self._settings, lambda _: None, lambda: self._is_stopping)
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._thread.join()
+
+
+@pytest.fixture
+def database() -> Database:
+    return Database()
+
+
+@pytest.fixture
+def serving(database: Database) -> Iterator[Callable[[str], Serving]]:
+    started: list[Serving] = []
+
+    def start(name: str) -> Serving:
+        started.append(Serving(database, name))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+        assert one.code == 0
+        assert one.seat.is_closed
+
+
+def test_every_command_of_a_request_is_turned_away() -> None:
+    frames = encode_not_now(encode_request(7, (Health(), Read("orders", 0, 1000))), errors.Standby("it waits"))
+    response, _ = decode_response(frames)
+    assert response.request_id == 7
+    assert response.replies == (NotNow("STANDBY", "it waits"),) * 2
+    response, _ = decode_response(encode_not_now([b"what?"], errors.Standby("it waits")))
+    assert isinstance(response.replies[0], Refusal)
+
+
+def test_a_client_with_both_addresses_finds_the_active_broker(
+    database: Database, serving: Callable[[str], Serving]
+) -> None:
+    database.holder = "one"
+    standby, active = serving("two"), serving("one")
+    with oncemq.connect([standby.url, active.url], tries=30) as client:
+        client.put("orders", "one pizza", create=True)
+    wait_until(lambda: bool(standby.said), "the standby says that it waits")
+    assert standby.said == ["OnceMQ waits as a standby: one serves it."]
+    assert standby.turns == 0
+
+
+def test_asyncio_finds_the_active_broker_too(database: Database, serving: Callable[[str], Serving]) -> None:
+    database.holder = "one"
+    urls = [serving("two").url, serving("one").url]
+
+    async def main() -> None:
+        async with oncemq.aio.connect(urls, tries=30) as client:
+            await client.put("orders", "one pizza", create=True)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_knows_standbys_alone_is_told_who_is_active(
+    database: Database, serving: Callable[[str], Serving]
+) -> None:
+    database.holder = "one"
+    standby = serving("two")
+    with pytest.raises(errors.Standby, match="one serves it"):
+        oncemq.connect(standby.url, timeout_s=0.5, tries=1)
+
+
+def test_a_broker_that_is_fenced_waits_and_what_it_acknowledged_is_at_the_other_one(
+    database: Database, serving: Callable[[str], Serving]
+) -> None:
+    first, second = serving("one"), serving("two")
+    with oncemq.connect([first.url, second.url], tries=60) as client:
+        client.subscribe("orders", "kitchen", start="earliest")
+        for number in range(10):
+            if number == 5:
+                database.holder = "two"
+                wait_until(lambda: second.turns == 1, "the second one has its turn")
+            client.put("orders", str(number))
+        found = client.subscription("orders", "kitchen").get_many(20, timeout_s=30)
+        assert [message.text for message in found] == [str(number) for number in range(10)]
+    wait_until(lambda: bool(first.said), "the first one waits")
+    database.holder = "one"
+    wait_until(lambda: first.turns == 2, "the first one has its second turn")
+
+
+def test_a_database_that_is_away_is_waited_for(database: Database, serving: Callable[[str], Serving]) -> None:
+    database.trouble = "nobody there"
+    waiting = serving("one")
+    with pytest.raises(errors.Standby):
+        oncemq.connect(waiting.url, timeout_s=0.5, tries=1)
+    database.trouble = ""
+    with oncemq.connect(waiting.url, tries=60) as client:
+        client.put("orders", "one pizza", create=True)
+
+
+def test_a_port_that_is_taken_shows_at_once(database: Database, serving: Callable[[str], Serving]) -> None:
+    settings = ServeSettings(listen=(serving("one").url,), journal="postgresql://x/y")
+    with pytest.raises(errors.ListenFailed):
+        serve_in_turns(settings, lambda _: Seat(database, "two"), lambda *_: 0, lambda: True, lambda _: None)

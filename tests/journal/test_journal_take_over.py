@@ -1,0 +1,61 @@
+"""The journal in memory when another broker takes it over."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncemq import errors
+from oncemq.journal.contract import Group
+from oncemq.journal.memory import MemoryJournal
+
+
+def append(journal: MemoryJournal, events: bytes) -> None:
+    journal.place(len(events))
+    journal.append(Group(1, events, ()))
+
+
+def written() -> MemoryJournal:
+    journal = MemoryJournal(extent_bytes=32 * 1024)
+    append(journal, b"first")
+    journal.sync()
+    return journal
+
+
+def test_who_takes_over_finds_what_was_synced_and_begins_a_term() -> None:
+    former = written()
+    append(former, b"not synced")
+    journal = former.take_over()
+    assert (former.term, journal.term) == (0, 1)
+    assert [group.events for group in journal.load().groups] == [b"first"]
+    append(journal, b"second")
+    journal.sync()
+    later = journal.take_over()
+    assert later.term == 2
+    assert [(group.sequence, group.events) for group in later.load().groups] == [(1, b"first"), (2, b"second")]
+
+
+def test_who_was_replaced_can_neither_write_nor_answer() -> None:
+    former = written()
+    append(former, b"not synced")
+    journal = former.take_over()
+    with pytest.raises(errors.JournalFenced):
+        former.sync()
+    with pytest.raises(errors.JournalFenced):
+        append(former, b"too late")
+    with pytest.raises(errors.JournalFenced):
+        former.hold()
+    former.close()
+    journal.hold()
+    assert [group.events for group in journal.load().groups] == [b"first"]
+
+
+def test_the_snapshot_of_one_that_was_replaced_does_not_count() -> None:
+    former = written()
+    writer = former.begin_snapshot()
+    assert writer is not None
+    journal = former.take_over()
+    writer.add(b"an old state")
+    writer.finish()
+    with pytest.raises(errors.JournalFenced):
+        former.maintain()
+    assert journal.load().snapshot is None

@@ -1,0 +1,250 @@
+"""What goes wrong with PostgreSQL: it is final for the journal, and nothing is half written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.journal.postgres_proxy import Loss, Proxy
+from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, snapshot, write
+
+from oncemq import errors
+from oncemq.journal.contract import Group
+from oncemq.journal.postgres import open_postgres
+from oncemq.journal.postgres_connection import check_settings
+from oncemq.journal.postgres_journal import PostgresJournal
+from oncemq.journal.worker import InlineWorker
+from oncemq.testing_postgres import PostgresServer
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+GOOD = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "server_encoding": "UTF8",
+    "server_version_num": "130004",
+    "is_replica": "false",
+}
+
+
+@pytest.fixture
+def database(postgres: str) -> Iterator[Database]:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        yield connection
+
+
+def open_loaded(dsn: str) -> PostgresJournal:
+    journal = open_postgres(dsn, lease_ms=60_000, extent_bytes=SEGMENT_BYTES, worker=InlineWorker())
+    list(journal.load().groups)
+    return journal
+
+
+def reopened(dsn: str) -> tuple[PostgresJournal, list[bytes]]:
+    """When the lease of whoever was before is over."""
+    with psycopg.connect(dsn, autocommit=True) as database:
+        database.execute("update oncemq.journal_lease set expires_at = 'epoch'")
+    journal = open_postgres(dsn, lease_ms=60_000, worker=InlineWorker())
+    return journal, events_of(list(journal.load().groups))
+
+
+def check_that_it_is_finished(journal: PostgresJournal) -> None:
+    attempts = (
+        lambda: journal.place(10),
+        lambda: journal.append(Group(1, b"late", ())),
+        journal.sync,
+        journal.hold,
+        journal.maintain,
+        journal.confirm,
+        journal.begin_snapshot,
+        lambda: journal.release({}),
+    )
+    for attempt in attempts:
+        with pytest.raises(errors.JournalFailed):
+            attempt()
+    journal.close()
+
+
+def test_a_killed_server_is_final_and_leaves_nothing_half_written() -> None:
+    with PostgresServer() as server:
+        if not server.is_own:
+            pytest.skip("the server is not ours to kill")
+        with server.database() as dsn:
+            journal = open_loaded(dsn)
+            kept = write(journal, [b"kept" * 1000], b"kept")
+            begin(journal, [b"lost" * 1000], b"lost")
+            server.kill()
+            with pytest.raises(errors.JournalFailed):
+                journal.sync()
+            with pytest.raises(errors.JournalFailed):
+                open_postgres(dsn)
+            server.start()
+            check_that_it_is_finished(journal)
+            again, events = reopened(dsn)
+            assert events == [b"kept"]
+            assert again.read(kept)[0][0] == b"kept" * 1000
+            again.close()
+
+
+@pytest.mark.parametrize("loses", ["request", "answer"])
+def test_a_commit_without_an_answer_is_final_though_it_may_have_happened(
+    postgres: str, loses: Loss
+) -> None:
+    proxy = Proxy(postgres)
+    try:
+        journal = open_loaded(proxy.dsn)
+        write(journal, events=b"sure")
+        begin(journal, [b"in doubt"], b"in doubt")
+        proxy.loses = loses
+        with pytest.raises(errors.JournalFailed):
+            journal.sync()
+        proxy.loses = "nothing"
+        check_that_it_is_finished(journal)
+        _, events = reopened(postgres)
+        assert events == ([b"sure"] if loses == "request" else [b"sure", b"in doubt"])
+    finally:
+        proxy.close()
+
+
+def test_an_ended_connection_is_final(postgres: str, database: Database) -> None:
+    journal = open_loaded(postgres)
+    write(journal, events=b"sure")
+    database.execute("select pg_terminate_backend(backend_pid) from oncemq.journal_lease")
+    begin(journal, events=b"lost")
+    with pytest.raises(errors.JournalFailed, match="a commit failed") as caught:
+        journal.sync()
+    assert not isinstance(caught.value, errors.JournalFenced)
+    check_that_it_is_finished(journal)
+    assert reopened(postgres)[1] == [b"sure"]
+
+
+def test_a_group_that_does_not_follow_the_last_one_is_not_written(postgres: str, database: Database) -> None:
+    journal = open_loaded(postgres)
+    write(journal, events=b"one")
+    database.execute("update oncemq.journal_lease set last_sequence = 7")
+    with pytest.raises(errors.JournalFenced):
+        write(journal, [b"payload"], b"two")
+    assert database.execute("select count(*) from oncemq.journal_group").fetchone() == (1,)
+    assert database.execute("select count(*) from oncemq.journal_record").fetchone() == (0,)
+
+
+def test_a_damaged_payload_is_noticed(postgres: str, database: Database) -> None:
+    journal = open_loaded(postgres)
+    good, bad = write(journal, [b"good" * 1000, b"flip" * 1000])
+    database.execute(
+        "update oncemq.journal_record set payload = set_byte(payload, 3999, 1) where position = %s", (bad.position,)
+    )
+    assert journal.read([good])[0][0] == b"good" * 1000
+    with pytest.raises(errors.RecordCorrupt, match="checksum"):
+        journal.read([bad])
+    journal.hold()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("update oncemq.journal_group set events = 'other' where sequence = 2", "group 2 does not match"),
+        ("update oncemq.journal_group set time_ms = 3 where sequence = 2", "group 2 does not match"),
+        ("delete from oncemq.journal_group where sequence = 2", "group 2 is missing"),
+        ("delete from oncemq.journal_group where sequence >= 2", "group 2 is missing"),
+    ],
+)
+def test_a_damaged_group_is_refused_and_the_lease_given_up(
+    postgres: str, database: Database, damage: str, said: str
+) -> None:
+    journal = open_loaded(postgres)
+    for number in range(3):
+        write(journal, events=b"%d" % number)
+    crash(journal)
+    database.execute(damage.encode())
+    for _ in range(2):
+        with pytest.raises(errors.JournalCorrupt, match=said):
+            list(open_postgres(postgres).load().groups)
+
+
+def test_a_damaged_snapshot_is_replaced_by_the_one_before(postgres: str, database: Database) -> None:
+    journal = open_loaded(postgres)
+    write(journal, events=b"one")
+    snapshot(journal, [b"first"])
+    write(journal, events=b"two")
+    snapshot(journal, [b"second", b"chunk"])
+    crash(journal)
+    database.execute("update oncemq.journal_chunk set chunk = 'chunX' where chunk = 'chunk'")
+    again = open_postgres(postgres)
+    loaded = again.load()
+    assert loaded.snapshot == [b"first"]
+    assert events_of(list(loaded.groups)) == [b"two"]
+    assert "snapshot 2 is damaged" in again.warnings[0]
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["fsync", "full_page_writes"])
+def test_a_server_that_may_lose_what_it_committed_is_refused(name: str) -> None:
+    check_settings(GOOD, "here")
+    with pytest.raises(errors.SettingInvalid, match=f"Set {name} = on"):
+        check_settings({**GOOD, name: "off"}, "here")
+
+
+def test_other_servers_that_will_not_do_are_refused() -> None:
+    with pytest.raises(errors.SettingInvalid, match="is PostgreSQL 12; the journal needs 13"):
+        check_settings({**GOOD, "server_version_num": "120022"}, "here")
+    with pytest.raises(errors.SettingInvalid, match="SQL_ASCII"):
+        check_settings({**GOOD, "server_encoding": "SQL_ASCII"}, "here")
+    with pytest.raises(errors.JournalFailed, match="replica"):
+        check_settings({**GOOD, "is_replica": "true"}, "here")
+
+
+def test_the_settings_that_are_checked_are_those_of_the_server(postgres: str, database: Database) -> None:
+    journal = open_loaded(postgres)
+    assert journal.warnings == []
+    journal.close()
+    [(name,)] = database.execute("select current_database()").fetchall()
+    database.execute(f'alter database "{name}" set synchronous_commit = off')
+    try:
+        again = open_loaded(postgres)
+        assert "synchronous_commit is off" in again.warnings[0]
+        assert again._connection.execute("show synchronous_commit").fetchone() == ("on",)
+        again.close()
+    finally:
+        database.execute(f'alter database "{name}" reset synchronous_commit')
+
+
+def test_newer_formats_are_refused_by_name(postgres: str, database: Database) -> None:
+    open_loaded(postgres).close()
+    for column in ("schema_version", "journal_version"):
+        database.execute(f"update oncemq.journal_meta set {column} = {column} + 100")
+        with pytest.raises(errors.JournalVersion, match="version"):
+            open_postgres(postgres)
+        database.execute(f"update oncemq.journal_meta set {column} = {column} - 100")
+    open_loaded(postgres).close()
+
+
+def test_somebody_elses_schema_is_left_alone(postgres: str, database: Database) -> None:
+    database.execute("create schema oncemq")
+    with pytest.raises(errors.SettingInvalid, match="not OnceMQ's"):
+        open_postgres(postgres)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("postgresql://me:sesame@127.0.0.1:1/db", errors.JournalFailed),
+        ("postgresql://me:sesame@127.0.0.1:port/db", errors.JournalFailed),
+        ("postgresql://me:sesame@[::1/db", errors.SettingInvalid),
+        ("postgresql://me:sesame@127.0.0.1/db?nonsense=1", errors.SettingInvalid),
+    ],
+)
+def test_a_password_is_never_told(url: str, kind: type[errors.OnceMQError]) -> None:
+    with pytest.raises(kind) as caught:
+        open_postgres(url)
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_description_has_everything_but_the_password(postgres: str) -> None:
+    journal = open_loaded(postgres + " password=sesame")
+    assert journal.describe().startswith("postgresql://")
+    assert "/test_" in journal.describe()
+    assert "sesame" not in journal.describe()
+    journal.close()

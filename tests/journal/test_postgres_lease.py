@@ -1,0 +1,229 @@
+"""One writer at a time: leases, terms, take-overs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, write
+
+from oncemq import errors
+from oncemq.journal.postgres import PostgresStandby, open_postgres
+from oncemq.journal.postgres_journal import PostgresJournal
+from oncemq.journal.worker import InlineWorker
+
+DEADLINE_S = 30
+LONG_MS = 60_000
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.fixture
+def database(postgres: str) -> Iterator[Database]:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        yield connection
+
+
+def take_over(dsn: str, lease_ms: int = LONG_MS) -> PostgresJournal:
+    journal = open_postgres(
+        dsn, lease_ms=lease_ms, extent_bytes=SEGMENT_BYTES, address="tcp://here:5555", worker=InlineWorker()
+    )
+    list(journal.load().groups)
+    return journal
+
+
+def end_lease(database: Database, *, forget_backend: bool = True) -> None:
+    """As if its time were over. Where the backend is forgotten, its connection stays as it is."""
+    database.execute("update oncemq.journal_lease set expires_at = 'epoch'")
+    if forget_backend:
+        database.execute("update oncemq.journal_lease set backend_pid = 0")
+
+
+def oversleep(journal: PostgresJournal) -> None:
+    """As if the process had been stopped for long."""
+    journal._lease.renewed(time.monotonic() - 10 * LONG_MS / 1000)
+
+
+def expires_at(database: Database) -> str:
+    [(found,)] = database.execute("select expires_at::text from oncemq.journal_lease").fetchall()
+    return str(found)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < until_s, "it did not come about"
+        time.sleep(0.005)
+
+
+def test_a_held_journal_is_refused_and_the_refusal_says_who_holds_it(postgres: str) -> None:
+    journal = take_over(postgres)
+    with pytest.raises(errors.JournalLocked, match=r"held by the broker on .*, process \d+ at tcp://here:5555 since"):
+        open_postgres(postgres)
+    write(journal, events=b"it goes on")
+    journal.hold()
+
+
+def test_a_clean_close_hands_over_at_once(postgres: str) -> None:
+    first = take_over(postgres)
+    write(first, events=b"last")
+    first.close()
+    first.close()
+    second = open_postgres(postgres)
+    assert second.term == first.term + 1
+    assert events_of(list(second.load().groups)) == [b"last"]
+    second.close()
+
+
+@pytest.mark.parametrize("is_connection_ended", [False, True])
+def test_an_older_term_writes_nothing(postgres: str, database: Database, is_connection_ended: bool) -> None:
+    first = take_over(postgres)
+    write(first, events=b"before")
+    begin(first, events=b"too late")
+    end_lease(database, forget_backend=not is_connection_ended)
+    second = take_over(postgres)
+    # The last group is still the one that it knows: the term alone is in its way.
+    with pytest.raises(errors.JournalFenced):
+        first.sync()
+    write(second, events=b"behind")
+    for attempt in (first.sync, first.hold, first.maintain, lambda: first.place(1), lambda: first.release({})):
+        with pytest.raises(errors.JournalFenced):
+            attempt()
+    first.close()
+    crash(second)
+    assert events_of(list(take_over(postgres).load().groups)) == [b"before", b"behind"]
+
+
+def test_a_broker_that_overslept_goes_on_if_nobody_took_over(postgres: str, database: Database) -> None:
+    journal = take_over(postgres)
+    end_lease(database)
+    oversleep(journal)
+    before = expires_at(database)
+    journal.hold()
+    assert expires_at(database) > before
+    assert journal._lease.is_held
+    write(journal, events=b"still here")
+
+
+def test_a_broker_that_overslept_tells_nothing_if_somebody_took_over(postgres: str, database: Database) -> None:
+    first = take_over(postgres)
+    wanted = write(first, [b"read before it slept"])
+    first.read(wanted)
+    end_lease(database)
+    take_over(postgres)
+    first.hold()  # Its own clock says that the lease is not over.
+    oversleep(first)
+    with pytest.raises(errors.JournalFenced):
+        first.hold()
+
+
+def test_an_append_renews_the_lease(postgres: str, database: Database) -> None:
+    journal = take_over(postgres)
+    before = expires_at(database)
+    write(journal)
+    assert expires_at(database) > before
+
+
+def test_maintenance_renews_the_lease_when_a_third_of_it_is_over(postgres: str, database: Database) -> None:
+    journal = take_over(postgres)
+    before = expires_at(database)
+    journal.maintain()
+    assert expires_at(database) == before
+    journal._lease.renewed(time.monotonic() - 0.4 * LONG_MS / 1000)
+    journal.maintain()
+    assert expires_at(database) > before
+    assert not journal._lease.is_due
+
+
+def test_the_lease_is_renewed_while_recovery_takes_its_time(postgres: str, database: Database) -> None:
+    journal = take_over(postgres)
+    write(journal)
+    crash(journal)
+    again = open_postgres(postgres, lease_ms=300)
+    groups = again.load().groups
+    before = expires_at(database)
+    next(groups)
+    wait_until(lambda: expires_at(database) > before)
+    list(groups)
+    assert again._keeper is None
+    again.close()
+
+
+def test_of_many_standbys_one_takes_over(postgres: str, database: Database) -> None:
+    term = take_over(postgres).term
+    standbys = [PostgresStandby(postgres, lease_ms=LONG_MS, worker=InlineWorker()) for _ in range(6)]
+    assert [standby.try_take_over() for standby in standbys] == [None] * 6
+    assert "tcp://here:5555" in standbys[0].holder
+    end_lease(database)
+    found: list[PostgresJournal | None] = []
+    start = threading.Barrier(6)
+
+    def race(standby: PostgresStandby) -> None:
+        start.wait()
+        found.append(standby.try_take_over())
+
+    threads = [threading.Thread(target=race, args=(standby,)) for standby in standbys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [winner] = [journal for journal in found if journal is not None]
+    assert winner.term == term + 1
+    list(winner.load().groups)
+    write(winner)
+    for standby in standbys:
+        standby.close()
+    winner.close()
+
+
+def test_of_many_that_start_on_an_empty_database_one_takes_over(postgres: str) -> None:
+    found: list[PostgresJournal | Exception] = []
+    start = threading.Barrier(4)
+
+    def race() -> None:
+        start.wait()
+        try:
+            found.append(open_postgres(postgres, worker=InlineWorker()))
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=race) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(one, PostgresJournal) for one in found) == 1, found
+    assert sum(isinstance(one, errors.JournalLocked) for one in found) == 3, found
+
+
+def test_a_broker_that_stopped_within_a_transaction_does_not_lock_out_its_successor(
+    postgres: str, database: Database
+) -> None:
+    first = take_over(postgres)
+    end_lease(database, forget_backend=False)
+    first._connection.execute("begin")
+    first._connection.execute("select oncemq.keep_term(%s, 0, 1, 100000, 60000)", (first.term,))
+    # It would wait for a lock no longer than its own lease, and the other one may stay for a minute.
+    second = take_over(postgres, lease_ms=10_000)
+    assert second.term == first.term + 1
+    with pytest.raises(errors.JournalFenced):
+        write(first)
+
+
+def test_what_an_older_term_does_beside_the_loop_counts_for_nothing(postgres: str, database: Database) -> None:
+    first = take_over(postgres)
+    write(first)
+    writer = first.begin_snapshot()
+    assert writer is not None
+    end_lease(database)
+    second = take_over(postgres)
+    writer.add(b"state")
+    writer.finish()
+    with pytest.raises(errors.JournalFenced):
+        first.maintain()
+    crash(second)
+    assert open_postgres(postgres).load().snapshot is None

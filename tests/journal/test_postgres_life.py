@@ -1,0 +1,134 @@
+"""A random life of a journal in a real PostgreSQL, with crashes and take-overs, against a model of what was promised.
+
+Everything synced is there after any crash; nothing else is, but for the one group whose sync had failed; live records
+can be read; an older term writes nothing.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import psycopg
+import pytest
+from tests.journal.rig import SEGMENT_BYTES, begin
+
+from oncemq import errors
+from oncemq.journal.contract import Wanted
+from oncemq.journal.postgres import open_postgres
+from oncemq.journal.postgres_journal import PostgresJournal
+from oncemq.journal.worker import StepWorker
+
+_encode = msgspec.msgpack.encode
+
+
+class Life:
+    def __init__(self, dsn: str, seed: int) -> None:
+        self.random = Random(seed)
+        self.dsn = dsn
+        self.database = psycopg.connect(dsn, autocommit=True)
+        self.promised: list[bytes] = []
+        self.doubtful: list[bytes] = []
+        self.live: dict[int, tuple[Wanted, bytes]] = {}
+        self.doubtful_live: dict[int, tuple[Wanted, bytes]] = {}
+        self.number = 0
+        self.former: PostgresJournal | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.worker = StepWorker()
+        self.journal = open_postgres(self.dsn, lease_ms=60_000, extent_bytes=SEGMENT_BYTES, worker=self.worker)
+        loaded = self.journal.load()
+        state = msgspec.msgpack.decode(b"".join(loaded.snapshot or [_encode([])]), type=list[bytes])
+        state += [group.events for group in loaded.groups if group.events]
+        with_doubtful = [*self.promised, *self.doubtful]
+        assert state in (self.promised, with_doubtful)
+        if state == with_doubtful:
+            self.promised = state
+            self.live.update(self.doubtful_live)
+        self.doubtful, self.doubtful_live = [], {}
+        found = self.journal.read([wanted for wanted, _ in self.live.values()])
+        assert [payload for payload, _ in found] == [payload for _, payload in self.live.values()]
+
+    def crash(self) -> None:
+        """Killed, or asleep while another one takes over."""
+        forget = ", backend_pid = 0" if self.random.random() < 0.5 else ""
+        self.database.execute(f"update oncemq.journal_lease set expires_at = 'epoch'{forget}".encode())
+        self.former = self.journal
+        self.journal._stop_keeper()
+        self.restart()
+
+    def step(self) -> None:
+        choice = self.random.random()
+        if choice < 0.55:
+            self.put()
+        elif choice < 0.65:
+            self.snapshot()
+        elif choice < 0.72:
+            self.journal.release({position // SEGMENT_BYTES: 1 for position in self.live})
+        elif choice < 0.85:
+            self.worker.advance()
+            self.journal.maintain()
+        elif choice < 0.9:
+            self.forget()
+        elif choice < 0.95:
+            self.wake_former()
+        else:
+            self.crash()
+
+    def put(self) -> None:
+        self.number += 1
+        event = b"event %d" % self.number
+        sizes = self.random.choices((10, 300, 3_000, 9_000), k=self.random.choice((0, 1, 1, 2, 3)))
+        payloads = [self.random.randbytes(size) for size in sizes]
+        self.doubtful = [event]
+        wanted = begin(self.journal, payloads, event)
+        self.doubtful_live = {one.position: (one, payload) for one, payload in zip(wanted, payloads, strict=True)}
+        if self.random.random() < 0.05:
+            self.database.execute("select pg_terminate_backend(backend_pid) from oncemq.journal_lease")
+        if self.random.random() < 0.03:
+            self.crash()
+            return
+        try:
+            self.journal.sync()
+        except errors.JournalFailed:
+            self.crash()
+            return
+        self.promised.append(event)
+        self.live.update(self.doubtful_live)
+        self.doubtful, self.doubtful_live = [], {}
+
+    def snapshot(self) -> None:
+        writer = self.journal.begin_snapshot()
+        if writer is not None:
+            state = _encode(self.promised)
+            for at in range(0, len(state), 700):
+                writer.add(state[at : at + 700])
+            writer.finish()
+
+    def forget(self) -> None:
+        """As if all old messages had been acked."""
+        newest = max(self.live, default=0)
+        self.live = {position: entry for position, entry in self.live.items() if newest - position < SEGMENT_BYTES}
+
+    def wake_former(self) -> None:
+        former, self.former = self.former, None
+        if former is not None:
+            with pytest.raises(errors.JournalFailed):
+                if former._unsynced is None:
+                    begin(former, [b"too late"])
+                former.sync()
+
+    def close(self) -> None:
+        self.crash()
+        self.journal.close()
+        self.database.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_life_keeps_every_promise(postgres: str, seed: int) -> None:
+    life = Life(postgres, seed)
+    for _ in range(180):
+        life.step()
+    assert life.journal.term > 3
+    life.close()
