@@ -29,6 +29,7 @@ PYTEST = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypoth
 SAID = {
     "asyncio": ["one pizza", "in parallel"],
     "delivery-options": ["at its quota", "was ended"],
+    "http-queue": ["one pizza and two salads", "nobody is subscribed", "there is no message"],
     "inbox": ["took over", "was set back"],
     "outbox": ["no topic", "another process has opened", "restored from a copy"],
     "patterns": ["orders.eu", "orders.us"],

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from oncemq import errors
 from oncemq.client.connection import Settings
 from oncemq.client.core import Payloads
@@ -28,9 +30,13 @@ R = TypeVar("R", bound=Reply)
 
 #: Single messages that become one batch, at the most.
 _MERGED_MESSAGES = 1000
-_MERGED_BYTES = 256 * 1024
+#: The same in bytes. A larger one goes by itself, with `operate`.
+MERGED_BYTES = 256 * 1024
 #: Batches of one topic that are on their way at a time: what comes meanwhile makes up the next one.
 _MERGED_IN_FLIGHT = 2
+
+#: Obstacles that may stay for long. Operations keep their order, so one that waits for room holds up all behind it.
+_TOLD_AT_ONCE = frozenset({"DISK_FULL", "TOPIC_FULL", "BUSY", "KEYS_FULL"})
 
 Headers = Mapping[str, bytes]
 
@@ -63,31 +69,82 @@ class Link:
         )
         self._loop = asyncio.get_running_loop()
         self._driver = self._connect()
+        #: For what waits, from the first such command on: a thousand of them don't slow the others down.
+        self._patient: LoopDriver | None = None
         self._merging: dict[tuple[str, bool], _Merging] = {}
 
     def _connect(self) -> LoopDriver:
-        return LoopDriver(self._settings.core(), open_transport(self._settings.urls), self._loop)
+        core = self._settings.core()
+        core.options = msgspec.structs.replace(core.options, told_at_once=_TOLD_AT_ONCE)
+        return LoopDriver(core, open_transport(self._settings.urls), self._loop)
 
     @property
     def _usable(self) -> LoopDriver:
+        self._check_open()
         if self._driver.core.finished is not None:
-            # The session was removed, or is in doubt. Whoever waited was told; others go on with another one.
-            self._driver.stop(errors.ClientClosed("the session ended"))
-            self._driver = self._connect()
+            self._driver = self._replace(self._driver)
         return self._driver
+
+    @property
+    def _waiting(self) -> LoopDriver:
+        self._check_open()
+        if self._patient is None:
+            self._patient = self._connect()
+        elif self._patient.core.finished is not None:
+            self._patient = self._replace(self._patient)
+        return self._patient
+
+    def _replace(self, former: LoopDriver) -> LoopDriver:
+        """Its session was removed, or is in doubt. Whoever waited was told; others go on with another one."""
+        # In this order: an embedded broker ends with its last client.
+        driver = self._connect()
+        former.stop(errors.ClientClosed("the session ended"))
+        return driver
+
+    def _check_open(self) -> None:
+        if self._driver.stopped is not None:
+            raise errors.Stopping("the gateway is stopping")
 
     async def operate(self, operation: Operation, payload: Payloads = None) -> Reply:
         """An operation under a number of the gateway's own: it happens once, as long as the gateway lives. Raises what
         it was refused with, and BrokerAway."""
+        if payload is not None:
+            await self._learn_limits(payload)
         driver = self._usable
-        return (await self._answer(driver, driver.core.submit(operation, payload)))[0]
+        try:
+            return (await self._answer(driver, driver.core.submit(operation, payload)))[0]
+        except (errors.Fenced, errors.SessionUnknown) as error:
+            raise _of_caller(driver, error) from None
 
     async def ask(
         self, command: Command, payload: Payloads = None, *, give_up_ms: float = 0.0
     ) -> tuple[Reply, Sequence[Frame]]:
-        """A command that may be repeated: the reply and its payloads. Raises as `operate` does."""
-        driver = self._usable
-        return await self._answer(driver, driver.core.ask(command, payload, give_up_ms=give_up_ms))
+        """A command that may be repeated: the reply and its payloads. Raises as `operate` does. Where the caller is
+        cancelled, it is given up."""
+        if payload is not None:
+            await self._learn_limits(payload)
+        driver = self._waiting if getattr(command, "wait_ms", 0) else self._usable
+        pending = driver.core.ask(command, payload, give_up_ms=give_up_ms)
+        try:
+            return await self._answer(driver, pending)
+        except asyncio.CancelledError:
+            driver.drop(pending)
+            driver.pump_soon()
+            raise
+        except (errors.Fenced, errors.SessionUnknown):
+            if driver.core.finished is None:
+                raise
+        # The gateway's own session has ended meanwhile. Repeating this can't harm.
+        return await self.ask(command, payload, give_up_ms=give_up_ms)
+
+    async def _learn_limits(self, payload: Frame | tuple[Frame, ...]) -> None:
+        """What is too large the broker does not even receive, so it has to say first how much it takes."""
+        core = self._usable.core
+        if core.batch_bytes_max:
+            return
+        size = sum(map(len, payload)) if isinstance(payload, tuple) else len(payload)
+        if size > MERGED_BYTES:
+            await self._answer(self._usable, core.greet())
 
     def _answer(self, driver: LoopDriver, pending: Pending) -> asyncio.Future[tuple[Reply, Sequence[Frame]]]:
         future: asyncio.Future[tuple[Reply, Sequence[Frame]]] = self._loop.create_future()
@@ -118,9 +175,10 @@ class Link:
         self._merging.pop((merging.topic, merging.create), None)
 
     def close(self) -> None:
-        """Who waits is told that the gateway is closed."""
-        if self._driver.stopped is None:
-            self._driver.stop(errors.ClientClosed("the gateway is stopping"))
+        """Whoever asks for something from now on is told."""
+        for driver in (self._driver, self._patient):
+            if driver is not None and driver.stopped is None:
+                driver.stop(errors.ClientClosed("the gateway is stopping"))
 
 
 class _Merging:
@@ -163,14 +221,14 @@ class _Merging:
             self._failed(items, error)
             return
         if pending.done:
-            self._done(items, pending)
+            self._done(items, driver, pending)
         else:
-            pending.on_done = lambda done: self._done(items, done)
+            pending.on_done = lambda done: self._done(items, driver, done)
             driver.pump_soon()
 
-    def _done(self, items: list[_Item], pending: Pending) -> None:
+    def _done(self, items: list[_Item], driver: LoopDriver, pending: Pending) -> None:
         if pending.error is not None:
-            self._failed(items, pending.error)
+            self._failed(items, _of_caller(driver, pending.error))
             return
         reply = pending.reply
         assert isinstance(reply, PutReply)
@@ -208,7 +266,7 @@ def _fitting(items: Sequence[_Item]) -> int:
     size = 0
     for count, (value, *_) in enumerate(items[:_MERGED_MESSAGES]):
         size += len(value)
-        if count and size > _MERGED_BYTES:
+        if count and size > MERGED_BYTES:
             return count
     return min(len(items), _MERGED_MESSAGES)
 
@@ -223,8 +281,15 @@ def _resolve(future: asyncio.Future[tuple[Reply, Sequence[Frame]]], pending: Pen
         future.set_result((pending.reply, pending.payloads))
 
 
+def _of_caller(driver: LoopDriver, error: errors.OnceMQError) -> errors.OnceMQError:
+    """The end of the gateway's own session is nothing that a caller did, or can do anything about."""
+    if driver.core.finished is None:
+        return error
+    return errors.BrokerAway(f"the gateway's session has ended ({error.code}); whether this happened is not known")
+
+
 def expect(reply: Reply, kind: type[R]) -> R:
-    """The reply, of the kind that its command has. Raises Malformed: the broker speaks another language."""
+    """The reply, of the kind that its command has. Raises BrokerBug: the broker speaks another language."""
     if not isinstance(reply, kind):
         raise errors.BrokerBug(f"the broker answered with {type(reply).__name__} where {kind.__name__} belongs")
     return reply

@@ -11,7 +11,19 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from oncemq import errors
-from oncemq.gateways.http import v1_health, v1_topics
+from oncemq.gateways.http import (
+    queue,
+    site,
+    v1_events,
+    v1_health,
+    v1_messages,
+    v1_put,
+    v1_sessions,
+    v1_shared,
+    v1_subscriptions,
+    v1_topics,
+    v1_transactions,
+)
 from oncemq.gateways.http.endpoint import Answer, Call, Endpoint, Streamed
 from oncemq.gateways.http.guarding import Guard
 from oncemq.gateways.http.problems import answer_of
@@ -27,17 +39,36 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-ENDPOINTS: list[Endpoint] = [*v1_topics.ENDPOINTS, *v1_health.ENDPOINTS]
+ENDPOINTS: list[Endpoint] = [
+    *v1_topics.ENDPOINTS,
+    *v1_put.ENDPOINTS,
+    *v1_subscriptions.ENDPOINTS,
+    *v1_messages.ENDPOINTS,
+    *v1_events.ENDPOINTS,
+    *v1_shared.ENDPOINTS,
+    *v1_transactions.ENDPOINTS,
+    *v1_sessions.ENDPOINTS,
+    *v1_health.ENDPOINTS,
+    *queue.ENDPOINTS,
+]
 
 
 class App:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._router = Router(ENDPOINTS)
-        self._readers = {id(endpoint): Reader(endpoint) for endpoint in ENDPOINTS}
+        endpoints = [*ENDPOINTS, *site.endpoints(ENDPOINTS)]
+        self._router = Router(endpoints)
+        self._readers = {id(endpoint): Reader(endpoint) for endpoint in endpoints}
         self._guard = Guard(settings)
         self._link: Link | None = None
         self._state = State()
+        #: Requests that are being answered.
+        self._busy = 0
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End what would go on and on: streams, and requests that wait for messages."""
+        self._stopping.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -56,7 +87,16 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._busy += 1
         try:
+            await self._serve_one(scope, receive, send)
+        finally:
+            self._busy -= 1
+
+    async def _serve_one(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if self._busy > self._settings.connections_max:
+                raise errors.Overloaded(f"{self._settings.connections_max} requests are being answered")
             answer = await self._answer(scope, receive)
         except Disconnected:
             return
@@ -66,21 +106,75 @@ class App:
             log.exception("%s %s failed", scope["method"], scope["path"])
             answer = answer_of(errors.BrokerBug("the gateway failed; its log says how"))
         if isinstance(answer, Streamed):
-            await _send_stream(answer, receive, send)
+            await self._send_stream(answer, receive, send)
         else:
             await _send_answer(answer, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | Streamed:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._guard.check(headers)
+        self._guard.check(headers, scope["raw_path"])
         endpoint, path = self._router.find(scope["method"], scope["raw_path"])
+        try:
+            return await self._call(endpoint, path, headers, scope, receive)
+        except errors.OnceMQError as error:
+            if endpoint.refusing is None:
+                raise
+            return endpoint.refusing.answer_of(error)
+
+    async def _call(
+        self, endpoint: Endpoint, path: dict[str, str], headers: dict[bytes, bytes], scope: Scope, receive: Receive
+    ) -> Answer | Streamed:
         reader = self._readers[id(endpoint)]
         body = await read_body(receive, self._settings.body_bytes_max, headers.get(b"content-length"))
         assert self._link is not None
         call: Call[Any, Any] = Call(self._link, self._settings, None, None, headers, self._state)
         call.parameters = reader.parameters(path, scope["query_string"], headers, body, call.media)
         call.body = reader.body(body, call.media)
+        if endpoint.waits and _wait_ms_of(call):
+            return await self._while_there(endpoint.handler(call), receive)
         return await endpoint.handler(call)
+
+    async def _while_there(self, working: Awaitable[Answer | Streamed], receive: Receive) -> Answer | Streamed:
+        """An answer that takes its time. Raises Disconnected, Stopping."""
+        answering = asyncio.ensure_future(working)
+        ending = asyncio.ensure_future(self._wait_for_end(receive))
+        try:
+            await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(ending)
+            if not answering.done():
+                await _end(answering)
+        if not answering.cancelled():
+            return answering.result()
+        if self._stopping.is_set():
+            raise errors.Stopping("the gateway is stopping")
+        raise Disconnected
+
+    async def _wait_for_end(self, receive: Receive) -> None:
+        """Until the client has gone, or the gateway stops."""
+        gone, stopping = asyncio.ensure_future(_wait_for_leave(receive)), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(gone, stopping)
+
+    async def _send_stream(self, streamed: Streamed, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", streamed.media.encode()), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sending = asyncio.ensure_future(_send_parts(streamed, send))
+        ending = asyncio.ensure_future(self._wait_for_end(receive))
+        try:
+            await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(sending, ending)
+        if self._stopping.is_set() and sending.cancelled():
+            await send({"type": "http.response.body", "body": b""})
+        elif not sending.cancelled() and sending.exception() is not None:
+            log.error("a stream failed", exc_info=sending.exception())
+
+
+def _wait_ms_of(call: Call[Any, Any]) -> int:
+    return max(getattr(part, "wait_ms", 0) for part in (call.parameters, call.body))
 
 
 async def _send_answer(answer: Answer, send: Send) -> None:
@@ -95,26 +189,18 @@ async def _send_answer(answer: Answer, send: Send) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-async def _send_stream(streamed: Streamed, receive: Receive, send: Send) -> None:
-    headers = [(b"content-type", streamed.media.encode()), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    sending = asyncio.ensure_future(_send_parts(streamed, send))
-    leaving = asyncio.ensure_future(_wait_for_end(receive))
-    try:
-        await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        leaving.cancel()
-        if not sending.done():
-            sending.cancel()
-        await asyncio.gather(sending, leaving, return_exceptions=True)
-
-
 async def _send_parts(streamed: Streamed, send: Send) -> None:
     async for part in streamed.parts:
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _wait_for_end(receive: Receive) -> None:
+async def _wait_for_leave(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

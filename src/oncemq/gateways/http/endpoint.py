@@ -39,6 +39,7 @@ TEXT = "text/plain"
 EVENTS = "text/event-stream"
 PROBLEM = "application/problem+json"
 FORM = "application/x-www-form-urlencoded"
+ANY = "*/*"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -107,9 +108,23 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     body: Any = None
     media: tuple[str, ...] = (JSON,)
     description: str
+    #: Of a JSON body: a struct or a JSON value; of another one: text.
     example: Any = None
+    #: media type → example, where one does not serve all of them
+    examples: dict[str, Any] = {}
     #: name → description
     headers: dict[str, str] = {}
+
+
+class Refusing(msgspec.Struct, frozen=True, kw_only=True):
+    """How an endpoint answers refusals, where problems.py does not do it."""
+
+    #: A struct, for JSON.
+    body: Any
+    #: An error as such a struct, as a status, and as the whole reply.
+    failure_of: Callable[[errors.OnceMQError], Any]
+    status_of: Callable[[type[errors.OnceMQError]], int]
+    answer_of: Callable[[errors.OnceMQError], Answer]
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,19 +139,36 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Any = None
     #: What the body is decoded to: a struct (JSON), `bytes` (as it is), or None.
     body: Any = None
-    #: Media types that are taken; a body of another one is MEDIA_UNSUPPORTED. Empty: any.
+    #: Media types that are taken; a body of another one is MEDIA_UNSUPPORTED. Empty, or with ANY: all.
     body_media: tuple[str, ...] = ()
-    #: name → an example of the body, as JSON value or text
+    #: name → an example of the body: a JSON value, or text; the name may be its media type
     body_examples: dict[str, Any] = {}
+    #: media type → what a body of it is, for the OpenAPI document; where `body` is bytes and the handler decodes it
+    body_kinds: dict[str, Any] = {}
+    is_body_required: bool = True
     #: Query parameters may come in a JSON or form body as well.
     is_in_body: bool = False
+    #: It waits for messages, `wait_ms` of its parameters or its body: given up when the caller goes.
+    waits: bool = False
     replies: tuple[Reply, ...]
     #: Beside ALWAYS.
     refusals: tuple[type[errors.OnceMQError], ...] = ()
+    #: None: as problems.py does.
+    refusing: Refusing | None = None
+    #: A GET that changes something: HEAD does not stand for it.
+    is_changing: bool = False
 
     @property
     def segments(self) -> list[str]:
         return self.path.strip("/").split("/")
+
+    def example_media(self, name: str, value: object) -> str:
+        """The media type that an example of the body has."""
+        if name in self.body_media:
+            return name
+        medias = self.body_media or (JSON,)
+        is_text = isinstance(value, str | bytes) and len(medias) > 1
+        return next((media for media in medias if (media != JSON) == is_text), medias[0])
 
 
 def header(name: str, description: str, **constraints: Any) -> Meta:

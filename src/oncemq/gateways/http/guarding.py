@@ -1,7 +1,8 @@
 """Who may call: no web page of another origin, and nobody under a host name that is not ours.
 
 The gateway asks nobody for a password, and a browser on this machine runs pages of strangers. A page that posts here
-carries its origin; one whose name was made to point here (DNS rebinding) carries a foreign host.
+carries its origin; one whose name was made to point here (DNS rebinding) carries a foreign host; one that merely links
+here, or shows what is here as a picture, has no origin to carry, but its browser says that it is another site.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import re
 from oncemq import errors
 from oncemq.gateways.http.settings import GatewaySettings
 
+#: What another site may link to: pages for people, where nothing happens by looking.
+_PAGES = (b"/", b"/docs")
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 
 
@@ -23,13 +26,16 @@ class Guard:
         #: Host headers that were found good before.
         self._good: set[bytes] = set()
 
-    def check(self, headers: dict[bytes, bytes]) -> None:
+    def check(self, headers: dict[bytes, bytes], path: bytes) -> None:
         """Raises OriginRefused."""
         host = headers.get(b"host", b"")
         if host not in self._good:
             self._check_host(host)
         origin = headers.get(b"origin")
-        if origin is not None and not self._is_allowed(origin.lower(), host.lower()):
+        if origin is None:
+            if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not _is_link(headers, path):
+                raise errors.OriginRefused("a page of another site may not call this gateway")
+        elif not self._is_allowed(origin.lower(), host.lower()):
             raise errors.OriginRefused(f"a page of {origin.decode('latin-1')} may not call this gateway")
 
     def _check_host(self, host: bytes) -> None:
@@ -41,3 +47,7 @@ class Guard:
 
     def _is_allowed(self, origin: bytes, host: bytes) -> bool:
         return origin in self._origins or origin in (b"http://" + host, b"https://" + host)
+
+
+def _is_link(headers: dict[bytes, bytes], path: bytes) -> bool:
+    return path in _PAGES and headers.get(b"sec-fetch-dest") == b"document"

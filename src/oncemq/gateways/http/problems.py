@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from oncemq import errors
 from oncemq.gateways.http.endpoint import PROBLEM, Answer
 
 _encode = msgspec.json.Encoder().encode
 
-#: "Not now" is worth another try after so many seconds.
+#: These are worth another try, after so many seconds.
+RETRYABLE = (errors.NotNow, errors.BrokerAway)
 _RETRY_AFTER_S = b"1"
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong: `code` is stable, `detail` is for people, `advice` says what to do."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    advice: str
+    type: Annotated[str, Meta(description="`urn:oncemq:error:` and the code.")]
+    title: Annotated[str, Meta(description="What the code means.")]
+    status: Annotated[int, Meta(description="The HTTP status.")]
+    detail: Annotated[str, Meta(description="What happened this time, in words for people.")]
+    code: Annotated[str, Meta(description="Stable; the same in every protocol.")]
+    advice: Annotated[str, Meta(description="What to do about it.")]
 
 
 def problem_of(error: errors.OnceMQError) -> Problem:
@@ -41,7 +45,7 @@ def status_of(kind: type[errors.OnceMQError]) -> int:
 
 def answer_of(error: errors.OnceMQError) -> Answer:
     headers: list[tuple[bytes, bytes]] = []
-    if isinstance(error, errors.NotNow | errors.BrokerAway):
+    if isinstance(error, RETRYABLE):
         headers.append((b"retry-after", _RETRY_AFTER_S))
     if isinstance(error, errors.MethodUnknown) and error.methods:
         headers.append((b"allow", ", ".join(error.methods).encode()))

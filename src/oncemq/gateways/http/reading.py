@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -10,7 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from oncemq import errors
-from oncemq.gateways.http.endpoint import FORM, JSON, Endpoint
+from oncemq.gateways.http.endpoint import ANY, FORM, JSON, Endpoint
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -21,32 +22,43 @@ class Disconnected(Exception):
     """The client has gone before its request was complete."""
 
 
+class _Fields(msgspec.Struct, frozen=True):
+    """Where an endpoint's parameters travel."""
+
+    #: (field, header)
+    headers: list[tuple[str, bytes]]
+    #: Query parameters that may be given several times.
+    lists: set[str]
+    #: All that are not in headers.
+    names: set[str]
+
+
+@functools.cache
+def _fields_of(parameters: Any) -> _Fields:
+    found = _Fields([], set(), set())
+    hints = typing.get_type_hints(parameters, include_extras=True)
+    for field in msgspec.structs.fields(parameters):
+        hint = hints[field.name]
+        name = header_name(hint)
+        if name:
+            found.headers.append((field.name, name.lower().encode()))
+        else:
+            found.names.add(field.encode_name)
+            if typing.get_origin(_plain(hint)) in (list, tuple):
+                found.lists.add(field.encode_name)
+    return found
+
+
 class Reader:
     """What one endpoint expects, prepared once."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._headers: list[tuple[str, bytes]] = []
-        #: Query parameters that may be given several times.
-        self._lists: set[str] = set()
-        self._names: set[str] = set()
-        if endpoint.parameters is not None:
-            self._look_at(endpoint.parameters)
+        fields = _fields_of(endpoint.parameters) if endpoint.parameters is not None else _Fields([], set(), set())
+        self._headers, self._lists, self._names = fields.headers, fields.lists, fields.names
         self._decode = None
         if endpoint.body not in (None, bytes):
             self._decode = msgspec.json.Decoder(endpoint.body).decode
-
-    def _look_at(self, parameters: Any) -> None:
-        hints = typing.get_type_hints(parameters, include_extras=True)
-        for field in msgspec.structs.fields(parameters):
-            hint = hints[field.name]
-            name = header_name(hint)
-            if name:
-                self._headers.append((field.name, name.lower().encode()))
-            else:
-                self._names.add(field.encode_name)
-                if typing.get_origin(_plain(hint)) in (list, tuple):
-                    self._lists.add(field.encode_name)
 
     def parameters(
         self, path: dict[str, str], query: bytes, headers: dict[bytes, bytes], body: bytes, media: str
@@ -112,14 +124,20 @@ class Reader:
             if body and not endpoint.is_in_body:
                 raise errors.Malformed(f"{endpoint.method} {endpoint.path} takes no body")
             return None
-        if endpoint.body_media and media and media not in endpoint.body_media:
+        if media and not self._takes(media):
             raise errors.MediaUnsupported(f"'{media}'; {', '.join(endpoint.body_media)} are taken")
         if self._decode is None:
             return body
+        if not body and not endpoint.is_body_required:
+            body = b"{}"
         try:
             return self._decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise errors.Malformed(f"the body: {_in_words(str(error))}") from None
+
+    def _takes(self, media: str) -> bool:
+        medias = self._endpoint.body_media
+        return not medias or media in medias or ANY in medias
 
 
 async def read_body(receive: Receive, bytes_max: int, announced: bytes | None) -> bytes:

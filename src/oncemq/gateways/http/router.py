@@ -56,6 +56,8 @@ class Router:
         endpoint = node.endpoints.get(method)
         if endpoint is None and method == "HEAD":
             endpoint = node.endpoints.get("GET")
+            if endpoint is not None and endpoint.is_changing:
+                endpoint = None
         if endpoint is None:
             if not node.endpoints:
                 raise errors.PathUnknown(f"there is nothing at {raw_path.decode('latin-1')}")

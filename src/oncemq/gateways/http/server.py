@@ -5,17 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from oncemq import errors
 from oncemq.gateways.http.settings import GatewaySettings
 
 log = logging.getLogger("oncemq.http")
 
+#: Headers of replies that a web page may read.
+EXPOSED = (
+    "OnceMQ-Offset", "OnceMQ-Position", "OnceMQ-Next-Position", "OnceMQ-End-Offset", "OnceMQ-Acked", "OnceMQ-Epoch",
+    "OnceMQ-Time", "OnceMQ-Key", "OnceMQ-Headers", "OnceMQ-Idempotency-Key", "Retry-After",
+)
+
 #: How long requests that are being answered may take when the gateway stops.
 _DRAIN_S = 3
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+#: Connections beyond those that are served, before new ones are turned away without a word of ours.
+_IDLE_CONNECTIONS = 1000
 
 
 def run(settings: GatewaySettings, announce: Callable[[str], None]) -> int:
@@ -27,16 +39,42 @@ def run(settings: GatewaySettings, announce: Callable[[str], None]) -> int:
         raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'") from None
     from oncemq.gateways.http.app import App
 
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.stop()
+            await super().shutdown(sockets)
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # uvicorn's own would raise the signal once more at the end: whoever stops a gateway sees exit code 0.
+            former = {number: signal.signal(number, self.handle_exit) for number in _STOPPING}
+            yield
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+    app = App(settings)
     listening = listen(settings)
     config = uvicorn.Config(
-        App(settings), log_config=None, access_log=False, lifespan="on", server_header=False, date_header=False,
-        limit_concurrency=settings.connections_max, timeout_graceful_shutdown=_DRAIN_S, proxy_headers=False, ws="none",
+        with_origins(app, settings), log_config=None, access_log=False, lifespan="on", server_header=False,
+        date_header=False, limit_concurrency=settings.connections_max + _IDLE_CONNECTIONS,
+        timeout_graceful_shutdown=_DRAIN_S, proxy_headers=False, ws="none",
     )
-    server = uvicorn.Server(config)
+    server = Server(config)
     announce(f"http://{settings.host_text}:{listening.getsockname()[1]}")
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(_serve(server, listening, settings))
     return 0
+
+
+def with_origins(app: Any, settings: GatewaySettings) -> Any:
+    """Web pages of these origins are answered as browsers want it. Who else may call is the app's to decide."""
+    if not settings.origins:
+        return app
+    from starlette.middleware.cors import CORSMiddleware
+
+    return CORSMiddleware(
+        app, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED,
+    )
 
 
 async def _serve(server: object, listening: socket.socket, settings: GatewaySettings) -> None:

@@ -1,0 +1,155 @@
+"""Reading a subscription with one owner: from a position, with or without an epoch of the caller's own.
+
+A get moves nothing, so it may be repeated. Without a position it starts at what is not acked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from oncemq import errors
+from oncemq.engine.commands import Ack, Get
+from oncemq.engine.replies import AckReply, GetReply, OpenReply
+from oncemq.gateways.http.endpoint import Call
+from oncemq.gateways.http.opening import note_acked, opened_by_caller, opened_by_gateway, topic_id_of
+from oncemq.gateways.http.showing import cut
+from oncemq.gateways.http.state import Place
+from oncemq.gateways.link import expect
+from oncemq.message import Message
+from oncemq.wire.frames import Frame
+
+#: A get that is answered before its time, with nothing, was replaced by somebody else's with the same epoch.
+REPLACED_PAUSE_S = 0.2
+#: What shows that the gateway's epoch is not the subscription's any more.
+_STALE = (errors.Fenced, errors.Sought, errors.TopicGone)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a caller asks for."""
+
+    limit: int
+    bytes_max: int
+    #: None: where the subscription stands.
+    position: int | None = None
+    #: Everything below is done; None: nothing is said.
+    ack: int | None = None
+    wait_ms: int = 0
+
+    @property
+    def names_offsets(self) -> bool:
+        """It holds for the subscription as the caller knew it."""
+        return self.position is not None or self.ack is not None
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    topic_id: int
+    epoch: int
+    position: int
+    next_position: int
+    acked: int
+    end_offset: int
+    dropped: int
+    messages: list[Message]
+
+
+async def fetch(call: Call[Any, Any], place: Place, epoch: int, wanted: Wanted) -> Fetched:
+    """With the caller's epoch, or (0) the gateway's. Raises what the broker refuses."""
+    if epoch:
+        return await _fetch_as_caller(call, place, epoch, wanted)
+    opened = await opened_by_gateway(call, place)
+    try:
+        return await _fetch(call, place, opened, wanted, opened.acked)
+    except _STALE as error:
+        if wanted.names_offsets and not isinstance(error, errors.Fenced):
+            # These offsets mean nothing any more: the caller is told, once.
+            call.state.opened.pop(place, None)
+            raise
+    opened = await opened_by_gateway(call, place, opened.epoch)
+    return await _fetch(call, place, opened, wanted, opened.acked)
+
+
+async def _fetch_as_caller(call: Call[Any, Any], place: Place, epoch: int, wanted: Wanted) -> Fetched:
+    opened = await opened_by_caller(call, place[0], epoch)
+    try:
+        acked = await acked_of(call, place, opened) if wanted.position is None else 0
+        return await _fetch(call, place, opened, wanted, acked)
+    except errors.TopicGone:
+        # Made again since the gateway learnt its id?
+        if await topic_id_of(call, place[0], anew=True) == opened.topic_id:
+            raise
+    return await _fetch_as_caller(call, place, epoch, wanted)
+
+
+async def _fetch(call: Call[Any, Any], place: Place, opened: OpenReply, wanted: Wanted, acked: int) -> Fetched:
+    """`acked` is what was last heard: the reply shows whether it is true."""
+    position = wanted.position if wanted.position is not None else max(acked, wanted.ack or 0)
+    try:
+        reply, payloads = await _get(call, place, opened, wanted, position)
+        if wanted.position is None and reply.acked > position:
+            position = reply.acked
+            reply, payloads = await _get(call, place, opened, wanted, position)
+    except errors.RangeGone:
+        if wanted.position is not None:
+            raise
+        position = await acked_of(call, place, opened)
+        reply, payloads = await _get(call, place, opened, wanted, position)
+    note_acked(call.state, place, opened.epoch, reply.acked)
+    messages, is_cut = cut(place[0], reply.topic_id, reply.batches, payloads, wanted.limit)
+    following = messages[-1].offset + 1 if is_cut else reply.next_position
+    return Fetched(
+        reply.topic_id, opened.epoch, position, following, reply.acked, reply.end_offset, reply.dropped, messages
+    )
+
+
+async def _get(
+    call: Call[Any, Any], place: Place, opened: OpenReply, wanted: Wanted, position: int
+) -> tuple[GetReply, Sequence[Frame]]:
+    bytes_max = wanted.bytes_max if wanted.limit > 1 else 1
+    ack = wanted.ack if wanted.ack is not None else -1
+    command = Get(opened.topic_id, place[1], opened.epoch, position, bytes_max, wanted.wait_ms, ack)
+    asked_s = time.monotonic()
+    reply, payloads = await call.link.ask(command)
+    got = expect(reply, GetReply)
+    if not got.batches and time.monotonic() - asked_s < wanted.wait_ms / 2000:
+        # Replaced by somebody else's get: callers who take turns at this must not do so as fast as they can.
+        await asyncio.sleep(REPLACED_PAUSE_S)
+    return got, payloads
+
+
+async def acked_of(call: Call[Any, Any], place: Place, opened: OpenReply) -> int:
+    """Where the subscription stands: an ack of nothing tells."""
+    return await _ack(call, place, opened, 0)
+
+
+async def acknowledge(call: Call[Any, Any], place: Place, epoch: int, upto: int) -> tuple[int, int]:
+    """Everything below is done; returns where the subscription stands, and its epoch. Raises what the broker
+    refuses."""
+    if epoch:
+        opened = await opened_by_caller(call, place[0], epoch)
+        try:
+            return await _ack(call, place, opened, upto), epoch
+        except errors.TopicGone:
+            if await topic_id_of(call, place[0], anew=True) == opened.topic_id:
+                raise
+        return await acknowledge(call, place, epoch, upto)
+    opened = await opened_by_gateway(call, place)
+    try:
+        return await _ack(call, place, opened, upto), opened.epoch
+    except _STALE as error:
+        if not isinstance(error, errors.Fenced):
+            call.state.opened.pop(place, None)
+            raise
+    opened = await opened_by_gateway(call, place, opened.epoch)
+    return await _ack(call, place, opened, upto), opened.epoch
+
+
+async def _ack(call: Call[Any, Any], place: Place, opened: OpenReply, upto: int) -> int:
+    command = Ack(opened.topic_id, place[1], opened.epoch, upto)
+    acked = expect((await call.link.ask(command))[0], AckReply).acked
+    note_acked(call.state, place, opened.epoch, acked)
+    return acked

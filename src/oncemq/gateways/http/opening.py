@@ -1,0 +1,115 @@
+"""Subscriptions that are consumed through the gateway: which topic is meant, under which epoch.
+
+A caller may own a subscription itself (POST …/open gave it an epoch). For others the gateway does: it opens the
+subscription once, keeps the epoch, and opens it again when somebody else has taken it over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from oncemq import errors
+from oncemq.engine.commands import Find, Open, Subscriptions
+from oncemq.engine.patterns import is_pattern
+from oncemq.engine.replies import FindReply, OpenReply, SubscriptionInfo, SubscriptionsReply
+from oncemq.gateways.http.endpoint import Call
+from oncemq.gateways.http.state import Place, State, keep
+from oncemq.gateways.link import Link, expect
+
+_LAST_CHARACTER = "\U0010ffff"
+_NAME_CHARACTERS_MAX = 64  # Of the last character, which has four bytes: longer than any name.
+
+
+def refuse_pattern(topic: str) -> None:
+    """Raises Unsupported."""
+    if is_pattern(topic):
+        raise errors.Unsupported(f"'{topic}' is a pattern: its messages are not consumed over HTTP")
+
+
+async def opened_by_caller(call: Call[Any, Any], topic: str, epoch: int) -> OpenReply:
+    """Where the caller has the epoch: only the topic's id is looked up. Raises TopicUnknown, Unsupported."""
+    refuse_pattern(topic)
+    return OpenReply(await topic_id_of(call, topic), epoch, 0)
+
+
+async def opened_by_gateway(call: Call[Any, Any], place: Place, stale_epoch: int = 0) -> OpenReply:
+    """The gateway's own; opened anew where there is none, or the one there is has the stale epoch. Raises what the
+    broker refuses."""
+    refuse_pattern(place[0])
+    state: State = call.state
+    known = state.opened.get(place)
+    if known is not None and known.epoch != stale_epoch:
+        return known
+    task = state.opening.get(place)
+    if task is None:
+        task = state.opening[place] = asyncio.ensure_future(open_anew(call.link, state, place))
+        task.add_done_callback(lambda _: state.opening.pop(place, None))
+    # A caller that goes does not take the others' answer along.
+    return await asyncio.shield(task)
+
+
+async def open_anew(link: Link, state: State, place: Place) -> OpenReply:
+    """Whoever owned it is fenced, the gateway's former epoch too."""
+    refuse_pattern(place[0])
+    state.opened.pop(place, None)
+    reply = expect(await link.operate(Open(*place)), OpenReply)
+    keep(state.opened, place, reply)
+    keep(state.topic_ids, place[0], reply.topic_id)
+    return reply
+
+
+async def joined_by_gateway(call: Call[Any, Any], place: Place, stale_epoch: int = 0) -> OpenReply:
+    """A shared subscription's epoch. It is looked up, not opened: that would take over one that is not shared. Raises
+    KindMismatch, and what the broker refuses."""
+    refuse_pattern(place[0])
+    state: State = call.state
+    known = state.opened.get(place)
+    if known is not None and known.sharing is not None and known.epoch != stale_epoch:
+        return known
+    info, found = await asyncio.gather(subscription_info(call.link, place), call.link.ask(Find(place[0], 0)))
+    if info.sharing is None:
+        text = f"'{place[1]}' on '{place[0]}' is not shared: get and ack its messages"
+        raise errors.KindMismatch(text)
+    reply = OpenReply(expect(found[0], FindReply).topic_id, info.epoch, info.acked, info.sharing)
+    keep(state.opened, place, reply)
+    return reply
+
+
+def note_acked(state: State, place: Place, epoch: int, acked: int) -> None:
+    """Where the gateway's own subscription stands."""
+    known = state.opened.get(place)
+    if known is not None and known.epoch == epoch and acked > known.acked:
+        state.opened[place] = msgspec.structs.replace(known, acked=acked)
+
+
+async def topic_id_of(call: Call[Any, Any], topic: str, *, anew: bool = False) -> int:
+    """Raises TopicUnknown."""
+    ids: dict[str, int] = call.state.topic_ids
+    known = None if anew else ids.get(topic)
+    if known is None:
+        ids.pop(topic, None)
+        known = expect((await call.link.ask(Find(topic, 0)))[0], FindReply).topic_id
+        keep(ids, topic, known)
+    return known
+
+
+async def subscription_info(link: Link, place: Place) -> SubscriptionInfo:
+    """Raises TopicUnknown, NotSubscribed."""
+    topic, subscriber = place
+    command = Subscriptions(topic, just_before(subscriber), 1)
+    page = expect((await link.ask(command))[0], SubscriptionsReply).subscriptions
+    if not page or page[0].subscriber != subscriber or page[0].pattern:
+        raise errors.NotSubscribed(f"'{subscriber}' is not subscribed to '{topic}'")
+    return page[0]
+
+
+def just_before(name: str) -> str:
+    """A text that comes right before this name: no name lies between the two. Lists begin after a name."""
+    last = ord(name[-1]) if name else 0
+    if not last:
+        return ""
+    before = 0xD7FF if last == 0xE000 else last - 1  # Surrogates are no characters.
+    return name[:-1] + chr(before) + _LAST_CHARACTER * _NAME_CHARACTERS_MAX

@@ -1,0 +1,95 @@
+"""A consumer's subscription, read one message at a time, under the gateway's own epoch (opening.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from oncemq import errors
+from oncemq.engine.commands import Ack, Get
+from oncemq.engine.replies import AckReply, GetReply, OpenReply
+from oncemq.gateways.http.endpoint import Call
+from oncemq.gateways.http.opening import note_acked, opened_by_gateway
+from oncemq.gateways.link import expect
+from oncemq.message import Message, checksum, decode_batch
+from oncemq.wire.frames import Frame
+
+#: A get brings one batch at least; more is not wanted.
+_ONE_BATCH = 1
+
+
+class Reading:
+    """Every method raises Fenced, Sought or TopicGone where the epoch is not the subscription's any more: then
+    `forget` it, and begin again with what is there."""
+
+    def __init__(self, call: Call[Any, Any], topic: str, consumer_id: str) -> None:
+        self._call = call
+        self._place = (topic, consumer_id)
+        self._stale_epoch = 0
+        self._epoch = 0
+        self.topic = topic
+        self.consumer_id = consumer_id
+        self.topic_id = 0
+        #: Everything below was confirmed, by the broker's last word.
+        self.acked = 0
+
+    async def first(self) -> Message | None:
+        """The first message that is not confirmed."""
+        opened = await self._opened()
+        try:
+            message = await self._get(opened, opened.acked)
+        except errors.RangeGone:
+            # Confirmed meanwhile in another way, and not stored any more: opening tells where it stands.
+            self.forget()
+            opened = await self._opened()
+            message = await self._get(opened, opened.acked)
+        if self.acked > opened.acked:
+            message = await self._get(opened, self.acked)
+        return message
+
+    async def confirm(self, upto: int) -> Message | None:
+        """Everything below is done; the message at or behind it, unless more than that was confirmed before."""
+        opened = await self._opened()
+        try:
+            return await self._get(opened, upto, upto)
+        except errors.RangeGone:
+            # Only what lies below the confirmed position can be gone.
+            self.acked = max(self.acked, upto + 1)
+            return None
+
+    async def ack(self, upto: int) -> int:
+        """Everything below is done. Returns where the subscription stands."""
+        opened = await self._opened()
+        command = Ack(opened.topic_id, self.consumer_id, opened.epoch, upto)
+        return self._note(opened, expect((await self._call.link.ask(command))[0], AckReply).acked)
+
+    def forget(self) -> None:
+        self._stale_epoch = self._epoch
+
+    async def _opened(self) -> OpenReply:
+        opened = await opened_by_gateway(self._call, self._place, self._stale_epoch)
+        self._epoch, self.topic_id = opened.epoch, opened.topic_id
+        return opened
+
+    async def _get(self, opened: OpenReply, position: int, ack: int = -1) -> Message | None:
+        command = Get(opened.topic_id, self.consumer_id, opened.epoch, position, _ONE_BATCH, 0, ack)
+        answered, payloads = await self._call.link.ask(command)
+        reply = expect(answered, GetReply)
+        self._note(opened, reply.acked)
+        return _first_message(self.topic, reply, payloads)
+
+    def _note(self, opened: OpenReply, acked: int) -> int:
+        self.acked = acked
+        note_acked(self._call.state, self._place, opened.epoch, acked)
+        return acked
+
+
+def _first_message(topic: str, reply: GetReply, payloads: Sequence[Frame]) -> Message | None:
+    """Raises DamagedInTransit."""
+    if not reply.batches:
+        return None
+    head, payload = reply.batches[0], bytes(payloads[0])
+    if checksum(payload) != head.checksum:
+        raise errors.DamagedInTransit(f"message {head.first_offset} of '{topic}' does not match its checksum")
+    found = decode_batch(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, head.skip + 1)
+    return found[0]

@@ -1,0 +1,28 @@
+"""A queue over HTTP: producers and consumers of a gateway, from any place that HTTP reaches.
+
+>>> from oncemq.http import Consumer, Producer
+>>> with Producer() as producer, Consumer() as consumer:
+...     producer.register("DS")
+...     consumer.register("DS")
+...     producer.enqueue("DS", "one pizza")
+...     consumer.dequeue("DS")
+'one pizza'
+
+Every call is repeated until it has an answer, or its time is over, and still happens once: through a lost reply, a
+crash of the gateway or the broker, or a standby that takes over.
+"""
+
+from __future__ import annotations
+
+from oncemq import errors
+
+try:
+    import httpx as _httpx  # noqa: F401
+except ImportError:
+    raise errors.MissingExtra("the library for HTTP is not installed: pip install 'oncemq[http]'") from None
+
+from oncemq.http.calling import DEFAULT_URL
+from oncemq.http.consumer import Consumer
+from oncemq.http.producer import Producer
+
+__all__ = ["DEFAULT_URL", "Consumer", "Producer"]

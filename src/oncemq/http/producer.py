@@ -1,0 +1,103 @@
+"""A producer of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import httpx
+
+from oncemq import errors
+from oncemq.http.calling import DEFAULT_URL
+from oncemq.http.numbering import Numbering
+from oncemq.http.queue_client import QueueClient
+
+
+class Producer(QueueClient):
+    """Publishes to topics; has one id for each of them.
+
+    >>> with Producer("http://127.0.0.1:8002") as producer:
+    ...     producer.register("T1")
+    ...     producer.enqueue("T1", "one pizza")
+
+    Several addresses are those of gateways that lead to the same broker, or to its standby. A request has `timeout_s`
+    for an answer, and is repeated for `patience_s`; then BrokerAway says that it may or may not have happened.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str] = DEFAULT_URL,
+        *,
+        ids: Mapping[str, str] | None = None,
+        timeout_s: float = 10.0,
+        patience_s: float = 60.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """`ids`: topic → id, of a producer that was registered before."""
+        super().__init__(url, timeout_s=timeout_s, patience_s=patience_s, transport=transport)
+        self._ids = dict(ids or {})
+        self._numbering = Numbering(self._caller)
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Topic → id. Keep them to go on with them in another process."""
+        return dict(self._ids)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def register(self, topic: str, producer_id: str | None = None) -> str:
+        """Become a producer of this topic, which is made where there is none. Returns the id: a new one, or the one
+        that is given.
+
+        Raises ProducerRegistered, ProducerElsewhere, NameInvalid, BrokerAway.
+
+        >>> producer.register("T1")
+        '9e85f1166a77d878'
+        """
+        with self._lock:
+            if topic in self._ids:
+                raise errors.ProducerRegistered(f"'{self._ids[topic]}' is registered for '{topic}' already")
+            body = {"topic": topic} if producer_id is None else {"topic": topic, "producer_id": producer_id}
+            found: str = self._post_once("/producer/register", body)["producer_id"]
+            self._ids[topic] = found
+            return found
+
+    def create_topic(self, topic: str) -> None:
+        """Make a topic. Raises TopicExists, NameInvalid, BrokerAway."""
+        with self._lock:
+            self._post_once("/topics", {"topic_name": topic})
+
+    def enqueue(self, topic: str, message: str) -> int:
+        """Publish a message. It is stored when this returns, once, behind all that were enqueued before; returns its
+        position in the topic.
+
+        Raises NotRegistered, NoConsumers, TopicUnknown, TooLarge, BrokerAway.
+
+        >>> producer.enqueue("T1", "one pizza")
+        0
+        """
+        with self._lock:
+            producer_id = self._ids.get(topic)
+            if producer_id is None:
+                raise errors.NotRegistered(f"this producer is not registered for '{topic}'")
+            body = {"topic": topic, "producer_id": producer_id, "message": message}
+            return self._produce(body)
+
+    def _produce(self, body: dict[str, str]) -> int:
+        try:
+            return self._produce_numbered(body)
+        except errors.SessionUnknown:
+            if self._caller.tries > 1:
+                raise
+            # It was idle for so long that the broker has forgotten it; nothing of it is in doubt.
+            return self._produce_numbered(body)
+
+    def _produce_numbered(self, body: dict[str, str]) -> int:
+        headers = self._numbering.headers()
+        try:
+            position: int = self._caller.post("/producer/produce", body, headers)["position"]
+        except BaseException:
+            self._numbering.refused()
+            raise
+        self._numbering.done()
+        return position

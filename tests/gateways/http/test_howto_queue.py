@@ -1,0 +1,44 @@
+"""The guide to the queue over HTTP shows what a reader sees. Its Python is run by tests/test_howto.py."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from oncemq import errors
+from oncemq.gateways.http.queue import ENDPOINTS
+from oncemq.gateways.http.queue_replies import status_of
+from tests.acceptance.processes import SMALL
+from tests.forking import ForkedBroker
+
+GUIDE = Path(__file__).parents[3] / "docs/howto/http-queue.md"
+TEXT = GUIDE.read_text(encoding="utf-8")
+
+
+def sessions() -> list[tuple[str, str]]:
+    """(command, expected output) pairs of all console blocks."""
+    blocks = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+    parts = re.split(r"^\$ (.*)\n", "".join(blocks), flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_every_request_is_answered_as_shown(tmp_path: Path) -> None:
+    with ForkedBroker(tmp_path / "data", *SMALL, http=True) as server:
+        server.wait_until_http()
+        for command, expected in sessions():
+            command = command.replace("http://127.0.0.1:8002", server.http_url)
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+            assert done.stdout + done.stderr == expected, command
+
+
+def test_every_endpoint_is_told() -> None:
+    assert [each.path for each in ENDPOINTS if f"| `{each.method}` | `{each.path}` |" not in TEXT] == []
+
+
+def test_the_statuses_are_those_of_the_table() -> None:
+    rows = re.findall(r"^\| (`[A-Z_`, ]+`) \| (\d+) \|", TEXT, re.MULTILINE)
+    assert len(rows) > 10
+    for codes, status in rows:
+        for code in re.findall(r"[A-Z_]+", codes):
+            assert status_of(errors.BY_CODE[code]) == int(status), code

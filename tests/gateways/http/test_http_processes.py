@@ -1,0 +1,180 @@
+"""The gateway as it runs: real sockets, and processes that are killed while callers repeat what was not answered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from oncemq.broker.process import BrokerProcess
+from tests.acceptance.processes import SMALL
+from tests.forking import ForkedBroker
+from tests.gateways.http.processes import GatewayProcess
+
+DEADLINE_S = 60
+CALLERS = 4
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with ForkedBroker(tmp_path_factory.mktemp("broker") / "data", *SMALL) as process:
+        yield process
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, broker: BrokerProcess) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(tmp_path, broker.url)
+    yield process
+    process.stop()
+
+
+def client_of(gateway: GatewayProcess) -> httpx.Client:
+    return httpx.Client(base_url=f"{gateway.url}/v1", timeout=DEADLINE_S, trust_env=False)
+
+
+def until_answered(send: Callable[[], httpx.Response]) -> httpx.Response:
+    """As a caller that takes neither silence nor "not now" for an answer."""
+    until_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until_s:
+        try:
+            response = send()
+        except httpx.TransportError:
+            continue
+        if response.status_code < 500:
+            return response
+    raise TimeoutError
+
+
+class Callers:
+    """They put, each message under a key or a number of its own, until they are told to stop."""
+
+    def __init__(self, gateway: GatewayProcess, topic: str) -> None:
+        self._gateway = gateway
+        self._path = f"/topics/{topic}/messages"
+        self._stopped = threading.Event()
+        self.stored: Counter[str] = Counter()
+        self._pool = ThreadPoolExecutor(CALLERS)
+        self._working = [self._pool.submit(self._with_keys, number) for number in range(CALLERS - 1)]
+        self._working.append(self._pool.submit(self._with_numbers))
+
+    def _with_keys(self, caller: int) -> None:
+        with client_of(self._gateway) as client:
+            number = 0
+            while not self._stopped.is_set():
+                number += 1
+                self._put(client, f"{caller}-{number}", {"Idempotency-Key": f"{self._path} {caller}-{number}"})
+
+    def _with_numbers(self) -> None:
+        with client_of(self._gateway) as client:
+            body = {"session": f"caller of {self._path}", "nonce": 1}
+            epoch = until_answered(lambda: client.post("/sessions", json=body)).json()["epoch"]
+            number = 0
+            while not self._stopped.is_set():
+                number += 1
+                headers = {"OnceMQ-Session": body["session"], "OnceMQ-Epoch": epoch, "OnceMQ-Number": number}
+                self._put(client, f"n-{number}", {name: str(value) for name, value in headers.items()})
+
+    def _put(self, client: httpx.Client, value: str, headers: dict[str, str]) -> None:
+        reply = until_answered(lambda: client.post(self._path, content=value, headers=headers))
+        assert reply.status_code == 201, reply.text
+        self.stored[value] += 1
+
+    def wait_for_more(self) -> None:
+        before = self.stored.total()
+        until_s = time.monotonic() + DEADLINE_S
+        while self.stored.total() < before + 20:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for work in self._working:
+            work.result(DEADLINE_S)
+        self._pool.shutdown()
+
+
+def check_once(gateway: GatewayProcess, topic: str, callers: Callers) -> None:
+    found: Counter[str] = Counter()
+    with client_of(gateway) as client:
+        at = {"position": 0, "limit": 10_000}
+        page = {"end_offset": 1}
+        while at["position"] < page["end_offset"]:
+            page = until_answered(lambda: client.get(f"/topics/{topic}/messages", params=at)).json()
+            found.update(message["value"] for message in page["messages"])
+            at["position"] = page["next_position"]
+    assert found == callers.stored
+
+
+def make_topic(gateway: GatewayProcess, topic: str) -> None:
+    with client_of(gateway) as client:
+        assert client.put(f"/topics/{topic}", json={"retain_ms": 3_600_000}).status_code == 201
+
+
+def test_a_gateway_that_is_killed_again_and_again_stores_each_put_once(gateway: GatewayProcess) -> None:
+    make_topic(gateway, "killed-gateway")
+    callers = Callers(gateway, "killed-gateway")
+    for _ in range(3):
+        callers.wait_for_more()
+        gateway.kill()
+        gateway.start()
+    callers.wait_for_more()
+    callers.stop()
+    check_once(gateway, "killed-gateway", callers)
+
+
+def test_a_broker_that_is_killed_behind_the_gateway_stores_each_put_once(
+    gateway: GatewayProcess, broker: BrokerProcess
+) -> None:
+    make_topic(gateway, "killed-broker")
+    callers = Callers(gateway, "killed-broker")
+    for _ in range(2):
+        callers.wait_for_more()
+        broker.kill()
+        broker.start()
+    callers.wait_for_more()
+    callers.stop()
+    check_once(gateway, "killed-broker", callers)
+
+
+def test_messages_stream_over_a_socket_and_end_with_the_gateway(gateway: GatewayProcess) -> None:
+    path = "/topics/streamed/subscriptions/kitchen"
+    with client_of(gateway) as client, client_of(gateway) as other:
+        assert client.put(path).status_code == 201
+        with client.stream("GET", f"{path}/events") as stream:
+            lines = stream.iter_lines()
+            assert next(line for line in lines if line.startswith(":")) == ": next offset 0"
+            for number in range(3):
+                other.post("/topics/streamed/messages", content=str(number))
+                assert next(line for line in lines if line.startswith("id:")) == f"id: {number}"
+            # It answers what it has in hand, and does not wait for streams.
+            assert gateway.stop() == 0
+            assert "error" not in "".join(lines)
+    gateway.start()
+    with client_of(gateway) as client, client.stream("GET", f"{path}/events", headers={"Last-Event-ID": "1"}) as stream:
+        assert next(line for line in stream.iter_lines() if line.startswith("id:")) == "id: 2"
+
+
+def test_a_get_waits_over_a_socket(gateway: GatewayProcess) -> None:
+    path = "/topics/polled/subscriptions/kitchen"
+    with client_of(gateway) as client, client_of(gateway) as other, ThreadPoolExecutor(1) as pool:
+        assert client.put(path).status_code == 201
+        waiting = pool.submit(client.get, f"{path}/messages", params={"wait_ms": 60_000})
+        other.post("/topics/polled/messages", content="late")
+        assert [message["value"] for message in waiting.result(DEADLINE_S).json()["messages"]] == ["late"]
+
+
+def test_callers_without_ids_are_served_when_the_broker_is_back(gateway: GatewayProcess, broker: BrokerProcess) -> None:
+    path = "/topics/plain/subscriptions/kitchen"
+    with client_of(gateway) as client:
+        assert client.put(path).status_code == 201
+        client.post("/topics/plain/messages", content="a")
+        broker.kill()
+        broker.start()
+        reply = until_answered(lambda: client.get(f"{path}/messages"))
+        assert [message["value"] for message in reply.json()["messages"]] == ["a"]
