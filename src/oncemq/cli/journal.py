@@ -29,10 +29,11 @@ _folder_argument = click.argument("folder", metavar="DIR", type=click.Path(exist
         oncemq journal check ./oncemq-data
         oncemq journal export ./oncemq-data saved.jsonl
         oncemq journal cut ./oncemq-data 1234567
+        oncemq journal copy ./oncemq-data postgresql://oncemq@db/oncemq
     """,
 )
 def journal() -> None:
-    """Check, export and cut a stopped broker's journal.
+    """Check, export, cut and copy a stopped broker's journal.
 
     A broker that finds its journal damaged refuses to start. Copy the data folder; `check` names the damaged
     place, `export` saves everything that can be read, `cut` gives up what lies behind a place, so that the broker
@@ -185,6 +186,38 @@ def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
     click.echo(f"Gave up {', '.join(gone)}. The bytes are kept in:")
     for path in found.saved:
         click.echo(f"  {folder}/{path}")
+
+
+@journal.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq journal copy ./oncemq-data postgresql://oncemq@db/oncemq
+        oncemq journal copy postgresql://oncemq@db/oncemq ./oncemq-data
+        oncemq journal copy ./oncemq-data /mnt/large/oncemq-data --json
+    """,
+)
+@click.argument("source")
+@click.argument("target")
+@json_option
+def copy(source: str, target: str, as_json: bool) -> None:
+    """Move a stopped broker from files to PostgreSQL, or back, or to another folder.
+
+    SOURCE and TARGET are folders (`file:DIR`, or DIR) or `postgresql://…`. Messages, positions, sessions and all ids
+    go along: clients go on as if nothing had happened. TARGET must not hold a journal yet. SOURCE stays, for the case
+    that you want to go back; never serve both. A copy that did not come to its end can't be served: copy again.
+    """
+    from oncemq.broker.copying import copy as copy_journal
+
+    with _progress("Copying") as progress:
+        copied = copy_journal(source, target, progress)
+    if as_json:
+        click.echo(json_line(copied))
+        return
+    counts = [count_of(copied.topics, "topic"), count_of(copied.subscriptions, "subscription")]
+    counts += [count_of(copied.sessions, "session"), count_of(copied.records, "record")]
+    click.echo(f"Copied {', '.join(counts)}, {bytes_text(copied.record_bytes)} of messages.")
+    note(f"{copied.source} is unchanged. Serve {copied.target} from now on, never both.")
 
 
 @contextmanager

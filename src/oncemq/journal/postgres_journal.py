@@ -31,12 +31,13 @@ from oncemq.journal.contract import (
     record_bytes,
 )
 from oncemq.journal.postgres_connection import Connection, connect, failed
+from oncemq.journal.postgres_extents import PostgresExtents
 from oncemq.journal.postgres_lease import Keeper, Lease
 from oncemq.journal.postgres_snapshots import PostgresSnapshots, SnapshotPlace
 from oncemq.journal.postgres_writing import append_group
 from oncemq.journal.sql import query
 from oncemq.journal.tables import WantsTables
-from oncemq.journal.worker import Task, Worker
+from oncemq.journal.worker import Worker
 
 _GROUP_HEADER_BYTES = 64
 #: How full PostgreSQL's disk is, PostgreSQL does not say.
@@ -75,7 +76,7 @@ class PostgresJournal:
         self._lease = lease
         self._keeper: Keeper | None = None
         self._worker = worker
-        self._releases: list[Task] = []
+        self._extents = PostgresExtents(taken.extent_bytes, worker, lease.term, self._connect_beside)
         self._seed = xxhash.xxh3_64_intdigest(taken.journal_id)
         self._snapshots = PostgresSnapshots(worker, self._seed, lease.term, self._connect_beside)
         self._failure: errors.JournalFailed | None = None
@@ -87,8 +88,6 @@ class PostgresJournal:
         self._unsynced_bytes = 0
         self._is_last_empty = True
         self._time_ms = 0
-        #: extent → bytes of its groups
-        self._used_bytes: dict[int, int] = {}
         #: Written since the newest snapshot, up to the one that is being made.
         self._snapshot_bytes = 0
 
@@ -134,8 +133,8 @@ class PostgresJournal:
         with self._recovering():
             chunks = self._snapshots.find(self._connection, self._where, self.warnings)
             newest = self._snapshots.kept[-1].sequence if self._snapshots.kept else 0
-            self._used_bytes = dict(self._connection.execute(query("extents"), (self.extent_bytes,)).fetchall())
-            self._used_bytes.setdefault(self._active, 0)
+            self._extents.find(self._connection)
+            self._extents.begin(self._active)
         return Loaded(chunks, self._replay(newest))
 
     @contextmanager
@@ -176,7 +175,7 @@ class PostgresJournal:
         self._check()
         if min(need_bytes, self.extent_bytes - _GROUP_HEADER_BYTES) > self._room_bytes():
             self._position = (self._active + 1) * self.extent_bytes
-        self._used_bytes.setdefault(self._active, 0)
+        self._extents.begin(self._active)
         room = self._room_bytes()
         return Place(self._position + _GROUP_HEADER_BYTES, room, room)
 
@@ -203,7 +202,7 @@ class PostgresJournal:
             append_group(self._connection, self._lease, self._seed, self._sequence + 1, self._position, size, group)
         self._lease.renewed(sent_s)
         self._unsynced = None
-        self._used_bytes[self._active] += size
+        self._extents.fill(self._active, size)
         self._sequence += 1
         self._position += size
         self.replay_bytes += size
@@ -269,33 +268,11 @@ class PostgresJournal:
         return self._snapshots.begin(SnapshotPlace(self._sequence, self._position))
 
     def extents(self) -> list[Extent]:
-        return [Extent(number, used, self._is_behind(number)) for number, used in sorted(self._used_bytes.items())]
-
-    def _is_behind(self, number: int) -> bool:
-        return number != self._active and (number + 1) * self.extent_bytes <= self._snapshots.behind_position
+        return self._extents.listed(self._active, self._snapshots.behind_position)
 
     def release(self, live: Mapping[int, int]) -> None:
         self._check()
-        missing = live.keys() - self._used_bytes.keys() - {0}
-        if missing:
-            raise errors.JournalCorrupt(
-                f"{self._where}: extent {min(missing)} is missing, and messages in it are needed"
-            )
-        numbers = [number for number in self._used_bytes if number not in live and self._is_behind(number)]
-        for number in numbers:
-            del self._used_bytes[number]
-        if numbers:
-            self._releases.append(self._worker.start(self._remove(numbers), "release extents"))
-
-    def _remove(self, numbers: Sequence[int]) -> Iterator[None]:
-        connection = self._connect_beside()
-        for number in numbers:
-            bounds = (number * self.extent_bytes, (number + 1) * self.extent_bytes)
-            with connection.transaction():
-                connection.execute(query("release_records"), bounds)
-                connection.execute(query("release_groups"), bounds)
-                connection.execute(query("check_term"), (self.term,))
-            yield
+        self._extents.release(self._where, live, self._active, self._snapshots.behind_position)
 
     def maintain(self) -> None:
         self._check()
@@ -303,19 +280,13 @@ class PostgresJournal:
             self._renew()
         try:
             with self._final("work beside the loop"):
-                self._take_in_releases()
+                self._extents.maintain()
                 if self._snapshots.maintain():
                     self.replay_bytes -= self._snapshot_bytes
         except errors.JournalFailed as failure:
             # From its connection, perhaps.
             self._failure = self._failure or failure
             raise
-
-    def _take_in_releases(self) -> None:
-        while self._releases and self._releases[0].done:
-            error = self._releases.pop(0).error
-            if error is not None:
-                raise error
 
     def writable_bytes(self) -> int:
         """No bound that is known here: a full disk of PostgreSQL's fails a commit, and ends the broker."""

@@ -1,0 +1,157 @@
+"""`journal copy`: a broker moves from files to PostgreSQL and back, and nobody notices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pytest
+
+import oncemq
+from oncemq import errors
+from oncemq.broker import copying
+from oncemq.broker.recovery import recover
+from oncemq.engine.engine import Engine
+from oncemq.engine.relocating import needed_records, relocated
+from oncemq.journal.contract import Journal, Wanted
+from oncemq.journal.files import FileJournal
+from oncemq.journal.os_disk import OsDisk
+from oncemq.journal.postgres import open_postgres
+from oncemq.journal.worker import ThreadWorker
+from oncemq.limits import Limits
+from tests.broker.random_work import RandomWork
+from tests.broker.rig import Rig
+
+EXTENT_BYTES = 512 * 1024
+
+
+@pytest.fixture
+def url(postgres: str) -> str:
+    """The database of `postgres`, as people write it."""
+    parts = psycopg.conninfo.conninfo_to_dict(postgres)
+    host = str(parts.pop("host", "")).replace("/", "%2F")
+    user, name = parts.get("user", ""), parts.get("dbname", "")
+    return f"postgresql://{user}@/{name}?host={host}"
+
+
+def open_any(place: str) -> Journal:
+    if place.startswith("postgresql:"):
+        return open_postgres(place, lease_ms=60_000, extent_bytes=EXTENT_BYTES)
+    return FileJournal(OsDisk(place), ThreadWorker(), segment_bytes=EXTENT_BYTES)
+
+
+def make(place: str, seed: int) -> None:
+    """A broker with a bit of everything, stopped."""
+    rig = Rig(open_any(place))
+    work = RandomWork(rig, seed)
+    work.run(150)
+    work.stage()
+    work.put_later()
+    rig.broker.stop()
+
+
+def chunks_of(engine: Engine) -> list[bytes]:
+    capture = engine.capture()
+    return list(iter(capture.chunk, None))
+
+
+def content_of(place: str) -> tuple[list[object], list[bytes], bytes]:
+    """The whole state without positions, every payload that it needs, and the journal's id."""
+    journal = open_any(place)
+    try:
+        chunks = chunks_of(recover(journal, Limits(), Counter()))
+        needed = list(needed_records(chunks))
+        wanted = [Wanted(one.position, one.topic_id, one.first_offset, one.size) for one in needed]
+        payloads = [payload for payload, _ in journal.read(wanted)]
+        nowhere = {one.position: 0 for one in needed}
+        state = [image for chunk in chunks for image in msgspec.msgpack.decode(relocated(chunk, nowhere))]
+        return state, payloads, journal.journal_id
+    finally:
+        journal.close()
+
+
+def test_everything_survives_the_way_to_postgresql_and_back(tmp_path: Path, url: str) -> None:
+    first, last = str(tmp_path / "first"), str(tmp_path / "last")
+    make(first, 1)
+    before = content_of(first)
+    assert len(before[1]) > 20
+    copied = copying.copy(first, url)
+    assert (copied.records, copied.topics > 0, copied.sessions > 0) == (len(before[1]), True, True)
+    assert content_of(url) == before
+    copying.copy(url, f"file:{last}")
+    assert content_of(last) == before
+    # The source is as it was.
+    assert content_of(first) == before
+
+
+def test_a_copy_goes_on_where_the_source_was(tmp_path: Path, url: str) -> None:
+    place = str(tmp_path / "data")
+    with oncemq.connect(f"file:{place}", name="till") as client:
+        client.subscribe("orders", "kitchen").close()
+        receipts = [client.put("orders", b"pizza %d" % number) for number in range(3)]
+    copying.copy(place, url)
+    copying.copy(url, str(tmp_path / "back"))
+    with oncemq.connect(f"file:{tmp_path / 'back'}", name="till") as client:
+        assert client.put("orders", b"pizza 3").offset == receipts[-1].offset + 1
+        with client.subscribe("orders", "kitchen") as kitchen:
+            assert [message.value for message in kitchen.messages(0)] == [b"pizza %d" % number for number in range(4)]
+
+
+def test_tables_are_there_after_a_copy(tmp_path: Path, url: str) -> None:
+    place = str(tmp_path / "data")
+    make(place, 2)
+    copying.copy(place, url)
+    with psycopg.connect(url) as database:
+        assert database.execute("select are_tables_current from oncemq.journal_meta").fetchone() == (True,)
+        [(topics, messages)] = database.execute(
+            "select (select count(*) from oncemq.topic), (select count(*) from oncemq.message)"
+        ).fetchall()
+    assert topics > 1
+    assert messages > 10
+
+
+@pytest.mark.parametrize("to_postgres", [True, False])
+def test_a_copy_that_broke_off_is_refused_and_can_be_made_again(
+    tmp_path: Path, url: str, to_postgres: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = str(tmp_path / "source"), url if to_postgres else str(tmp_path / "target")
+    make(source, 3)
+    before = content_of(source)
+    monkeypatch.setattr(copying, "_GROUP_BYTES", 20_000)
+
+    class Crash(Exception):
+        pass
+
+    def crash(done: int, total: int) -> None:
+        if done > total // 2:
+            raise Crash
+
+    for _ in range(2):
+        with pytest.raises(Crash):
+            copying.copy(source, target, crash)
+        with pytest.raises(errors.JournalError, match="not finished"):
+            content_of(target)
+    copying.copy(source, target)
+    assert content_of(target) == before
+
+
+def test_a_copy_goes_only_where_there_is_no_journal(tmp_path: Path, url: str) -> None:
+    source, other = str(tmp_path / "source"), str(tmp_path / "other")
+    make(source, 4)
+    make(other, 5)
+    copying.copy(source, url)
+    for place in (other, url):
+        with pytest.raises(errors.JournalError, match="already"):
+            copying.copy(source, place)
+    with pytest.raises(errors.JournalLocked):
+        copying.copy(source, source)
+
+
+def test_there_has_to_be_a_source(tmp_path: Path, url: str) -> None:
+    for place in (str(tmp_path / "nowhere"), url):
+        with pytest.raises(errors.JournalError, match="no journal"):
+            copying.copy(place, str(tmp_path / "target"))
+    assert not (tmp_path / "nowhere").exists()
+    assert not (tmp_path / "target").exists()
