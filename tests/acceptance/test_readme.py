@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.forking import ForkedBroker
+from tests.gateways.http.test_howto_http import PLACEHOLDERS
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -23,6 +24,13 @@ def sessions_of(block: str) -> list[tuple[str, str]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
+def shown(said: str) -> str:
+    """As the page shows it."""
+    for pattern, placeholder in PLACEHOLDERS:
+        said = re.sub(pattern, placeholder, said)
+    return said
+
+
 def test_the_first_messages_go_as_shown(tmp_path: Path) -> None:
     [block] = [block for block in blocks("console") if "oncemq sub orders kitchen\nSubscribed" in block]
     with ForkedBroker(tmp_path / "data") as broker:
@@ -33,6 +41,16 @@ def test_the_first_messages_go_as_shown(tmp_path: Path) -> None:
                 ["bash", "-c", command], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
             )
             assert done.stdout + done.stderr == expected, command
+
+
+def test_the_first_requests_over_http_go_as_shown(tmp_path: Path) -> None:
+    [block] = [block for block in blocks("console") if "$ curl -s -X PUT" in block]
+    with ForkedBroker(tmp_path / "data", http=True) as broker:
+        broker.wait_until_http()
+        for command, expected in sessions_of(block):
+            real = command.replace("localhost:8002", broker.http_url)
+            done = subprocess.run(["bash", "-c", real], capture_output=True, text=True, check=True)
+            assert shown(done.stdout) + "\n" == expected, command
 
 
 def test_the_python_example_runs(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class Group(msgspec.Struct, frozen=True, gc=False):
 
 
 class Replayed(msgspec.Struct, frozen=True, gc=False):
-    """A group as recovery finds it; its records were verified."""
+    """A group as recovery finds it, verified. Files verify its records as well; PostgreSQL does when they are read."""
 
     sequence: int
     time_ms: int

@@ -59,6 +59,8 @@ def run(settings: GatewaySettings, announce: Callable[[str], None]) -> int:
         date_header=False, limit_concurrency=settings.connections_max + _IDLE_CONNECTIONS,
         timeout_graceful_shutdown=_DRAIN_S, proxy_headers=False, ws="none",
     )
+    # When it starts and stops is said elsewhere.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     server = Server(config)
     announce(f"http://{settings.host_text}:{listening.getsockname()[1]}")
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
