@@ -115,7 +115,7 @@ class Malformed(Refused):
     """The request could not be read."""
 
     code = "MALFORMED"
-    advice = "Compare the request with docs/protocol.md; a client and a broker of different versions may be the cause."
+    advice = "Compare the request with docs/protocol.md, over HTTP with /docs; client and broker may be of different versions."
 
 
 class VersionUnsupported(Refused):

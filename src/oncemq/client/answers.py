@@ -309,9 +309,12 @@ class Answers:
             self._obstacle = error
             self._flight.go_back(entry.number)
             self._pause(now_ms, reply.code)
-        if entry.pending is not None and now_ms >= entry.pending.deadline_ms:
+        if entry.pending is not None and self._must_tell(now_ms, entry.pending, reply.code):
             self._give_up_entry(entry, error)
             self._pause_until_ms = 0.0
+
+    def _must_tell(self, now_ms: float, pending: Pending, code: str) -> bool:
+        return now_ms >= pending.deadline_ms or code in self.options.told_at_once
 
     def _pause(self, now_ms: float, code: str) -> None:
         if now_ms < self._pause_until_ms:
@@ -322,7 +325,7 @@ class Answers:
 
     def _pause_ask(self, now_ms: float, entry: Entry, code: str, error: errors.OnceMQError) -> None:
         assert entry.pending is not None
-        if code == "GAP" or now_ms >= entry.pending.deadline_ms:
+        if code == "GAP" or self._must_tell(now_ms, entry.pending, code):
             # A gap in somebody else's numbers is not ours to fill.
             self._give_up_entry(entry, error)
             return

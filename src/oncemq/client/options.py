@@ -26,6 +26,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: The same where the obstacle passes quickly.
     pause_short_ms: float = 10.0
     pause_ms_max: float = 1000.0
+    #: "Not now" of these codes is told at once: where many callers share a session, one must not hold up the others.
+    told_at_once: frozenset[str] = frozenset()
     #: An address is left for the next one at once if its broker is a standby, but not twice within this time.
     next_address_ms: float = 100.0
     #: For people: the addresses that are tried.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -42,12 +43,11 @@ def until_answered(send: Callable[[], httpx.Response]) -> httpx.Response:
     """As a caller that takes neither silence nor "not now" for an answer."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
-        try:
+        with contextlib.suppress(httpx.TransportError):
             response = send()
-        except httpx.TransportError:
-            continue
-        if response.status_code < 500:
-            return response
+            if response.status_code < 500:
+                return response
+        time.sleep(0.01)
     raise TimeoutError
 
 

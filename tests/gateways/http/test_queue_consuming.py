@@ -177,7 +177,7 @@ def test_a_request_that_fails_at_any_step_may_be_repeated(
     for number in range(30):
         # A gateway that starts anew knows nothing.
         if number % 2:
-            queue.app._state.queue.given.clear()
+            queue.app._state.queue.giving.given.clear()
             queue.app._state.opened.clear()
         steps, failing = 0, number % 15 + 1
         key = f"k{number}" if form == "key" else None
@@ -236,9 +236,9 @@ def test_a_topic_that_is_made_again_is_another_one(queue: Queue) -> None:
 def test_an_entry_that_another_gateway_changed_is_read_again(queue: Queue) -> None:
     queue.populate("a", "b", "c")
     assert queue.consume("k1") == "a"
-    ((_, topic_id),) = queue.app._state.queue.given
+    ((_, topic_id),) = queue.app._state.queue.giving.given
     value = b'{"keys": [["k1", 0], ["elsewhere", 0]]}'
-    operate(queue, RegistrySet("queue", f"consume/C1/{topic_id}", value))
+    operate(queue, RegistrySet("given", f"C1/{topic_id}", value))
     assert queue.consume("k2") == "b"
     assert queue.cant_consume("elsewhere") == (410, "CONSUMED")
 

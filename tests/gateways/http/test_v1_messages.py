@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from oncemq.engine.commands import Get
 from oncemq.engine.replies import OpenReply
-from oncemq.gateways.http import state
+from oncemq.gateways import link, places
 from tests.gateways.http.rig import Json
 from tests.gateways.http.v1 import V1, Visit, code_of, eventually, v1, values_of
 
@@ -120,7 +121,7 @@ def test_callers_who_come_at_once_share_one_opening(v1: V1) -> None:
 
 
 def test_what_the_gateway_keeps_of_subscriptions_is_bounded(v1: V1, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "_ENTRIES_MAX", 2)
+    monkeypatch.setattr(places, "_ENTRIES_MAX", 2)
     v1.store("orders", "a")
     for name in ("b", "c", "d"):
         v1.subscribe("orders", name)
@@ -249,6 +250,34 @@ def test_a_get_waits_for_a_message(v1: V1, path: str) -> None:
     assert values_of(v1.run(both())) == ["late"]
 
 
+def test_a_long_wait_is_asked_for_again_and_again(v1: V1, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "WAIT_SLICE_MS", 10)
+    asked: list[Any] = []
+    ask = link.Link.ask
+
+    async def counting(self: link.Link, command: Any, payload: Any = None) -> Any:
+        asked.append(command)
+        return await ask(self, command, payload)
+
+    monkeypatch.setattr(link.Link, "ask", counting)
+
+    async def both() -> Json:
+        waiting = asyncio.ensure_future(v1.client.get(f"/v1{MESSAGES}?wait_ms=30000"))
+        await eventually(lambda: len([each for each in asked if isinstance(each, Get)]) >= 3)
+        await v1.client.post("/v1/topics/orders/messages", content=b"late")
+        return dict((await waiting).json())
+
+    assert values_of(v1.run(both())) == ["late"]
+
+
+def test_two_callers_who_wait_for_the_same_messages_do_not_spin(v1: V1) -> None:
+    async def both() -> list[Json]:
+        replies = await asyncio.gather(*(v1.client.get(f"/v1{MESSAGES}?wait_ms=600") for _ in range(2)))
+        return [reply.json() for reply in replies]
+
+    assert [reply["messages"] for reply in v1.run(both())] == [[], []]
+
+
 def test_a_get_that_waits_in_vain_ends(v1: V1) -> None:
     got = get(v1, wait_ms=1)
     assert (got["messages"], got["next_position"]) == ([], 0)
@@ -278,6 +307,5 @@ def test_who_waits_is_told_when_the_gateway_stops(v1: V1) -> None:
 
 
 def _parked(v1: V1) -> int:
-    link = v1.app._link
-    assert link is not None
-    return 0 if link._patient is None else len(link._patient.core._asks)
+    patient = v1.app._link._patient if v1.app._link is not None else None
+    return 0 if patient is None else len(patient.core._asks)

@@ -80,7 +80,7 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._link = Link(self._settings.brokers, label="http")
+        self._link = Link(self._settings.brokers, label="http", waits_for_room=False)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self._link.close()

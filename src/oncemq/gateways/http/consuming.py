@@ -5,8 +5,6 @@ A get moves nothing, so it may be repeated. Without a position it starts at what
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +21,6 @@ from oncemq.gateways.link import expect
 from oncemq.message import Message
 from oncemq.wire.frames import Frame
 
-#: A get that is answered before its time, with nothing, was replaced by somebody else's with the same epoch.
-REPLACED_PAUSE_S = 0.2
 #: What shows that the gateway's epoch is not the subscription's any more.
 _STALE = (errors.Fenced, errors.Sought, errors.TopicGone)
 
@@ -112,13 +108,8 @@ async def _get(
     bytes_max = wanted.bytes_max if wanted.limit > 1 else 1
     ack = wanted.ack if wanted.ack is not None else -1
     command = Get(opened.topic_id, place[1], opened.epoch, position, bytes_max, wanted.wait_ms, ack)
-    asked_s = time.monotonic()
-    reply, payloads = await call.link.ask(command)
-    got = expect(reply, GetReply)
-    if not got.batches and time.monotonic() - asked_s < wanted.wait_ms / 2000:
-        # Replaced by somebody else's get: callers who take turns at this must not do so as fast as they can.
-        await asyncio.sleep(REPLACED_PAUSE_S)
-    return got, payloads
+    reply, payloads = await call.link.wait(command)
+    return expect(reply, GetReply), payloads
 
 
 async def acked_of(call: Call[Any, Any], place: Place, opened: OpenReply) -> int:

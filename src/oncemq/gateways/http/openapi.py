@@ -136,13 +136,18 @@ def _parameter(place: str, name: str, schema: Json, is_required: bool) -> Json:
     if is_required:
         parameter["required"] = True
     parameter["schema"] = {key: value for key, value in schema.items() if key not in ("description", "x-header")}
-    if place == "header" and schema.get("default") == "":
-        # That stands for "left out"; a header that is there and empty is refused.
-        del parameter["schema"]["default"]
-        parameter["schema"].setdefault("minLength", 1)
+    if place == "header":
+        _leave_out_default(parameter["schema"])
     if name in _EXAMPLES and is_required and "examples" not in schema:
         parameter["example"] = _EXAMPLES[name]
     return parameter
+
+
+def _leave_out_default(schema: Json) -> None:
+    """A header that is not there is not there, whatever stands for it inside; one that is there is not empty."""
+    schema.pop("default", None)
+    if schema.get("type") == "string":
+        schema.setdefault("minLength", 1)
 
 
 def _has_parameters_in_body(endpoint: Endpoint) -> bool:

@@ -1,7 +1,6 @@
 """Subscriptions that are consumed through the gateway: which topic is meant, under which epoch.
 
-A caller may own a subscription itself (POST …/open gave it an epoch). For others the gateway does: it opens the
-subscription once, keeps the epoch, and opens it again when somebody else has taken it over.
+A caller may own a subscription itself (POST …/open gave it an epoch). For others the gateway does (places.py).
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
-
 from oncemq import errors
-from oncemq.engine.commands import Find, Open, Subscriptions
+from oncemq.engine.commands import Find, Subscriptions
 from oncemq.engine.patterns import is_pattern
 from oncemq.engine.replies import FindReply, OpenReply, SubscriptionInfo, SubscriptionsReply
 from oncemq.gateways.http.endpoint import Call
@@ -40,25 +37,13 @@ async def opened_by_gateway(call: Call[Any, Any], place: Place, stale_epoch: int
     broker refuses."""
     refuse_pattern(place[0])
     state: State = call.state
-    known = state.opened.get(place)
-    if known is not None and known.epoch != stale_epoch:
-        return known
-    task = state.opening.get(place)
-    if task is None:
-        task = state.opening[place] = asyncio.ensure_future(open_anew(call.link, state, place))
-        task.add_done_callback(lambda _: state.opening.pop(place, None))
-    # A caller that goes does not take the others' answer along.
-    return await asyncio.shield(task)
+    return await state.open(call.link, place, stale_epoch)
 
 
 async def open_anew(link: Link, state: State, place: Place) -> OpenReply:
     """Whoever owned it is fenced, the gateway's former epoch too."""
     refuse_pattern(place[0])
-    state.opened.pop(place, None)
-    reply = expect(await link.operate(Open(*place)), OpenReply)
-    keep(state.opened, place, reply)
-    keep(state.topic_ids, place[0], reply.topic_id)
-    return reply
+    return await state.open_anew(link, place)
 
 
 async def joined_by_gateway(call: Call[Any, Any], place: Place, stale_epoch: int = 0) -> OpenReply:
@@ -80,9 +65,7 @@ async def joined_by_gateway(call: Call[Any, Any], place: Place, stale_epoch: int
 
 def note_acked(state: State, place: Place, epoch: int, acked: int) -> None:
     """Where the gateway's own subscription stands."""
-    known = state.opened.get(place)
-    if known is not None and known.epoch == epoch and acked > known.acked:
-        state.opened[place] = msgspec.structs.replace(known, acked=acked)
+    state.note_acked(place, epoch, acked)
 
 
 async def topic_id_of(call: Call[Any, Any], topic: str, *, anew: bool = False) -> int:

@@ -4,54 +4,31 @@
     position=n     what lies below n is confirmed; message n is given and stays
     with a key     what the key before was given is confirmed; the next message is given and stays
 
-The last two may be repeated and get the same message again. Which key was given what is in the registry, before it
-is answered: `consume/<consumer>/<topic's id>`, {"keys": [[key, offset], …]}, the latest at the end. A crash before that
-is harmless: the message is still the first one, and the repeated request finds it.
+The last two may be repeated and get the same message again. Which key was given what is in the registry (giving.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import random
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from oncemq import errors
-from oncemq.engine.commands import RegistrySet
 from oncemq.engine.names import refuse_key
-from oncemq.engine.replies import RegistryReply
+from oncemq.gateways.giving import nothing_for, until_settled
 from oncemq.gateways.http.endpoint import Answer, Call, Endpoint, Reply, endpoint, header
-from oncemq.gateways.http.queue_reading import Reading
-from oncemq.gateways.http.queue_registry import NAMESPACE, check_consumer, check_names, entry_of
+from oncemq.gateways.http.queue_registry import check_consumer, check_names
 from oncemq.gateways.http.queue_replies import REFUSING, Success, succeed
-from oncemq.gateways.http.queue_state import GivenKeys
-from oncemq.gateways.http.state import keep
-from oncemq.gateways.link import expect
+from oncemq.gateways.reading import Reading
 from oncemq.message import Message
 
 ENDPOINTS: list[Endpoint] = []
 
-#: Keys that are remembered per consumer and topic.
-_KEYS_MAX = 16
-#: Another gateway consumes under the same id, or the subscription was moved: from the start again, so often, and after
-#: a pause of any length up to this, which grows.
-_TRIES = 8
-_PAUSE_S = 0.005
 _POSITION_MAX = 2**53
 
-T = TypeVar("T")
 _Encoding = Literal["text", "base64"]
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    keys: tuple[tuple[str, int], ...]
-
-
-_decode_entry = msgspec.json.Decoder(_Entry).decode
 
 
 class QueueMessage(Success, frozen=True, kw_only=True):
@@ -110,14 +87,15 @@ async def queue_consume(call: Call[QueueConsumeParameters, None]) -> Answer:
     _check_form(asked, is_keyed)
     await check_consumer(call, asked.consumer_id)
     async with call.state.queue.turns.of((asked.topic, asked.consumer_id)):
-        reading = Reading(call, asked.topic, asked.consumer_id)
+        reading = Reading(call.link, call.state, asked.topic, asked.consumer_id)
         if asked.position is not msgspec.UNSET:
             position = asked.position
-            message = await _until_settled(reading, lambda: _at_position(reading, position))
+            message = await until_settled(reading, lambda: _at_position(reading, position))
         elif is_keyed:
-            message = await _until_settled(reading, lambda: _under_key(call, reading, asked.idempotency_key))
+            giving, key = call.state.queue.giving, asked.idempotency_key
+            message = await until_settled(reading, lambda: giving.under_key(call.link, reading, key))
         else:
-            message = await _until_settled(reading, lambda: _next(reading))
+            message = await until_settled(reading, lambda: _next(reading))
     return succeed(_view(message))
 
 
@@ -129,26 +107,11 @@ def _check_form(asked: QueueConsumeParameters, is_keyed: bool) -> None:
         raise errors.from_code(refusal.code, refusal.text)
 
 
-async def _until_settled(reading: Reading, consume: Callable[[], Awaitable[T]]) -> T:
-    """An ack belongs to what was read under the same epoch, so that whatever moves the subscription meanwhile makes
-    it all begin again."""
-    tries = 0
-    while True:
-        try:
-            return await consume()
-        except (errors.Fenced, errors.Sought, errors.TopicGone, errors.RegistryConflict):
-            tries += 1
-            if tries == _TRIES:
-                raise
-        reading.forget()
-        await asyncio.sleep(random.uniform(0, _PAUSE_S * (tries - 1)))
-
-
 async def _next(reading: Reading) -> Message:
     while True:
         message = await reading.first()
         if message is None:
-            raise _nothing(reading)
+            raise nothing_for(reading)
         if await reading.ack(message.offset + 1) == message.offset + 1:
             return message
 
@@ -158,55 +121,8 @@ async def _at_position(reading: Reading, position: int) -> Message:
     if reading.acked > position:
         raise errors.Consumed(f"message {position} was confirmed; {reading.acked} is the first that is not")
     if message is None:
-        raise _nothing(reading)
+        raise nothing_for(reading)
     return message
-
-
-async def _under_key(call: Call[QueueConsumeParameters, None], reading: Reading, key: str) -> Message:
-    message = await reading.first()
-    given = await _given(call, reading)
-    known = given.offset_of(key)
-    if known is not None:
-        if message is not None and message.offset == known:
-            return message
-        raise errors.Consumed(f"the message of key '{key}', at {known}, was confirmed by a later request")
-    if message is not None and message.offset == given.last_offset:
-        message = await reading.confirm(message.offset + 1)
-    if message is None:
-        raise _nothing(reading)
-    await _give(call, reading, given, (key, message.offset))
-    return message
-
-
-async def _given(call: Call[QueueConsumeParameters, None], reading: Reading) -> GivenKeys:
-    cached = call.state.queue.given
-    known: GivenKeys | None = cached.get((reading.consumer_id, reading.topic_id))
-    if known is None:
-        entry = await entry_of(call.link, _given_key(reading))
-        known = GivenKeys(_decode_entry(entry.value).keys, entry.version) if entry is not None else GivenKeys()
-        keep(cached, (reading.consumer_id, reading.topic_id), known)
-    return known
-
-
-async def _give(
-    call: Call[QueueConsumeParameters, None], reading: Reading, given: GivenKeys, latest: tuple[str, int]
-) -> None:
-    """Raises RegistryConflict: another gateway was quicker."""
-    keys = (*given.keys, latest)[-_KEYS_MAX:]
-    # Whatever becomes of it, what was known before may be wrong.
-    call.state.queue.given.pop((reading.consumer_id, reading.topic_id), None)
-    value = msgspec.json.encode(_Entry(keys))
-    written = await call.link.operate(RegistrySet(NAMESPACE, _given_key(reading), value, given.version))
-    known = GivenKeys(keys, expect(written, RegistryReply).version)
-    keep(call.state.queue.given, (reading.consumer_id, reading.topic_id), known)
-
-
-def _given_key(reading: Reading) -> str:
-    return f"consume/{reading.consumer_id}/{reading.topic_id}"
-
-
-def _nothing(reading: Reading) -> errors.NothingNew:
-    return errors.NothingNew(f"there is no message for '{reading.consumer_id}' on '{reading.topic}'")
 
 
 def _view(message: Message) -> QueueMessage:

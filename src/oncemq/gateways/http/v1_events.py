@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from oncemq import errors
 from oncemq.engine.commands import Get, Open
 from oncemq.engine.replies import GetReply, OpenReply
-from oncemq.gateways.http.consuming import REPLACED_PAUSE_S, acked_of
+from oncemq.gateways.http.consuming import acked_of
 from oncemq.gateways.http.endpoint import EVENTS, Call, Endpoint, Reply, Streamed, endpoint, header
 from oncemq.gateways.http.fields import Epoch, Offset, SubscriberName, TopicName
 from oncemq.gateways.http.opening import note_acked, open_anew, opened_by_caller
@@ -106,7 +106,7 @@ class _Feed:
         command = Get(
             opened.topic_id, self._place[1], opened.epoch, self._position, _FETCH_BYTES, wait_ms, self._ack
         )
-        reply, payloads = await self._call.link.ask(command)
+        reply, payloads = await self._call.link.wait(command)
         got = expect(reply, GetReply)
         note_acked(self._call.state, self._place, opened.epoch, got.acked)
         self._ack = -1
@@ -133,11 +133,7 @@ class _Feed:
             elif now_s() - said_s >= HEARTBEAT_MS / 1000:
                 yield _heartbeat(reply)
                 said_s = now_s()
-            asked_s = now_s()
             reply, payloads = await self._next()
-            if not reply.batches and now_s() - asked_s < HEARTBEAT_MS / 2000:
-                # Two streams with one epoch take turns, at their leisure.
-                await asyncio.sleep(min(REPLACED_PAUSE_S, HEARTBEAT_MS / 1000))
 
     def _events(self, reply: GetReply, payloads: Sequence[Frame]) -> tuple[bytes, int]:
         messages, is_cut = cut(self._place[0], reply.topic_id, reply.batches, payloads, _FETCH_MESSAGES)

@@ -62,10 +62,6 @@ class GetParameters(msgspec.Struct, frozen=True):
     limit: Limit = 100
     bytes_max: BytesMax = 2**20
     wait_ms: WaitMs = 0
-    accept: Annotated[str, Meta(extra_json_schema={"x-header": "Accept"}, description=(
-        "`application/json`; `application/x-ndjson`: a line for each message; `application/octet-stream`: one message "
-        "as it is, or 204."
-    ))] = JSON
 
 
 class Messages(msgspec.Struct, frozen=True):
@@ -92,7 +88,6 @@ class ReadParameters(msgspec.Struct, frozen=True):
     limit: Limit = 100
     bytes_max: BytesMax = 2**20
     wait_ms: WaitMs = 0
-    accept: Annotated[str, Meta(extra_json_schema={"x-header": "Accept"}, description="As for a get.")] = JSON
 
 
 class ReadMessages(msgspec.Struct, frozen=True):
@@ -169,6 +164,9 @@ async def get(call: Call[GetParameters, None]) -> Answer:
     …/open nobody is taken anything from: once somebody else has opened it, the get is refused (FENCED).
 
     After a seek, a get that names offsets of before is refused once (SOUGHT); one without starts at the new place.
+
+    What comes depends on `Accept`: `application/json` is all in one object, `application/x-ndjson` a line for each
+    message, with the positions in headers; `application/octet-stream` is one message as it is, or 204.
     """
     parameters = call.parameters
     media = wanted_media(call.headers.get(b"accept"))
@@ -202,7 +200,8 @@ async def get(call: Call[GetParameters, None]) -> Answer:
     ),
 )
 async def read(call: Call[ReadParameters, None]) -> Answer:
-    """Whatever is still stored. Belongs to nobody and moves nothing; times to live are not looked at."""
+    """Whatever is still stored. Belongs to nobody and moves nothing; times to live are not looked at. `Accept` decides
+    about the form, as for a get of a subscription."""
     parameters = call.parameters
     refuse_pattern(parameters.topic)
     media = wanted_media(call.headers.get(b"accept"))
@@ -210,7 +209,7 @@ async def read(call: Call[ReadParameters, None]) -> Answer:
     topic_id = 0 if isinstance(parameters.topic_id, UnsetType) else parameters.topic_id
     bytes_max = parameters.bytes_max if limit > 1 else 1
     command = Read(parameters.topic, start_of(parameters.position), bytes_max, parameters.wait_ms, topic_id)
-    found, payloads = await call.link.ask(command)
+    found, payloads = await call.link.wait(command)
     reply = expect(found, GetReply)
     messages, is_cut = cut(parameters.topic, reply.topic_id, reply.batches, payloads, limit)
     following = messages[-1].offset + 1 if is_cut else reply.next_position

@@ -128,7 +128,7 @@ async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
             opened.topic_id, subscriber, opened.epoch, body.member, body.number, body.count_max, body.bytes_max,
             body.wait_ms,
         )
-        reply, payloads = await call.link.ask(command)
+        reply, payloads = await call.link.wait(command)
         return _taken(topic, opened, expect(reply, TakeReply), payloads)
 
     return answer(await as_member(call, (topic, subscriber), body.epoch, ask))

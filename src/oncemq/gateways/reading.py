@@ -1,16 +1,14 @@
-"""A consumer's subscription, read one message at a time, under the gateway's own epoch (opening.py)."""
+"""A subscription, read one message at a time, under the gateway's own epoch (places.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from oncemq import errors
 from oncemq.engine.commands import Ack, Get
 from oncemq.engine.replies import AckReply, GetReply, OpenReply
-from oncemq.gateways.http.endpoint import Call
-from oncemq.gateways.http.opening import note_acked, opened_by_gateway
-from oncemq.gateways.link import expect
+from oncemq.gateways.link import Link, expect
+from oncemq.gateways.places import Places
 from oncemq.message import Message, checksum, decode_batch
 from oncemq.wire.frames import Frame
 
@@ -22,13 +20,14 @@ class Reading:
     """Every method raises Fenced, Sought or TopicGone where the epoch is not the subscription's any more: then
     `forget` it, and begin again with what is there."""
 
-    def __init__(self, call: Call[Any, Any], topic: str, consumer_id: str) -> None:
-        self._call = call
-        self._place = (topic, consumer_id)
+    def __init__(self, link: Link, places: Places, topic: str, subscriber: str) -> None:
+        self._link = link
+        self._places = places
+        self._place = (topic, subscriber)
         self._stale_epoch = 0
         self._epoch = 0
         self.topic = topic
-        self.consumer_id = consumer_id
+        self.subscriber = subscriber
         self.topic_id = 0
         #: Everything below was confirmed, by the broker's last word.
         self.acked = 0
@@ -60,27 +59,27 @@ class Reading:
     async def ack(self, upto: int) -> int:
         """Everything below is done. Returns where the subscription stands."""
         opened = await self._opened()
-        command = Ack(opened.topic_id, self.consumer_id, opened.epoch, upto)
-        return self._note(opened, expect((await self._call.link.ask(command))[0], AckReply).acked)
+        command = Ack(opened.topic_id, self.subscriber, opened.epoch, upto)
+        return self._note(opened, expect((await self._link.ask(command))[0], AckReply).acked)
 
     def forget(self) -> None:
         self._stale_epoch = self._epoch
 
     async def _opened(self) -> OpenReply:
-        opened = await opened_by_gateway(self._call, self._place, self._stale_epoch)
+        opened = await self._places.open(self._link, self._place, self._stale_epoch)
         self._epoch, self.topic_id = opened.epoch, opened.topic_id
         return opened
 
     async def _get(self, opened: OpenReply, position: int, ack: int = -1) -> Message | None:
-        command = Get(opened.topic_id, self.consumer_id, opened.epoch, position, _ONE_BATCH, 0, ack)
-        answered, payloads = await self._call.link.ask(command)
+        command = Get(opened.topic_id, self.subscriber, opened.epoch, position, _ONE_BATCH, 0, ack)
+        answered, payloads = await self._link.ask(command)
         reply = expect(answered, GetReply)
         self._note(opened, reply.acked)
         return _first_message(self.topic, reply, payloads)
 
     def _note(self, opened: OpenReply, acked: int) -> int:
         self.acked = acked
-        note_acked(self._call.state, self._place, opened.epoch, acked)
+        self._places.note_acked(self._place, opened.epoch, acked)
         return acked
 
 
