@@ -5,9 +5,12 @@ BIN := $(VENV)/bin
 # What runs the broker, and what runs the tests (with Spark, which is large).
 SERVES := $(VENV)/.serves
 READY := $(VENV)/.ready
+BROWSER := $(VENV)/.browser
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 SEEDS ?= 1000
 KILLS ?= 200
+EXAMPLES ?= 500
+SECONDS ?= 30
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
@@ -15,14 +18,18 @@ JOBS ?= 2
 $(SERVES): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OnceMQ needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[http]'
+	$(INSTALL) '.[http,progress,shell]'
 	@touch $@
 
 $(READY): $(SERVES)
 	$(INSTALL) '.[dev]'
 	@touch $@
 
-.PHONY: help serve test test-cluster lint bench bench-http bench-postgres bench-spark simulate crash crash-spark reference constraints
+# Where there is no Chromium, apt installs its smallest form; without one, only the tests of pages fail.
+$(BROWSER): $(READY)
+	-@$(BIN)/python -m tests.browser && touch $@
+
+.PHONY: help serve demo test test-cluster lint bench bench-http bench-postgres bench-spark simulate fuzz-http crash crash-spark reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,7 +37,10 @@ help: ## Say what there is to do
 serve: $(SERVES) ## Run a broker on ./oncemq-data
 	@exec $(BIN)/oncemq serve
 
-test: lint ## Check style and types, then run all tests
+demo: $(SERVES) ## Kill a broker and its clients for SECONDS, and show that nothing is lost (SECONDS=60, SEED=7)
+	@$(BIN)/oncemq chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+test: lint $(BROWSER) ## Check style and types, then run all tests
 	$(BIN)/python -m pytest -n $(JOBS) -p tests.spark.scheduling
 
 test-cluster: $(READY) ## Run the tests that take Spark long: a cluster of two workers, declarative pipelines
@@ -55,6 +65,9 @@ bench-spark: $(READY) ## Measure Spark through the broker, beside Spark without 
 
 simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
+
+fuzz-http: $(READY) ## Send the HTTP gateway EXAMPLES made-up requests for each endpoint (EXAMPLES=1000, SEED=7)
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/gateways/http/test_schemathesis.py $(if $(SEED),--hypothesis-seed $(SEED))
 
 crash: $(READY) ## Kill real brokers and clients, KILLS times in each campaign (KILLS=1000, ONLY=outbox, SEED=7)
 	$(BIN)/python -m tests.acceptance --kills $(KILLS) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))

@@ -115,7 +115,7 @@ class Malformed(Refused):
     """The request could not be read."""
 
     code = "MALFORMED"
-    advice = "Compare the request with docs/protocol.md, over HTTP with /docs; or upgrade the older of client and broker."
+    advice = "Compare it with docs/protocol.md, over HTTP with /docs; or upgrade the older one of client and broker."
 
 
 class VersionUnsupported(Refused):

@@ -236,7 +236,7 @@ def _serving(settings: GatewaySettings) -> Iterator[str]:
 
 
 def _without_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """A stream of events is cut off after its first part, as if the client had gone."""
+    """A stream of events is cut off right after its head, as if the client had gone."""
     streaming = False
     cut = False
 

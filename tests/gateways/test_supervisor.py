@@ -1,0 +1,172 @@
+"""The gateway process beside a broker: it is restarted, and never outlives the broker."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oncemq import errors
+from oncemq.config import ServeSettings
+from oncemq.gateways import supervisor
+from oncemq.gateways.supervisor import Supervisor, http_beside
+from tests.acceptance.processes import SMALL, wait_until
+from tests.forking import ForkedBroker
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[ForkedBroker]:
+    found = ForkedBroker(tmp_path / "data", *SMALL, http=True)
+    yield found
+    found.kill()
+
+
+def gateways_of(pid: int, name: str = "python") -> list[int]:
+    """Its children of that name, whichever of its threads has started them."""
+    children = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in _words(task / "children")]
+    return [int(child) for child in children if name in "".join(_words(Path(f"/proc/{child}/stat"))[1:2])]
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def is_gone(pid: int) -> bool:
+    """Or nobody has looked at its end yet."""
+    words = _words(Path(f"/proc/{pid}/stat"))
+    return not words or words[2] == "Z"
+
+
+def test_a_gateway_that_dies_is_started_again_and_ends_with_its_broker(broker: ForkedBroker) -> None:
+    broker.start()
+    broker.wait_until_http()
+    [first] = gateways_of(broker.pid)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: gateways_of(broker.pid) not in ([], [first]), "there is another gateway")
+    broker.wait_until_http()
+    [second] = gateways_of(broker.pid)
+    assert "the gateway ended with exit code -9" in broker.log_tail()
+    # The broker alone: nobody tells the gateway.
+    os.kill(broker.pid, signal.SIGKILL)
+    broker.wait()
+    wait_until(lambda: is_gone(second), "the gateway has ended too")
+
+
+def test_sigterm_ends_the_gateway_before_the_broker(broker: ForkedBroker) -> None:
+    broker.start()
+    broker.wait_until_http()
+    [gateway] = gateways_of(broker.pid)
+    os.kill(broker.pid, signal.SIGTERM)
+    assert broker.wait() == 0
+    assert is_gone(gateway)
+    assert "Traceback" not in broker.log_tail(100)
+
+
+def test_ctrl_c_ends_both_without_a_traceback(broker: ForkedBroker) -> None:
+    broker.start()
+    broker.wait_until_http()
+    os.killpg(broker.pid, signal.SIGINT)
+    assert broker.wait() == 0
+    assert "Traceback" not in broker.log_tail(100)
+
+
+def test_a_gateway_is_ended_with_its_broker_s_turn_and_started_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Supervisor, "_command", lambda *_: ["sleep", "60"])
+    beside = Supervisor(["gateway"])
+    seen = set()
+    for _ in range(3):
+        beside.start("tcp://127.0.0.1:1")
+        wait_until(lambda: bool(gateways_of(os.getpid(), "sleep")), "it runs")
+        [pid] = gateways_of(os.getpid(), "sleep")
+        seen.add(pid)
+        beside.end()
+        assert is_gone(pid)
+    assert len(seen) == 3
+
+
+def test_a_gateway_that_can_not_run_as_it_is_set_is_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Supervisor, "_command", lambda *_: ["sh", "-c", "exit 2"])
+    beside = Supervisor(["gateway"])
+    with caplog.at_level(logging.ERROR, "oncemq.gateways"):
+        beside.start("tcp://127.0.0.1:1")
+        assert beside._thread is not None
+        beside._thread.join(60)
+    assert [record.message for record in caplog.records] == [
+        "the gateway can't run as it is set; the broker goes on without it"
+    ]
+    assert beside.has_drained()
+
+
+# Whether there is one.
+
+
+def test_no_gateway_is_started_where_none_is_wanted() -> None:
+    beside = http_beside(ServeSettings(http="none"), lambda _: None)
+    beside.start("tcp://127.0.0.1:1")
+    assert beside.has_drained()
+    beside.end()
+
+
+@pytest.fixture
+def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find: Callable[..., object] = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+
+
+@pytest.mark.usefixtures("without_extra")
+def test_a_missing_extra_is_said_and_is_an_error_where_a_gateway_was_asked_for() -> None:
+    said: list[str] = []
+    assert http_beside(ServeSettings(http="auto"), said.append).has_drained()
+    assert said == ["HTTP is off: pip install 'oncemq[http]' brings it."]
+    with pytest.raises(errors.MissingExtra, match="pip install"):
+        http_beside(ServeSettings(http="127.0.0.1:8002"), said.append)
+
+
+def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(errors.ListenFailed, match=address):
+            http_beside(ServeSettings(http=address), lambda _: None)
+        monkeypatch.setattr(supervisor, "HTTP_ADDRESS", address)
+        beside = http_beside(ServeSettings(http="auto"), lambda _: None)
+        with caplog.at_level(logging.WARNING, "oncemq.gateways"):
+            beside.start("tcp://127.0.0.1:1")
+    assert beside.has_drained()
+    assert "--http" in caplog.text
+
+
+def test_the_gateway_is_told_what_the_broker_was_told() -> None:
+    settings = ServeSettings(
+        http="[::1]:8099", http_origins=("https://a.example", "b.example"), http_connections_max=7, insecure=True
+    )
+    arguments = supervisor._arguments(settings, settings.http)
+    assert arguments[:4] == ["gateway", "http", "--http", "[::1]:8099"]
+    assert arguments.count("--http-origins") == 2
+    assert arguments[arguments.index("--http-connections-max") + 1] == "7"
+    assert arguments[-1] == "--insecure"
+
+
+@pytest.mark.parametrize(
+    ("bound", "called"),
+    [
+        ("tcp://0.0.0.0:5555", "tcp://127.0.0.1:5555"),
+        ("tcp://[::]:5555", "tcp://[::1]:5555"),
+        ("tcp://10.0.0.0:5555", "tcp://10.0.0.0:5555"),
+        ("ipc:///run/oncemq.sock", "ipc:///run/oncemq.sock"),
+    ],
+)
+def test_an_address_that_stands_for_all_is_called_at_loopback(bound: str, called: str) -> None:
+    assert supervisor.reachable(bound) == called
