@@ -35,7 +35,13 @@ FILE_VARIABLE = "ONCEMQ_CONFIG"
 TRACEBACK_VARIABLE = "ONCEMQ_TRACEBACK"
 DEFAULT_URL = "tcp://127.0.0.1:5555"
 #: Of the HTTP gateway, where nothing else is said.
-HTTP_ADDRESS = "127.0.0.1:8002"
+#: Where each gateway listens, unless it is told otherwise. Push takes three ports in a row.
+GATEWAY_ADDRESSES = {
+    "http": "127.0.0.1:8002",
+    "text": "127.0.0.1:5556",
+    "push": "127.0.0.1:5557",
+    "udp": "127.0.0.1:5560",
+}
 
 #: Of the client's settings, those that every command takes as a flag.
 CLIENT_FLAGS = ("url", "timeout_s", "tries")
@@ -44,7 +50,7 @@ CLIENT_FLAGS = ("url", "timeout_s", "tries")
 _SEGMENT_OVERHEAD_BYTES = 64 * 1024
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
-_HTTP = re.compile(r"(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5})")
+_HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5})")
 _POSTGRES = ("postgresql://", "postgres://")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -82,6 +88,20 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
             "127.0.0.1:8002 if the extra `http` is installed."
         ),
     ] = "auto"
+    text: Annotated[
+        str,
+        Meta(description="Where plain ZeroMQ sockets send text: `HOST:PORT`; `auto` for 127.0.0.1:5556; `none`."),
+    ] = "none"
+    push: Annotated[
+        str,
+        Meta(
+            description="Where publishers push: `HOST:PORT`; the live feed is at the next port, acknowledgements at "
+            "the one after it. `auto` for 127.0.0.1:5557; `none`."
+        ),
+    ] = "none"
+    udp: Annotated[
+        str, Meta(description="Where datagrams are taken: `HOST:PORT`; `auto` for 127.0.0.1:5560; `none`.")
+    ] = "none"
     http_body_bytes_max: Annotated[int, Meta(ge=1024, description="Body of an HTTP request, at the most.")] = 8 * 2**20
     http_connections_max: Annotated[
         int, Meta(ge=1, description="HTTP connections at the same time; more are answered with 503.")
@@ -291,7 +311,8 @@ def load_serve(flags: Mapping[str, Any], environment: Mapping[str, str] = os.env
     for address in settings.listen:
         check_address(address, settings.insecure)
     _check_journal(settings.journal)
-    check_http(settings.http, settings.insecure)
+    for gateway in GATEWAY_ADDRESSES:
+        _check_gateway(gateway, getattr(settings, gateway), settings.insecure)
     if settings.batch_bytes_max + _SEGMENT_OVERHEAD_BYTES > settings.segment_bytes:
         raise SettingInvalid(
             f"A batch of limits.batch_bytes_max = {settings.batch_bytes_max} bytes does not fit into a segment of "
@@ -417,12 +438,12 @@ def open_addresses(settings: ServeSettings) -> list[str]:
     """Addresses that other machines can reach."""
     matches = [(address, _TCP.fullmatch(address)) for address in settings.listen]
     found = [address for address, match in matches if match and not _LOOPBACK.fullmatch(match["host"])]
-    return [*found, f"http://{settings.http}"] if is_open_http(settings.http) else found
+    return found + [f"{name} at {at}" for name in GATEWAY_ADDRESSES if is_open(at := getattr(settings, name))]
 
 
-def is_open_http(address: str) -> bool:
+def is_open(address: str) -> bool:
     """Other machines can reach it."""
-    match = _HTTP.fullmatch(address)
+    match = _HOST_PORT.fullmatch(address)
     return match is not None and not _LOOPBACK.fullmatch(match["host"])
 
 
@@ -448,21 +469,28 @@ def without_password(url: str) -> str:
     return "?".join([shown, "&".join(kept)] if kept else [shown])
 
 
-def check_http(address: str, insecure: bool) -> None:
-    """Raises SettingInvalid unless the HTTP gateway may listen there."""
+def _check_gateway(name: str, address: str, insecure: bool) -> None:
+    """Raises SettingInvalid unless the gateway may listen there."""
     if address in ("auto", "none"):
         return
-    match = _HTTP.fullmatch(address)
-    if match is None or not 1 <= int(match["port"]) <= 65_535:
-        raise SettingInvalid(f"http: {address!r} is not an address; {HTTP_ADDRESS} is, and so are `auto` and `none`.")
-    if not insecure and is_open_http(address):
+    match = _HOST_PORT.fullmatch(address)
+    # Push needs three ports in a row.
+    if match is None or not 1 <= int(match["port"]) <= 65_533:
+        usual = GATEWAY_ADDRESSES[name]
+        raise SettingInvalid(f"{name}: {address!r} is not an address; {usual} is, and so are `auto` and `none`.")
+    if not insecure and is_open(address):
         raise SettingInvalid(
-            f"http: {address} can be reached from other machines, and the gateway asks nobody for a password. "
+            f"{name}: {address} can be reached from other machines, and the gateway asks nobody for a password. "
             "Use 127.0.0.1:PORT, or say `insecure` if the network is trusted."
         )
 
 
-def split_http(address: str) -> tuple[str, int]:
+def gateway_address(name: str, address: str) -> str:
+    """Where a gateway listens; empty: there is to be none."""
+    return {"auto": GATEWAY_ADDRESSES[name], "none": ""}.get(address, address)
+
+
+def split_address(address: str) -> tuple[str, int]:
     """Host and port of an address that was checked."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

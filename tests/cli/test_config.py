@@ -191,7 +191,7 @@ def test_http_is_for_this_machine_alone_unless_it_is_said_otherwise() -> None:
     with pytest.raises(SettingInvalid, match="other machines"):
         config.load_serve({"http": "0.0.0.0:80"}, {})
     settings = config.load_serve({"http": "0.0.0.0:80", "insecure": True}, {})
-    assert config.open_addresses(settings) == ["http://0.0.0.0:80"]
+    assert config.open_addresses(settings) == ["http at 0.0.0.0:80"]
 
 
 def test_a_batch_must_fit_into_a_segment() -> None:

@@ -7,15 +7,17 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from oncemq import errors
-from oncemq.config import ServeSettings
+from oncemq.config import GATEWAY_ADDRESSES, ServeSettings
 from oncemq.gateways import supervisor
-from oncemq.gateways.supervisor import Supervisor, http_beside
+from oncemq.gateways.beside import arguments_for, gateways_beside
+from oncemq.gateways.supervisor import Supervisor
 from tests.acceptance.processes import SMALL, wait_until
 from tests.forking import ForkedBroker
 
@@ -79,9 +81,19 @@ def test_ctrl_c_ends_both_without_a_traceback(broker: ForkedBroker) -> None:
     assert "Traceback" not in broker.log_tail(100)
 
 
-def test_a_gateway_is_ended_with_its_broker_s_turn_and_started_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Supervisor, "_command", lambda *_: ["sleep", "60"])
-    beside = Supervisor(["gateway"])
+def _program(folder: Path, command: str) -> str:
+    """In place of Python."""
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\n{command}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_gateway_is_ended_with_its_broker_s_turn_and_started_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", _program(tmp_path, "exec sleep 60"))
+    beside = Supervisor(lambda: ["gateway"])
     seen = set()
     for _ in range(3):
         beside.start("tcp://127.0.0.1:1")
@@ -94,10 +106,10 @@ def test_a_gateway_is_ended_with_its_broker_s_turn_and_started_with_the_next(mon
 
 
 def test_a_gateway_that_can_not_run_as_it_is_set_is_not_started_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Supervisor, "_command", lambda *_: ["sh", "-c", "exit 2"])
-    beside = Supervisor(["gateway"])
+    monkeypatch.setattr(sys, "executable", _program(tmp_path, "exit 2"))
+    beside = Supervisor(lambda: ["gateway"])
     with caplog.at_level(logging.ERROR, "oncemq.gateways"):
         beside.start("tcp://127.0.0.1:1")
         assert beside._thread is not None
@@ -112,7 +124,7 @@ def test_a_gateway_that_can_not_run_as_it_is_set_is_not_started_again(
 
 
 def test_no_gateway_is_started_where_none_is_wanted() -> None:
-    beside = http_beside(ServeSettings(http="none"), lambda _: None)
+    beside = gateways_beside(ServeSettings(http="none"), lambda _: None)
     beside.start("tcp://127.0.0.1:1")
     assert beside.has_drained()
     beside.end()
@@ -127,10 +139,10 @@ def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_extra")
 def test_a_missing_extra_is_said_and_is_an_error_where_a_gateway_was_asked_for() -> None:
     said: list[str] = []
-    assert http_beside(ServeSettings(http="auto"), said.append).has_drained()
+    assert gateways_beside(ServeSettings(http="auto"), said.append).has_drained()
     assert said == ["HTTP is off: pip install 'oncemq[http]' brings it."]
     with pytest.raises(errors.MissingExtra, match="pip install"):
-        http_beside(ServeSettings(http="127.0.0.1:8002"), said.append)
+        gateways_beside(ServeSettings(http="127.0.0.1:8002"), said.append)
 
 
 def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
@@ -138,10 +150,11 @@ def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(errors.ListenFailed, match=address):
-            http_beside(ServeSettings(http=address), lambda _: None)
-        monkeypatch.setattr(supervisor, "HTTP_ADDRESS", address)
-        beside = http_beside(ServeSettings(http="auto"), lambda _: None)
+        for name in ("http", "text", "push"):
+            with pytest.raises(errors.ListenFailed, match=f"{taken.getsockname()[1]}.* for {name}"):
+                gateways_beside(ServeSettings(**{"http": "none", name: address}), lambda _: None)  # type: ignore[arg-type]
+        monkeypatch.setitem(GATEWAY_ADDRESSES, "http", address)
+        beside = gateways_beside(ServeSettings(http="auto"), lambda _: None)
         with caplog.at_level(logging.WARNING, "oncemq.gateways"):
             beside.start("tcp://127.0.0.1:1")
     assert beside.has_drained()
@@ -152,8 +165,9 @@ def test_the_gateway_is_told_what_the_broker_was_told() -> None:
     settings = ServeSettings(
         http="[::1]:8099", http_origins=("https://a.example", "b.example"), http_connections_max=7, insecure=True
     )
-    arguments = supervisor._arguments(settings, settings.http)
-    assert arguments[:4] == ["gateway", "http", "--http", "[::1]:8099"]
+    arguments = arguments_for(settings, {"http": settings.http, "udp": "127.0.0.1:5560"})
+    assert arguments[:4] == ["gateway", "several", "--http", "[::1]:8099"]
+    assert arguments[4:10] == ["--text", "none", "--push", "none", "--udp", "127.0.0.1:5560"]
     assert arguments.count("--http-origins") == 2
     assert arguments[arguments.index("--http-connections-max") + 1] == "7"
     assert arguments[-1] == "--insecure"

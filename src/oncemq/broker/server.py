@@ -18,7 +18,8 @@ from oncemq.broker.network import ZmqNetwork
 from oncemq.broker.standby import Lease, serve_in_turns
 from oncemq.config import ServeSettings
 from oncemq.engine.engine import ApplyFailed
-from oncemq.gateways.supervisor import Supervisor, http_beside
+from oncemq.gateways.beside import gateways_beside
+from oncemq.gateways.supervisor import Supervisor
 from oncemq.journal.contract import Journal
 
 log = logging.getLogger("oncemq.broker")
@@ -45,7 +46,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
     if sys.platform not in ("linux", "darwin"):
         raise errors.SettingInvalid("the broker runs on Linux (macOS: best effort); clients run anywhere")
     stop = _StopSignal()
-    beside = http_beside(settings, say, lambda: bool(stop.number))
+    beside = gateways_beside(settings, say, lambda: bool(stop.number))
 
     def serve_journal(journal: Journal, network: ZmqNetwork) -> int:
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,84 +15,78 @@ from oncemq.cli.options import Function, config_option, warn_of_unknown_variable
 from oncemq.cli.output import warn
 from oncemq.cli.serve import flag, given
 
-_FIELDS = (
-    "http", "http_body_bytes_max", "http_connections_max", "http_origins", "http_hosts", "insecure", "log_level",
-    "log_format",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from oncemq.gateways.contract import Gateway
+
+_EXITS = (0, 1, 2)
+_OF_HTTP = ("http_body_bytes_max", "http_connections_max", "http_origins", "http_hosts")
+_OF_ALL = ("insecure", "log_level", "log_format")
 
 
-def _with_settings(function: Function) -> Function:
-    for setting in reversed(config.SERVE_SETTINGS):
-        if setting.field in _FIELDS:
-            function = flag(setting)(function)
-    return function
+def _options(*fields: str) -> Callable[[Function], Function]:
+    """The broker, and these settings."""
+
+    def decorate(function: Function) -> Function:
+        function = _with_parent_option(config_option(function))
+        for setting in reversed(config.SERVE_SETTINGS):
+            if setting.field in (*fields, *_OF_ALL):
+                function = flag(setting)(function)
+        return _broker_option(function)
+
+    return decorate
+
+
+def _broker_option(function: Function) -> Function:
+    return click.option(
+        "--broker",
+        "brokers",
+        multiple=True,
+        metavar="URL",
+        help="The broker's address, and those of its standbys. [default: the setting client.url]",
+    )(function)
+
+
+_with_parent_option = click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
 
 
 @click.group(
     cls=DocumentedGroup,
-    exits=(0, 1, 2),
+    exits=_EXITS,
     examples="""
         oncemq gateway http --http 127.0.0.1:8080
+        oncemq gateway text --broker tcp://127.0.0.1:5555
     """,
 )
 def gateway() -> None:
-    """Serve another protocol for a broker: HTTP.
+    """Serve another protocol for a broker: HTTP, text, push, datagrams.
 
-    `oncemq serve` starts an HTTP gateway by itself. Another one may run on another machine than the broker, or for
-    a broker and its standby.
+    `oncemq serve` starts an HTTP gateway by itself, and the others with --text, --push and --udp. Another one may run
+    on another machine than the broker, or for a broker and its standby. It stores nothing and may be stopped at any
+    time: SIGTERM lets it answer what it has in hand.
     """
 
 
 @gateway.command(
     cls=Documented,
-    exits=(0, 1, 2),
+    exits=_EXITS,
     examples="""
         oncemq gateway http --http 127.0.0.1:8080
-        oncemq gateway http --broker tcp://127.0.0.1:5555 --broker tcp://127.0.0.1:5556
+        oncemq gateway http --broker tcp://127.0.0.1:5555 --broker tcp://127.0.0.1:5655
         oncemq gateway http --openapi > openapi.json
     """,
 )
-@click.option(
-    "--broker",
-    "brokers",
-    multiple=True,
-    metavar="URL",
-    help="The broker's address, and those of its standbys. [default: the setting client.url]",
-)
 @click.option("--openapi", is_flag=True, help="Print the OpenAPI document of all that it serves, and end.")
-@_with_settings
-@click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
-@config_option
+@_options("http", *_OF_HTTP)
 @click.pass_context
-def http(ctx: click.Context, /, brokers: tuple[str, ...], openapi: bool, with_parent: bool, **flags: Any) -> None:
-    """Serve HTTP for a broker.
+def http(ctx: click.Context, /, openapi: bool, **flags: Any) -> None:
+    """Serve HTTP: topics and subscriptions under /v1, the queue of producers and consumers beside it.
 
-    It stores nothing and may be stopped at any time: SIGTERM lets it answer what it has in hand.
+    docs/howto/http.md has examples; the gateway itself describes everything at /docs.
     """
     if openapi:
         _print_document()
         return
-    warn_of_unknown_variables()
-    settings = config.load_serve(given(flags))
-    address = config.HTTP_ADDRESS if settings.http in ("auto", "none") else settings.http
-    logs.set_up(settings.log_level, settings.log_format)
-    if not with_parent and config.is_open_http(address):
-        warn(f"http://{address} can be reached from other machines, and anybody who reaches it may read and write.")
-
-    from oncemq.client.transport import split_urls
-    from oncemq.gateways.http.server import run
-    from oncemq.gateways.http.settings import GatewaySettings
-
-    found = GatewaySettings(
-        brokers=brokers or tuple(split_urls(config.load_client({"config": flags["config"]}).url)),
-        http=address,
-        body_bytes_max=settings.http_body_bytes_max,
-        connections_max=settings.http_connections_max,
-        origins=settings.http_origins,
-        hosts=settings.http_hosts,
-        with_parent=with_parent,
-    )
-    ctx.exit(run(found, lambda url: click.echo(f"HTTP at {url}, for {' and '.join(found.brokers)}.")))
+    _run(ctx, ("http",), flags)
 
 
 def _print_document() -> None:
@@ -99,3 +94,127 @@ def _print_document() -> None:
     from oncemq.gateways.http.openapi import document
 
     click.echo(json.dumps(document(ENDPOINTS), indent=2, ensure_ascii=False))
+
+
+@gateway.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq gateway text
+        oncemq gateway text --text 127.0.0.1:6000 --broker tcp://127.0.0.1:5555
+    """,
+)
+@_options("text")
+@click.pass_context
+def text(ctx: click.Context, /, **flags: Any) -> None:
+    """Serve text over ZeroMQ's REQ sockets: sub, put, get and unsub from any language, without a library.
+
+    docs/howto/text.md has the two forms of requests, one of which is exactly once.
+    """
+    _run(ctx, ("text",), flags)
+
+
+@gateway.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq gateway push
+        oncemq gateway push --push 127.0.0.1:6100 --broker tcp://127.0.0.1:5555
+    """,
+)
+@_options("push")
+@click.pass_context
+def push(ctx: click.Context, /, **flags: Any) -> None:
+    """Serve ZeroMQ's PUB and SUB sockets: publishers push, subscribers get a live feed, or each message until they ack.
+
+    It listens at three ports in a row: publishers, the feed, acknowledgements. docs/howto/push.md says how.
+    """
+    _run(ctx, ("push",), flags)
+
+
+@gateway.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq gateway udp
+        oncemq gateway udp --udp 127.0.0.1:6200 --broker tcp://127.0.0.1:5555
+    """,
+)
+@_options("udp")
+@click.pass_context
+def udp(ctx: click.Context, /, **flags: Any) -> None:
+    """Serve datagrams: plain ones that a person can type, and numbered ones that are exactly once.
+
+    docs/howto/datagrams.md has every packet.
+    """
+    _run(ctx, ("udp",), flags)
+
+
+@gateway.command(cls=Documented, exits=_EXITS, hidden=True, examples="")
+@_options(*config.GATEWAY_ADDRESSES, *_OF_HTTP)
+@click.pass_context
+def several(ctx: click.Context, /, **flags: Any) -> None:
+    """Those that are not `none`, in one process: what `oncemq serve` has beside it."""
+    _run(ctx, tuple(name for name in config.GATEWAY_ADDRESSES if flags[name] != "none"), flags)
+
+
+def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> None:
+    with_parent, brokers = flags.pop("with_parent"), flags.pop("brokers")
+    warn_of_unknown_variables()
+    settings = config.load_serve(given(flags))
+    logs.set_up(settings.log_level, settings.log_format)
+    # Who asks for a gateway by its name wants it, whatever is set for `serve`.
+    addresses = {name: config.gateway_address(name, getattr(settings, name)) for name in names}
+    addresses = {name: address or config.GATEWAY_ADDRESSES[name] for name, address in addresses.items()}
+    for name, address in addresses.items():
+        if not with_parent and config.is_open(address):
+            warn(f"{name} at {address} can be reached from other machines; whoever reaches it may read and write.")
+
+    from oncemq.client.transport import split_urls
+    from oncemq.gateways.running import run
+
+    brokers = brokers or tuple(split_urls(config.load_client({"config": flags["config"]}).url))
+    gateways = [_make(name, address, brokers, settings) for name, address in addresses.items()]
+    started = dict(zip(addresses, gateways, strict=True))
+    ctx.exit(run(gateways, lambda _: _announce(started, brokers), with_parent=with_parent))
+
+
+def _make(name: str, address: str, brokers: tuple[str, ...], settings: config.ServeSettings) -> Gateway:
+    if name == "text":
+        from oncemq.gateways.text.gateway import TextGateway
+        from oncemq.gateways.text.settings import TextSettings
+
+        return TextGateway(brokers, TextSettings(listen=f"tcp://{address}"))
+    if name == "push":
+        from oncemq.gateways.push.gateway import PushGateway
+        from oncemq.gateways.push.settings import PushSettings
+
+        host, _, port = address.rpartition(":")
+        publish, feed, acks = (f"tcp://{host}:{int(port) + place}" for place in range(3))
+        return PushGateway(brokers, PushSettings(publish=publish, feed=feed, acks=acks))
+    if name == "udp":
+        from oncemq.gateways.udp.gateway import UdpGateway
+        from oncemq.gateways.udp.settings import UdpSettings
+
+        return UdpGateway(brokers, UdpSettings(listen=address))
+    from oncemq.gateways.http.server import HttpGateway
+    from oncemq.gateways.http.settings import GatewaySettings
+
+    return HttpGateway(
+        GatewaySettings(
+            brokers=brokers,
+            http=address,
+            body_bytes_max=settings.http_body_bytes_max,
+            connections_max=settings.http_connections_max,
+            origins=settings.http_origins,
+            hosts=settings.http_hosts,
+        )
+    )
+
+
+_KINDS = {"http": "HTTP", "text": "Text", "push": "Push", "udp": "Datagrams"}
+
+
+def _announce(started: Mapping[str, Gateway], brokers: tuple[str, ...]) -> None:
+    for name, each in started.items():
+        click.echo(f"{_KINDS[name]} at {', '.join(each.addresses)}, for {' and '.join(brokers)}.")

@@ -27,10 +27,13 @@ def flag(setting: config.Setting) -> Any:
         rest |= {"multiple": True, "metavar": _METAVARS_OF_ONE.get(setting.field, "URL"), "default": None}
     else:
         rest["metavar"] = _METAVARS.get(setting.field, {"bytes": "SIZE", "milliseconds": "TIME"}.get(setting.unit, "N"))
+    if setting.field in config.GATEWAY_ADDRESSES:
+        # The flag alone will do.
+        rest |= {"is_flag": False, "flag_value": "auto"}
     return click.option(setting.flag, setting.field, **rest)
 
 
-_METAVARS = {"data": "DIR", "journal": "URL", "http": "HOST:PORT"}
+_METAVARS = {"data": "DIR", "journal": "URL", **dict.fromkeys(config.GATEWAY_ADDRESSES, "HOST:PORT")}
 #: Of settings that hold several.
 _METAVARS_OF_ONE = {"http_origins": "ORIGIN", "http_hosts": "NAME"}
 
@@ -55,6 +58,8 @@ def _with_settings(function: Function) -> Function:
         oncemq serve
         oncemq serve --data /var/lib/oncemq --log-format json
         oncemq serve --listen tcp://127.0.0.1:7000 --listen ipc:///run/oncemq.sock
+        oncemq serve --text --push --udp
+        oncemq serve --journal postgresql://localhost/queue
         oncemq serve --journal postgresql://oncemq@db.example/oncemq
         ONCEMQ_DATA=/var/lib/oncemq oncemq serve --config /etc/oncemq.toml
     """,

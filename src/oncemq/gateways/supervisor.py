@@ -6,21 +6,17 @@ it never outlives its broker, however that ends. Knows how to run a command, and
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from oncemq import errors
-from oncemq.config import HTTP_ADDRESS, ServeSettings, split_http
 
 log = logging.getLogger("oncemq.gateways")
 
@@ -30,7 +26,6 @@ _PAUSE_S_MAX = 10.0
 _LIVED_S = 30.0
 #: What is being answered may take so long when everything stops.
 _DRAIN_S = 5.0
-_NEEDED = ("starlette", "uvicorn")
 #: An address that stands for all of the machine's can be listened at, but not be called.
 _WILDCARD = re.compile(r"(?<=^tcp://)(0\.0\.0\.0|\[::\])(?=:)")
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
@@ -41,14 +36,12 @@ class Supervisor:
 
     def __init__(
         self,
-        arguments: Sequence[str] = (),
+        arguments: Callable[[], Sequence[str]] = tuple,
         is_stopping: Callable[[], bool] = lambda: False,
-        may_start: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`arguments` of `oncemq`, without the broker's address. `may_start` is asked at each `start`."""
-        self._arguments = tuple(arguments)
+        """`arguments` of `oncemq`, without the broker's address; asked for at each `start`."""
+        self._arguments = arguments
         self._is_stopping = is_stopping
-        self._may_start = may_start
         self._is_over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
@@ -57,12 +50,13 @@ class Supervisor:
 
     def start(self, url: str) -> None:
         """Run it for a broker that listens at this address, until `end`."""
-        if not self._arguments or not self._may_start():
+        arguments = self._arguments()
+        if not arguments:
             return
         self._is_over.clear()
         self._drain_until_s = 0.0
-        arguments = (reachable(url),)
-        self._thread = threading.Thread(target=self._watch, args=arguments, name="oncemq-gateway", daemon=True)
+        command = [sys.executable, "-m", "oncemq", *arguments, "--broker", reachable(url), "--with-parent"]
+        self._thread = threading.Thread(target=self._watch, args=(command,), name="oncemq-gateway", daemon=True)
         self._thread.start()
 
     def has_drained(self) -> bool:
@@ -89,11 +83,11 @@ class Supervisor:
 
     # In the thread.
 
-    def _watch(self, url: str) -> None:
+    def _watch(self, command: Sequence[str]) -> None:
         pause_s = _PAUSE_S
         while True:
             began_s = time.monotonic()
-            code = self._live(url)
+            code = self._live(command)
             if self._is_over.is_set() or self._is_stopping():
                 return
             if code == errors.SettingInvalid.exit_code:
@@ -106,73 +100,20 @@ class Supervisor:
                 return
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    def _live(self, url: str) -> int:
+    def _live(self, command: Sequence[str]) -> int:
         """One life of it; returns its exit code."""
         its_stdin, ours = os.pipe()
         try:
             with self._lock:
                 if self._is_over.is_set():
                     return 0
-                self._process = subprocess.Popen(self._command(url), stdin=its_stdin)
+                self._process = subprocess.Popen(command, stdin=its_stdin)
             return self._process.wait()
         finally:
             os.close(its_stdin)
             os.close(ours)
 
-    def _command(self, url: str) -> list[str]:
-        return [sys.executable, "-m", "oncemq", *self._arguments, "--broker", url, "--with-parent"]
-
 
 def reachable(url: str) -> str:
     """Where a broker that listens there is called from this machine."""
     return _WILDCARD.sub(lambda match: _LOOPBACK[match[0]], url)
-
-
-def http_beside(
-    settings: ServeSettings, say: Callable[[str], None], is_stopping: Callable[[], bool] = lambda: False
-) -> Supervisor:
-    """What runs the HTTP gateway, if there is to be one. Raises MissingExtra, ListenFailed if it was asked for."""
-    if settings.http == "none":
-        return Supervisor()
-    is_wanted = settings.http != "auto"
-    address = settings.http if is_wanted else HTTP_ADDRESS
-    if not all(importlib.util.find_spec(name) for name in _NEEDED):
-        if is_wanted:
-            raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'")
-        say("HTTP is off: pip install 'oncemq[http]' brings it.")
-        return Supervisor()
-    if is_wanted:
-        _probe(address)
-        return Supervisor(_arguments(settings, address), is_stopping)
-    # A standby's turn comes later: whether the port is free shows then.
-    return Supervisor(_arguments(settings, address), is_stopping, may_start=partial(_is_free, address))
-
-
-def _is_free(address: str) -> bool:
-    try:
-        _probe(address)
-    except errors.ListenFailed as error:
-        log.warning("%s: the broker goes on without HTTP. `--http HOST:PORT` chooses another address", error)
-        return False
-    return True
-
-
-def _probe(address: str) -> None:
-    """A conflict shows before anything is served. Raises ListenFailed."""
-    host, port = split_http(address)
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise errors.ListenFailed(f"can't listen at {address} for HTTP: {error.strerror}") from None
-
-
-def _arguments(settings: ServeSettings, address: str) -> list[str]:
-    arguments = ["gateway", "http", "--http", address]
-    for field in ("http_body_bytes_max", "http_connections_max", "log_level", "log_format"):
-        arguments += ["--" + field.replace("_", "-"), str(getattr(settings, field))]
-    for field in ("http_origins", "http_hosts"):
-        for value in getattr(settings, field):
-            arguments += ["--" + field.replace("_", "-"), value]
-    return [*arguments, "--insecure"] if settings.insecure else arguments

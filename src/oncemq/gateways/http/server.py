@@ -1,21 +1,16 @@
-"""`oncemq gateway http`: the application in a process of its own, on uvicorn."""
+"""The HTTP gateway: the application on uvicorn."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import socket
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from oncemq import errors
 from oncemq.gateways.http.settings import GatewaySettings
-
-log = logging.getLogger("oncemq.http")
 
 #: Headers of replies that a web page may read.
 EXPOSED = (
@@ -25,14 +20,34 @@ EXPOSED = (
 
 #: How long requests that are being answered may take when the gateway stops.
 _DRAIN_S = 3
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
 #: Connections beyond those that are served, before new ones are turned away without a word of ours.
 _IDLE_CONNECTIONS = 1000
 
 
-def run(settings: GatewaySettings, announce: Callable[[str], None]) -> int:
-    """Until a signal ends it; returns the exit code. `announce` is told the address once it listens. Raises
-    MissingExtra, ListenFailed."""
+class HttpGateway:
+    """Fulfils `gateways.contract.Gateway`."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        """Raises MissingExtra."""
+        self.addresses: list[str] = []
+        self._settings = settings
+        self._server = _make_server(settings)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises ListenFailed. The broker may be away: who asks for something is told."""
+        listening = listen(self._settings)
+        self.addresses = [f"http://{self._settings.host_text}:{listening.getsockname()[1]}"]
+        self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
+
+    async def stop(self) -> None:
+        if self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            self._serving = None
+
+
+def _make_server(settings: GatewaySettings) -> Any:
     try:
         import uvicorn
     except ImportError:
@@ -46,26 +61,19 @@ def run(settings: GatewaySettings, announce: Callable[[str], None]) -> int:
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            # uvicorn's own would raise the signal once more at the end: whoever stops a gateway sees exit code 0.
-            former = {number: signal.signal(number, self.handle_exit) for number in _STOPPING}
+            # What ends a gateway is not this server's business.
             yield
-            for number, handler in former.items():
-                signal.signal(number, handler)
 
-    app = App(settings)
-    listening = listen(settings)
-    config = uvicorn.Config(
-        with_origins(app, settings), log_config=None, access_log=False, lifespan="on", server_header=False,
-        date_header=False, limit_concurrency=settings.connections_max + _IDLE_CONNECTIONS,
-        timeout_graceful_shutdown=_DRAIN_S, proxy_headers=False, ws="none",
-    )
     # When it starts and stops is said elsewhere.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    server = Server(config)
-    announce(f"http://{settings.host_text}:{listening.getsockname()[1]}")
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_serve(server, listening, settings))
-    return 0
+    app = App(settings)
+    return Server(
+        uvicorn.Config(
+            with_origins(app, settings), log_config=None, access_log=False, lifespan="on", server_header=False,
+            date_header=False, limit_concurrency=settings.connections_max + _IDLE_CONNECTIONS,
+            timeout_graceful_shutdown=_DRAIN_S, proxy_headers=False, ws="none",
+        )
+    )
 
 
 def with_origins(app: Any, settings: GatewaySettings) -> Any:
@@ -77,22 +85,6 @@ def with_origins(app: Any, settings: GatewaySettings) -> Any:
     return CORSMiddleware(
         app, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED,
     )
-
-
-async def _serve(server: object, listening: socket.socket, settings: GatewaySettings) -> None:
-    import uvicorn
-
-    assert isinstance(server, uvicorn.Server)
-    if settings.with_parent:
-        loop = asyncio.get_running_loop()
-        loop.add_reader(sys.stdin.fileno(), _end_with_parent, server, loop)
-    await server.serve(sockets=[listening])
-
-
-def _end_with_parent(server: object, loop: asyncio.AbstractEventLoop) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        loop.remove_reader(sys.stdin.fileno())
-        server.should_exit = True  # type: ignore[attr-defined]
 
 
 def listen(settings: GatewaySettings) -> socket.socket:

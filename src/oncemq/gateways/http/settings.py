@@ -18,8 +18,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()
     #: Host names under which it may be called, beside loopback's and the one that it listens on.
     hosts: tuple[str, ...] = ()
-    #: End when standard input does: whoever started this process is gone then.
-    with_parent: bool = False
 
     @property
     def host(self) -> str:
