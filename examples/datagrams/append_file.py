@@ -1,0 +1,34 @@
+"""Append a topic's messages to a file over datagrams, each exactly once, however often this is killed.
+
+    python examples/datagrams/append_file.py readings copy.txt 127.0.0.1:5560
+
+Each line has the message's offset, so the file itself knows where to go on: at the line behind its last whole one.
+Ends when nothing has come for a second.
+"""
+
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from peers import FROM_THE_EARLIEST, Subscriber
+
+topic, path = sys.argv[1:3]
+host, _, port = (sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1:5560").rpartition(":")
+copy = Path(path)
+written = copy.read_bytes() if copy.exists() else b""
+whole = written[: written.rfind(b"\n") + 1]
+position = int(whole.splitlines()[-1].split(b" ")[0]) + 1 if whole else FROM_THE_EARLIEST
+with copy.open("r+b" if copy.exists() else "wb") as file:
+    # A line that was torn by a crash is written anew.
+    file.truncate(len(whole))
+    file.seek(len(whole))
+    with closing(Subscriber((host, int(port)), topic, f"copy to {path}", position=position)) as subscriber:
+        count = 0
+        for offset, content in subscriber.messages(idle_s=1):
+            file.write(b"%d %b\n" % (offset, content))
+            file.flush()
+            os.fsync(file.fileno())
+            count += 1
+        subscriber.finish()
+print(f"{count} messages")

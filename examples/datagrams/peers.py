@@ -1,0 +1,279 @@
+"""A publisher and a subscriber of the extended datagrams, exactly once, in plain sockets: to read, to copy, to port.
+
+Nothing of OnceMQ's own code is used; docs/howto/datagrams.md has the packets, field by field.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+MAGIC = 0xF1
+HELLO, PUT, ACK, BYE = 1, 2, 3, 4
+CHALLENGE, WELCOME, DONE, REFUSED, NOT_NOW, MESSAGE, ACKED, OVER = range(0x81, 0x89)
+PUBLISHER, SUBSCRIBER = 1, 2
+FROM_NOW_ON, FROM_THE_EARLIEST = -1, -2
+
+#: What is not answered is sent again after so long; the time doubles as long as nothing comes. A subscriber repeats its
+#: last ack like that, so that the gateway knows that it is there.
+RESEND_S, RESEND_S_MAX = 0.1, 1.0
+
+
+class Refused(Exception):
+    """The gateway, or the broker behind it, said no. `code` is the first argument."""
+
+
+class Peer:
+    """What both have in common: the hello, the proof of the address, and packets that are lost."""
+
+    def __init__(self, gateway: tuple[str, int], role: int, name: str, topic: str = "", position: int = -1) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # Nobody else's packets arrive from here on.
+        self.socket.connect(gateway)
+        self.socket.setblocking(False)
+        self.role, self.name, self.topic = role, name, topic
+        self.nonce = secrets.randbits(64)
+        self.token = self.epoch = self.topic_id = 0
+        self.position = position
+        self.window = 1
+        self.packet_bytes_max = 0
+        self.is_welcome = False
+        self._pause_s = RESEND_S
+        self._resend_s = 0.0
+
+    def send(self, kind: int, body: bytes) -> None:
+        # A gateway that is away is like a packet that is lost.
+        with suppress(OSError):
+            self.socket.send(struct.pack(">BBQ", MAGIC, kind, self.token) + body)
+
+    def say_hello(self) -> None:
+        name, topic = self.name.encode(), self.topic.encode()
+        body = struct.pack(">BQQQq", self.role, self.nonce, self.epoch, self.topic_id, self.position)
+        self.send(HELLO, body + bytes([len(name)]) + name + bytes([len(topic)]) + topic)
+
+    def step(self, timeout_s: float) -> None:
+        """Take what arrives, or, after a while, send again what was not answered."""
+        now_s = time.monotonic()
+        wait_s = max(0.0, min(timeout_s, self._resend_s - now_s))
+        if select.select([self.socket], [], [], wait_s)[0]:
+            with suppress(OSError):
+                while True:
+                    self._receive(self.socket.recv(65_536))
+        if time.monotonic() >= self._resend_s:
+            self.send_again() if self.is_welcome else self.say_hello()
+            self._resend_s = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, RESEND_S_MAX)
+
+    def progress(self) -> None:
+        """Something new came: whatever is missing was sent a moment ago."""
+        self._pause_s = RESEND_S
+        self._resend_s = time.monotonic() + self._pause_s
+
+    def _receive(self, packet: bytes) -> None:
+        magic, kind, echo = struct.unpack_from(">BBQ", packet)
+        if magic != MAGIC or echo not in (self.nonce, self.token or self.nonce):
+            return
+        body = packet[10:]
+        if kind == CHALLENGE:
+            # Our address is new to the gateway, or the gateway is new: the same hello, with its token. With the token
+            # that we have it may be about a packet of before the last welcome, so we go on meanwhile.
+            [token] = struct.unpack(">Q", body)
+            self.is_welcome = self.is_welcome and token == self.token
+            self.token = token
+            self.say_hello()
+            self.progress()
+        elif kind == WELCOME:
+            self.epoch, self.topic_id, position, self.window, self.packet_bytes_max = struct.unpack(">QQQHI", body)
+            self.is_welcome = True
+            self.welcome(position)
+            self.progress()
+        elif kind == REFUSED:
+            number, length = struct.unpack_from(">QB", body)
+            self.refused(number, body[9 : 9 + length].decode(), body[9 + length :].decode())
+        else:
+            self.received(kind, body)
+
+    def welcome(self, position: int) -> None:
+        raise NotImplementedError
+
+    def received(self, kind: int, body: bytes) -> None:
+        raise NotImplementedError
+
+    def refused(self, number: int, code: str, text: str) -> None:
+        """Number 0: the hello, or all that was welcome before."""
+        raise NotImplementedError
+
+    def send_again(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.send(BYE, struct.pack(">QB", self.epoch, 0))
+        self.socket.close()
+
+
+class Publisher(Peer):
+    """Numbers its messages 1, 2, 3, …: a number is stored once, however often it is sent.
+
+    `last_number` is the last one that the broker knows. Who starts anew under the same name goes on behind it; so a
+    publisher that can tell which message has which number, as the lines of a file have, needs no other memory.
+    """
+
+    def __init__(self, gateway: tuple[str, int], name: str, *, timeout_s: float = 30.0) -> None:
+        super().__init__(gateway, PUBLISHER, name)
+        self.timeout_s = timeout_s
+        self.last_number = -1
+        self.refusals: dict[int, str] = {}
+        self._open: dict[int, bytes] = {}
+        self._next = 0
+        self._wait(lambda: self.last_number >= 0)
+
+    def put(self, topic: str, content: bytes, *, create: bool = False) -> int:
+        """Waits for room in the window, not for the answer. Returns the number."""
+        self._wait(lambda: self.is_welcome and not any(number <= self._next - self.window for number in self._open))
+        name = topic.encode()
+        if 28 + len(name) + len(content) > self.packet_bytes_max:
+            raise ValueError(f"a packet has at most {self.packet_bytes_max} bytes")
+        number, self._next = self._next, self._next + 1
+        self._open[number] = struct.pack(">QBB", number, create, len(name)) + name + content
+        if len(self._open) == 1:
+            self.progress()
+        self._send_put(number)
+        self.step(0)
+        return number
+
+    def flush(self) -> None:
+        """Until everything is stored, or refused: `refusals` has those."""
+        self._wait(lambda: not self._open)
+
+    def _wait(self, is_so: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + self.timeout_s
+        while not is_so():
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"no answer from the gateway for {self.timeout_s:g} s")
+            self.step(0.5)
+
+    def _send_put(self, number: int) -> None:
+        self.send(PUT, struct.pack(">Q", self.epoch) + self._open[number])
+
+    def welcome(self, position: int) -> None:
+        if self.last_number < 0:
+            self.last_number = position
+            self._next = position + 1
+        for number in self._open:
+            self._send_put(number)
+
+    def received(self, kind: int, body: bytes) -> None:
+        if kind == DONE:
+            number, _offset = struct.unpack(">Qq", body)
+            self._settle(number)
+
+    def refused(self, number: int, code: str, text: str) -> None:
+        if number == 0:
+            raise Refused(code, text)
+        if number in self._open:
+            self.refusals[number] = code
+        self._settle(number)
+
+    def _settle(self, number: int) -> None:
+        if self._open.pop(number, None) is not None:
+            self.last_number = max(self.last_number, number)
+            self.progress()
+
+    def send_again(self) -> None:
+        # The first few, and slower the longer nothing comes: it may be that the broker is away.
+        for number in list(self._open)[: self.window // 4]:
+            self._send_put(number)
+
+
+class Subscriber(Peer):
+    """Gets each message of its durable subscription once, and in order.
+
+    Store `position` together with what you make of the messages, and begin with it after a crash: then nothing is lost
+    or done twice, whatever became of the acks.
+    """
+
+    def __init__(
+        self, gateway: tuple[str, int], topic: str, name: str, *, position: int = FROM_NOW_ON, timeout_s: float = 30.0
+    ) -> None:
+        super().__init__(gateway, SUBSCRIBER, name, topic, position)
+        self.timeout_s = timeout_s
+        #: Everything below is acked, and the broker has it on its disk.
+        self.acked = -1
+        self._early: dict[int, tuple[int, bytes]] = {}
+        self._ready: list[tuple[int, bytes]] = []
+        self._next = -1
+        while not self.is_welcome:
+            self.step(0.5)
+
+    def messages(self, idle_s: float) -> Iterator[tuple[int, bytes]]:
+        """Offset and content, until nothing has come for so long. Asking for the next one acks the one before."""
+        until_s = time.monotonic() + idle_s
+        while time.monotonic() < until_s:
+            self.step(until_s - time.monotonic())
+            while self._ready:
+                offset, content = self._ready.pop(0)
+                yield offset, content
+                self.position = offset + 1
+                if not self._ready:
+                    self.send_again()
+                until_s = time.monotonic() + idle_s
+
+    def finish(self) -> None:
+        """Until the broker has the last ack on its disk."""
+        until_s = time.monotonic() + self.timeout_s
+        self.send_again()
+        while self.acked < self.position:
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"no answer from the gateway for {self.timeout_s:g} s")
+            self.step(0.5)
+
+    def welcome(self, position: int) -> None:
+        if self._next < 0:
+            self._next = max(position, self.position)
+            self.position = self._next
+
+    def received(self, kind: int, body: bytes) -> None:
+        if kind == MESSAGE:
+            first, offset, form = struct.unpack_from(">QQB", body)
+            content = body[17:]
+            if form == 1:
+                content = b"(a message of %d bytes, which no packet holds)" % int.from_bytes(content, "big")
+            self._take(first, offset, content)
+        elif kind == ACKED:
+            [upto] = struct.unpack(">Q", body)
+            self.acked = max(self.acked, upto)
+
+    def refused(self, number: int, code: str, text: str) -> None:
+        raise Refused(code, f"{text} ({number})" if number else text)
+
+    def _take(self, first: int, offset: int, content: bytes) -> None:
+        if self._next < 0 or offset < self._next:
+            # Again: the ack was lost.
+            self.send_again()
+            return
+        self._early[offset] = (first, content)
+        # The first one that was not there yet is next, if nothing lies between.
+        while self._early:
+            offset = min(self._early)
+            first, content = self._early[offset]
+            if first > self._next:
+                self.send_again()
+                break
+            del self._early[offset]
+            self._ready.append((offset, content))
+            self._next = offset + 1
+        self.progress()
+
+    def send_again(self) -> None:
+        """The ack: all that was done, and in the bitmap what has arrived behind it."""
+        if not self.is_welcome:
+            return
+        arrived = [offset for offset, _ in self._ready] + list(self._early)
+        bits = [offset - self.position for offset in arrived]
+        bitmap = sum(1 << bit for bit in bits if 0 <= bit < 64)
+        self.send(ACK, struct.pack(">QQQ", self.epoch, max(0, self.position), bitmap))

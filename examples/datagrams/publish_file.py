@@ -1,0 +1,25 @@
+"""Publish the lines of a file over datagrams, each exactly once, however often this is killed and started again.
+
+    python examples/datagrams/publish_file.py readings readings.txt 127.0.0.1:5560
+
+Line 1 has number 1 and so on: the broker remembers the last number under the publisher's name, so this needs no memory
+of its own. The file may grow between two runs; its lines must not change.
+"""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from peers import Publisher
+
+topic, path = sys.argv[1:3]
+host, _, port = (sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1:5560").rpartition(":")
+lines = Path(path).read_bytes().splitlines()
+with closing(Publisher((host, int(port)), f"lines of {path}")) as publisher:
+    done = publisher.last_number
+    for line in lines[done:]:
+        publisher.put(topic, line, create=True)
+    publisher.flush()
+    print(f"{done} lines were there, {len(lines) - done} are new")
+    for number, code in publisher.refusals.items():
+        print(f"line {number} was refused: {code}")

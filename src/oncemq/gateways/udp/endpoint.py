@@ -1,0 +1,119 @@
+"""The socket: datagrams in, datagrams out, and word of addresses at which nobody listens. Knows nothing of packets.
+
+Linux tells on the socket's error queue which address a returned ICMP error is about. While that queue is not empty
+the socket is in error, which some event loops take for its end; so the loop watches an epoll object that watches the
+socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from oncemq import errors
+from oncemq.gateways.udp.tokens import Address
+
+#: Packets taken in one turn of the event loop, so that everybody else has his turn too.
+_PACKETS_PER_TURN = 64
+_BUFFER_BYTES = 4 * 1024 * 1024
+#: Of linux/in.h and linux/in6.h; the module socket does not have them everywhere.
+_IP_RECVERR = 11
+_IPV6_RECVERR = 25
+_HAS_ERROR_QUEUE = sys.platform == "linux"
+
+
+class Endpoint:
+    def __init__(self, host: str, port: int, packet_bytes_max: int) -> None:
+        """Raises ListenFailed."""
+        self._packet_bytes_max = packet_bytes_max
+        self._is_six = ":" in host
+        self._socket = self._bind(host, port)
+        self._epoll = select.epoll() if _HAS_ERROR_QUEUE else None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_packet: Callable[[bytes, Address], None] | None = None
+        self._on_unreachable: Callable[[Address], None] | None = None
+
+    def _bind(self, host: str, port: int) -> socket.socket:
+        opened = socket.socket(socket.AF_INET6 if self._is_six else socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            opened.setblocking(False)
+            with suppress(OSError):
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+            if _HAS_ERROR_QUEUE:
+                level, option = (
+                    (socket.IPPROTO_IPV6, _IPV6_RECVERR) if self._is_six else (socket.IPPROTO_IP, _IP_RECVERR)
+                )
+                opened.setsockopt(level, option, 1)
+            opened.bind((host, port))
+        except OSError as error:
+            opened.close()
+            raise errors.ListenFailed(f"can't listen at {host}:{port} for datagrams: {error.strerror}") from None
+        return opened
+
+    @property
+    def address(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        return f"udp://[{host}]:{port}" if self._is_six else f"udp://{host}:{port}"
+
+    def start(
+        self, on_packet: Callable[[bytes, Address], None], on_unreachable: Callable[[Address], None]
+    ) -> None:
+        self._on_packet, self._on_unreachable = on_packet, on_unreachable
+        self._loop = asyncio.get_running_loop()
+        if self._epoll is not None:
+            self._epoll.register(self._socket.fileno(), select.EPOLLIN)
+            self._loop.add_reader(self._epoll.fileno(), self._drain)
+        else:
+            self._loop.add_reader(self._socket.fileno(), self._drain)
+
+    def _drain(self) -> None:
+        assert self._on_packet is not None
+        for _ in range(_PACKETS_PER_TURN):
+            try:
+                # One byte more than allowed, so that what is too long shows.
+                data, address = self._socket.recvfrom(self._packet_bytes_max + 1)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                self._read_errors()
+                continue
+            self._on_packet(data, address[:2])
+        self._read_errors()
+
+    def _read_errors(self) -> None:
+        if not _HAS_ERROR_QUEUE:
+            return
+        for _ in range(_PACKETS_PER_TURN):
+            try:
+                _, _, _, address = self._socket.recvmsg(0, 0, socket.MSG_ERRQUEUE)
+            except OSError:
+                return
+            if address and self._on_unreachable is not None:
+                self._on_unreachable(address[:2])
+
+    def send(self, data: bytes, address: Address) -> bool:
+        """False: it was not sent."""
+        for _ in range(2):
+            try:
+                self._socket.sendto(data, address)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                # It may be word of an earlier packet, and no fault of this one.
+                self._read_errors()
+                continue
+            return True
+        return False
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._epoll.fileno() if self._epoll is not None else self._socket.fileno())
+            self._loop = None
+        if self._epoll is not None:
+            self._epoll.close()
+        self._socket.close()

@@ -1,0 +1,148 @@
+"""Packets that nobody should send, at a gateway in a process of its own: it answers on, and its memory stays flat.
+
+    python -m tests.gateways.udp.fuzz [--count 1000000] [--seed 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.forking import ForkedBroker
+from tests.gateways.udp.rig import GatewayProcess, PlainClient
+
+#: What is bounded by these would take a million packets to fill as it is set otherwise.
+SMALL = {"loopback_is_proved": False, "plain_subscriptions_max": 50, "peers_max": 50}
+#: Packets between two questions that must be answered.
+_ROUND = 100
+_TOPICS = (b"a", b"b", b'"c d"', b"e")
+
+
+class Packets:
+    """Random bytes, packets that are nearly right, and right ones: in any order, some of them twice."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._last = b"4 list"
+        #: Of the sockets that send them: some have proved their addresses.
+        self.tokens = [0]
+
+    def next(self) -> bytes:
+        kind = self._chance.randrange(8)
+        if kind == 0:
+            packet = self._chance.randbytes(self._chance.choice((0, 1, 9, 10, 40, 1500)))
+        elif kind < 4:
+            packet = self._plain()
+        elif kind < 7:
+            packet = self._extended()
+        else:
+            packet = self._mutate(self._last)
+        self._last = packet
+        return packet
+
+    def _plain(self) -> bytes:
+        chance = self._chance
+        topic = chance.choice((*_TOPICS, *_TOPICS, *_TOPICS, b"", b'"', b"\xff", b"x" * 300, b"*"))
+        content = chance.randbytes(chance.choice((0, 1, 20, 2000)))
+        code = chance.choice((b"0", b"1", b"1", b"2", b"3", b"4", b"5"))
+        return b" ".join([code, topic, content][: chance.choice((1, 2, 2, 3, 3, 3))])
+
+    def _extended(self) -> bytes:
+        chance = self._chance
+        kind = chance.choice((1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 0x82))
+        number = chance.choice((0, 1, 1, 2, 2, 3, 3, 10, 2**63 - 1, 2**64 - 1))
+        epoch = chance.choice((0, 0, *range(1, 30), 2**63))
+        topic = chance.choice((b"a", b"b", b"zz", b"", b"#"))
+        role, position = chance.choice((0, 1, 1, 2, 2, 2, 3)), chance.choice((-1, -2, 0, 5, 2**62))
+        hello = struct.pack(">BQQQq", role, chance.randrange(20), epoch, chance.choice((0, 0, 1)), position)
+        bodies = {
+            1: hello + b"\x01n" + bytes([len(topic)]) + topic,
+            2: struct.pack(">QQBB", epoch, number, chance.randrange(4), len(topic)) + topic + b"content",
+            3: struct.pack(">QQQ", epoch, number, chance.getrandbits(64)),
+            4: struct.pack(">QB", epoch, chance.randrange(2)),
+        }
+        head = struct.pack(">BBQ", 0xF1, kind, chance.choice(self.tokens))
+        packet = head + bodies.get(kind, chance.randbytes(chance.randrange(30)))
+        return packet if chance.random() < 0.7 else self._mutate(packet)
+
+    def _mutate(self, packet: bytes) -> bytes:
+        chance, data = self._chance, bytearray(packet)
+        for _ in range(chance.randrange(1, 4)):
+            if not data or chance.random() < 0.3:
+                data = data[: chance.randrange(len(data) + 1)] + chance.randbytes(chance.randrange(4))
+            else:
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        return bytes(data)
+
+
+class Fuzz:
+    def __init__(self, gateway: GatewayProcess, seed: int) -> None:
+        self._gateway = gateway
+        self._packets = Packets(seed)
+        self._senders = [PlainClient(gateway.address) for _ in range(4)]
+        self._asker = PlainClient(gateway.address)
+        self._asker.ask("1 a")
+        for sender in self._senders[:2]:
+            self._packets.tokens.append(self._prove(sender))
+
+    @staticmethod
+    def _prove(sender: PlainClient) -> int:
+        sender.send(struct.pack(">BBQBQQQqBB", 0xF1, 1, 0, 0, 5, 0, 0, -1, 0, 0))
+        [token] = struct.unpack(">Q", sender.receive()[10:])
+        return int(token)
+
+    def run(self, count: int) -> None:
+        """Raises TimeoutError where the gateway does not answer any more."""
+        for number in range(count):
+            self._senders[number % len(self._senders)].send(self._packets.next())
+            if number % _ROUND == _ROUND - 1:
+                # Behind the last name that there can be.
+                assert self._asker.insist("4 list \U0010ffff") == "[]"
+                self._forget_answers()
+
+    def _forget_answers(self) -> None:
+        for sender in self._senders:
+            sender.socket.setblocking(False)
+            try:
+                while sender.socket.recv(65_536) is not None:
+                    pass
+            except OSError:
+                sender.socket.settimeout(30)
+
+    def close(self) -> None:
+        for client in (*self._senders, self._asker):
+            client.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        broker = ForkedBroker(Path(folder) / "data", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
+        broker.start()
+        gateway = GatewayProcess([broker.url], **SMALL)
+        gateway.start()
+        fuzz = Fuzz(gateway, options.seed)
+        try:
+            began_s = time.monotonic()
+            for tenth in range(1, 11):
+                fuzz.run(options.count // 10)
+                rate = tenth * options.count / 10 / (time.monotonic() - began_s)
+                sys.stdout.write(f"{tenth * 10} %: {gateway.memory_bytes >> 10} KiB, {rate:.0f} packets/s\n")
+                sys.stdout.flush()
+        finally:
+            fuzz.close()
+            gateway.kill()
+            broker.kill()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

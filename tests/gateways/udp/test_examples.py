@@ -1,0 +1,55 @@
+"""The examples run as they stand, and do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oncemq.broker.process import BrokerProcess
+from tests.gateways.udp.rig import GatewayProcess
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "datagrams"
+
+
+@pytest.fixture
+def gateway(oncemq_broker: BrokerProcess) -> Iterator[str]:
+    process = GatewayProcess([oncemq_broker.url])
+    process.start()
+    yield process.settings.listen
+    process.kill()
+
+
+def run(folder: Path, name: str, *arguments: str) -> list[str]:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_plain_datagrams_say_what_the_page_shows(gateway: str, tmp_path: Path) -> None:
+    said = run(tmp_path, "plain.py", gateway)
+    assert said == [
+        "Acknowledged!",
+        '["Cooking Recipes"]',
+        "Subscribed to Cooking Recipes!",
+        "Acknowledged!",
+        "Cooking Recipes: boil the water first",
+        "Unsubscribed!",
+    ]
+
+
+def test_a_file_is_copied_line_by_line_and_once(oncemq_broker: BrokerProcess, gateway: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\n", encoding="ascii")
+    with oncemq_broker.connect() as client:
+        client.create_topic("readings", retain_ms=3_600_000)
+    assert run(tmp_path, "publish_file.py", "readings", "lines.txt", gateway) == ["0 lines were there, 2 are new"]
+    lines.write_text("one\ntwo\nthree\n", encoding="ascii")
+    assert run(tmp_path, "publish_file.py", "readings", "lines.txt", gateway) == ["2 lines were there, 1 are new"]
+    (tmp_path / "copy.txt").write_text("0 one\n1 tw", encoding="ascii")
+    assert run(tmp_path, "append_file.py", "readings", "copy.txt", gateway) == ["2 messages"]
+    assert (tmp_path / "copy.txt").read_text(encoding="ascii") == "0 one\n1 two\n2 three\n"

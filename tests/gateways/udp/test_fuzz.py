@@ -1,0 +1,21 @@
+"""A few thousand packets that nobody should send. `python -m tests.gateways.udp.fuzz` sends a million."""
+
+from __future__ import annotations
+
+from oncemq.broker.process import BrokerProcess
+from tests.gateways.udp.fuzz import SMALL, Fuzz
+from tests.gateways.udp.rig import GatewayProcess
+
+
+def test_whatever_is_sent_the_gateway_answers_on_and_stays_small(oncemq_broker: BrokerProcess) -> None:
+    gateway = GatewayProcess([oncemq_broker.url], **SMALL)
+    gateway.start()
+    fuzz = Fuzz(gateway, seed=7)
+    try:
+        fuzz.run(2000)
+        before = gateway.memory_bytes
+        fuzz.run(2000)
+        assert gateway.memory_bytes < before + 32 * 2**20
+    finally:
+        fuzz.close()
+        gateway.kill()

@@ -1,0 +1,149 @@
+"""What is sent again, and when: the window towards one subscriber, under virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from itertools import pairwise
+
+import pytest
+
+from oncemq.gateways.udp.window import QUIET_MS, TIMEOUT_MS_FIRST, TIMEOUT_MS_MAX, SendWindow
+
+
+def window(packets_max: int = 8, bytes_max: int = 10_000, now_ms: float = 0.0, seed: int = 1) -> SendWindow:
+    return SendWindow(packets_max, bytes_max, now_ms, random.Random(seed))
+
+
+def test_the_window_is_full_at_its_packets_and_at_its_bytes() -> None:
+    few = window(packets_max=2)
+    for offset in (0, 1):
+        assert few.has_room
+        few.sent(0, offset, b"x")
+    assert not few.has_room
+    few.heard(1, 1, 0)
+    assert few.has_room
+    large = window(bytes_max=10)
+    large.sent(0, 0, b"x" * 50)
+    assert not large.has_room
+    large.heard(1, 1, 0)
+    assert large.has_room
+
+
+def test_a_packet_without_an_ack_is_sent_again_with_growing_pauses_that_end_at_a_bound() -> None:
+    lonely = window()
+    lonely.sent(0, 0, b"first")
+    times = [0.0]
+    for _ in range(12):
+        now_ms = lonely.next_due_ms(times[-1])
+        assert lonely.due(now_ms - 1) == []
+        assert lonely.due(now_ms) == [b"first"]
+        times.append(now_ms)
+    pauses = [after - before for before, after in pairwise(times)]
+    assert TIMEOUT_MS_FIRST * 0.75 <= pauses[0] <= TIMEOUT_MS_FIRST * 1.25
+    assert all(TIMEOUT_MS_MAX * 0.75 <= pause <= TIMEOUT_MS_MAX * 1.25 for pause in pauses[6:])
+    assert sum(pauses) > 30_000, "a dozen packets in half a minute, no more"
+
+
+def test_two_windows_do_not_fall_into_step() -> None:
+    due_ms = set()
+    for seed in range(10):
+        one = window(seed=seed)
+        one.sent(0, 0, b"x")
+        due_ms.add(one.next_due_ms(0))
+    assert len(due_ms) == 10
+
+
+def test_while_the_subscriber_is_quiet_only_the_first_packet_is_sent_again() -> None:
+    quiet = window()
+    for offset in range(5):
+        quiet.sent(0, offset, b"%d" % offset)
+    assert quiet.due(QUIET_MS) == [b"0", b"1", b"2", b"3", b"4"]
+    assert quiet.due(20_000) == [b"0"]
+    quiet.heard(20_001, 1, 0)
+    assert quiet.due(60_000) == [b"1"]
+
+
+def test_what_has_arrived_is_not_sent_again_and_what_was_passed_over_is_at_once() -> None:
+    holed = window()
+    for offset in range(6):
+        holed.sent(0, offset, b"%d" % offset)
+    holed.heard(1, 1, 0b00010)
+    holed.heard(2, 1, 0b00110)
+    assert holed.due(2) == []
+    holed.heard(3, 1, 0b01110)
+    assert holed.due(3) == [b"1"]
+    assert holed.due(900) == [b"1", b"5"]
+    holed.heard(901, 6, 0)
+    assert len(holed) == 0
+    assert holed.next_due_ms(901) == float("inf")
+
+
+def test_the_time_out_follows_the_round_trips() -> None:
+    far = window()
+    for offset in range(40):
+        far.sent(offset * 1000, offset, b"x")
+        far.heard(offset * 1000 + 700, offset + 1, 0)
+    far.sent(50_000, 50, b"x")
+    assert 700 * 0.75 <= far.next_due_ms(50_000) - 50_000 <= 1100
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_everything_arrives_in_spite_of_any_weather(seed: int) -> None:
+    """A third of the packets is lost, a fifth comes twice, all come out of order; acks too."""
+    weather = Weather(seed)
+    weather.run(count=150)
+    assert weather.received == list(range(150))
+    assert weather.packets_sent < 150 * 8
+
+
+class Weather:
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now_ms = 0.0
+        self.window = window(packets_max=16, seed=seed)
+        self.events: list[tuple[float, int, str, tuple[int, ...]]] = []
+        self.count = 0
+        self.received: list[int] = []
+        self.early: set[int] = set()
+        self.packets_sent = 0
+
+    def cast(self, kind: str, *fields: int) -> None:
+        for _ in range(1 + (self.chance.random() < 0.2)):
+            if self.chance.random() >= 0.3:
+                self.count += 1
+                due_ms = self.now_ms + self.chance.uniform(5, 60)
+                heapq.heappush(self.events, (due_ms, self.count, kind, fields))
+
+    def send(self, offset: int) -> None:
+        self.packets_sent += 1
+        self.cast("message", offset)
+
+    def run(self, count: int) -> None:
+        next_offset = 0
+        while len(self.received) < count or len(self.window):
+            assert self.now_ms < 600_000, "stuck"
+            while next_offset < count and self.window.has_room:
+                self.window.sent(self.now_ms, next_offset, b"%d" % next_offset)
+                self.send(next_offset)
+                next_offset += 1
+            due_ms = self.window.next_due_ms(self.now_ms)
+            if self.events and self.events[0][0] <= due_ms:
+                self.now_ms, _, kind, fields = heapq.heappop(self.events)
+                self.arrive(kind, fields)
+            else:
+                self.now_ms = max(self.now_ms, due_ms)
+            for packet in self.window.due(self.now_ms):
+                self.send(int(packet))
+
+    def arrive(self, kind: str, fields: tuple[int, ...]) -> None:
+        if kind == "ack":
+            self.window.heard(self.now_ms, *fields)
+            return
+        if fields[0] >= len(self.received):
+            self.early.add(fields[0])
+        while len(self.received) in self.early:
+            self.early.discard(len(self.received))
+            self.received.append(len(self.received))
+        upto = len(self.received)
+        self.cast("ack", upto, sum(1 << (offset - upto) for offset in self.early if offset - upto < 64))
