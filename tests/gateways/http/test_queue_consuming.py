@@ -9,6 +9,7 @@ import pytest
 
 from oncemq import errors
 from oncemq.engine.commands import DeleteTopic, Open, RegistrySet, Seek
+from oncemq.gateways.giving import Giving
 from oncemq.gateways.http import queue_consuming
 from oncemq.gateways.link import Link
 from tests.gateways.http.queue import Queue, queue
@@ -128,7 +129,10 @@ def test_sixteen_keys_are_remembered(queue: Queue) -> None:
     queue.populate(*map(str, range(20)))
     assert [queue.consume(f"k{number}") for number in range(18)] == [str(number) for number in range(18)]
     assert queue.cant_consume("k2") == (410, "CONSUMED")
-    # A forgotten key is a new one.
+    # The gateway knows longer that a key was overtaken. One that starts anew takes a forgotten key for a new one.
+    assert queue.cant_consume("k0") == (410, "CONSUMED")
+    queue.app._state.queue.giving = Giving()
+    assert queue.cant_consume("k2") == (410, "CONSUMED")
     assert queue.consume("k0") == "18"
 
 
