@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from oncemq.broker.draft import Draft
 from oncemq.broker.job import Job
+from oncemq.broker.news import is_news, news_of
 from oncemq.broker.waiting import Parked, WaitingRoom, wait_ms_of
 from oncemq.broker.waiting import Place as WaitingPlace
 from oncemq.engine import commands as co
@@ -109,6 +110,8 @@ class Round:
         for event in self._engine.tick(self._draft.now_ms):
             self._record(event, need)
             need = 0
+            if is_news(event):
+                self._draft.news += news_of(self._engine.state, event)
         self._stirred.update(dict.fromkeys(self._engine.take_ready()))
         return True
 
@@ -191,12 +194,15 @@ class Round:
 
     def _decide(self, place: Place, command: co.Command) -> Decision:
         try:
-            return self._engine.step(self._draft.now_ms, place, command)
+            decision = self._engine.step(self._draft.now_ms, place, command)
         except ApplyFailed:
             raise
         except Exception:
             log.exception("a command could not be decided: %s", type(command).__name__)
             return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; its log says more"))
+        if is_news(decision.event, decision.reply):
+            self._draft.news += news_of(self._engine.state, decision.event, decision.reply, command)
+        return decision
 
     def _add_payloads(self, event: Event, envelopes: tuple[co.Envelope, ...], payloads: tuple[Frame, ...]) -> None:
         stored = [part for part in _parts(event) if isinstance(part, Stored | Staged | Delayed)]

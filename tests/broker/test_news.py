@@ -1,0 +1,71 @@
+"""The broker's log says what happens in the system."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import oncemq
+from oncemq import errors
+
+
+@pytest.fixture
+def news(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "oncemq.broker")
+    return caplog
+
+
+def lines(news: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in news.records if record.name == "oncemq.broker"]
+    news.clear()
+    return [line for line in found if not line.startswith("recovered ")]
+
+
+def test_topics_and_subscribers_that_come_and_go_are_told_once(news: pytest.LogCaptureFixture) -> None:
+    with oncemq.connect("memory:") as client:
+        client.create_topic("orders")
+        client.create_topic("orders")
+        client.subscribe("orders", "kitchen")
+        client.subscribe("orders", "kitchen")
+        client.put("orders", "one pizza")
+        client.put("Cooking Recipes", "pancakes", create=True)
+        client.subscribe("news", "alice")
+        client.unsubscribe("news", "alice")
+        client.unsubscribe("orders", "kitchen")
+        client.delete_topic("orders")
+    assert lines(news) == [
+        "created new topic 'orders'",
+        "new subscriber 'kitchen' to topic 'orders', from offset 0 on",
+        "created new topic 'Cooking Recipes'",
+        "created new topic 'news'",
+        "new subscriber 'alice' to topic 'news', from offset 0 on",
+        "'alice' unsubscribed from topic 'news'",
+        "deleted topic 'news': it was the last subscriber's",
+        "'kitchen' unsubscribed from topic 'orders'",
+        "deleted topic 'orders'",
+    ]
+
+
+def test_patterns_and_transactions_are_told(news: pytest.LogCaptureFixture) -> None:
+    with oncemq.connect("memory:") as client:
+        client.subscribe_pattern("orders.*", "audit")
+        with client.transaction() as transaction:
+            transaction.put("orders.eu", "one pizza", create=True)
+        client.unsubscribe("orders.*", "audit")
+    assert lines(news) == [
+        "new subscriber 'audit' to topics like 'orders.*'",
+        "created new topic 'orders.eu'",
+        "'audit' unsubscribed from topics like 'orders.*'",
+    ]
+
+
+def test_a_take_over_and_who_is_fenced_off_by_it_are_told(news: pytest.LogCaptureFixture) -> None:
+    first = oncemq.connect("memory:news", name="billing")
+    second = oncemq.connect("memory:news", name="billing")
+    with pytest.raises(errors.Fenced):
+        first.create_topic("orders")
+    second.close()
+    [taken_over, fenced] = lines(news)
+    assert taken_over.startswith("session 'billing' was taken over by its next client")
+    assert fenced == "a client was fenced off: another client took over 'billing'"
