@@ -34,9 +34,9 @@ def check(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["shell", "chaos"])
-def test_the_guide_shows_the_screen(name: str) -> None:
-    guide = (SCREENS.parent / f"howto/{name}.md").read_text(encoding="utf-8")
-    assert (SCREENS / f"{name}.txt").read_text(encoding="utf-8") in guide
+def test_the_guide_and_the_readme_show_the_screen(name: str) -> None:
+    for page in (SCREENS.parent / f"howto/{name}.md", SCREENS.parents[1] / "README.md"):
+        assert (SCREENS / f"{name}.txt").read_text(encoding="utf-8") in page.read_text(encoding="utf-8"), page
 
 
 class Transcript:
