@@ -41,8 +41,8 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 # The same operations.
 
-#: A database's connection is for one thread; in asyncio there is no waiting for it.
-ONLY_FOR_THREADS = {"inbox"}
+#: A database's connection is for one thread; in asyncio there is no waiting for it, nor for a feed's socket.
+ONLY_FOR_THREADS = {"inbox", "push"}
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), [

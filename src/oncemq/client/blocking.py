@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, overload
 from oncemq.client.batching import Handle
 from oncemq.client.connection import Connection, Settings
 from oncemq.client.driver import Driver
+from oncemq.client.filtering import Wanted, filter_of
 from oncemq.client.flow import Blocking, Flow
 from oncemq.client.inbox import Inbox
 from oncemq.client.inbox_database import TABLE
@@ -29,6 +30,7 @@ from oncemq.message import Message
 
 if TYPE_CHECKING:
     from oncemq.client.inbox import Connection as Database
+    from oncemq.client.push import PushSubscription
 
 T = TypeVar("T")
 
@@ -172,6 +174,21 @@ class Client(
         """
         subscription = self.subscribe(topic, subscriber, start, auto_ack=False)
         return Inbox(subscription, connection, table=table)
+
+    def push(
+        self, topic: str, subscriber: str, start: Start = "new", *, feed: str = "tcp://127.0.0.1:5558",
+        auto_ack: bool = True, filter: Wanted | None = None, prefetch_bytes: int = 1024 * 1024,
+    ) -> PushSubscription:
+        """A durable subscription whose messages come from a push gateway's live feed, and from the broker where the
+        feed has lost something: each once and in order.
+
+        >>> subscription = client.push("orders", "kitchen", feed="tcp://127.0.0.1:5558")
+        """
+        from oncemq.client.push import PushSubscription
+
+        options = {"auto_ack": auto_ack, "prefetch_bytes": prefetch_bytes, "wanted": filter_of(filter)}
+        created = self.subscribe(topic, subscriber, start).created
+        return PushSubscription(self, topic, subscriber, feed=feed, created=created, **options)
 
     def read(
         self,

@@ -1,0 +1,240 @@
+"""The push gateway's live feed beside getters and beside a bare XPUB socket.
+
+    python -m benchmarks.push [--messages N] [--subscribers N] [--processes N] [--rounds N] [--json]
+
+Messages of 100 bytes to 50 subscribers, in turn:
+
+    plain     SUB sockets at the gateway, one message at a time
+    batches   SUB sockets at the gateway, batches as they are stored (what the client's `push` uses)
+    getters   the native client, a subscription for each, batch by batch
+    puts      nobody: what storing alone costs, as if it were delivered
+    bare      SUB sockets at an XPUB socket that sends the same frames out of memory, and stores nothing
+
+Under three loads: a *flood*, 1,000 messages to a put, as quickly as the broker stores them; *live*, 100 messages to a
+put, a hundred puts a second; and *single* messages, two hundred a second. CPU is that of broker and gateway together,
+for each delivered message, puts included. The median of the rounds counts. Everything shares this machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+
+from benchmarks import push_load
+from oncemq.bench.rows import quantile
+from oncemq.broker.process import BrokerProcess, free_url
+from oncemq.gateways.push.gateway import PushGateway
+from oncemq.gateways.push.settings import PushSettings
+from oncemq.gateways.running import run
+
+_VALUE_BYTES = 100
+_spawn = multiprocessing.get_context("spawn")
+
+#: Aims: the feed's CPU beside the getters', its rate beside the bare socket's.
+CPU_RATIO_MAX = 0.2
+RATE_RATIO_MIN = 0.5
+
+
+class Load(msgspec.Struct, frozen=True):
+    name: str
+    messages: int
+    #: Messages to a put.
+    batch: int
+    #: From one put to the next.
+    pause_s: float
+
+
+class Turn(msgspec.Struct):
+    delivered: int
+    seconds: float
+    cpu_us: float
+
+    @property
+    def rate(self) -> float:
+        return self.delivered / self.seconds
+
+
+@contextmanager
+def child(target: Callable[..., None], *arguments: object) -> Iterator[tuple[Connection, int]]:
+    ours, theirs = _spawn.Pipe()
+    process = _spawn.Process(target=target, args=(*arguments, theirs), daemon=True)
+    process.start()
+    assert process.pid is not None
+    try:
+        yield ours, process.pid
+    finally:
+        process.terminate()
+        process.join(10)
+
+
+def serve_gateway(url: str, settings: PushSettings, parent: Connection) -> None:
+    run([PushGateway(url, settings)], parent.send)
+
+
+def cpu_s(*pids: int) -> float:
+    """User and system time, of all their threads."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, folder: Path, load: Load) -> None:
+        self._options = options
+        self._folder = folder
+        self._load = load
+
+    def feed(self, listen: Callable[..., None]) -> Turn:
+        settings = PushSettings(publish=free_url(), feed=free_url(), acks=free_url())
+        with self._broker() as broker, child(serve_gateway, broker.url, settings) as (gateway, gateway_pid):
+            gateway.recv()
+            arguments = [(settings.feed, count, self._load.messages) for count in self._shares()]
+            return self._measure(listen, arguments, lambda: self._put(broker), broker.pid, gateway_pid)
+
+    def getters(self) -> Turn:
+        first, arguments = 0, []
+        with self._broker() as broker:
+            for count in self._shares():
+                arguments.append((broker.url, range(first, first + count), self._load.messages))
+                first += count
+            return self._measure(push_load.get_batches, arguments, lambda: self._put(broker), broker.pid)
+
+    def puts(self) -> Turn:
+        with self._broker() as broker:
+            began_cpu_s, began_s = cpu_s(broker.pid), time.monotonic()
+            self._put(broker)
+            delivered = self._load.messages * self._options.subscribers
+            used_us = (cpu_s(broker.pid) - began_cpu_s) * 1e6
+            return Turn(delivered, time.monotonic() - began_s, used_us / delivered)
+
+    def bare(self) -> Turn:
+        address = free_url()
+        with child(push_load.feed_barely, address, _VALUE_BYTES, self._load.messages) as (feeder, pid):
+            feeder.recv()
+            arguments = [(address, count, self._load.messages) for count in self._shares()]
+            return self._measure(push_load.listen_plainly, arguments, lambda: feeder.send("go"), pid)
+
+    @contextmanager
+    def _broker(self) -> Iterator[BrokerProcess]:
+        with (
+            tempfile.TemporaryDirectory(dir=self._folder) as name,
+            BrokerProcess(Path(name) / "data", "--log-level=warning") as broker,
+        ):
+            yield broker
+
+    def _shares(self) -> list[int]:
+        whole, rest = divmod(self._options.subscribers, self._options.processes)
+        return [whole + (index < rest) for index in range(self._options.processes)]
+
+    def _put(self, broker: BrokerProcess) -> None:
+        load = self._load
+        values = [b"x" * _VALUE_BYTES] * load.batch
+        with broker.connect() as client:
+            next_s = time.monotonic()
+            for _ in range(load.messages // load.batch):
+                client.put_many(push_load.TOPIC, values, create=True)
+                next_s += load.pause_s
+                time.sleep(max(0.0, next_s - time.monotonic()) if load.pause_s else 0.0)
+
+    def _measure(
+        self, target: Callable[..., None], arguments: Sequence[tuple[object, ...]], go: Callable[[], None], *pids: int
+    ) -> Turn:
+        with ExitStack() as stack:
+            pipes = [stack.enter_context(child(target, *each))[0] for each in arguments]
+            for pipe in pipes:
+                pipe.recv()
+            began_cpu_s, began_s = cpu_s(*pids), time.monotonic()
+            go()
+            found: list[tuple[int, float]] = [pipe.recv() for pipe in pipes]
+            used_s = cpu_s(*pids) - began_cpu_s
+        delivered = sum(count for count, _ in found)
+        return Turn(delivered, max(at_s for _, at_s in found) - began_s, used_s * 1e6 / max(1, delivered))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=50_000, help="of the flood; live half, single a fiftieth")
+    parser.add_argument("--subscribers", type=int, default=50)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    loads = [
+        Load("flood", options.messages, 1000, 0.0),
+        Load("live", options.messages // 2, 100, 0.01),
+        Load("single", options.messages // 50, 1, 0.005),
+    ]
+    with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as name:
+        found = {load.name: measure(Bench(options, Path(name), load), load, options.rounds) for load in loads}
+    if options.json:
+        print(json.dumps({name: msgspec.to_builtins(turns) | ratios(turns) for name, turns in found.items()}))
+        return
+    print(f"{_VALUE_BYTES} bytes a message, {options.subscribers} subscribers in {options.processes} processes")
+    for load in loads:
+        report(load, options.subscribers, found[load.name])
+
+
+def measure(bench: Bench, load: Load, rounds: int) -> dict[str, list[Turn]]:
+    ways: dict[str, Callable[[], Turn]] = {
+        "plain": lambda: bench.feed(push_load.listen_plainly),
+        "batches": lambda: bench.feed(push_load.listen_to_batches),
+        "getters": bench.getters,
+        "puts": bench.puts,
+    }
+    if not load.pause_s:
+        ways["bare"] = bench.bare
+    turns: dict[str, list[Turn]] = {name: [] for name in ways}
+    for number in range(rounds):
+        for name, way in ways.items():
+            turn = way()
+            turns[name].append(turn)
+            print(f"{load.name} {number}: {name} {turn.rate:,.0f}/s {turn.cpu_us:.3f} us", file=sys.stderr)
+    return turns
+
+
+def rate_of(turns: list[Turn]) -> float:
+    return quantile([turn.rate for turn in turns], 0.5)
+
+
+def cpu_of(turns: list[Turn]) -> float:
+    return quantile([turn.cpu_us for turn in turns], 0.5)
+
+
+def ratios(turns: dict[str, list[Turn]]) -> dict[str, float]:
+    found = {f"CPU {name} / getters": cpu_of(turns[name]) / cpu_of(turns["getters"]) for name in ("plain", "batches")}
+    puts_us = cpu_of(turns["puts"])
+    for name in ("plain", "batches"):
+        alone = (cpu_of(turns[name]) - puts_us) / (cpu_of(turns["getters"]) - puts_us)
+        found[f"CPU {name} / getters, without puts"] = alone
+    if "bare" in turns:
+        for name in ("plain", "batches"):
+            found[f"rate {name} / bare"] = rate_of(turns[name]) / rate_of(turns["bare"])
+    return found
+
+
+def report(load: Load, subscribers: int, turns: dict[str, list[Turn]]) -> None:
+    print(f"{load.name}: {load.messages:,} messages")
+    for name, each in turns.items():
+        share = min(turn.delivered for turn in each) / (load.messages * subscribers)
+        figures = f"{rate_of(each):12,.0f} delivered/s   {cpu_of(each):7.3f} us of CPU each   {share:7.2%} delivered"
+        print(f"  {name:8} {figures}")
+    for what, ratio in ratios(turns).items():
+        aim = f"<= {CPU_RATIO_MAX}" if what.startswith("CPU") else f">= {RATE_RATIO_MIN}"
+        print(f"  {what:36} {ratio:6.2f}   (aim {aim})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""A PUB socket, and nothing else: quick, and nobody tells it whether a message arrived.
+
+    python examples/push/plain_publisher.py orders "one pizza"
+"""
+
+import argparse
+import time
+
+import zmq
+
+parser = argparse.ArgumentParser()
+parser.add_argument("topic")
+parser.add_argument("contents", nargs="+", metavar="content")
+parser.add_argument("--publish", default="tcp://127.0.0.1:5557")
+options = parser.parse_args()
+
+socket = zmq.Context().socket(zmq.PUB)
+socket.connect(options.publish)
+# A PUB socket drops what it sends before the other side has subscribed.
+time.sleep(0.5)
+for text in options.contents:
+    socket.send_multipart([options.topic.encode(), text.encode()])
+socket.close(linger=2000)

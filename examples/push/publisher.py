@@ -1,0 +1,51 @@
+"""A reliable publisher in plain pyzmq: every message is stored once, whatever dies on the way.
+
+    python examples/push/publisher.py orders "one pizza" "two salads"
+
+The id is made before the message is sent, and a request without an answer is repeated with the same id.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+
+import zmq
+
+parser = argparse.ArgumentParser()
+parser.add_argument("topic")
+parser.add_argument("contents", nargs="+", metavar="content")
+parser.add_argument("--origin", default="till-1")
+parser.add_argument("--acks", default="tcp://127.0.0.1:5559")
+options = parser.parse_args()
+
+context = zmq.Context()
+
+
+def request(head: dict, content: bytes) -> dict:
+    """Ask until there is an answer that decides it."""
+    while True:
+        with context.socket(zmq.REQ) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.connect(options.acks)
+            socket.send_multipart([json.dumps(head).encode(), content])
+            if socket.poll(2000):
+                answer = json.loads(socket.recv())
+                if not answer.get("again"):
+                    return answer
+        time.sleep(0.2)
+
+
+for text in options.contents:
+    content = text.encode()
+    seed = b"%d %s" % (time.time_ns(), content)
+    head = {
+        "type": "publish",
+        "origin": options.origin,
+        "id": hashlib.md5(seed).hexdigest(),
+        "topic": options.topic,
+    }
+    answer = request(head, content)
+    if answer["type"] != "ack_published":
+        raise SystemExit(f"refused: {answer['text']}")
+    print(f"stored: {options.topic} {answer['offset']}")

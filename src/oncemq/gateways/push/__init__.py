@@ -1,0 +1,1 @@
+"""Push over ZeroMQ: plain PUB publishers and SUB subscribers, with acks and retransmission (docs/push.md)."""

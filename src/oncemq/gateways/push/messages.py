@@ -1,0 +1,154 @@
+"""The messages of the ack socket and of retransmission: one JSON object each, in a frame of its own; the content of a
+message is the frame behind it. docs/push.md describes every field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from oncemq import errors
+
+#: What a subscriber may name in one hello.
+TOPICS_MAX = 1_000
+OFFSETS_MAX = 10_000
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Offset = Annotated[int, Meta(ge=0, lt=2**62)]
+Topics = Annotated[tuple[Name, ...], Meta(max_length=TOPICS_MAX)]
+
+
+class _Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+# What clients say.
+
+
+class Hello(_Said, frozen=True, kw_only=True, tag="hello"):
+    """Be a reliable subscriber of these topics, with those of former hellos; call me at this address."""
+
+    subscriber: Name
+    topics: Topics = ()
+    address: Annotated[str, Meta(max_length=255)]
+    #: Where a new subscription starts.
+    start: Literal["new", "earliest"] = "new"
+
+
+class Goodbye(_Said, frozen=True, kw_only=True, tag="goodbye"):
+    """Not of these topics any more; of none, where they are left out."""
+
+    subscriber: Name
+    topics: Topics = ()
+
+
+class AckReceived(_Said, frozen=True, kw_only=True, tag="ack_received"):
+    """One message, or several, or all below an offset."""
+
+    subscriber: Name
+    topic: Name
+    offset: Offset | UnsetType = UNSET
+    offsets: Annotated[tuple[Offset, ...], Meta(max_length=OFFSETS_MAX)] = ()
+    upto: Offset = 0
+    #: As the message had it: of a topic that was deleted since, nothing is acknowledged.
+    topic_id: int = 0
+
+
+class Publish(_Said, frozen=True, kw_only=True, tag="publish"):
+    """Store the content behind it, once under this id or number of this origin."""
+
+    origin: Name
+    topic: Name
+    id: Annotated[str, Meta(min_length=1, max_length=512)] | UnsetType = UNSET
+    number: Annotated[int, Meta(ge=1, lt=2**62)] | UnsetType = UNSET
+
+
+Request = Hello | Goodbye | AckReceived | Publish
+
+
+# What the gateway says.
+
+
+class AckWelcome(_Said, frozen=True, kw_only=True, tag="ack_welcome"):
+    subscriber: str
+    #: Topic → the offset of the first message that is not acknowledged.
+    topics: dict[str, int]
+
+
+class AckGoodbye(_Said, frozen=True, kw_only=True, tag="ack_goodbye"):
+    subscriber: str
+    #: What it is still subscribed to.
+    topics: tuple[str, ...]
+
+
+class AckNoted(_Said, frozen=True, kw_only=True, tag="ack_noted"):
+    subscriber: str
+    topic: str
+    #: Everything below is acknowledged, and on the broker's disk.
+    acked: int
+
+
+class AckPublished(_Said, frozen=True, kw_only=True, tag="ack_published"):
+    origin: str
+    topic: str
+    id: str | UnsetType = UNSET
+    number: int | UnsetType = UNSET
+    offset: int
+
+
+class Data(_Said, frozen=True, kw_only=True, tag="data"):
+    """A retransmission: the content is the next frame."""
+
+    subscriber: str
+    topic: str
+    offset: int
+    time_ms: int
+    topic_id: int
+    #: Of a message that came by `publish`.
+    origin: str | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+
+
+class Error(_Said, frozen=True, kw_only=True, tag="error"):
+    """`code` is one of docs/reference/errors.md."""
+
+    code: str
+    text: str
+    #: True: nothing was decided, and the same request may succeed later.
+    again: bool
+
+
+Answer = AckWelcome | AckGoodbye | AckNoted | AckPublished | Error
+
+#: Headers of a stored message that came by `publish`.
+ORIGIN_HEADER = "push-origin"
+ID_HEADER = "push-id"
+
+_decode_request: Callable[[bytes], Request] = msgspec.json.Decoder(Request).decode
+_decode_received = msgspec.json.Decoder(AckReceived).decode
+encode = msgspec.json.Encoder().encode
+
+
+def decode_request(frame: bytes) -> Request:
+    """Raises Malformed."""
+    try:
+        return _decode_request(frame)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise errors.Malformed(f"not a request: {error}") from None
+
+
+def decode_received(frames: list[bytes]) -> AckReceived | None:
+    """A subscriber's answer to `data`; None: something else."""
+    if len(frames) != 1:
+        return None
+    try:
+        return _decode_received(frames[0])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def error_of(error: errors.OnceMQError) -> Error:
+    is_passing = isinstance(error, errors.NotNow | errors.BrokerAway)
+    return Error(code=error.code, text=error.text, again=is_passing)
