@@ -29,7 +29,7 @@ $(READY): $(SERVES)
 $(BROWSER): $(READY)
 	-@$(BIN)/python -m tests.browser && touch $@
 
-.PHONY: help serve demo test test-cluster lint bench bench-http bench-postgres bench-spark simulate fuzz-http crash crash-spark reference constraints
+.PHONY: help serve demo test test-cluster lint bench bench-http bench-postgres bench-push bench-spark simulate fuzz-http crash crash-spark reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ bench-http: $(READY) ## Measure the HTTP gateway, beside a route that stores not
 
 bench-postgres: $(READY) ## Measure the PostgreSQL journal, beside plain COPY and INSERT
 	$(BIN)/python -m benchmarks.postgres
+
+bench-push: $(READY) ## Measure the push gateway's fan-out, beside getters and a bare XPUB
+	$(BIN)/python -m benchmarks.push
 
 bench-spark: $(READY) ## Measure Spark through the broker, beside Spark without one
 	$(BIN)/python -m benchmarks.spark
