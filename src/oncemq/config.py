@@ -51,6 +51,7 @@ _SEGMENT_OVERHEAD_BYTES = 64 * 1024
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5})")
+_HARMLESS = re.compile(r"[\w./~-]+:?")
 _POSTGRES = ("postgresql://", "postgres://")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -150,7 +151,14 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
     @property
     def store(self) -> str:
         """For people: where everything is stored."""
-        return without_password(self.journal) if self.is_on_database else self.folder
+        if not self.is_on_database:
+            return self.folder
+        try:
+            from oncemq.journal.postgres_connection import describe
+        except ImportError:
+            # Nothing of it: only the database's own library knows where in it a password is.
+            return "postgresql://…"
+        return describe(self.journal)
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -450,23 +458,9 @@ def is_open(address: str) -> bool:
 def _check_journal(url: str) -> None:
     if url.startswith(_POSTGRES) or (url.startswith("file:") and len(url) > len("file:")) or not url:
         return
-    raise SettingInvalid(
-        f"journal: {without_password(url)!r} is not a journal's URL; file:DIR and postgresql://HOST/DATABASE are."
-    )
-
-
-def without_password(url: str) -> str:
-    """A database's URL, for people.
-
-    >>> without_password("postgresql://me:secret@db.example/orders?sslmode=require&password=secret")
-    'postgresql://me@db.example/orders?sslmode=require'
-    """
-    before, _, options = url.partition("?")
-    scheme, slashes, rest = before.partition("://")
-    user, at, place = rest.rpartition("@")
-    shown = scheme + slashes + user.partition(":")[0] + at + place
-    kept = [option for option in options.split("&") if option and not option.lower().startswith("password=")]
-    return "?".join([shown, "&".join(kept)] if kept else [shown])
+    # There may be a password in it.
+    shown = url if _HARMLESS.fullmatch(url) else "…"
+    raise SettingInvalid(f"journal: {shown!r} is not a journal's URL; file:DIR and postgresql://HOST/DATABASE are.")
 
 
 def _check_gateway(name: str, address: str, insecure: bool) -> None:

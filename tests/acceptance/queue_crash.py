@@ -118,7 +118,7 @@ class QueueCampaign:
         count = 0
         with (self._folder / f"consumer_{name}_{topic}.txt").open("a") as log, suppress(NothingNew):
             while not self._is_over.is_set():
-                log.write(f"{consumer.dequeue(topic, wait_s=0.02)}\n")
+                log.write(f"{consumer.dequeue(topic, wait_s=0.02)!s}\n")
                 count += 1
         return count
 

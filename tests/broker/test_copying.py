@@ -13,13 +13,15 @@ import oncemq
 from oncemq import errors
 from oncemq.broker import copying
 from oncemq.broker.recovery import recover
+from oncemq.engine import commands as co
 from oncemq.engine.engine import Engine
 from oncemq.engine.relocating import needed_records, relocated
-from oncemq.journal.contract import Journal, Wanted
+from oncemq.engine.replies import HelloReply
+from oncemq.journal.contract import Group, Journal, Wanted
 from oncemq.journal.files import FileJournal
 from oncemq.journal.os_disk import OsDisk
 from oncemq.journal.postgres import open_postgres
-from oncemq.journal.worker import ThreadWorker
+from oncemq.journal.worker import InlineWorker, ThreadWorker
 from oncemq.limits import Limits
 from tests.broker.random_work import RandomWork
 from tests.broker.rig import Rig
@@ -147,6 +149,51 @@ def test_a_copy_goes_only_where_there_is_no_journal(tmp_path: Path, url: str) ->
             copying.copy(source, place)
     with pytest.raises(errors.JournalLocked):
         copying.copy(source, source)
+
+
+def told_term(place: str) -> int:
+    """What a broker tells its clients, which listen to no lower one later."""
+    rig = Rig(open_any(place))
+    reply = rig.ask(co.Hello("anybody", 0, 1, 10))
+    rig.broker.stop()
+    assert isinstance(reply, HelloReply)
+    return reply.term
+
+
+def test_the_term_goes_along(tmp_path: Path, postgres: str, url: str) -> None:
+    folder = str(tmp_path / "folder")
+    assert [told_term(url) for _ in range(3)] == [1, 2, 3]
+    copying.copy(url, folder)
+    terms = [told_term(folder), told_term(folder)]
+    assert terms[0] == terms[1] >= 3
+    with psycopg.connect(postgres, autocommit=True) as database:
+        database.execute("drop schema oncemq cascade")
+    copying.copy(folder, url)
+    assert told_term(url) > terms[0]
+
+
+def test_records_are_copied_into_segments_that_are_small(tmp_path: Path) -> None:
+    source, target = str(tmp_path / "source"), str(tmp_path / "target")
+    rig = Rig(FileJournal(OsDisk(source), InlineWorker(), segment_bytes=64 * 1024))
+    rig.subscribe()
+    for _ in range(40):
+        commands, payloads = zip(*(rig.put_command(b"x" * 500) for _ in range(10)), strict=True)
+        rig.post(commands, payloads)
+        rig.rounds(2)
+    rig.broker.stop()
+    assert copying.copy(source, target).records == 400
+
+
+def test_what_can_not_be_recovered_is_let_go(url: str) -> None:
+    journal = open_any(url)
+    list(journal.load().groups)
+    journal.place(10)
+    journal.append(Group(1, b"no events", ()))
+    journal.sync()
+    journal.close()
+    for _ in range(2):
+        with pytest.raises(errors.JournalCorrupt):
+            recover(open_any(url), Limits(), Counter())
 
 
 def test_there_has_to_be_a_source(tmp_path: Path, url: str) -> None:

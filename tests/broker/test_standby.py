@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator
 
@@ -14,12 +15,14 @@ from oncemq import errors
 from oncemq.broker.network import ZmqNetwork
 from oncemq.broker.process import free_url
 from oncemq.broker.server import run_turn
-from oncemq.broker.standby import serve_in_turns
+from oncemq.broker.standby import Lease, Standby, serve_in_turns
 from oncemq.config import ServeSettings
 from oncemq.engine.commands import Health, Read
 from oncemq.engine.replies import NotNow, Refusal
 from oncemq.journal.contract import Journal
 from oncemq.journal.memory import MemoryJournal
+from oncemq.journal.postgres import PostgresStandby
+from oncemq.testing_postgres import PostgresServer
 from oncemq.wire.frames import decode_response, encode_not_now, encode_request
 from tests.acceptance.processes import wait_until
 
@@ -62,8 +65,8 @@ class Seat:
 class Serving:
     """A broker in a thread."""
 
-    def __init__(self, database: Database, name: str) -> None:
-        self.seat = Seat(database, name)
+    def __init__(self, seat: Lease) -> None:
+        self.seat = seat
         self.said: list[str] = []
         self.turns = 0
         self.code: int | None = None
@@ -96,13 +99,14 @@ def serving(database: Database) -> Iterator[Callable[[str], Serving]]:
     started: list[Serving] = []
 
     def start(name: str) -> Serving:
-        started.append(Serving(database, name))
+        started.append(Serving(Seat(database, name)))
         return started[-1]
 
     yield start
     for one in started:
         one.stop()
         assert one.code == 0
+        assert isinstance(one.seat, Seat)
         assert one.seat.is_closed
 
 
@@ -179,3 +183,56 @@ def test_a_port_that_is_taken_shows_at_once(database: Database, serving: Callabl
     settings = ServeSettings(listen=(serving("one").url,), journal="postgresql://x/y")
     with pytest.raises(errors.ListenFailed):
         serve_in_turns(settings, lambda _: Seat(database, "two"), lambda *_: 0, lambda: True, lambda _: None)
+
+
+def test_a_trouble_that_stays_is_told_again_and_again(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    database.trouble = "nobody there"
+    waiting = Standby(Seat(database, "one"), 500, lambda _: None)
+    with caplog.at_level(logging.WARNING, "oncemq.broker"):
+        for _ in range(2):
+            assert waiting._look() is None
+        assert len(caplog.records) == 1
+        waiting._say_again_s = 0.0
+        assert waiting._look() is None
+    assert ["nobody there" in record.getMessage() for record in caplog.records] == [True, True]
+
+
+def test_a_client_is_told_that_the_database_is_older_than_what_it_has_met(
+    database: Database, serving: Callable[[str], Serving]
+) -> None:
+    database.journal = database.journal.take_over()
+    active = serving("one")
+    with oncemq.connect(active.url, timeout_s=0.3, tries=2) as client:
+        client.put("orders", "one pizza", create=True)
+        # As restored from a backup. The next turn is its first one.
+        database.holder, older = "nobody", MemoryJournal(extent_bytes=1 << 20)
+        database.journal.take_over()
+        wait_until(lambda: bool(active.said), "its turn is over")
+        database.journal, database.holder = older, ""
+        wait_until(lambda: active.turns == 2, "it has its second turn")
+        with pytest.raises(errors.Standby, match=r"a broker of term 1 answered.* restored from a backup"):
+            client.put("orders", "two pizzas")
+
+
+def test_a_database_that_is_killed_and_comes_back_is_taken_over_again(caplog: pytest.LogCaptureFixture) -> None:
+    with PostgresServer() as server:
+        if not server.is_own:
+            pytest.skip("the server is not ours to kill")
+        with server.database() as dsn:
+            active = Serving(PostgresStandby(dsn, lease_ms=500))
+            try:
+                with oncemq.connect(active.url, timeout_s=0.3, tries=300) as client:
+                    client.subscribe("orders", "kitchen", start="earliest")
+                    client.put("orders", "before")
+                    server.kill()
+                    meanwhile = threading.Thread(target=client.put, args=("orders", "meanwhile"))
+                    meanwhile.start()
+                    wait_until(lambda: "waits for the journal" in caplog.text, "it waits for the database")
+                    server.start()
+                    meanwhile.join()
+                    client.put("orders", "after")
+                    found = client.subscription("orders", "kitchen").get_many(20, timeout_s=30)
+                    assert [message.text for message in found] == ["before", "meanwhile", "after"]
+            finally:
+                active.stop()
+            assert (active.turns, active.code) == (2, 0)

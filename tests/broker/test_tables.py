@@ -8,18 +8,22 @@ from typing import Any
 import psycopg
 import pytest
 
+from oncemq.broker import projecting
 from oncemq.broker.housekeeping import Policy
-from oncemq.broker.projecting import everything
+from oncemq.broker.projecting import everything, project
 from oncemq.engine import commands as co
+from oncemq.engine import events as ev
 from oncemq.engine.state import State
+from oncemq.journal import postgres_tables
 from oncemq.journal.contract import Journal, Wanted
 from oncemq.journal.postgres import open_postgres
 from oncemq.journal.worker import InlineWorker
-from oncemq.message import decode_batch
+from oncemq.message import checksum, decode_batch
 from tests.broker.random_work import RandomWork
 from tests.broker.rig import Rig
 
 EXTENT_BYTES = 64 * 1024
+CLAIM = ev.Claim(1, 1, 0, 0)
 EAGER = Policy(
     snapshot_bytes=EXTENT_BYTES, snapshot_events=300, copy_extents_min=1, copy_round_bytes=4_000, look_every_ms=0
 )
@@ -70,8 +74,9 @@ def check(database: psycopg.Connection[tuple[Any, ...]], rig: Rig) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_tables_follow_random_work(
-    postgres: str, database: psycopg.Connection[tuple[Any, ...]], seed: int
+    postgres: str, database: psycopg.Connection[tuple[Any, ...]], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(postgres_tables, "_ROWS_MAX", 2 if seed == 3 else 1000)
     rig = open_rig(postgres)
     work = RandomWork(rig, seed)
     moved = 0
@@ -113,3 +118,77 @@ def test_a_message_is_text_where_it_can_be(postgres: str, database: psycopg.Conn
         (2, "", b"", 2),
         (3, None, b"zero\0byte", 2),
     ]
+
+
+def test_a_producer_entry_may_be_anything(postgres: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
+    rig = open_rig(postgres)
+    nested = b'{"topic": "x", "a": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+    for value in (b'{"topic": "a\\u0000b"}', b'{"topic": "\xff"}', nested, b"", b'{"topic": "good"}'):
+        rig.do(co.RegistrySet("queue", f"producer/{checksum(value)}", value))
+    assert database.execute("select topic from oncemq.producer").fetchall() == [("good",)]
+
+
+def test_a_projection_that_fails_leaves_tables_that_are_written_anew_later(
+    postgres: str, database: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    rig = open_rig(postgres)
+    rig.subscribe()
+    with monkeypatch.context() as patch:
+        patch.setattr(projecting, "_changes", fail)
+        rig.put(b"stored all the same")
+    rig.put(b"after it")
+    assert database.execute("select are_tables_current from oncemq.journal_meta").fetchone() == (False,)
+    rig.broker.stop()
+    again = open_rig(postgres)
+    again.hello(nonce=2)
+    check(database, again)
+    assert database.execute("select count(*) from oncemq.message").fetchone() == (2,)
+
+
+def test_patterns_that_come_and_go_leave_the_tables_right(
+    postgres: str, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    rig = open_rig(postgres)
+    for name in ("log.eu", "log.us", "other"):
+        rig.do(co.Subscribe(name, "kitchen", co.START_EARLIEST))
+    watch, ignore = co.Subscribe("log.*", "watcher", co.START_EARLIEST), co.Unsubscribe("log.*", "watcher")
+    leave = [co.Unsubscribe(name, "kitchen") for name in ("log.eu", "other")]
+    # In rounds: what is in one list is committed together.
+    rounds: list[list[co.Operation]] = [[watch], [leave[0]], [ignore], [watch, ignore], [watch], [ignore, watch]]
+    rounds.append([leave[1], ignore])
+    for operations in rounds:
+        rig.post([rig.numbered(operation) for operation in operations])
+        rig.rounds()
+        check(database, rig)
+    assert list(rig.broker.engine.state.topics) == ["log.us"]
+
+
+def test_a_pattern_that_ends_touches_the_topics_that_match_it(postgres: str) -> None:
+    rig = open_rig(postgres)
+    for name in ("log.eu", "other"):
+        rig.do(co.Subscribe(name, "kitchen", co.START_EARLIEST))
+    rig.do(co.Subscribe("log.*", "watcher", co.START_EARLIEST))
+    state = rig.broker.engine.state
+    began = project(state, [ev.PatternSubscribed(CLAIM, "log.*", "watcher", 1, True, True)], "changes")
+    assert began is not None
+    assert ([row.name for row in began.topics], len(began.consumers)) == (["log.eu"], 1)
+    ended = project(state, [ev.PatternUnsubscribed(CLAIM, "log.*", "watcher")], "changes")
+    assert ended is not None
+    assert ([row.name for row in ended.topics], ended.has_all_names) == (["log.eu"], False)
+
+
+def test_a_batch_that_is_none_leaves_the_view_as_it_is(
+    postgres: str, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    rig = open_rig(postgres)
+    rig.subscribe()
+    rig.put(b"good")
+    huge, short = b"\x01\0\0\0\xff\xff\xff\x7f" + b"\0" * 100, b"\x01\x07\0\0\x02\0\0\0" + b"\xff" * 40
+    for payload in (b"", b"\x01", huge, b"\x01\0\0\0\xff\xff\xff\xff" + b"\0" * 100, short, b"\x07" * 100):
+        operation = co.Put("orders", co.Envelope(1, len(payload), checksum(payload)))
+        rig.ask(rig.numbered(operation), payload)
+    assert len(rig.broker.engine.state.topics["orders"].index.positions) == 7
+    assert database.execute("select message from oncemq.message").fetchall()[0] == ("good",)

@@ -236,3 +236,13 @@ def test_what_can_be_written_is_told(journal: Journal) -> None:
     assert journal.describe()
     assert len(journal.journal_id) == 16
     assert journal.extent_bytes == SEGMENT_BYTES
+
+
+def test_a_term_that_was_raised_stays_and_never_falls(backend: Backend) -> None:
+    journal = backend.open()
+    list(journal.load().groups)
+    journal.raise_term(7)
+    journal.raise_term(3)
+    assert journal.term == 7
+    write(journal)
+    assert backend.reopen().term >= 7

@@ -11,8 +11,9 @@ from tests.journal.postgres_proxy import Loss, Proxy
 from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, snapshot, write
 
 from oncemq import errors
+from oncemq.journal import postgres_beside
 from oncemq.journal.contract import Group
-from oncemq.journal.postgres import open_postgres
+from oncemq.journal.postgres import PostgresStandby, open_postgres
 from oncemq.journal.postgres_connection import check_settings
 from oncemq.journal.postgres_journal import PostgresJournal
 from oncemq.journal.worker import InlineWorker
@@ -111,7 +112,7 @@ def test_a_commit_without_an_answer_is_final_though_it_may_have_happened(
 def test_an_ended_connection_is_final(postgres: str, database: Database) -> None:
     journal = open_loaded(postgres)
     write(journal, events=b"sure")
-    database.execute("select pg_terminate_backend(backend_pid) from oncemq.journal_lease")
+    database.execute("select pg_terminate_backend(backend_pid, 10000) from oncemq.journal_lease")
     begin(journal, events=b"lost")
     with pytest.raises(errors.JournalFailed, match="a commit failed") as caught:
         journal.sync()
@@ -180,6 +181,89 @@ def test_a_damaged_snapshot_is_replaced_by_the_one_before(postgres: str, databas
     again.close()
 
 
+def test_a_damaged_snapshot_makes_room_for_one_of_the_same_group(postgres: str, database: Database) -> None:
+    journal = open_loaded(postgres)
+    for number in range(2):
+        write(journal, events=b"%d" % number)
+        snapshot(journal)
+    crash(journal)
+    database.execute("update oncemq.journal_chunk set chunk = 'X' where sequence = 2")
+    again = open_loaded(postgres)
+    snapshot(again, [b"mended"])
+    crash(again)
+    third = open_postgres(postgres)
+    assert (third.load().snapshot, third.warnings) == ([b"mended"], [])
+    assert database.execute("select sequence from oncemq.journal_snapshot order by 1").fetchall() == [(1,), (2,)]
+    third.close()
+
+
+def end_beside(database: Database) -> None:
+    [(is_ended,)] = database.execute(
+        """select pg_terminate_backend(pid, 10000) from pg_stat_activity
+        where application_name = 'oncemq beside' and datname = current_database()"""
+    ).fetchall()
+    assert is_ended
+
+
+def test_work_beside_the_loop_that_fails_is_done_later(
+    postgres: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_loaded(postgres)
+    for number in range(4):
+        write(journal, [b"L" * 20_000], b"%d" % number)
+    snapshot(journal)
+    end_beside(database)
+    replay_bytes = journal.replay_bytes
+    write(journal)
+    snapshot(journal)
+    assert journal.replay_bytes > replay_bytes
+    assert journal.begin_snapshot() is None
+    monkeypatch.setattr(postgres_beside.Pause, "is_over", True)
+    snapshot(journal)
+    assert journal.replay_bytes == 0
+    before = journal.extents()
+    end_beside(database)
+    for _ in range(2):
+        journal.release({})
+        journal.maintain()
+        after = journal.extents()
+    write(journal, events=b"it goes on")
+    monkeypatch.undo()
+    assert len(before) > len(after) == 1
+    [(groups,)] = database.execute("select min(sequence) from oncemq.journal_group").fetchall()
+    assert groups > 1
+
+
+def test_time_limits_that_are_set_for_others_do_not_count(postgres: str, database: Database) -> None:
+    [(name,)] = database.execute("select current_database()").fetchall()
+    limits = ("idle_session_timeout", "statement_timeout", "transaction_timeout")
+    known = database.execute("select name from pg_settings where name = any(%s)", (list(limits),)).fetchall()
+    for (limit,) in known:
+        database.execute(f'alter database "{name}" set {limit} = 9000')
+    try:
+        journal = open_loaded(postgres)
+        for connection in (journal._connection, journal._beside.connection()):
+            found = [connection.execute(f"show {limit}".encode()).fetchone() for (limit,) in known]
+            assert found == [("0",)] * len(known)
+        journal.close()
+    finally:
+        for (limit,) in known:
+            database.execute(f'alter database "{name}" reset {limit}')
+
+
+def test_a_database_that_is_not_there_is_a_wrong_setting_at_first_and_waited_for_later(postgres: str) -> None:
+    nowhere = psycopg.conninfo.make_conninfo(postgres, dbname="nowhere")
+    with PostgresStandby(nowhere) as standby, pytest.raises(errors.SettingInvalid, match="does not exist"):
+        standby.try_take_over()
+    with PostgresStandby(postgres) as standby:
+        journal = standby.try_take_over()
+        assert journal is not None
+        journal.close()
+        standby._url = nowhere
+        with pytest.raises(errors.JournalFailed, match="does not exist"):
+            standby.try_take_over()
+
+
 @pytest.mark.parametrize("name", ["fsync", "full_page_writes"])
 def test_a_server_that_may_lose_what_it_committed_is_refused(name: str) -> None:
     check_settings(GOOD, "here")
@@ -231,7 +315,9 @@ def test_somebody_elses_schema_is_left_alone(postgres: str, database: Database) 
     ("url", "kind"),
     [
         ("postgresql://me:sesame@127.0.0.1:1/db", errors.JournalFailed),
-        ("postgresql://me:sesame@127.0.0.1:port/db", errors.JournalFailed),
+        ("postgresql://me:sesame@127.0.0.1:port/db", errors.SettingInvalid),
+        ("postgresql://me:open@sesame@127.0.0.1/db", errors.SettingInvalid),
+        ("postgresql://me:1/sesame@127.0.0.1/db", errors.SettingInvalid),
         ("postgresql://me:sesame@[::1/db", errors.SettingInvalid),
         ("postgresql://me:sesame@127.0.0.1/db?nonsense=1", errors.SettingInvalid),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +13,12 @@ import pytest
 from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, write
 
 from oncemq import errors
+from oncemq.journal import postgres_journal, postgres_writing
+from oncemq.journal.contract import Group
 from oncemq.journal.postgres import PostgresStandby, open_postgres
 from oncemq.journal.postgres_journal import PostgresJournal
+from oncemq.journal.postgres_lease import now_s
+from oncemq.journal.tables import Rows, TopicRow
 from oncemq.journal.worker import InlineWorker
 
 DEADLINE_S = 30
@@ -45,7 +50,7 @@ def end_lease(database: Database, *, forget_backend: bool = True) -> None:
 
 def oversleep(journal: PostgresJournal) -> None:
     """As if the process had been stopped for long."""
-    journal._lease.renewed(time.monotonic() - 10 * LONG_MS / 1000)
+    journal._lease.renewed(now_s() - 10 * LONG_MS / 1000)
 
 
 def expires_at(database: Database) -> str:
@@ -133,7 +138,7 @@ def test_maintenance_renews_the_lease_when_a_third_of_it_is_over(postgres: str, 
     before = expires_at(database)
     journal.maintain()
     assert expires_at(database) == before
-    journal._lease.renewed(time.monotonic() - 0.4 * LONG_MS / 1000)
+    journal._lease.renewed(now_s() - 0.4 * LONG_MS / 1000)
     journal.maintain()
     assert expires_at(database) > before
     assert not journal._lease.is_due
@@ -227,3 +232,67 @@ def test_what_an_older_term_does_beside_the_loop_counts_for_nothing(postgres: st
         first.maintain()
     crash(second)
     assert open_postgres(postgres).load().snapshot is None
+
+
+def left_s(database: Database) -> float:
+    [(left,)] = database.execute(
+        "select extract(epoch from expires_at - clock_timestamp())::float8 from oncemq.journal_lease"
+    ).fetchall()
+    return float(left)
+
+
+def append_rows(journal: PostgresJournal, *ids: int) -> None:
+    journal.place(10)
+    journal.append(Group(1, b"heavy", (), Rows(topics=tuple(TopicRow(id_, f"topic {id_}", 0, 0) for id_ in ids))))
+    journal.sync()
+
+
+def test_a_heavy_group_has_a_longer_lease_and_ends_with_an_ordinary_one(
+    postgres: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[float] = []
+
+    def append_group(*given: Any) -> None:
+        found.append(left_s(database))
+        postgres_writing.append_group(*given)
+        found.append(left_s(database))
+
+    journal = take_over(postgres)
+    monkeypatch.setattr(postgres_journal, "append_group", append_group)
+    append_rows(journal, 1)
+    monkeypatch.setattr(postgres_writing, "_ROW_MS", LONG_MS)
+    append_rows(journal, 1, 2, 3)
+    ordinary_s = LONG_MS / 1000
+    assert [left > ordinary_s for left in (*found, left_s(database))] == [False, False, True, True, False]
+    assert journal._lease.is_held
+    assert database.execute("select count(*) from oncemq.topic").fetchone() == (3,)
+
+
+def test_a_heavy_group_that_fails_does_not_leave_its_lease_behind(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_writing, "_ROW_MS", LONG_MS)
+    journal = take_over(postgres)
+    with pytest.raises(errors.JournalFailed, match="second time"):
+        append_rows(journal, 1, 1)
+    journal.close()
+    take_over(postgres).close()
+
+
+def test_the_sleep_of_the_machine_counts(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.platform != "linux":
+        pytest.skip("there is no such clock")
+    journal = take_over(postgres)
+    assert journal._lease.is_held
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: now + LONG_MS)
+    assert not journal._lease.is_held
+
+
+def test_an_older_term_can_not_be_raised_to_the_one_that_counts(postgres: str, database: Database) -> None:
+    first = take_over(postgres)
+    end_lease(database)
+    second = take_over(postgres)
+    with pytest.raises(errors.JournalFenced):
+        first.raise_term(second.term)
+    assert first.term < second.term

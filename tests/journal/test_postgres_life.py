@@ -85,7 +85,7 @@ class Life:
         wanted = begin(self.journal, payloads, event)
         self.doubtful_live = {one.position: (one, payload) for one, payload in zip(wanted, payloads, strict=True)}
         if self.random.random() < 0.05:
-            self.database.execute("select pg_terminate_backend(backend_pid) from oncemq.journal_lease")
+            self.database.execute("select pg_terminate_backend(backend_pid, 10000) from oncemq.journal_lease")
         if self.random.random() < 0.03:
             self.crash()
             return

@@ -4,7 +4,8 @@ The state of the source is captured as a snapshot; every record that it needs is
 with the records' new positions, makes the target whole. Until then its first group says that it is an unfinished copy,
 and recovery refuses it; copying again goes on behind what is there.
 
-Both have the same id, so that the broker, its topics and its sessions are the same for every client.
+Both have the same id, so that the broker, its topics and its sessions are the same for every client; and the target's
+term is not below the source's, so that clients listen to it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _GROUP_BYTES = 1024 * 1024
 _SNAPSHOTS = 2
 _SNAPSHOT_TRIES = 5
 _SNAPSHOT_S = 600
+_ROOM_S = 10
 #: A copy has nobody who waits for its answers, and may be held up by the other side.
 _LEASE_MS = 30_000
 
@@ -102,6 +104,7 @@ def copy_journal(
 ) -> Copied:
     """`engine`: the source's, recovered. The target is whole when this returns."""
     _check_empty(source, target)
+    target.raise_term(source.term)
     state = engine.state
     _append(target, state.time_ms, UNFINISHED_COPY)
     chunks = list(_capture(engine))
@@ -151,9 +154,13 @@ def _append(target: Journal, time_ms: int, events: bytes, rows: Rows | None = No
 
 
 def _place(target: Journal, need_bytes: int) -> int:
-    place = target.place(need_bytes)
-    if place.room_bytes < need_bytes:
-        raise errors.JournalError(f"{target.describe()} has no room for the copy")
+    until_s = time.monotonic() + _ROOM_S
+    while (place := target.place(need_bytes)).room_bytes < need_bytes:
+        if time.monotonic() >= until_s:
+            raise errors.JournalError(f"{target.describe()} has no room for the copy")
+        # The next segment is being made, perhaps.
+        time.sleep(0.01)
+        target.maintain()
     return place.position
 
 
@@ -165,7 +172,7 @@ def _copy_records(
     total_bytes = sum(record.size for record in needed)
     done_bytes = 0
     places: dict[int, int] = {}
-    for part in _parts(needed):
+    for part in _parts(needed, min(_GROUP_BYTES, target.extent_bytes // 2)):
         # Leases are kept, spare segments made.
         source.maintain()
         target.maintain()
@@ -176,12 +183,12 @@ def _copy_records(
     return places
 
 
-def _parts(needed: Iterable[NeededRecord]) -> Iterator[list[NeededRecord]]:
-    """What goes into one group each."""
+def _parts(needed: Iterable[NeededRecord], bytes_max: int) -> Iterator[list[NeededRecord]]:
+    """What goes into one group each; a record that is larger has one for itself."""
     part: list[NeededRecord] = []
     part_bytes = 0
     for record in needed:
-        if part and part_bytes + record.size > _GROUP_BYTES:
+        if part and part_bytes + record_bytes(record.size) > bytes_max:
             yield part
             part, part_bytes = [], 0
         part.append(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import suppress
 
 import msgspec
 
@@ -21,7 +22,16 @@ _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 
 
 def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
-    """Raises JournalCorrupt where the journal holds what can't be."""
+    """Raises JournalCorrupt where the journal holds what can't be; then it is closed, so that its lease goes too."""
+    try:
+        return _recover(journal, limits, counters)
+    except BaseException:
+        with suppress(errors.JournalError):
+            journal.close()
+        raise
+
+
+def _recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
     loaded = journal.load()
     engine = new_engine(journal, limits)
     try:
@@ -43,9 +53,10 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
 
 
 def new_engine(journal: Journal, limits: Limits) -> Engine:
-    """Topic ids start at a number of the journal's own: those of another journal don't fit by accident.
+    """Topic ids start at a number of the journal's own: those of another journal don't fit by accident. They stay below
+    2**53, so that no reader of JSON rounds them.
 
     The journal's id itself stays secret: it seeds the checksums that keep payloads from posing as groups."""
     public_id = hashlib.sha256(journal.journal_id).digest()[:16]
-    first_topic_id = (int.from_bytes(public_id[:4], "little") << 24) + 1
+    first_topic_id = (int.from_bytes(public_id[:4], "little") >> 4 << 24) + 1
     return Engine(public_id.hex(), first_topic_id, journal.extent_bytes, limits)

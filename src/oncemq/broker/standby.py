@@ -26,6 +26,8 @@ log = logging.getLogger("oncemq.broker")
 
 #: So often within a lease a standby looks whether it may take over.
 _LOOKS_PER_LEASE = 10
+#: A trouble that stays is logged so often.
+_SAY_AGAIN_S = 60
 
 
 class Lease(Protocol):
@@ -49,8 +51,9 @@ class Standby:
         self._look_s = lease_ms / 1000 / _LOOKS_PER_LEASE
         self._say = say
         self._has_said = False
-        #: What was logged last.
+        #: What was logged last, and when it is to be logged again.
         self._trouble = ""
+        self._say_again_s = 0.0
 
     def wait(self, network: Network, stopping: Callable[[], bool]) -> Journal | None:
         """The journal, when it is this broker's turn; None: it was told to stop first."""
@@ -69,8 +72,9 @@ class Standby:
         try:
             journal = self._lease.try_take_over()
         except errors.JournalFailed as failure:
-            if failure.text != self._trouble:
+            if failure.text != self._trouble or time.monotonic() >= self._say_again_s:
                 log.warning("waits for the journal: %s", failure)
+                self._say_again_s = time.monotonic() + _SAY_AGAIN_S
             self._trouble = failure.text
             return None
         self._trouble = ""

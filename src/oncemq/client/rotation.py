@@ -41,7 +41,10 @@ class Rotation:
         if isinstance(first, NotNow) and first.code == errors.Standby.code:
             return errors.Standby(first.text)
         if isinstance(last, HelloReply) and last.term < self.term:
-            return errors.Standby(f"a broker of term {last.term} answered, and another has begun term {self.term}")
+            return errors.Standby(
+                f"a broker of term {last.term} answered, and another has begun term {self.term}. If its database was "
+                "restored from a backup, connect anew: then this is the one"
+            )
         return None
 
     def met(self, term: int) -> None:

@@ -131,7 +131,7 @@ class Journal(Protocol):
     extent_bytes: int
     #: Written since the newest snapshot: what a restart would have to replay.
     replay_bytes: int
-    #: Rises with each take-over; 0 where nobody can take over.
+    #: Rises with each take-over. 0 where nobody can take over, unless it is a copy: then it was its source's.
     term: int
     #: Whether groups have to bring rows for the tables that people query.
     wants_tables: WantsTables
@@ -160,6 +160,9 @@ class Journal(Protocol):
 
     def hold(self) -> None:
         """Nothing is answered without it: raises JournalFenced unless this is still the journal's one writer."""
+
+    def raise_term(self, term: int) -> None:
+        """At least so high from here on: clients don't listen to a broker of a lower term than they have met."""
 
     def begin_snapshot(self) -> SnapshotWriter | None:
         """None while there is another one, or no room for it."""

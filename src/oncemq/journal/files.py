@@ -53,6 +53,7 @@ class FileJournal:
             if not disk.exists(META):
                 meta.create(disk, make_layout(journal_id or os.urandom(16), segment_bytes, block_bytes))
             self._layout = meta.read_layout(disk)
+            self.term = meta.read_term(disk)
         except OSError as error:
             self._lock.close()
             raise errors.JournalFailed(f"{disk.describe()}: {error}") from error
@@ -62,7 +63,6 @@ class FileJournal:
         self.journal_id = self._layout.journal_id
         self.extent_bytes = self._layout.segment_bytes
         self.replay_bytes = 0
-        self.term = 0
         self.wants_tables: WantsTables = ""
         #: What recovery found and could deal with, for the log.
         self.warnings: list[str] = []
@@ -130,6 +130,13 @@ class FileJournal:
         """Final: what the disk holds by now is not known, so nothing may go on as if it were."""
         self._failed = f"{self._disk.describe()}: {what} failed: {error}. {errors.JournalFailed.advice}"
         return errors.JournalFailed(self._failed)
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._fail(what, error) from error
 
     def _refuse(self) -> None:
         raise errors.JournalFailed(self._failed)
@@ -216,6 +223,12 @@ class FileJournal:
     def hold(self) -> None:
         """The lock sees to it."""
 
+    def raise_term(self, term: int) -> None:
+        if term > self.term:
+            with self._writing("raising the term"):
+                meta.write_term(self._disk, self._layout, term)
+            self.term = term
+
     # Snapshots and space.
 
     def begin_snapshot(self) -> SnapshotWriter | None:
@@ -229,10 +242,8 @@ class FileJournal:
             # Two of the same state differ by an empty group: the second one lets segments go.
             self._append_empty()
         self._snapshot_bytes = self.replay_bytes
-        try:
+        with self._writing("beginning a snapshot"):
             return self._snapshots.begin(self._sequence - 1, self._position)
-        except OSError as error:
-            raise self._fail("beginning a snapshot", error) from error
 
     def extents(self) -> list[Extent]:
         active = self._segments.active
@@ -259,10 +270,8 @@ class FileJournal:
                 f"{self.describe()}: segment {min(missing)} is missing, and messages in it are needed. "
                 f"{errors.JournalCorrupt.advice}"
             )
-        try:
+        with self._writing("recycling a segment"):
             self._segments.recycle([number for number in numbers if number not in live and self._is_behind(number)])
-        except OSError as error:
-            raise self._fail("recycling a segment", error) from error
 
     def maintain(self) -> None:
         if self._failed:

@@ -20,7 +20,7 @@ read the version of a newer one.
           8  u32  JOURNAL_VERSION         8  u32  JOURNAL_VERSION
          12  u32  block_bytes            12  u32  block_bytes
          16  16s  journal id             16  16s  journal id
-         32  u64  0                      32  u64  segment number
+         32  u64  term, of a copy        32  u64  segment number
          40  u64  segment_bytes          40  u64  segment_bytes
          48  u64  0                      48  u64  sequence of its first group
          56  u64  XXH3 of the above      56  u64  XXH3 of the above
@@ -100,6 +100,7 @@ class Head(msgspec.Struct, frozen=True):
     version: int
     block_bytes: int
     journal_id: bytes
+    #: In journal.meta: the term.
     number: int
     segment_bytes: int
     first_sequence: int
@@ -112,8 +113,8 @@ def _encode(magic: bytes, layout: Layout, number: int, first_sequence: int) -> b
     return raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
 
 
-def encode_meta(layout: Layout) -> bytes:
-    return _encode(META_MAGIC, layout, 0, 0)
+def encode_meta(layout: Layout, term: int) -> bytes:
+    return _encode(META_MAGIC, layout, term, 0)
 
 
 def encode_segment_head(layout: Layout, number: int, first_sequence: int) -> bytes:

@@ -109,6 +109,7 @@ class MemoryJournal:
             for stored in groups:
                 twin._keep_records(stored.group)
         twin._store.snapshots = list(self._snapshots)
+        twin.term = twin._store.term = self._store.term
         return twin
 
     def take_over(self) -> MemoryJournal:
@@ -259,6 +260,10 @@ class MemoryJournal:
 
     def hold(self) -> None:
         self._check()
+
+    def raise_term(self, term: int) -> None:
+        self._check()
+        self.term = self._store.term = max(self.term, term)
 
     # Snapshots and space.
 

@@ -39,6 +39,17 @@ def read_layout(disk: Disk) -> Layout:
     return make_layout(head.journal_id, head.segment_bytes, head.block_bytes)
 
 
+def read_term(disk: Disk) -> int:
+    """0 but for a copy, whose source had one. Raises as `read_layout`."""
+    return _read_head(disk).number
+
+
+def write_term(disk: Disk, layout: Layout, term: int) -> None:
+    """Durable when this returns."""
+    _write(disk, layout, term)
+    disk.sync_folder("", "meta name")
+
+
 def _read_head(disk: Disk) -> Head:
     file = disk.open(META)
     raw = file.read(0, HEAD_BYTES)
@@ -54,15 +65,15 @@ def raise_version(disk: Disk, layout: Layout) -> None:
 
     A crash leaves the older file or the newer one, and both can be read. Raises JournalError when the disk is full.
     """
-    version = _read_head(disk).version
-    if version < JOURNAL_VERSION:
+    head = _read_head(disk)
+    if head.version < JOURNAL_VERSION:
         try:
-            _write(disk, layout)
+            _write(disk, layout, head.number)
         except OSError as error:
             if not is_full(error):
                 raise
             raise errors.JournalError(
-                f"{disk.describe()}: the disk has no room to raise the journal's format from {version} to "
+                f"{disk.describe()}: the disk has no room to raise the journal's format from {head.version} to "
                 f"{JOURNAL_VERSION}, which takes a few bytes. Free some space."
             ) from None
     # A process that was killed may have left the name in the page cache only.
@@ -91,13 +102,13 @@ def _create(disk: Disk, layout: Layout) -> None:
     segments.create()
     segments.close()
     Snapshots(disk, InlineWorker(), layout, []).create()
-    _write(disk, layout)
+    _write(disk, layout, 0)
     disk.sync_folder("", "meta name")
 
 
-def _write(disk: Disk, layout: Layout) -> None:
+def _write(disk: Disk, layout: Layout, term: int) -> None:
     """The name is not durable yet."""
-    write_file(disk, META + ".making", encode_meta(layout), "meta")
+    write_file(disk, META + ".making", encode_meta(layout, term), "meta")
     disk.rename(META + ".making", META)
 
 

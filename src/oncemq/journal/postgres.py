@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -25,7 +24,7 @@ try:
 
     from oncemq.journal.postgres_connection import Connection, check_server, connect, describe, failed
     from oncemq.journal.postgres_journal import PostgresJournal, Taken
-    from oncemq.journal.postgres_lease import Lease
+    from oncemq.journal.postgres_lease import Lease, now_s
 except ImportError as error:
     raise errors.MissingExtra("psycopg is not installed: pip install 'oncemq[postgres]'") from error
 
@@ -96,6 +95,7 @@ class PostgresStandby:
         self._worker = worker
         self._may_make = may_make
         self._connection: Connection | None = None
+        self._has_connected = False
         self._warnings: list[str] = []
 
     def __enter__(self) -> PostgresStandby:
@@ -131,7 +131,7 @@ class PostgresStandby:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = connect(self._url, self._lease_ms)
+            self._connection = self._connect()
             self._warnings = check_server(self._connection, self.where)
             if self._one("has_schema") != (True,):
                 if not self._may_make:
@@ -139,6 +139,17 @@ class PostgresStandby:
                 self._make_schema(self._connection)
             self._check_version()
         return self._connection
+
+    def _connect(self) -> Connection:
+        try:
+            connection = connect(self._url, self._lease_ms)
+        except errors.SettingInvalid as error:
+            if self._has_connected:
+                # What was right once may be so again.
+                raise errors.JournalFailed(error.text) from error
+            raise
+        self._has_connected = True
+        return connection
 
     def _one(self, name: str) -> tuple[Any, ...] | None:
         assert self._connection is not None
@@ -193,7 +204,7 @@ class PostgresStandby:
 
     def _take_over(self, connection: Connection) -> PostgresJournal | None:
         self._end_former_holder(connection)
-        sent_s = time.monotonic()
+        sent_s = now_s()
         try:
             with connection.transaction():
                 # Of two that come here at the same time, the second one waits, and finds no row.

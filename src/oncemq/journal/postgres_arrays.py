@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _INT8, _BYTEA, _TEXT = 20, 17, 25
 _HEAD = struct.Struct(">iiiii")
 _SIZE = struct.Struct(">i")
+_NO_CHARACTER = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 class Int8s:
@@ -44,7 +45,8 @@ class Texts:
     __slots__ = ("data",)
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self.data = _joined(_TEXT, [text.encode() for text in texts])
+        """What PostgreSQL's text can't hold is shown as something else."""
+        self.data = _joined(_TEXT, [text.encode("utf-8", "replace").replace(b"\0", _NO_CHARACTER) for text in texts])
 
 
 def _head(kind: int, count: int) -> bytes:

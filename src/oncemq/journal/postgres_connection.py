@@ -1,11 +1,14 @@
 """Connections of the PostgreSQL journal: how they are made, what a server must be like, and what failed.
 
-A password is in the URL and nowhere else: not in `describe`, not in an error.
+A password is in the URL and nowhere else: not in `describe`, not in an error. A URL in which a password was not written
+as URLs want it may have parts of it anywhere: then nothing of it is told.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -24,33 +27,44 @@ TERM_IS_OVER = "OM001"
 _VERSION_MIN = 13
 _STRONG_ENOUGH = ("on", "remote_apply")
 _CONNECT_S = 5
+_DIAGNOSIS_S = 2
+_KEEPALIVES = 3
+_HIDDEN = "postgresql://…"
+_PORTS = re.compile(r"\d*(,\d*)*")
+#: Of a connection that was refused, nothing but the text is to be had. In another language it is not recognised, and
+#: the database is waited for.
+_MISFIT = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|is not permitted to log in"
+    r'|(role|database) ".*" does not exist'
+)
 _MUST_BE_ON = ("fsync", "full_page_writes")
 
 
 def describe(url: str) -> str:
-    """For people: where it stores."""
+    """For people: where it stores. User, host, port and database, and nothing else."""
     try:
         parts = {name: str(value) for name, value in conninfo_to_dict(url).items()}
     except psycopg.Error:
-        return "postgresql://…"
+        return _HIDDEN
+    host, port, name = parts.get("host", ""), parts.get("port", ""), parts.get("dbname", "")
+    if "@" in host + name or not _PORTS.fullmatch(port):
+        return _HIDDEN
     user = quote(parts["user"], safe="") + "@" if "user" in parts else ""
-    host, name = parts.get("host", ""), quote(parts.get("dbname", ""))
-    port = ":" + parts["port"] if "port" in parts else ""
+    port = port and ":" + port
     if host.startswith("/"):
-        return f"postgresql://{user}{port}/{name}?host={host}"
-    return f"postgresql://{user}{host}{port}/{name}"
+        return f"postgresql://{user}{port}/{quote(name)}?host={host}"
+    return f"postgresql://{user}{host}{port}/{quote(name)}"
 
 
 def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
-    """Raises JournalFailed where there is no database, SettingInvalid where the URL can't be read."""
+    """Raises JournalFailed where there is no database, SettingInvalid where the URL can't be read or does not fit the
+    server."""
     try:
         conninfo_to_dict(url)
     except psycopg.Error:
         # Its text would repeat the URL.
-        raise errors.SettingInvalid(
-            "the journal's URL can't be read; it looks like postgresql://user@host:5432/database"
-        ) from None
-    alive_s = max(1, lease_ms // 3000)
+        raise _unreadable() from None
+    alive_s = _alive_s(lease_ms)
     try:
         connection = psycopg.connect(
             url,
@@ -62,19 +76,51 @@ def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
             # Where the other side is gone without a word, both sides notice about as soon as the lease is over.
             keepalives_idle=alive_s,
             keepalives_interval=alive_s,
-            keepalives_count=3,
+            keepalives_count=_KEEPALIVES,
             tcp_user_timeout=max(1000, lease_ms),
         )
         _prepare(connection, lease_ms)
     except psycopg.Error as error:
-        raise failed(describe(url), "a connection", error) from error
+        where = describe(url)
+        if where == _HIDDEN:
+            raise _unreadable() from None
+        failure = failed(where, "a connection", error)
+        # Of several hosts, another one may do later.
+        if _MISFIT.search(str(error)) and "," not in where:
+            raise errors.SettingInvalid(failure.text) from error
+        raise failure from error
     return connection
 
 
+def _unreadable() -> errors.SettingInvalid:
+    return errors.SettingInvalid(
+        "the journal's URL can't be read; it looks like postgresql://user@host:5432/database. "
+        "In a password, @ is written %40, / is %2F, ? is %3F, : is %3A"
+    )
+
+
+def _alive_s(lease_ms: int) -> int:
+    return max(1, lease_ms // 3000)
+
+
 def _prepare(connection: Connection, lease_ms: int) -> None:
-    """A broker that is stopped in the middle of a transaction must not lock out its successor."""
+    """A broker that is stopped in the middle of a transaction, or gone, must not lock out its successor; one that is
+    alive is not to be ended by what is set for other sessions."""
     register(connection)
-    connection.execute(query("prepare"), (str(lease_ms), str(lease_ms)))
+    alive_s = str(_alive_s(lease_ms))
+    settings = (str(lease_ms), str(lease_ms), alive_s, alive_s, str(_KEEPALIVES))
+    connection.execute(query("prepare"), settings)
+
+
+def is_term_over(url: str, term: int) -> bool:
+    """Who takes over ends the connection of who was before: that is no failure of the database."""
+    with (
+        suppress(psycopg.Error, TypeError),
+        psycopg.connect(url, connect_timeout=_DIAGNOSIS_S, autocommit=True) as connection,
+    ):
+        (found,) = connection.execute(query("term")).fetchone() or (0,)
+        return bool(found > term)
+    return False
 
 
 def check_server(connection: Connection, where: str) -> list[str]:

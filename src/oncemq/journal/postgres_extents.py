@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from oncemq import errors
 from oncemq.journal.contract import Extent
+from oncemq.journal.postgres_beside import Beside, Pause
 from oncemq.journal.postgres_connection import Connection
 from oncemq.journal.sql import query
 from oncemq.journal.worker import Task, Worker
 
 
 class PostgresExtents:
-    def __init__(self, extent_bytes: int, worker: Worker, term: int, beside: Callable[[], Connection]) -> None:
-        """`beside`: the connection for work beside the loop."""
+    def __init__(self, where: str, extent_bytes: int, worker: Worker, beside: Beside) -> None:
+        self._where = where
         self._extent_bytes = extent_bytes
         self._worker = worker
-        self._term = term
         self._beside = beside
-        self._releases: list[Task] = []
+        self._pause = Pause(where, "releasing extents")
+        #: With what they release, as it was.
+        self._releases: list[tuple[Task, dict[int, int]]] = []
         #: extent → bytes of its groups
         self._used_bytes: dict[int, int] = {}
 
@@ -39,30 +41,31 @@ class PostgresExtents:
             for number, used in sorted(self._used_bytes.items())
         ]
 
-    def release(self, where: str, live: Mapping[int, int], active: int, behind_position: int) -> None:
+    def release(self, live: Mapping[int, int], active: int, behind_position: int) -> None:
         missing = live.keys() - self._used_bytes.keys() - {0}
         if missing:
-            raise errors.JournalCorrupt(f"{where}: extent {min(missing)} is missing, and messages in it are needed")
+            said = f"extent {min(missing)} is missing, and messages in it are needed"
+            raise errors.JournalCorrupt(f"{self._where}: {said}")
         behind = [extent.number for extent in self.listed(active, behind_position) if extent.behind_snapshots]
         numbers = [number for number in behind if number not in live]
-        for number in numbers:
-            del self._used_bytes[number]
-        if numbers:
-            self._releases.append(self._worker.start(self._remove(numbers), "release extents"))
+        if numbers and self._pause.is_over:
+            released = {number: self._used_bytes.pop(number) for number in numbers}
+            self._releases.append((self._worker.start(self._remove(numbers), "release extents"), released))
 
     def _remove(self, numbers: Sequence[int]) -> Iterator[None]:
-        connection = self._beside()
+        connection = self._beside.connection()
         for number in numbers:
             bounds = (number * self._extent_bytes, (number + 1) * self._extent_bytes)
             with connection.transaction():
                 connection.execute(query("release_records"), bounds)
                 connection.execute(query("release_groups"), bounds)
-                connection.execute(query("check_term"), (self._term,))
+                connection.execute(query("check_term"), (self._beside.lease.term,))
             yield
 
     def maintain(self) -> None:
-        """Raises what a release has raised."""
-        while self._releases and self._releases[0].done:
-            error = self._releases.pop(0).error
-            if error is not None:
-                raise error
+        """Raises JournalFenced."""
+        while self._releases and self._releases[0][0].done:
+            task, released = self._releases.pop(0)
+            if task.error is not None:
+                self._used_bytes.update(released)
+                self._pause.begin(task.error)

@@ -9,7 +9,6 @@ Snapshots and the removal of what nobody needs are written beside the loop, thro
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -30,11 +29,12 @@ from oncemq.journal.contract import (
     Wanted,
     record_bytes,
 )
-from oncemq.journal.postgres_connection import Connection, connect, failed
+from oncemq.journal.postgres_beside import Beside
+from oncemq.journal.postgres_connection import Connection, failed, is_term_over
 from oncemq.journal.postgres_extents import PostgresExtents
-from oncemq.journal.postgres_lease import Keeper, Lease
+from oncemq.journal.postgres_lease import Keeper, Lease, now_s
 from oncemq.journal.postgres_snapshots import PostgresSnapshots, SnapshotPlace
-from oncemq.journal.postgres_writing import append_group
+from oncemq.journal.postgres_writing import append_group, heavy_ms
 from oncemq.journal.sql import query
 from oncemq.journal.tables import WantsTables
 from oncemq.journal.worker import Worker
@@ -42,9 +42,6 @@ from oncemq.journal.worker import Worker
 _GROUP_HEADER_BYTES = 64
 #: How full PostgreSQL's disk is, PostgreSQL does not say.
 _WRITABLE_BYTES = 1 << 50
-#: A group that writes all tables anew may take long.
-_ALL_TABLES_MS = 600_000
-_DIAGNOSIS_S = 2
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -72,13 +69,13 @@ class PostgresJournal:
         self._url = taken.url
         self._where = taken.where
         self._connection = connection
-        self._beside: Connection | None = None
         self._lease = lease
+        self._beside = Beside(taken.url, lease)
         self._keeper: Keeper | None = None
         self._worker = worker
-        self._extents = PostgresExtents(taken.extent_bytes, worker, lease.term, self._connect_beside)
+        self._extents = PostgresExtents(taken.where, taken.extent_bytes, worker, self._beside)
         self._seed = xxhash.xxh3_64_intdigest(taken.journal_id)
-        self._snapshots = PostgresSnapshots(worker, self._seed, lease.term, self._connect_beside)
+        self._snapshots = PostgresSnapshots(taken.where, worker, self._seed, self._beside)
         self._failure: errors.JournalFailed | None = None
         self._is_loaded = False
         #: The last group's that was appended, and where the next one goes.
@@ -108,21 +105,11 @@ class PostgresJournal:
             raise self._fail(failed(self._where, what, error)) from error
 
     def _fail(self, failure: errors.JournalFailed) -> errors.JournalFailed:
-        if not isinstance(failure, errors.JournalFenced) and self._is_term_over():
+        if not isinstance(failure, errors.JournalFenced) and is_term_over(self._url, self.term):
             failure = errors.JournalFenced(f"{failure}: another broker has taken over this journal")
         self._failure = self._failure or failure
         self._lease.lose()
         return failure
-
-    def _is_term_over(self) -> bool:
-        """Who takes over ends the connection of who was before: that is no failure of the database."""
-        with (
-            suppress(psycopg.Error, TypeError),
-            psycopg.connect(self._url, connect_timeout=_DIAGNOSIS_S, autocommit=True) as connection,
-        ):
-            (term,) = connection.execute(query("term")).fetchone() or (0,)
-            return bool(term > self.term)
-        return False
 
     # Recovery.
 
@@ -131,7 +118,7 @@ class PostgresJournal:
         self._check()
         self._keeper = Keeper(self._url, self._lease)
         with self._recovering():
-            chunks = self._snapshots.find(self._connection, self._where, self.warnings)
+            chunks = self._snapshots.find(self._connection, self.warnings)
             newest = self._snapshots.kept[-1].sequence if self._snapshots.kept else 0
             self._extents.find(self._connection)
             self._extents.begin(self._active)
@@ -194,13 +181,8 @@ class PostgresJournal:
         group, size = self._unsynced, self._unsynced_bytes
         if group is None:
             return
-        is_all = group.rows is not None and group.rows.has_all
         with self._final("a commit"):
-            if is_all:
-                self._lease.renew(self._connection, _ALL_TABLES_MS)
-            sent_s = time.monotonic()
-            append_group(self._connection, self._lease, self._seed, self._sequence + 1, self._position, size, group)
-        self._lease.renewed(sent_s)
+            self._commit(group, size)
         self._unsynced = None
         self._extents.fill(self._active, size)
         self._sequence += 1
@@ -208,8 +190,25 @@ class PostgresJournal:
         self.replay_bytes += size
         self._time_ms = group.time_ms
         self._is_last_empty = not group.events and not group.records
-        if is_all:
+        if group.rows is not None and group.rows.has_all:
             self.wants_tables = "changes"
+        elif group.rows is not None and group.rows.are_stale:
+            # All of them, when somebody takes over.
+            self.wants_tables = ""
+
+    def _commit(self, group: Group, size: int) -> None:
+        may_take_ms = heavy_ms(group, size, self._lease.lease_ms)
+        if may_take_ms:
+            # Nobody may take it for dead meanwhile; if it does die, so much longer is waited for it.
+            self._lease.renew(self._connection, self._lease.lease_ms + may_take_ms)
+        sent_s = now_s()
+        append_group(
+            self._connection, self._lease, self._seed, self._sequence + 1, self._position, size, group, may_take_ms
+        )
+        if may_take_ms:
+            self._lease.renew(self._connection)
+        else:
+            self._lease.renewed(sent_s)
 
     def confirm(self) -> None:
         self._check()
@@ -237,23 +236,27 @@ class PostgresJournal:
     # The lease.
 
     def hold(self) -> None:
-        if time.monotonic() >= self._lease.held_until_s:
+        if not self._lease.is_held:
             self._renew()
 
     def _renew(self) -> None:
         self._check()
         with self._final("renewing the lease"):
             if not self._lease.renew(self._connection):
-                fenced = errors.JournalFenced(f"{self._where}: another broker has taken over this journal")
-                raise self._fail(fenced)
+                raise self._fail(self._fenced())
+
+    def _fenced(self) -> errors.JournalFenced:
+        return errors.JournalFenced(f"{self._where}: another broker has taken over this journal")
+
+    def raise_term(self, term: int) -> None:
+        self._check()
+        if term > self.term:
+            with self._final("raising the term"):
+                if self._connection.execute(query("raise_term"), (term, self.term)).rowcount != 1:
+                    raise self._fail(self._fenced())
+            self.term = self._lease.term = term
 
     # Snapshots and space.
-
-    def _connect_beside(self) -> Connection:
-        """From the worker's thread, when it is needed for the first time."""
-        if self._beside is None:
-            self._beside = connect(self._url, self._lease.lease_ms, "oncemq beside")
-        return self._beside
 
     def begin_snapshot(self) -> SnapshotWriter | None:
         self._check()
@@ -272,21 +275,18 @@ class PostgresJournal:
 
     def release(self, live: Mapping[int, int]) -> None:
         self._check()
-        self._extents.release(self._where, live, self._active, self._snapshots.behind_position)
+        self._extents.release(live, self._active, self._snapshots.behind_position)
 
     def maintain(self) -> None:
         self._check()
         if self._lease.is_due:
             self._renew()
         try:
-            with self._final("work beside the loop"):
-                self._extents.maintain()
-                if self._snapshots.maintain():
-                    self.replay_bytes -= self._snapshot_bytes
-        except errors.JournalFailed as failure:
-            # From its connection, perhaps.
-            self._failure = self._failure or failure
-            raise
+            self._extents.maintain()
+            if self._snapshots.maintain():
+                self.replay_bytes -= self._snapshot_bytes
+        except errors.JournalFenced as fenced:
+            raise self._fail(fenced) from fenced
 
     def writable_bytes(self) -> int:
         """No bound that is known here: a full disk of PostgreSQL's fails a commit, and ends the broker."""
@@ -303,7 +303,8 @@ class PostgresJournal:
             self._failure = self._failure or errors.JournalFailed("the journal is closed")
             self._lease.lose()
             with suppress(psycopg.Error):
+                # Of a group that failed.
+                self._connection.rollback()
                 self._connection.execute(query("give_up"), (self.term,))
-            for connection in (self._connection, self._beside):
-                if connection is not None:
-                    connection.close()
+            self._connection.close()
+            self._beside.close()

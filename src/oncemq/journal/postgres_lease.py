@@ -1,12 +1,13 @@
 """The lease: until when this process may take itself for the journal's one writer.
 
 The database's clock says when a lease is over, for those who wait for it. The holder counts from the moment before it
-asked, by a clock that runs on while the process is stopped, and takes off a tenth: so it is over here first, however
-long the answer took.
+asked, by a clock that runs on while the process is stopped and the machine sleeps, and takes off a tenth: so it is over
+here first, however long the answer took.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -19,6 +20,11 @@ from oncemq.journal.sql import query
 
 _SURE_SHARE = 0.9
 _RENEW_SHARE = 1 / 3
+
+
+def now_s() -> float:
+    """The lease's clock. On macOS it stands still while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class Lease:
@@ -39,15 +45,15 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        return time.monotonic() < self.held_until_s
+        return now_s() < self.held_until_s
 
     @property
     def is_due(self) -> bool:
-        return time.monotonic() >= self.renew_from_s
+        return now_s() >= self.renew_from_s
 
     def renew(self, connection: Connection, lease_ms: int = 0) -> bool:
         """False: the term is over."""
-        sent_s = time.monotonic()
+        sent_s = now_s()
         if connection.execute(query("renew"), (lease_ms or self.lease_ms, self.term)).fetchone() is None:
             return False
         self.renewed(sent_s)

@@ -5,13 +5,14 @@ The two newest are kept: if the disk damages one, the other still leads to the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import xxhash
 
 from oncemq import errors
-from oncemq.journal.postgres_arrays import signed
+from oncemq.journal.postgres_arrays import Int8s, signed
+from oncemq.journal.postgres_beside import Beside, Pause
 from oncemq.journal.postgres_connection import Connection
 from oncemq.journal.sql import query
 from oncemq.journal.worker import Task, Worker
@@ -48,15 +49,15 @@ class PostgresSnapshotWriter:
 
 
 class PostgresSnapshots:
-    def __init__(self, worker: Worker, seed: int, term: int, beside: Callable[[], Connection]) -> None:
-        """`beside`: the connection for work beside the loop."""
+    def __init__(self, where: str, worker: Worker, seed: int, beside: Beside) -> None:
+        self._where = where
         self._worker = worker
         self._seed = seed
-        self._term = term
         self._beside = beside
+        self._pause = Pause(where, "writing a snapshot")
         self._writer: PostgresSnapshotWriter | None = None
         self._task: Task | None = None
-        #: At most two, the newest last.
+        #: At most two, the newest last. Damaged ones don't count, and go with the next that is written.
         self.kept: list[SnapshotPlace] = []
 
     @property
@@ -66,8 +67,9 @@ class PostgresSnapshots:
 
     # Recovery.
 
-    def find(self, connection: Connection, where: str, warnings: list[str]) -> list[bytes] | None:
+    def find(self, connection: Connection, warnings: list[str]) -> list[bytes] | None:
         """The newest good snapshot's chunks."""
+        where = self._where
         found: list[bytes] | None = None
         for sequence, position, version, count in connection.execute(query("snapshots")).fetchall():
             if version > SNAPSHOT_VERSION:
@@ -99,43 +101,52 @@ class PostgresSnapshots:
     # Writing one.
 
     def begin(self, place: SnapshotPlace) -> PostgresSnapshotWriter | None:
-        """None while there is another one."""
-        if self._writer is not None:
+        """None while there is another one, or a pause."""
+        if not self.can_begin:
             return None
         self._writer = PostgresSnapshotWriter(self, place)
         return self._writer
 
     @property
     def can_begin(self) -> bool:
-        return self._writer is None
+        return self._writer is None and self._pause.is_over
 
     def finish(self, writer: PostgresSnapshotWriter) -> None:
         if writer is self._writer and self._task is None:
-            self._task = self._worker.start(self._write(writer.place, writer.chunks), "write a snapshot")
+            kept = self._kept_with(writer.place)
+            self._task = self._worker.start(self._write(writer.place, writer.chunks, kept), "write a snapshot")
+
+    def _kept_with(self, place: SnapshotPlace) -> list[SnapshotPlace]:
+        return [*self.kept, place][-KEPT:]
 
     def abort(self, writer: PostgresSnapshotWriter) -> None:
         if writer is self._writer and self._task is None:
             self._writer = None
 
-    def _write(self, place: SnapshotPlace, chunks: Sequence[bytes]) -> Iterator[None]:
-        connection = self._beside()
+    def _write(
+        self, place: SnapshotPlace, chunks: Sequence[bytes], kept: Sequence[SnapshotPlace]
+    ) -> Iterator[None]:
+        connection = self._beside.connection()
         with connection.transaction():
+            # A damaged one may have this very sequence.
+            older = Int8s([one.sequence for one in kept if one is not place])
+            connection.execute(query("drop_snapshots"), (older,))
             head = (place.sequence, place.position, SNAPSHOT_VERSION, len(chunks))
             connection.execute(query("add_snapshot"), head)
             for number, chunk in enumerate(chunks):
                 checksum = self._checksum(place.sequence, number, chunk)
                 connection.execute(query("add_chunk"), (place.sequence, number, checksum, chunk))
-            connection.execute(query("drop_snapshots"), (KEPT,))
-            connection.execute(query("check_term"), (self._term,))
+            connection.execute(query("check_term"), (self._beside.lease.term,))
         yield
 
     def maintain(self) -> bool:
-        """True: one was put in place. Raises what writing it has raised."""
+        """True: one was put in place. Raises JournalFenced."""
         task, writer = self._task, self._writer
         if task is None or writer is None or not task.done:
             return False
         self._task = self._writer = None
         if task.error is not None:
-            raise task.error
-        self.kept = [*self.kept, writer.place][-KEPT:]
+            self._pause.begin(task.error)
+            return False
+        self.kept = self._kept_with(writer.place)
         return True

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 from oncemq.journal.postgres_arrays import Int8s, Texts
 from oncemq.journal.tables import ConsumerKey, Rows
 
 Statement = tuple[str, tuple[Any, ...]]
+Row = TypeVar("Row")
+
+#: Of one statement: a value has at most 1 GB, and what is packed is in memory twice.
+_ROWS_MAX = 50_000
 
 
 def statements(rows: Rows) -> Iterator[Statement]:
     """Names of queries, and what they take; in the order in which they have to run, behind the records."""
+    if rows.are_stale:
+        yield "tables_are_stale", ()
+        return
     yield from _removals(rows)
-    if rows.topics:
+    for topics in _parts(rows.topics):
         yield "put_topics", (
-            Int8s([row.id for row in rows.topics]),
-            Texts(row.name for row in rows.topics),
-            Int8s([row.bias for row in rows.topics]),
-            Int8s([row.next_offset for row in rows.topics]),
+            Int8s([row.id for row in topics]),
+            Texts(row.name for row in topics),
+            Int8s([row.bias for row in topics]),
+            Int8s([row.next_offset for row in topics]),
         )
-    if rows.consumers:
+    for consumers in _parts(rows.consumers):
         yield "put_consumers", (
-            *_keys([row.key for row in rows.consumers]),
-            Texts(row.topic for row in rows.consumers),
-            Int8s([row.position for row in rows.consumers]),
+            *_keys([row.key for row in consumers]),
+            Texts(row.topic for row in consumers),
+            Int8s([row.position for row in consumers]),
         )
-    if rows.producers:
-        yield "put_producers", (Texts(row.id for row in rows.producers), Texts(row.topic for row in rows.producers))
-    if rows.batches:
+    for producers in _parts(rows.producers):
+        yield "put_producers", (Texts(row.id for row in producers), Texts(row.topic for row in producers))
+    for batches in _parts(rows.batches):
         yield "show_batches", (
-            Int8s([row.position for row in rows.batches]),
-            Int8s([row.first_offset for row in rows.batches]),
-            Int8s([row.time_ms for row in rows.batches]),
+            Int8s([row.position for row in batches]),
+            Int8s([row.first_offset for row in batches]),
+            Int8s([row.time_ms for row in batches]),
         )
     if rows.has_all:
         yield "all_tables_are_current", ()
@@ -42,20 +49,29 @@ def statements(rows: Rows) -> Iterator[Statement]:
 def _removals(rows: Rows) -> Iterator[Statement]:
     if rows.has_all:
         yield "hide_all_batches", ()
-    elif rows.batches_gone:
-        yield "hide_batches", (Int8s(rows.batches_gone),)
+    else:
+        for positions in _parts(rows.batches_gone):
+            yield "hide_batches", (Int8s(positions),)
     if rows.has_all or rows.has_all_names:
         yield "remove_all_topics", ()
         yield "remove_all_consumers", ()
         yield "remove_all_producers", ()
         return
-    if rows.topics_gone:
-        yield "remove_topics", (Int8s(rows.topics_gone),)
-    if rows.consumers_gone:
-        yield "remove_consumers", _keys(rows.consumers_gone)
-    if rows.producers_gone:
-        yield "remove_producers", (Texts(rows.producers_gone),)
+    for topics in _parts(rows.topics_gone):
+        yield "remove_topics", (Int8s(topics),)
+    # Behind those: a topic that takes its consumers along is not to be gone before.
+    for gone in rows.patterns_gone:
+        yield "remove_pattern", (gone.id, gone.pattern, Int8s(gone.topics_left))
+    for consumers in _parts(rows.consumers_gone):
+        yield "remove_consumers", _keys(consumers)
+    for producers in _parts(rows.producers_gone):
+        yield "remove_producers", (Texts(producers),)
 
 
-def _keys(keys: list[ConsumerKey] | tuple[ConsumerKey, ...]) -> tuple[Int8s, Texts, Texts]:
+def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    for at in range(0, len(rows), _ROWS_MAX):
+        yield rows[at : at + _ROWS_MAX]
+
+
+def _keys(keys: Sequence[ConsumerKey]) -> tuple[Int8s, Texts, Texts]:
     return Int8s([key.topic_id for key in keys]), Texts(key.id for key in keys), Texts(key.pattern for key in keys)

@@ -35,6 +35,15 @@ class ConsumerRow(msgspec.Struct, frozen=True, gc=False):
     position: int
 
 
+class PatternGone(msgspec.Struct, frozen=True, gc=False):
+    """A subscription by pattern that has ended, on however many topics."""
+
+    id: str
+    pattern: str
+    #: Of the topics that match it, those that are still there: the others went with it.
+    topics_left: tuple[int, ...]
+
+
 class ProducerRow(msgspec.Struct, frozen=True, gc=False):
     id: str
     topic: str
@@ -57,6 +66,7 @@ class Rows(msgspec.Struct, frozen=True):
     topics_gone: tuple[int, ...] = ()
     consumers: tuple[ConsumerRow, ...] = ()
     consumers_gone: tuple[ConsumerKey, ...] = ()
+    patterns_gone: tuple[PatternGone, ...] = ()
     producers: tuple[ProducerRow, ...] = ()
     producers_gone: tuple[str, ...] = ()
     batches: tuple[BatchRow, ...] = ()
@@ -66,3 +76,14 @@ class Rows(msgspec.Struct, frozen=True):
     has_all_names: bool = False
     #: Batches are all there are, too.
     has_all: bool = False
+    #: Nothing of it is known: from here on the tables are out of date.
+    are_stale: bool = False
+
+    @property
+    def count(self) -> int:
+        """Of the rows that are written or taken out, about."""
+        changed = (
+            self.topics, self.topics_gone, self.consumers, self.consumers_gone, self.producers, self.producers_gone,
+            self.batches, self.batches_gone, *(gone.topics_left for gone in self.patterns_gone),
+        )  # fmt: skip
+        return sum(map(len, changed)) * (2 if self.has_all or self.has_all_names else 1)

@@ -1,8 +1,13 @@
 -- Named queries: each is one statement, up to the next name.
 
 -- name: prepare
-select set_config('idle_in_transaction_session_timeout', %s, false), set_config('lock_timeout', %s, false),
-    set_config('statement_timeout', '0', false)
+select set_config(name, wanted.value, false)
+from pg_settings join (
+    values
+        ('idle_in_transaction_session_timeout', %s), ('lock_timeout', %s),
+        ('tcp_keepalives_idle', %s), ('tcp_keepalives_interval', %s), ('tcp_keepalives_count', %s),
+        ('statement_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0')
+) as wanted (name, value) using (name)
 
 -- name: settings
 select name, setting from pg_settings
@@ -62,6 +67,9 @@ where term = %s returning term
 -- name: give_up
 update oncemq.journal_lease set expires_at = 'epoch' where term = %s
 
+-- name: raise_term
+update oncemq.journal_lease set term = %s where term = %s
+
 -- name: term
 select term from oncemq.journal_lease
 
@@ -120,11 +128,13 @@ insert into oncemq.journal_snapshot (sequence, position, version, chunks) values
 insert into oncemq.journal_chunk (sequence, number, checksum, chunk) values (%s, %s, %s, %b)
 
 -- name: drop_snapshots
-delete from oncemq.journal_snapshot
-where sequence not in (select sequence from oncemq.journal_snapshot order by sequence desc limit %s)
+delete from oncemq.journal_snapshot where sequence <> all(%b::int8[])
 
 -- name: all_tables_are_current
 update oncemq.journal_meta set are_tables_current = true
+
+-- name: tables_are_stale
+update oncemq.journal_meta set are_tables_current = false
 
 -- name: hide_all_batches
 update oncemq.journal_record set published_offset = null where published_offset is not null
@@ -156,6 +166,11 @@ delete from oncemq.consumer
 -- name: remove_consumers
 delete from oncemq.consumer using unnest(%b::int8[], %b::text[], %b::text[]) as gone (topic_id, id, pattern)
 where consumer.topic_id = gone.topic_id and consumer.id = gone.id and consumer.pattern = gone.pattern
+
+-- name: remove_pattern
+with gone as (delete from oncemq.consumer where id = %s and pattern = %s returning topic_id)
+delete from oncemq.topic using gone
+where topic.id = gone.topic_id and not exists (select from unnest(%b::int8[]) as kept (id) where kept.id = topic.id)
 
 -- name: put_consumers
 insert into oncemq.consumer (topic_id, id, pattern, topic, position)

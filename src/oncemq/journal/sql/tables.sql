@@ -26,63 +26,79 @@ create table oncemq.consumer (
     primary key (topic_id, id, pattern)
 ) with (fillfactor = 50);
 
-create function oncemq.little_endian(data bytea, at integer) returns integer
+create function oncemq.little_endian(data bytea, at bigint) returns bigint
 language sql immutable strict parallel safe as $$
-    select get_byte(data, at) | (get_byte(data, at + 1) << 8)
-        | (get_byte(data, at + 2) << 16) | (get_byte(data, at + 3) << 24)
+    select get_byte(data, at::integer)::bigint | (get_byte(data, at::integer + 1)::bigint << 8)
+        | (get_byte(data, at::integer + 2)::bigint << 16) | (get_byte(data, at::integer + 3)::bigint << 24)
 $$;
 
--- The messages of a stored batch; the layout is drawn in oncemq/message.py.
+create function oncemq.slice(data bytea, at bigint, size bigint) returns bytea
+language sql immutable strict parallel safe as $$
+    select substring(data from at::integer + 1 for size::integer)
+$$;
+
+-- The messages of a stored batch; the layout is drawn in oncemq/message.py. A producer may have put anything: of what is
+-- no such batch, what can be read is shown, and the rest is not.
+-- Neither this nor as_text runs in parallel: before PostgreSQL 17 an exception can't be caught there.
 create function oncemq.unpack(payload bytea)
 returns table (number integer, content bytea, key bytea, time_ms bigint)
-language plpgsql immutable strict parallel safe as $$
+language plpgsql immutable strict as $$
 declare
     -- Copied out of its storage once, not with each look.
     data bytea := payload || ''::bytea;
-    flags integer := get_byte(data, 1);
-    count integer := oncemq.little_endian(data, 4);
-    column_bytes integer := (4 * (count + 1) + 7) / 8 * 8;
-    values_at integer := 24 + column_bytes;
-    bitmap_at integer := values_at + (oncemq.little_endian(data, 8) + 7) / 8 * 8;
-    keys_at integer := bitmap_at + (count + 63) / 64 * 8;
-    times_at integer := bitmap_at;
-    starts_at integer;
+    flags integer;
+    count bigint;
+    column_bytes bigint;
+    values_at bigint;
+    bitmap_at bigint;
+    keys_at bigint;
+    times_at bigint;
+    starts_at bigint;
 begin
-    if get_byte(data, 0) <> 1 then
+    if octet_length(data) < 28 or get_byte(data, 0) <> 1 then
         return;
     end if;
+    flags := get_byte(data, 1);
+    count := oncemq.little_endian(data, 4);
+    column_bytes := (4 * (count + 1) + 7) / 8 * 8;
+    values_at := 24 + column_bytes;
+    if values_at > octet_length(data) then
+        return;
+    end if;
+    bitmap_at := values_at + (oncemq.little_endian(data, 8) + 7) / 8 * 8;
+    keys_at := bitmap_at + (count + 63) / 64 * 8;
+    times_at := bitmap_at;
     if flags & 1 <> 0 then
         times_at := keys_at + column_bytes + (oncemq.little_endian(data, 12) + 7) / 8 * 8;
     end if;
     if flags & 2 <> 0 then
         times_at := times_at + column_bytes + (oncemq.little_endian(data, 16) + 7) / 8 * 8;
     end if;
-    for i in 0 .. count - 1 loop
+    for i in 0 .. count::integer - 1 loop
         number := i;
         starts_at := oncemq.little_endian(data, 24 + 4 * i);
-        content := substring(
-            data from 1 + values_at + starts_at for oncemq.little_endian(data, 28 + 4 * i) - starts_at
-        );
+        content := oncemq.slice(data, values_at + starts_at, oncemq.little_endian(data, 28 + 4 * i) - starts_at);
         key := null;
-        if flags & 1 <> 0 and get_byte(data, bitmap_at + i / 8) >> (i % 8) & 1 = 1 then
+        if flags & 1 <> 0 and get_byte(data, (bitmap_at + i / 8)::integer) >> (i % 8) & 1 = 1 then
             starts_at := oncemq.little_endian(data, keys_at + 4 * i);
-            key := substring(
-                data from 1 + keys_at + column_bytes + starts_at
-                for oncemq.little_endian(data, keys_at + 4 * i + 4) - starts_at
+            key := oncemq.slice(
+                data, keys_at + column_bytes + starts_at, oncemq.little_endian(data, keys_at + 4 * i + 4) - starts_at
             );
         end if;
         time_ms := null;
         if flags & 4 <> 0 then
-            time_ms := (oncemq.little_endian(data, times_at + 8 * i)::bigint & 4294967295)
-                | (oncemq.little_endian(data, times_at + 8 * i + 4)::bigint << 32);
+            time_ms := oncemq.little_endian(data, times_at + 8 * i)
+                | (oncemq.little_endian(data, times_at + 8 * i + 4) << 32);
         end if;
         return next;
     end loop;
+exception when others then
+    return;
 end
 $$;
 
 -- Null where it is no UTF-8, or has a zero byte, which PostgreSQL's text can't hold.
-create function oncemq.as_text(content bytea) returns text language plpgsql immutable strict parallel safe as $$
+create function oncemq.as_text(content bytea) returns text language plpgsql immutable strict as $$
 begin
     return convert_from(content, 'UTF8');
 exception when others then
