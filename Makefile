@@ -10,6 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 SEEDS ?= 1000
 KILLS ?= 200
 EXAMPLES ?= 500
+INPUTS ?= 1000000
 SECONDS ?= 30
 JOBS ?= 2
 
@@ -29,7 +30,7 @@ $(READY): $(SERVES)
 $(BROWSER): $(READY)
 	-@$(BIN)/python -m tests.browser && touch $@
 
-.PHONY: help serve demo test test-cluster lint bench bench-http bench-postgres bench-push bench-spark simulate fuzz-http crash crash-spark reference constraints
+.PHONY: help serve demo test test-cluster lint bench bench-http bench-postgres bench-push bench-spark simulate fuzz fuzz-http crash crash-spark reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -68,6 +69,11 @@ bench-spark: $(READY) ## Measure Spark through the broker, beside Spark without 
 
 simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
+
+fuzz: $(READY) ## Send INPUTS of nonsense to each of the text, push and datagram gateways (INPUTS=100000, SEED=7)
+	for gateway in text udp push; do \
+	  $(BIN)/python -m tests.gateways.$$gateway.fuzz --inputs $(INPUTS) $(if $(SEED),--seed $(SEED)) || exit 1; \
+	done
 
 fuzz-http: $(READY) ## Send the HTTP gateway EXAMPLES made-up requests for each endpoint (EXAMPLES=1000, SEED=7)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/gateways/http/test_schemathesis.py $(if $(SEED),--hypothesis-seed $(SEED))

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from peers import FROM_THE_EARLIEST, Subscriber
 
+if len(sys.argv) < 3:
+    raise SystemExit(__doc__)
 topic, path = sys.argv[1:3]
 host, _, port = (sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1:5560").rpartition(":")
 copy = Path(path)

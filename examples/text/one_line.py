@@ -24,7 +24,7 @@ def main() -> None:
         sys.exit(str(error))
     if code != "OK":
         sys.exit(f"{code}: {text.decode()}")
-    print(text.decode())
+    print(text.decode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folders even if all is well")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else time.time_ns() % 2**32
-    CAMPAIGNS["standby"] = partial(_run_standby, lease_ms=arguments.lease_ms)
+    if "standby" in CAMPAIGNS:
+        CAMPAIGNS["standby"] = partial(_run_standby, lease_ms=arguments.lease_ms)
     names = [arguments.only] if arguments.only else list(CAMPAIGNS)
     share = {} if arguments.only else SLOW
     accounts = [_run(name, max(2, arguments.kills // share.get(name, 1)), seed, arguments.keep) for name in names]

@@ -26,7 +26,7 @@ from oncemq.cli import logs
 from oncemq.cli.command import LOOKING_ADVICE
 from oncemq.cli.main import cli
 from oncemq.cli.output import confirm
-from oncemq.engine.replies import SubscriptionInfo, TopicInfo
+from oncemq.engine.replies import HealthReply, SubscriptionInfo, TopicInfo
 from oncemq.version import __version__
 
 
@@ -99,7 +99,32 @@ def test_an_advice_that_the_text_has_already_is_not_repeated(connect: Any) -> No
 def test_a_command_that_looks_does_not_speak_of_what_was_in_flight(connect: Any) -> None:
     connect(Broken(errors.BrokerAway("no answer")))
     assert "in flight" not in run("health").stderr
-    assert "in flight" in run("put", "t", "x").stderr
+    assert "in flight" in run("put", "t", input="x").stderr
+    for kept in ((), ("--state", "none")):
+        assert "standard input" not in run("put", "t", "x", *kept).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("gateway", "http", "--broker", "nonsense"), "'nonsense' is not an address"),
+        (("gateway", "text", "--broker", "tcp://127.0.0.1"), "has no port"),
+        (("gateway", "http", "--http", "none"), "nothing to serve"),
+        (("journal", "check", "postgresql://localhost/queue"), "pg_amcheck"),
+        (("journal", "copy", "nonsense://x", "folder"), "nonsense:// is no place for a journal"),
+    ],
+)
+def test_what_can_not_be_done_is_said_at_once(arguments: tuple[str, ...], said: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(("writable_bytes", "room"), [(-1, "unknown"), (2**62, "unknown"), (2**20, "1.0 MiB")])
+def test_room_that_nobody_knows_is_said_to_be_unknown(connect: Any, writable_bytes: int, room: str) -> None:
+    found = HealthReply("1", "b", "j", 0, 0, 0, 0, writable_bytes, {})
+    connect(SimpleNamespace(health=lambda: found))
+    assert run("health").stdout.splitlines()[-1] == f"room for messages  {room}"
 
 
 @pytest.mark.parametrize(

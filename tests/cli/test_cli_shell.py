@@ -119,6 +119,7 @@ def test_with_a_name_subscriptions_stay_and_without_they_end(shell: Shell) -> No
     sub, put = f'sub "{shell.topic}"\n'.encode(), f'put "{shell.topic}" hello\n'.encode()
     shell.ok("shell", "--as", "alice", stdin=sub + put)
     shell.ok("shell", stdin=sub)
+    assert b"name" in shell.run("shell", "--as", "", stdin=sub).stderr
     assert shell.subscription()["subscriber"] == "alice"
     shell.ok("put", shell.topic, "first")
     shell.ok("put", shell.topic, "second")

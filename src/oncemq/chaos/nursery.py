@@ -18,9 +18,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from oncemq.chaos.plan import BROKER
+
 #: An exit code beyond what a shell gives, for a child that raised.
 RAISED = 70
 _BYE = b"bye"
+#: After the end of whoever is guarded.
+_LOOKS = 5
+_LOOK_S = 0.1
 
 
 class Nursery:
@@ -116,12 +121,8 @@ class Guardian:
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._telling)
-            _guard(listening, folder if removes_folder else None)
+            _guard(listening, folder, removes_folder)
         os.close(listening)
-
-    def watch(self, broker_pid: int) -> None:
-        """0: none runs."""
-        os.write(self._telling, b"%d\n" % broker_pid)
 
     def dismiss(self) -> None:
         """Everything was cleaned up."""
@@ -132,7 +133,7 @@ class Guardian:
             os.waitpid(self._pid, 0)
 
 
-def _guard(listening: int, folder: Path | None) -> None:
+def _guard(listening: int, folder: Path, removes_folder: bool) -> None:
     """Never returns."""
     try:
         os.setsid()
@@ -141,21 +142,29 @@ def _guard(listening: int, folder: Path | None) -> None:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
-        told = b""
-        while chunk := os.read(listening, 4096):
-            told = (told + chunk)[-64:]
-        if not told.endswith(_BYE):
-            _clean_up(told, folder)
+        if os.read(listening, len(_BYE)) != _BYE:
+            _end_brokers(folder)
+            if removes_folder:
+                shutil.rmtree(folder, ignore_errors=True)
     finally:
         os._exit(0)
 
 
-def _clean_up(told: bytes, folder: Path | None) -> None:
-    broker_pid = int(told.split()[-1]) if told.split() else 0
-    if broker_pid:
+def _end_brokers(folder: Path) -> None:
+    """Whatever stores below the folder. More than one look: one may just be starting, and children that are just ending
+    may still write."""
+    for _ in range(_LOOKS):
+        for pid in _pids_of_brokers(folder):
+            with suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+        time.sleep(_LOOK_S)
+
+
+def _pids_of_brokers(folder: Path) -> list[int]:
+    """By their commands: nobody could have told of one that was started at the last moment."""
+    data, found = os.fsencode(folder / BROKER), []
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            os.killpg(broker_pid, signal.SIGKILL)
-    if folder is not None:
-        # Children that are just ending may still write.
-        time.sleep(0.2)
-        shutil.rmtree(folder, ignore_errors=True)
+            if data in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found

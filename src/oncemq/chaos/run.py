@@ -19,7 +19,7 @@ from oncemq.chaos import auditor, packets
 from oncemq.chaos.checker import Evidence, judge
 from oncemq.chaos.counting import Counters
 from oncemq.chaos.evidence import gather
-from oncemq.chaos.nursery import Child, Guardian, Nursery
+from oncemq.chaos.nursery import Child, Nursery
 from oncemq.chaos.plan import ACTORS, BROKER, CALM, NETWORK, Act, Actor, Plan
 from oncemq.chaos.publishers import publish_plainly, publish_through_outbox
 from oncemq.chaos.report import Actors, Numbers, Result, Survived
@@ -74,9 +74,8 @@ class Run:
         #: It was started, and not killed since.
         self._is_broker_up = False
 
-    def run(self, guardian: Guardian) -> Result:
+    def run(self) -> Result:
         """Whatever happens, no process is left."""
-        self._guardian = guardian
         try:
             with self._screen, self._interruptible():
                 self._begin()
@@ -143,7 +142,6 @@ class Run:
     def _start_broker(self) -> None:
         self._broker.start(wait=False)
         self._is_broker_up = True
-        self._guardian.watch(self._broker.pid)
 
     def _start(self, actor: Actor) -> None:
         life = self._lives[actor.name] = self._lives.get(actor.name, 0) + 1
@@ -183,7 +181,6 @@ class Run:
         if act.what == "kill" and self._broker.is_running():
             self._broker.kill()
             self._is_broker_up = False
-            self._guardian.watch(0)
             self._survived.broker_kills += 1
             self._log(BROKER, f"killed with SIGKILL; {self._counters.sum(ACKNOWLEDGED):,} messages are acknowledged")
         elif act.what == "start" and not self._broker.is_running():
@@ -289,7 +286,6 @@ class Run:
         for child in self._children.values():
             child.kill()
         self._broker.kill()
-        self._guardian.watch(0)
         self._nursery.close()
 
     def _conclude(self) -> Result:

@@ -93,7 +93,7 @@ def _run(plan: Plan, screen: Silent, sabotage: Sabotage | None, record: Path | N
     is_kept = keep is not None
     try:
         run = Run(plan, folder, screen, sabotage=sabotage, record="" if record is None else str(record))
-        result = run.run(guardian)
+        result = run.run()
         # A bad verdict that nobody asked for is evidence.
         is_kept = is_kept or not (result.is_good or sabotage)
         return msgspec.structs.replace(result, folder=str(folder)) if is_kept else result

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncemq import config
+from oncemq import config, errors
 from oncemq.cli import logs
-from oncemq.cli.command import Documented, DocumentedGroup
+from oncemq.cli.command import ADVICE, Documented, DocumentedGroup
 from oncemq.cli.options import Function, config_option, warn_of_unknown_variables
 from oncemq.cli.output import warn
 from oncemq.cli.serve import flag, given
@@ -150,7 +150,9 @@ def udp(ctx: click.Context, /, **flags: Any) -> None:
     _run(ctx, ("udp",), flags)
 
 
-@gateway.command(cls=Documented, exits=_EXITS, hidden=True, examples="")
+@gateway.command(
+    cls=Documented, exits=_EXITS, hidden=True, examples="oncemq gateway several --http none --text auto --push auto"
+)
 @_options(*config.GATEWAY_ADDRESSES, *_OF_HTTP)
 @click.pass_context
 def several(ctx: click.Context, /, **flags: Any) -> None:
@@ -163,6 +165,9 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     warn_of_unknown_variables()
     settings = config.load_serve(given(flags))
     logs.set_up(settings.log_level, settings.log_format)
+    for name in names:
+        if flags[name] == "none":
+            raise errors.SettingInvalid(f"--{name} none leaves nothing to serve. Give HOST:PORT, or leave it out.")
     # Who asks for a gateway by its name wants it, whatever is set for `serve`.
     addresses = {name: config.gateway_address(name, getattr(settings, name)) for name in names}
     addresses = {name: address or config.GATEWAY_ADDRESSES[name] for name, address in addresses.items()}
@@ -170,10 +175,15 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
         if not with_parent and config.is_open(address):
             warn(f"{name} at {address} can be reached from other machines; whoever reaches it may read and write.")
 
-    from oncemq.client.transport import split_urls
+    from oncemq.client.transport import check_urls, split_urls
     from oncemq.gateways.running import run
 
-    brokers = brokers or tuple(split_urls(config.load_client({"config": flags["config"]}).url))
+    brokers = tuple(split_urls(",".join(brokers) or config.load_client({"config": flags["config"]}).url))
+    check_urls(brokers)
+    flags_of_all = " or ".join(f"`--{name}`" for name in names)
+    ctx.meta[ADVICE] = {
+        "LISTEN_FAILED": f"Another process may listen there: stop it, or choose another address with {flags_of_all}."
+    }
     gateways = [_make(name, address, brokers, settings) for name, address in addresses.items()]
     started = dict(zip(addresses, gateways, strict=True))
     ctx.exit(run(gateways, lambda _: _announce(started, brokers), with_parent=with_parent))

@@ -35,7 +35,9 @@ COMMANDS = {
     "journal": Lazy("oncemq.cli.journal:journal", _THINGS, "Check, export, cut and copy a stopped broker's journal."),
     "pipeline": Lazy("oncemq.cli.pipeline:pipeline", _THINGS, "Declare data pipelines on Spark, and run them."),
     "serve": Lazy("oncemq.cli.serve:serve", _BROKER, "Run a broker."),
-    "gateway": Lazy("oncemq.cli.gateway:gateway", _BROKER, "Serve another protocol for a broker: HTTP."),
+    "gateway": Lazy(
+        "oncemq.cli.gateway:gateway", _BROKER, "Serve another protocol for a broker: HTTP, text, push, datagrams."
+    ),
     "health": Lazy("oncemq.cli.health:health", _BROKER, "Ask a broker how it is."),
     "bench": Lazy("oncemq.cli.bench:bench", _BROKER, "Measure a broker against its limits."),
     "chaos": Lazy("oncemq.cli.chaos:chaos", _BROKER, "Show that nothing is lost, with real crashes."),

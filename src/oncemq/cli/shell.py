@@ -77,7 +77,7 @@ def _run(client: Client, name: str | None, role: str | None, is_interactive: boo
     from oncemq.shell import plain
     from oncemq.shell.roles import ROLES
 
-    own_name = utf8(name, "a subscriber's name") if name else name_of_its_own()
+    own_name = utf8(name, "a subscriber's name") if name is not None else name_of_its_own()
 
     def make(screen: Screen) -> Session:
         return ROLES[role](client, own_name, screen, stays=name is not None)

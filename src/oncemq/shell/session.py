@@ -48,8 +48,8 @@ class Session:
         self._screen.say("\n".join(self.instructions()))
         for entry in self._mine():
             if not entry.pattern:
-                waiting = count_of(entry.lag, "message")
-                self._screen.say(f"{self.name} is subscribed to {entry.topic}, where {waiting} wait: sub, or get.")
+                waiting = count_of(entry.lag, "message") + (" waits" if entry.lag == 1 else " wait")
+                self._screen.say(f"{self.name} is subscribed to {entry.topic}, where {waiting}: sub, or get.")
 
     def instructions(self) -> list[str]:
         usages = {f"{verb} {wants}".rstrip(): does for verb, (wants, does) in VERBS.items()}

@@ -1,6 +1,6 @@
 """Random requests, sense and nonsense: every one is answered, and the gateway goes on.
 
-A million of them, with what the memory does: python -m tests.gateways.text.fuzz --count 1000000 --seed 1
+A million of them, with what the memory does: python -m tests.gateways.text.fuzz --inputs 1000000 --seed 1
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ def resident_bytes() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     with TemporaryDirectory() as folder, BrokerProcess(Path(folder) / "data") as broker:
         gateway, fuzz = GatewayThread(broker.url), Fuzz(asked.seed)
-        for done in range(0, asked.count, _REPORT_COUNT):
-            fuzz.run(gateway.url, min(_REPORT_COUNT, asked.count - done))
+        for done in range(0, asked.inputs, _REPORT_COUNT):
+            fuzz.run(gateway.url, min(_REPORT_COUNT, asked.inputs - done))
             sys.stdout.write(f"{fuzz.codes.total():>9} answered, {resident_bytes() / 2**20:.0f} MiB: {fuzz.codes}\n")
             sys.stdout.flush()
         gateway.stop()

@@ -14,9 +14,10 @@ from oncemq.engine.commands import RegistryList
 from oncemq.engine.replies import RegistryListReply
 from oncemq.gateways.link import Link
 from oncemq.gateways.text.gateway import TextGateway
+from oncemq.gateways.text.peers import Peers
 from oncemq.gateways.text.settings import TextSettings
 from tests.acceptance.processes import wait_until
-from tests.gateways.text.rig import GatewayThread, Req, dealing
+from tests.gateways.text.rig import TIMEOUT_S, GatewayThread, Req, dealing
 
 
 @pytest.fixture
@@ -332,6 +333,23 @@ def test_a_peer_that_does_not_read_holds_nobody_up_and_gets_its_replies_later(ga
         for number in range(20):
             assert client.ask(f"put orders {number}") == "OK STORED 1"
         assert {dealer.recv() for _ in range(80)} == {b"OK " + content}
+
+
+def test_peers_that_are_made_up_take_no_room() -> None:
+    async def answer(_: list[bytes]) -> bytes:
+        return b"OK"
+
+    async def flood() -> tuple[int, int]:
+        peers = Peers(TextSettings(listen="tcp://127.0.0.1:*", requests_max=5), answer)
+        peers._take([b"dealer", b"x" * 5000, b"", b"get orders alice"])
+        for number in range(100):
+            # Each seems to come from somebody else, behind a proxy.
+            peers._take([b"dealer", b"%d" % number, b"", b"get orders alice"])
+        held = sum(len(peer.waiting) for peer in peers._peers.values())
+        await peers.stop(TIMEOUT_S)
+        return held, len(peers._peers)
+
+    assert asyncio.run(flood()) == (5 + 5, 0)
 
 
 def test_without_a_broker_every_request_is_told_so() -> None:

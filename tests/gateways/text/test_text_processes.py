@@ -12,8 +12,8 @@ from tests.acceptance.processes import SMALL, wait_until
 from tests.forking import ForkedBroker
 from tests.gateways.text.rig import TIMEOUT_S, GatewayProcess, Req
 
-MESSAGES = 120
-KILLS = 4
+MESSAGES = 80
+KILLS = 3
 #: The client's patience. Short: most of what it sends while something is down is repeated several times.
 PATIENCE_S = 0.2
 TRIES = 600
@@ -70,7 +70,7 @@ def put_all(gateway: GatewayProcess, stored: list[str]) -> None:
 
 def get_all(gateway: GatewayProcess, subscriber: str, got: list[str]) -> None:
     client, number = Patient(gateway.url), 0
-    while len(got) < MESSAGES and number < 100 * MESSAGES:
+    while len(got) < MESSAGES and number < 1000 * MESSAGES:
         number += 1
         reply = client.ask(f"g{number}", "get", subscriber, "orders")
         if reply.startswith("OK "):

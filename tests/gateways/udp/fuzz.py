@@ -1,6 +1,6 @@
 """Packets that nobody should send, at a gateway in a process of its own: it answers on, and its memory stays flat.
 
-    python -m tests.gateways.udp.fuzz [--count 1000000] [--seed 1]
+    python -m tests.gateways.udp.fuzz [--inputs 1000000] [--seed 1]
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Fuzz:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -133,8 +133,8 @@ def main() -> int:
         try:
             began_s = time.monotonic()
             for tenth in range(1, 11):
-                fuzz.run(options.count // 10)
-                rate = tenth * options.count / 10 / (time.monotonic() - began_s)
+                fuzz.run(options.inputs // 10)
+                rate = tenth * options.inputs / 10 / (time.monotonic() - began_s)
                 sys.stdout.write(f"{tenth * 10} %: {gateway.memory_bytes >> 10} KiB, {rate:.0f} packets/s\n")
                 sys.stdout.flush()
         finally:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from oncemq import errors
 from oncemq.broker.process import BrokerProcess
 from oncemq.gateways.contract import Gateway
+from oncemq.gateways.udp.endpoint import says_nobody_listens
 from oncemq.gateways.udp.feed import Feed
 from oncemq.gateways.udp.gateway import UdpGateway
 from oncemq.gateways.udp.settings import SLACK_BYTES, UNPROVED_MESSAGES
@@ -177,6 +181,45 @@ def test_a_topic_that_is_deleted_takes_its_plain_subscriptions_along(broker: Bro
     with broker.connect() as client:
         client.delete_topic("doomed")
         wait_until(lambda: one.ask("3 doomed") == "Topic does not exist.", "the subscription goes")
+
+
+def test_a_topic_that_was_made_anew_while_the_gateway_was_away_has_other_subscribers(broker: BrokerProcess) -> None:
+    former = GatewayThread([broker.url], name="away")
+    with closing(PlainClient(former.address)) as client, broker.connect() as native:
+        native.create_topic("remade")
+        native.put_many("remade", [b"x"] * 3)
+        assert client.ask("2 remade") == "Subscribed to remade!"
+        former.stop()
+        native.delete_topic("remade")
+        native.create_topic("remade")
+        gateway = GatewayThread([broker.url], name="away")
+        client.gateway = gateway.address
+        # It finds out, and forgets who was subscribed.
+        wait_until(lambda: client.insist("2 remade") == "Subscribed to remade!", "it can be subscribed to")
+        native.put("remade", b"the first")
+        wait_until(lambda: client.receive() == b"remade: the first", "it comes")
+        wait_until(lambda: client.insist("3 remade") == "Unsubscribed!", "it leaves")
+        assert native.subscriptions("remade") == []
+        gateway.stop()
+
+
+def test_an_answer_is_not_answered_so_that_two_who_answer_everything_come_to_an_end(
+    gateway: GatewayThread, one: PlainClient
+) -> None:
+    before = gateway.counter("malformed")
+    one.send("Error MALFORMED: a packet starts with a code, 0 to 4")
+    assert one.ask("4 list").startswith("[")
+    assert gateway.counter("malformed") == before + 1
+
+
+def test_only_a_closed_port_says_that_nobody_listens() -> None:
+    def told(number: int) -> list[tuple[int, int, bytes]]:
+        return [(socket.IPPROTO_IP, 11, number.to_bytes(4, sys.byteorder) + bytes(12))]
+
+    assert says_nobody_listens(told(errno.ECONNREFUSED))
+    assert not says_nobody_listens(told(errno.EHOSTUNREACH))
+    assert not says_nobody_listens(told(errno.EMSGSIZE))
+    assert not says_nobody_listens([])
 
 
 def test_malformed_packets_are_answered_and_counted(gateway: GatewayThread, one: PlainClient) -> None:

@@ -19,7 +19,11 @@ from oncemq.gateways.watched import Watched
 
 log = logging.getLogger("oncemq.text")
 
+#: Between tries to send to a peer that does not read; it doubles with each, up to the other.
 _PAUSE_S = 0.01
+_PAUSE_S_MAX = 0.5
+#: What a reply must begin with has to be kept. No proxies on the way add that much.
+_ENVELOPE_BYTES_MAX = 4096
 _OVERLOADED = format_error(errors.Overloaded("too many requests are in hand; send it again"))
 
 Envelope = tuple[bytes, ...]
@@ -55,6 +59,8 @@ class Peers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests = 0
         self._bytes = 0
+        #: Rows of requests that were too many, and are to be told so.
+        self._rows = 0
         self._watched = Watched(zmq.ROUTER, self._take)
         self._watched.set(zmq.ROUTER_MANDATORY, 1)
         self._watched.set(zmq.MAXMSGSIZE, 2 * settings.request_bytes_max)
@@ -66,6 +72,9 @@ class Peers:
 
     def _take(self, frames: list[bytes]) -> None:
         envelope, body = split(frames)
+        if sum(map(len, envelope)) > _ENVELOPE_BYTES_MAX:
+            log.debug("a request has more before it than could be sent back: it was dropped")
+            return
         # Of one peer, even if it sends an empty frame only sometimes.
         name = envelope[:-1] if not envelope[-1] else envelope
         peer = self._peers.get(name)
@@ -92,8 +101,12 @@ class Peers:
         last = peer.waiting[-1] if peer.waiting else None
         if last is not None and last.body is None and last.envelope == envelope:
             last.count += 1
-        else:
+        elif self._rows < self._settings.requests_max:
+            self._rows += 1
             peer.waiting.append(_Waiting(envelope, None, 0))
+        else:
+            # Somebody makes up peers. Who is left without an answer by that sends his request again.
+            log.debug("too many peers have sent too many requests: one was dropped")
 
     def _count(self, peer: _Peer, requests: int, size: int) -> None:
         peer.requests += requests
@@ -108,6 +121,7 @@ class Peers:
 
     async def _serve_one(self, peer: _Peer, waiting: _Waiting) -> None:
         if waiting.body is None:
+            self._rows -= 1
             for _ in range(waiting.count):
                 await self._send(waiting.envelope, _OVERLOADED)
             return
@@ -118,7 +132,7 @@ class Peers:
         await self._send(waiting.envelope, reply)
 
     async def _send(self, envelope: Envelope, reply: bytes) -> None:
-        until_s = 0.0
+        until_s, pause_s = 0.0, _PAUSE_S
         while True:
             try:
                 self._watched.send((*envelope, reply))
@@ -128,7 +142,8 @@ class Peers:
                 if now_s > until_s:
                     log.warning("a peer does not read its replies: one was dropped")
                     return
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             except zmq.ZMQError:
                 # It is gone.
                 return

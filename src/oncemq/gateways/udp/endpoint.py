@@ -8,10 +8,11 @@ socket.
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from oncemq import errors
@@ -23,6 +24,8 @@ _BUFFER_BYTES = 4 * 1024 * 1024
 #: Of linux/in.h and linux/in6.h; the module socket does not have them everywhere.
 _IP_RECVERR = 11
 _IPV6_RECVERR = 25
+#: More than the kernel says about an error.
+_ERROR_BYTES = 512
 _HAS_ERROR_QUEUE = sys.platform == "linux"
 
 
@@ -90,10 +93,10 @@ class Endpoint:
             return
         for _ in range(_PACKETS_PER_TURN):
             try:
-                _, _, _, address = self._socket.recvmsg(0, 0, socket.MSG_ERRQUEUE)
+                _, told, _, address = self._socket.recvmsg(0, _ERROR_BYTES, socket.MSG_ERRQUEUE)
             except OSError:
                 return
-            if address and self._on_unreachable is not None:
+            if address and says_nobody_listens(told) and self._on_unreachable is not None:
                 self._on_unreachable(address[:2])
 
     def send(self, data: bytes, address: Address) -> bool:
@@ -117,3 +120,11 @@ class Endpoint:
         if self._epoll is not None:
             self._epoll.close()
         self._socket.close()
+
+
+def says_nobody_listens(told: Iterable[tuple[int, int, bytes]]) -> bool:
+    """A port is closed. A network that is down, or a packet that is too long, says nothing of who is there."""
+    kinds = ((socket.IPPROTO_IP, _IP_RECVERR), (socket.IPPROTO_IPV6, _IPV6_RECVERR))
+    # The struct sock_extended_err begins with the number of the error.
+    numbers = (int.from_bytes(data[:4], sys.byteorder) for level, kind, data in told if (level, kind) in kinds)
+    return errno.ECONNREFUSED in numbers

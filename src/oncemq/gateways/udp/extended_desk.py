@@ -135,12 +135,11 @@ class ExtendedDesk:
     async def _begin_subscriber(self, hello: extended.Hello, address: Address) -> Delivery:
         link = self._station.link
         # As with plain packets, publishers make topics.
-        topic = await look_up(self._station, hello.topic)
-        if hello.topic_id not in (0, topic.topic_id):
-            raise errors.TopicGone(f"'{hello.topic}' is another topic by now; its offsets begin anew")
+        _check_topic(hello, (await look_up(self._station, hello.topic)).topic_id)
         if not hello.epoch:
             await link.operate(co.Subscribe(hello.topic, hello.name, hello.position))
         opened = expect(await link.operate(co.Open(hello.topic, hello.name, former=hello.epoch)), OpenReply)
+        _check_topic(hello, opened.topic_id)
         return Delivery(self._station, hello, opened, address, self._drop)
 
     def _identity(self, hello: extended.Hello) -> Identity:
@@ -219,3 +218,9 @@ class ExtendedDesk:
             if now_ms - peer.heard_ms > silent_ms:
                 self._station.counters["peers_silent"] += 1
                 self._drop(peer)
+
+
+def _check_topic(hello: extended.Hello, topic_id: int) -> None:
+    """A position belongs to one topic."""
+    if hello.topic_id not in (0, topic_id):
+        raise errors.TopicGone(f"'{hello.topic}' is another topic by now; its offsets begin anew")

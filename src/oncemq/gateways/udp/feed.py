@@ -20,6 +20,8 @@ from oncemq.gateways.udp.station import Station, clock_ms, log
 from oncemq.gateways.udp.tokens import Address
 
 _GET_BYTES = 256 * 1024
+#: So long a new subscriber waits for it.
+_OPEN_S = 5.0
 #: After an obstacle.
 _PAUSE_S = 0.2
 #: So many messages in one turn of the event loop.
@@ -32,6 +34,8 @@ class Feed:
     ) -> None:
         """`on_gone`: the topic was deleted. `on_tired`: an address has had too many messages without a word."""
         self.topic = topic
+        #: To which its addresses have subscribed: one that is made anew is another one.
+        self.topic_id = 0
         #: Address → the first offset that it gets.
         self.addresses: dict[Address, int] = {}
         #: Subscribing and unsubscribing, one at a time.
@@ -53,25 +57,36 @@ class Feed:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        self._is_open.clear()
 
     async def wait_until_open(self) -> None:
         """From then on no message is missed. Raises BrokerAway."""
+        assert self._task is not None
+        opening = asyncio.ensure_future(self._is_open.wait())
         try:
-            await asyncio.wait_for(self._is_open.wait(), 5.0)
-        except TimeoutError:
-            raise errors.BrokerAway(f"the subscription to '{self.topic}' is not open yet") from None
+            # One that has ended does not open any more.
+            await asyncio.wait((opening, self._task), timeout=_OPEN_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opening.cancel()
+        if not self._is_open.is_set():
+            raise errors.BrokerAway(f"the subscription to '{self.topic}' is not open yet")
 
     async def _run(self) -> None:
+        try:
+            await self._keep_serving()
+        except (errors.TopicGone, errors.TopicUnknown):
+            self._on_gone(self)
+        except errors.Fenced:
+            log.error("another gateway of the name '%s' took over '%s'", self._station.settings.name, self.topic)
+        finally:
+            self._is_open.clear()
+
+    async def _keep_serving(self) -> None:
+        """Raises TopicGone, TopicUnknown, Fenced."""
         while True:
             try:
                 await self._serve(await self._open())
-            except (errors.TopicGone, errors.TopicUnknown):
-                self._on_gone(self)
-                return
-            except errors.Fenced:
-                log.error("another gateway of the name '%s' took over '%s'", self._station.settings.name, self.topic)
-                return
+            except (errors.TopicGone, errors.TopicUnknown, errors.Fenced):
+                raise
             except errors.OnceMQError as error:
                 # Away, sought, unsubscribed by somebody else: the subscribers are still there, so it begins again.
                 log.debug("feed of '%s': %s", self.topic, error)
@@ -79,9 +94,15 @@ class Feed:
 
     async def _open(self) -> OpenReply:
         link, name = self._station.link, self._station.settings.feed_name
-        await look_up(self._station, self.topic)
+        self._check_topic((await look_up(self._station, self.topic)).topic_id)
         expect(await link.operate(Subscribe(self.topic, name)), SubscribeReply)
-        return expect(await link.operate(Open(self.topic, name)), OpenReply)
+        opened = expect(await link.operate(Open(self.topic, name)), OpenReply)
+        self._check_topic(opened.topic_id)
+        return opened
+
+    def _check_topic(self, topic_id: int) -> None:
+        if topic_id != self.topic_id:
+            raise errors.TopicGone(f"'{self.topic}' is another topic by now")
 
     async def _serve(self, opened: OpenReply) -> None:
         link, settings = self._station.link, self._station.settings

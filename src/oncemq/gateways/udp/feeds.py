@@ -1,6 +1,6 @@
 """Who is subscribed by plain packets, remembered in the broker's registry.
 
-    <host> <port> <topic>   the first offset that the address gets, in decimal
+    <host> <port> <topic>   the topic's id and the first offset that the address gets, in decimal
 
 The entry is there before the subscription at the broker is made, and goes after it has ended: so no subscription is
 left behind for which nobody is there, whenever the gateway dies.
@@ -53,11 +53,18 @@ class Feeds:
 
     def _recall(self, entry: RegistryEntry) -> None:
         try:
-            (address, topic), first = split_key(entry.key), int(entry.value)
+            (address, topic), (topic_id, first) = split_key(entry.key), map(int, entry.value.split())
         except ValueError:
             log.warning("the registry has an entry that is none of this gateway's: '%s'", entry.key)
             return
-        self._add(self._feed(topic), address, first)
+        feed = self._feed(topic)
+        if topic_id > feed.topic_id:
+            # Whoever is there was subscribed to a former topic of the name.
+            self._count -= len(feed.addresses)
+            feed.addresses.clear()
+            feed.topic_id = topic_id
+        if topic_id == feed.topic_id:
+            self._add(feed, address, first)
 
     def _feed(self, topic: str) -> Feed:
         feed = self._feeds.get(topic)
@@ -96,8 +103,15 @@ class Feeds:
         settings = self._station.settings
         if self._count >= settings.plain_subscriptions_max:
             raise errors.LimitReached(f"there are {settings.plain_subscriptions_max} plain subscriptions, the limit")
-        first = (await look_up(self._station, feed.topic)).end_offset
-        entry = RegistrySet(settings.name, key_of(address, feed.topic), b"%d" % first)
+        found = await look_up(self._station, feed.topic)
+        if not feed.addresses:
+            feed.topic_id = found.topic_id
+        elif feed.topic_id != found.topic_id:
+            # It finds out, and lets the others go.
+            feed.start()
+            raise errors.BrokerAway(f"'{feed.topic}' was made anew just now")
+        first = found.end_offset
+        entry = RegistrySet(settings.name, key_of(address, feed.topic), b"%d %d" % (feed.topic_id, first))
         await self._station.link.operate(entry)
         self._add(feed, address, first)
         log.info("new subscriber to topic '%s': %s:%d", feed.topic, *address)
@@ -155,5 +169,6 @@ class Feeds:
 
     async def _drop(self, topic: str) -> None:
         async with self._alone(topic) as feed:
+            await self._end(feed)
             for address in list(feed.addresses):
                 await self._remove(feed, address)

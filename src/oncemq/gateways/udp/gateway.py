@@ -37,6 +37,8 @@ class UdpGateway:
         self._settings = settings
         self._endpoint: Endpoint | None = None
         self._link: Link | None = None
+        #: When they were last logged.
+        self._counters: dict[str, int] = {}
 
     async def start(self) -> None:
         """Listen. Raises ListenFailed. The broker may be away: packets are dropped then, and come again."""
@@ -103,7 +105,7 @@ class UdpGateway:
         while True:
             try:
                 await self._feeds.load()
-            except (errors.BrokerAway, errors.NotNow) as error:
+            except errors.OnceMQError as error:
                 log.warning("who is subscribed by plain packets is not known yet: %s", error)
                 await asyncio.sleep(_PAUSE_S)
             else:
@@ -116,7 +118,7 @@ class UdpGateway:
             await asyncio.sleep(_SWEEP_S)
             turns += 1
             self._sweep()
-            if turns % int(_LOG_S / _SWEEP_S) == 0:
+            if turns % int(_LOG_S / _SWEEP_S) == 0 and self._counters != self._station.counters:
                 self._log_counters()
 
     def _sweep(self) -> None:
@@ -128,5 +130,6 @@ class UdpGateway:
             self._station.note_bug()
 
     def _log_counters(self) -> None:
-        counts = ", ".join(f"{name} {count}" for name, count in sorted(self._station.counters.items()))
+        self._counters = self.counters()
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(self._counters.items()))
         log.info("since the start: %s", counts or "nothing")

@@ -23,6 +23,8 @@ ALREADY = "Already subscribed to topic."
 NO_TOPIC = "Topic does not exist."
 UNSUBSCRIBED = "Unsubscribed!"
 NOT_SUBSCRIBED = "You are not currently subscribed to this topic."
+#: What S4 has no reply for starts with it.
+ERROR = b"Error "
 #: In a list: there are more topics than fit.
 MORE = "..."
 
@@ -125,7 +127,7 @@ def format_message(topic: str, content: bytes) -> bytes:
 
 
 def format_error(error: errors.OnceMQError) -> str:
-    return f"Error {error.code}: {error.text}"
+    return f"{ERROR.decode()}{error.code}: {error.text}"
 
 
 def quote(topic: str) -> str:

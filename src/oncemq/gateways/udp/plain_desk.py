@@ -30,6 +30,9 @@ class PlainDesk:
             request = plain.parse(packet)
         except errors.OnceMQError as error:
             station.counters["malformed"] += 1
+            if packet.startswith(plain.ERROR):
+                # Of another one who answers what he does not understand: neither would ever end.
+                return
             self._say(address, size, plain.format_error(error))
             return
         if isinstance(request, plain.Subscribe | plain.Unsubscribe) and not self.is_ready:
