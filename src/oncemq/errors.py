@@ -92,7 +92,10 @@ class OnceMQError(Exception):
     code: ClassVar[str] = "ERROR"
     exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
-    advice: ClassVar[str] = "Read the message; it says what happened."
+    #: An error may bring an advice of its own.
+    advice: str = "Read the message; it says what happened."
+    #: The same for those who call over HTTP, where the command line's words would not help; empty: `advice`.
+    http_advice: ClassVar[str] = ""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text or (self.__doc__ or "").strip())
@@ -115,7 +118,8 @@ class Malformed(Refused):
     """The request could not be read."""
 
     code = "MALFORMED"
-    advice = "Compare it with docs/protocol.md, over HTTP with /docs; or upgrade the older one of client and broker."
+    advice = "Compare the request with docs/protocol.md; a client and a broker of different versions may be the cause."
+    http_advice = "Compare it with /docs, which describes every request."
 
 
 class VersionUnsupported(Refused):
@@ -138,6 +142,10 @@ class NameInvalid(Refused):
 
     code = "NAME_INVALID"
     advice = "Names have 1 to 255 bytes of UTF-8, no control characters; '*' and '#' are reserved for patterns."
+    http_advice = (
+        "Names have 1 to 255 bytes of UTF-8, keys 1 to 512, and no control characters; '*' and '#' are reserved for "
+        "patterns."
+    )
 
 
 class TooLarge(Refused):
@@ -146,6 +154,10 @@ class TooLarge(Refused):
     code = "TOO_LARGE"
     http_status = 413
     advice = "Split the batch, or keep the large value elsewhere and send a reference to it."
+    http_advice = (
+        "Split the request. The gateway's setting `http_body_bytes_max` bounds a body, the broker's `batch_bytes_max` "
+        "the messages that are stored together."
+    )
 
 
 class LimitReached(Refused):
@@ -154,6 +166,7 @@ class LimitReached(Refused):
     code = "LIMIT_REACHED"
     http_status = 429
     advice = "Remove what is no longer needed (`oncemq topics rm`, `oncemq sessions rm`)."
+    http_advice = "Remove what is no longer needed (DELETE /v1/topics/{topic}), or raise the broker's setting."
 
 
 class TopicUnknown(Refused):
@@ -163,6 +176,7 @@ class TopicUnknown(Refused):
     exit_code = 5
     http_status = 404
     advice = "Create it (`oncemq topics create`), subscribe to it first, or put with `create`."
+    http_advice = "Make it (PUT /v1/topics/{topic}), subscribe to it first, or put with `?create=true`."
 
 
 class TopicExists(Refused):
@@ -189,6 +203,9 @@ class NotSubscribed(Refused):
     exit_code = 5
     http_status = 404
     advice = "Subscribe first (`oncemq sub TOPIC SUBSCRIBER`)."
+    http_advice = (
+        "Subscribe first: PUT /v1/topics/{topic}/subscriptions/{subscriber}; in the queue, POST /consumer/register."
+    )
 
 
 class OffsetOutOfRange(Refused):
@@ -393,7 +410,9 @@ class Consumed(Refused):
 
     code = "CONSUMED"
     http_status = 410
-    advice = "Go on with the next one: leave the position out, or use a new key."
+    advice = "Go on with the first message that is not confirmed: ask for its position, or use a new key."
+    #: Of the first message that is not confirmed, where it is known.
+    position: int = -1
 
 
 class PathUnknown(Refused):
@@ -544,6 +563,7 @@ class NothingNew(OnceMQError):
     exit_code = 3
     http_status = 204
     advice = "Come back later, or wait with `--wait`."
+    http_advice = "Come back later, or wait for a message with `wait_ms`."
 
 
 class ClientClosed(OnceMQError):
@@ -565,6 +585,12 @@ class ListenFailed(OnceMQError):
 
     code = "LISTEN_FAILED"
     advice = "Another broker may run there: stop it, or listen elsewhere with `--listen`."
+
+    def __init__(self, text: str = "", flag: str = "") -> None:
+        """`flag`: what chooses the address, where `--listen` does not."""
+        super().__init__(text)
+        if flag:
+            self.advice = f"Another process may listen there: stop it, or choose another address with `{flag}`."
 
 
 class SettingInvalid(OnceMQError):
@@ -663,7 +689,10 @@ class JournalError(OnceMQError):
 
     code = "JOURNAL"
     exit_code = 9
-    advice = "Check the folder's path, permissions and disk; `oncemq journal check` verifies a journal."
+    advice = (
+        "Check the folder's path, permissions and disk, or the database's address; `oncemq journal check` verifies a "
+        "folder."
+    )
 
 
 class JournalLocked(JournalError):

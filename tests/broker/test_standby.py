@@ -48,6 +48,10 @@ class Seat:
     def holder(self) -> str:
         return f"{self._database.holder} serves it"
 
+    @property
+    def active_address(self) -> str:
+        return f"tcp://{self._database.holder}:5555"
+
     def try_take_over(self) -> Journal | None:
         database = self._database
         if database.trouble:
@@ -127,7 +131,7 @@ def test_a_client_with_both_addresses_finds_the_active_broker(
     with oncemq.connect([standby.url, active.url], tries=30) as client:
         client.put("orders", "one pizza", create=True)
     wait_until(lambda: bool(standby.said), "the standby says that it waits")
-    assert standby.said == ["OnceMQ waits as a standby: one serves it."]
+    assert standby.said == ["OnceMQ waits as a standby: tcp://one:5555 is active."]
     assert standby.turns == 0
 
 

@@ -280,6 +280,7 @@ def test_headers_are_looked_at_when_they_are_given(client: Client, store: Store)
         ({5: b"1"}, TypeError),
         ({"h": 5}, TypeError),
         ({"\ud800": b"1"}, errors.NameInvalid),
+        ({"h": b"x" * (64 * 1024)}, errors.TooLarge),
     ):
         for call in (client.put, client.put_nowait):
             with pytest.raises(kind):

@@ -656,6 +656,23 @@ def test_a_batch_that_the_broker_would_not_take_is_refused_without_a_number() ->
     assert desk.numbers() == [1]
 
 
+def test_what_was_submitted_before_its_size_was_known_to_be_too_large_is_voided() -> None:
+    desk = Desk()
+    before, large, after = desk.put(), desk.put(b"x" * 201), desk.put()
+    [hello] = desk.sent()
+    desk.answer(hello, HelloReply(1, 0, 64, (), "broker", 200))
+    sent = desk.numbered()
+    assert [(command.number, isinstance(command.operation, Void)) for command in sent] == [
+        (1, False), (2, True), (3, False),
+    ]
+    with pytest.raises(errors.TooLarge, match=r"^a message of 240 bytes"):
+        large.result()
+    desk.answer_last(stored(0), Done(), stored(1))
+    assert (before.result(), after.result()) == (stored(0), stored(1))
+    assert desk.core.is_idle
+    assert desk.sent() == []
+
+
 def transaction(*values: bytes) -> tuple[Transact, tuple[bytes, ...]]:
     return Transact(puts=tuple(Put("orders", Envelope(1, len(value), checksum(value))) for value in values)), values
 

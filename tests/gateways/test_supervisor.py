@@ -56,7 +56,7 @@ def test_a_gateway_that_dies_is_started_again_and_ends_with_its_broker(broker: F
     wait_until(lambda: gateways_of(broker.pid) not in ([], [first]), "there is another gateway")
     broker.wait_until_http()
     [second] = gateways_of(broker.pid)
-    assert "the gateway ended with exit code -9" in broker.log_tail()
+    assert "the gateway was killed by SIGKILL" in broker.log_tail()
     # The broker alone: nobody tells the gateway.
     os.kill(broker.pid, signal.SIGKILL)
     broker.wait()
@@ -146,19 +146,26 @@ def test_a_missing_extra_is_said_and_is_an_error_where_a_gateway_was_asked_for()
 
 
 def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(sys, "executable", _program(tmp_path, "exec sleep 60"))
+    monkeypatch.setattr(supervisor, "_LOOK_S", 0.01)
+    said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for name in ("http", "text", "push"):
-            with pytest.raises(errors.ListenFailed, match=f"{taken.getsockname()[1]}.* for {name}"):
+            with pytest.raises(errors.ListenFailed, match=f"{taken.getsockname()[1]}.* for {name}") as refused:
                 gateways_beside(ServeSettings(**{"http": "none", name: address}), lambda _: None)  # type: ignore[arg-type]
+            assert f"`--{name}`" in refused.value.advice
         monkeypatch.setitem(GATEWAY_ADDRESSES, "http", address)
-        beside = gateways_beside(ServeSettings(http="auto"), lambda _: None)
-        with caplog.at_level(logging.WARNING, "oncemq.gateways"):
-            beside.start("tcp://127.0.0.1:1")
-    assert beside.has_drained()
-    assert "--http" in caplog.text
+        beside = gateways_beside(ServeSettings(http="auto"), said.append)
+        beside.start("tcp://127.0.0.1:1")
+        assert not gateways_of(os.getpid(), "sleep")
+    wait_until(lambda: bool(gateways_of(os.getpid(), "sleep")), "HTTP begins when the port is free")
+    beside.end()
+    [text] = said
+    assert text.startswith("There is no HTTP: ")
+    assert "--http" in text
 
 
 def test_the_gateway_is_told_what_the_broker_was_told() -> None:

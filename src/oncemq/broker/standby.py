@@ -37,6 +37,10 @@ class Lease(Protocol):
     def holder(self) -> str:
         """That somebody serves the journal, and who, for people; "" as long as that is not known."""
 
+    @property
+    def active_address(self) -> str:
+        """Where clients find whoever serves it; "" as long as that is not known."""
+
     def try_take_over(self) -> Journal | None:
         """The journal, if nobody else serves it. Raises JournalFailed if that can't be found out now."""
 
@@ -80,7 +84,9 @@ class Standby:
         self._trouble = ""
         if journal is None and not self._has_said:
             self._has_said = True
-            self._say(f"OnceMQ waits as a standby: {self._holder()}.")
+            active = f"{self._lease.active_address} is active" if self._lease.active_address else self._holder()
+            self._say(f"OnceMQ waits as a standby: {active}.")
+            log.info("waits as a standby: %s", self._holder())
         return journal
 
     def _holder(self) -> str:

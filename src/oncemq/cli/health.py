@@ -8,6 +8,9 @@ from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
 from oncemq.cli.options import Reach, connected, json_option, reaches_broker
 from oncemq.cli.output import bytes_text, duration_text, json_line
 
+#: More than any disk has.
+_BOUNDLESS_BYTES = 2**50
+
 
 @click.command(
     cls=Documented,
@@ -31,9 +34,6 @@ def health(as_json: bool, reach: Reach) -> None:
     if as_json:
         click.echo(json_line(found))
         return
-    room = "not known" if found.writable_bytes < 0 else bytes_text(found.writable_bytes)
-    if found.writable_bytes == 0:
-        room = click.style("none: the disk is full, puts are refused", fg="red")
     facts = [
         ("version", found.version),
         ("broker", found.broker_id),
@@ -41,9 +41,16 @@ def health(as_json: bool, reach: Reach) -> None:
         ("running for", duration_text(found.uptime_ms)),
         ("topics", f"{found.topics:,}"),
         ("sessions", f"{found.sessions:,}"),
-        ("room for messages", room),
+        ("room for messages", _room_text(found.writable_bytes)),
         *((name.replace("_", " "), f"{value:,}") for name, value in sorted(found.counters.items())),
     ]
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         click.echo(f"{name.ljust(width)}  {value}")
+
+
+def _room_text(writable_bytes: int) -> str:
+    if writable_bytes == 0:
+        return click.style("none: the disk is full, puts are refused", fg="red")
+    # A database does not tell how much room it has.
+    return "unknown" if writable_bytes < 0 or writable_bytes >= _BOUNDLESS_BYTES else bytes_text(writable_bytes)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -19,7 +19,23 @@ if TYPE_CHECKING:
 
 _EXITS = (0, 2, 9)
 
-_folder_argument = click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+
+class _Folder(click.Path):
+    """A journal in a folder. A database has tools of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).startswith(("postgresql:", "postgres:")):
+            self.fail(
+                "this is for journals in folders. PostgreSQL verifies its own files (`pg_amcheck`, `pg_checksums`), "
+                "and `oncemq journal copy` brings a journal from there into a folder.", param, ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+_folder_argument = click.argument("folder", metavar="DIR", type=_Folder())
 
 
 @click.group(
@@ -207,6 +223,9 @@ def copy(source: str, target: str, as_json: bool) -> None:
     go along: clients go on as if nothing had happened. TARGET must not hold a journal yet. SOURCE stays, for the case
     that you want to go back; never serve both. A copy that did not come to its end can't be served: copy again.
     """
+    for place in (source, target):
+        _check_scheme(place)
+
     from oncemq.broker.copying import copy as copy_journal
 
     with _progress("Copying") as progress:
@@ -218,6 +237,13 @@ def copy(source: str, target: str, as_json: bool) -> None:
     counts += [count_of(copied.sessions, "session"), count_of(copied.records, "record")]
     click.echo(f"Copied {', '.join(counts)}, {bytes_text(copied.record_bytes)} of messages.")
     note(f"{copied.source} is unchanged. Serve {copied.target} from now on, never both.")
+
+
+def _check_scheme(place: str) -> None:
+    from oncemq.errors import SettingInvalid
+
+    if "://" in place and not place.startswith(("file:", "postgresql://", "postgres://")):
+        raise SettingInvalid(f"{place.partition('://')[0]}:// is no place for a journal; use DIR or postgresql://…")
 
 
 @contextmanager

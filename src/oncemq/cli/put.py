@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from oncemq.cli.command import BROKER_EXITS, Documented
+from oncemq.cli.command import ADVICE, BROKER_EXITS, LOOKING_ADVICE, Documented
 from oncemq.cli.options import (
     DURATION,
     SESSION,
@@ -103,9 +103,17 @@ def put(
         with connected(reach, client_name=client_name) as client:
             _put_stream(client, summary, sys.stdin.buffer, null, options)
     else:
+        _advise_for_one(is_kept=state != "none")
         with finishing(reach, state, client_name=client_name) as client:
             summary.add(store(client, topic, bytes_of(message), options))
     summary.say(as_json)
+
+
+def _advise_for_one(is_kept: bool) -> None:
+    """A message that is kept is said to be, so that nothing else is in doubt."""
+    meta = click.get_current_context().meta
+    advice = {code: text for code, text in meta[ADVICE].items() if code not in LOOKING_ADVICE}
+    meta[ADVICE] = {**advice, **LOOKING_ADVICE} if is_kept else advice
 
 
 def _encoded(key: str | None) -> bytes | None:

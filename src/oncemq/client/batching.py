@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from oncemq import errors
-from oncemq.client.checking import check_name
+from oncemq.client.checking import check_headers, check_name
 from oncemq.client.pending import Pending
 from oncemq.client.receipt import Receipt
 from oncemq.engine.commands import Envelope, Put
@@ -46,12 +46,14 @@ def all_as_bytes(values: Iterable[Value]) -> list[bytes]:
 
 
 def headers_as_bytes(headers: Headers) -> dict[str, bytes]:
-    """Raises TypeError, or NameInvalid for a name that is not UTF-8."""
+    """Raises TypeError, NameInvalid for a name that is not UTF-8, or TooLarge."""
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers are a mapping from str to bytes or str, not {type(headers).__name__}")
     for name in headers:
         check_name(name, "a header's name")
-    return {str.__str__(name): as_bytes(value) for name, value in headers.items()}
+    found = {str.__str__(name): as_bytes(value) for name, value in headers.items()}
+    check_headers(found)
+    return found
 
 
 def check_is_many(values: object, what: str) -> None:

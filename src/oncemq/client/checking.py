@@ -6,14 +6,14 @@ A command that can't be written, or that the broker could not read, fails here, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from oncemq import errors
 from oncemq.engine.commands import Command, Operation, Put, envelopes_of
-from oncemq.limits import REQUEST_FRAMES_MAX
+from oncemq.limits import HEADERS_BYTES_MAX, REQUEST_FRAMES_MAX
 from oncemq.message import Message
 from oncemq.wire.frames import Frame
 
@@ -34,6 +34,13 @@ def check_name(name: object, what: str) -> None:
             name.encode()
         except UnicodeEncodeError as error:
             raise errors.NameInvalid(f"{what} {name!r} is not UTF-8: {error.reason}") from None
+
+
+def check_headers(headers: Mapping[str, bytes]) -> None:
+    """Of one message. Raises TooLarge."""
+    size = sum(map(len, headers.values())) + sum(len(name.encode()) for name in headers)
+    if size > HEADERS_BYTES_MAX:
+        raise errors.TooLarge(f"headers of {size} bytes; a message has up to {HEADERS_BYTES_MAX}")
 
 
 def offset_of(message: object, topic_id: int) -> int:

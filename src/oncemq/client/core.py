@@ -321,7 +321,7 @@ class Core(Answers):
 
     def _is_sendable(self, now_ms: float, entry: Entry) -> bool:
         """What is too large was submitted before the broker said so: it is refused here, and sent as a void."""
-        if self._backlog is None or not entry.payloads:
+        if not entry.payloads:
             return True
         error = self._too_large(entry.body, entry.payloads)  # type: ignore[arg-type]
         return error is None or self._void_refused(now_ms, entry, Refusal(error.code, error.text))

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 #: Nothing is waited for longer than this without looking around.
 _WAIT_MS_MAX = 10_000.0
+#: A broker that stays away is logged so often.
+_SAY_AGAIN_MS = 60_000.0
 
 
 def now_ms() -> float:
@@ -45,6 +47,8 @@ class Pump:
         #: When somebody last looked after the socket.
         self.pumped_ms = 0.0
         self._dropped: deque[Pending] = deque()
+        #: When it was last said that the broker is away.
+        self._said_away_ms = -_SAY_AGAIN_MS
 
     def check_usable(self) -> None:
         if self.stopped is not None:
@@ -72,7 +76,7 @@ class Pump:
                 continue
             if not core.check(at_ms):
                 break
-            log.info("no answer from %s; trying again, at the next address", core.options.where)
+            self._say_away(at_ms)
             self._reconnect()
             has_received = True
         if has_received:
@@ -94,6 +98,12 @@ class Pump:
     def after_fork(self) -> None:
         """In a forked child."""
         self.stopped = errors.ForkedError("this client belongs to the parent process; connect again in the child")
+
+    def _say_away(self, at_ms: float) -> None:
+        is_due = at_ms >= self._said_away_ms + _SAY_AGAIN_MS
+        if is_due:
+            self._said_away_ms = at_ms
+        log.log(logging.INFO if is_due else logging.DEBUG, "no answer from %s; trying again", self.core.options.where)
 
     def _reconnect(self) -> None:
         self.transport.reconnect()

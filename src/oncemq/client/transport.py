@@ -69,11 +69,22 @@ def split_urls(url: str | Sequence[str] | None) -> list[str]:
 
 
 def open_transport(urls: Sequence[str]) -> ZmqTransport | EmbeddedTransport:
-    """The transport for these addresses."""
-    if urls[0].startswith(("file:", "memory:")):
+    """The transport for these addresses. Raises SettingInvalid."""
+    check_urls(urls)
+    return EmbeddedTransport(_with_home(urls[0])) if _is_embedded(urls[0]) else ZmqTransport(urls)
+
+
+def _is_embedded(url: str) -> bool:
+    return url.startswith(("file:", "memory:"))
+
+
+def check_urls(urls: Sequence[str]) -> None:
+    """Whether these look like addresses. Raises SettingInvalid."""
+    if _is_embedded(urls[0]):
         if len(urls) > 1:
             raise errors.SettingInvalid("an embedded broker (file:, memory:) has one address")
-        return EmbeddedTransport(_with_home(urls[0]))
+        _with_home(urls[0])
+        return
     for url in urls:
         if url.startswith("tcp://"):
             _check_port(url)
@@ -81,7 +92,6 @@ def open_transport(urls: Sequence[str]) -> ZmqTransport | EmbeddedTransport:
             raise errors.SettingInvalid(
                 f"{url!r} is not an address; use tcp://HOST:PORT, ipc://PATH, file:FOLDER or memory:"
             )
-    return ZmqTransport(urls)
 
 
 def _check_port(url: str) -> None:

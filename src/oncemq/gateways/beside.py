@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import socket
 from collections.abc import Callable
 
 from oncemq import errors
 from oncemq.config import GATEWAY_ADDRESSES, ServeSettings, gateway_address, split_address
 from oncemq.gateways.supervisor import Supervisor
-
-log = logging.getLogger("oncemq.gateways")
 
 _NEEDED_FOR_HTTP = ("starlette", "uvicorn")
 _PUSH_PORTS = 3
@@ -34,23 +31,36 @@ def gateways_beside(
         if name != "http" or is_http_a_must:
             _probe(name, address)
 
-    def arguments() -> list[str]:
-        # A standby's turn comes later: whether the port is free shows then.
-        wanted = dict(addresses)
-        if "http" in wanted and not is_http_a_must and not _is_free(wanted["http"]):
-            del wanted["http"]
-        return arguments_for(settings, wanted)
-
-    return Supervisor(arguments, is_stopping)
+    if "http" in addresses and not is_http_a_must:
+        return Supervisor(_Patience(settings, addresses, say).arguments, is_stopping)
+    return Supervisor(lambda: arguments_for(settings, addresses), is_stopping)
 
 
-def _is_free(address: str) -> bool:
-    try:
-        _probe("http", address)
-    except errors.ListenFailed as error:
-        log.warning("%s: the broker goes on without HTTP. `--http HOST:PORT` chooses another address", error)
-        return False
-    return True
+class _Patience:
+    """HTTP that nobody has asked for: when its port is taken, the broker goes on without it, and says so, once."""
+
+    def __init__(self, settings: ServeSettings, addresses: dict[str, str], say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._addresses = addresses
+        self._say = say
+        self._has_said = False
+
+    def arguments(self) -> list[str] | None:
+        """A standby's turn comes later: whether the port is free shows then. None: HTTP is the only gateway, so that
+        it may come whenever the port is free."""
+        try:
+            _probe("http", self._addresses["http"])
+        except errors.ListenFailed as error:
+            return self._without_http(error)
+        return arguments_for(self._settings, self._addresses)
+
+    def _without_http(self, error: errors.ListenFailed) -> list[str] | None:
+        others = {name: address for name, address in self._addresses.items() if name != "http"}
+        if not self._has_said:
+            self._has_said = True
+            begins = "" if others else "It begins when the port is free; "
+            self._say(f"There is no HTTP: {error}. {begins}`--http HOST:PORT` chooses another address.")
+        return arguments_for(self._settings, others) if others else None
 
 
 def _probe(name: str, address: str) -> None:
@@ -66,7 +76,7 @@ def _probe(name: str, address: str) -> None:
                 probe.bind((host, port))
             except OSError as error:
                 at = f"port {port} of {host}"
-                raise errors.ListenFailed(f"can't listen at {at} for {name}: {error.strerror}") from None
+                raise errors.ListenFailed(f"can't listen at {at} for {name}: {error.strerror}", f"--{name}") from None
 
 
 def arguments_for(settings: ServeSettings, addresses: dict[str, str]) -> list[str]:

@@ -21,12 +21,12 @@ from oncemq.client.core import Payloads
 from oncemq.client.loop_driver import LoopDriver
 from oncemq.client.pending import Pending, again
 from oncemq.client.transport import open_transport
-from oncemq.engine.commands import Command, Get, GetAny, Operation, Put, Read, Take
-from oncemq.engine.replies import PutReply, Reply
-from oncemq.gateways.merging import MERGED_BYTES, Headers, Merging, error_for_caller, make_put
+from oncemq.engine.commands import START_NEW, Command, Get, GetAny, Operation, Put, Read, Take
+from oncemq.engine.replies import GetReply, PutReply, Reply
+from oncemq.gateways.merging import MERGED_BYTES, Headers, Merging, bytes_of, error_for_caller, make_put
 from oncemq.wire.frames import Frame
 
-__all__ = ["MERGED_BYTES", "Link", "expect", "make_put"]
+__all__ = ["MERGED_BYTES", "Link", "bytes_of", "expect", "make_put"]
 
 R = TypeVar("R", bound=Reply)
 
@@ -141,6 +141,10 @@ class Link:
             reply, payloads = await self.ask(msgspec.structs.replace(command, wait_ms=slice_ms))
             if payloads or self._loop.time() + _TICK_S >= until_s:
                 return reply, payloads
+            if isinstance(command, Read) and command.position == START_NEW:
+                # What comes between two slices is new as well.
+                found = expect(reply, GetReply)
+                command = msgspec.structs.replace(command, position=found.next_position, topic_id=found.topic_id)
             if self._loop.time() - asked_s < slice_ms / 2000:
                 # Replaced by somebody else's. Callers who take turns at this must not do so as fast as they can.
                 await asyncio.sleep(_REPLACED_PAUSE_S)

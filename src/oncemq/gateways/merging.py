@@ -131,11 +131,17 @@ _Item = tuple[bytes, bytes | None, Headers | None, "asyncio.Future[PutReply]"]
 def _fitting(items: Sequence[_Item]) -> int:
     """How many of them make up the next batch."""
     size = 0
-    for count, (value, *_) in enumerate(items[:_MERGED_MESSAGES]):
-        size += len(value)
+    for count, (value, key, headers, _) in enumerate(items[:_MERGED_MESSAGES]):
+        size += bytes_of(value, key, headers)
         if count and size > MERGED_BYTES:
             return count
     return min(len(items), _MERGED_MESSAGES)
+
+
+def bytes_of(value: bytes, key: bytes | None, headers: Headers | None) -> int:
+    """About what a message takes in a batch."""
+    size = len(value) if key is None else len(value) + len(key)
+    return size if not headers else size + sum(4 * len(name) + len(text) for name, text in headers.items())
 
 
 def error_for_caller(driver: LoopDriver, error: errors.OnceMQError) -> errors.OnceMQError:

@@ -60,6 +60,12 @@ class Places:
         keep(self.topic_ids, place[0], reply.topic_id)
         return reply
 
+    def drop(self, place: Place, epoch: int) -> None:
+        """The gateway's epoch is not the subscription's any more."""
+        known = self.opened.get(place)
+        if known is not None and known.epoch == epoch:
+            del self.opened[place]
+
     def note_acked(self, place: Place, epoch: int, acked: int) -> None:
         """Where the gateway's own subscription stands."""
         known = self.opened.get(place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from oncemq import errors
 from oncemq.engine.commands import Ack, Get
@@ -52,8 +53,8 @@ class Reading:
         try:
             return await self._get(opened, upto, upto)
         except errors.RangeGone:
-            # Only what lies below the confirmed position can be gone.
-            self.acked = max(self.acked, upto + 1)
+            # Only what lies below the confirmed position can be gone; an ack of nothing tells where that is.
+            self.acked = max(await self.ack(0), upto + 1)
             return None
 
     async def ack(self, upto: int) -> int:
@@ -62,8 +63,19 @@ class Reading:
         command = Ack(opened.topic_id, self.subscriber, opened.epoch, upto)
         return self._note(opened, expect((await self._link.ask(command))[0], AckReply).acked)
 
+    async def wait(self, wait_ms: int) -> None:
+        """For a message that is not confirmed; whether there is one, the next look shows."""
+        opened = await self._opened()
+        command = Get(opened.topic_id, self.subscriber, opened.epoch, self.acked, _ONE_BATCH, wait_ms, -1)
+        with suppress(errors.Fenced, errors.Sought, errors.TopicGone, errors.RangeGone):
+            await self._link.wait(command)
+
     def forget(self) -> None:
         self._stale_epoch = self._epoch
+
+    def drop(self) -> None:
+        """Whoever comes next opens it anew."""
+        self._places.drop(self._place, self._epoch)
 
     async def _opened(self) -> OpenReply:
         opened = await self._places.open(self._link, self._place, self._stale_epoch)

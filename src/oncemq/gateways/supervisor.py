@@ -24,6 +24,8 @@ log = logging.getLogger("oncemq.gateways")
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 10.0
 _LIVED_S = 30.0
+#: Whether a gateway that can't run yet may be started, is looked at so often.
+_LOOK_S = 5.0
 #: What is being answered may take so long when everything stops.
 _DRAIN_S = 5.0
 #: An address that stands for all of the machine's can be listened at, but not be called.
@@ -36,10 +38,11 @@ class Supervisor:
 
     def __init__(
         self,
-        arguments: Callable[[], Sequence[str]] = tuple,
+        arguments: Callable[[], Sequence[str] | None] = tuple,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`arguments` of `oncemq`, without the broker's address; asked for at each `start`."""
+        """`arguments` of `oncemq`, without the broker's address; asked for at each `start`, and again as long as they
+        are None: not yet."""
         self._arguments = arguments
         self._is_stopping = is_stopping
         self._is_over = threading.Event()
@@ -51,12 +54,11 @@ class Supervisor:
     def start(self, url: str) -> None:
         """Run it for a broker that listens at this address, until `end`."""
         arguments = self._arguments()
-        if not arguments:
+        if arguments is not None and not arguments:
             return
         self._is_over.clear()
         self._drain_until_s = 0.0
-        command = [sys.executable, "-m", "oncemq", *arguments, "--broker", reachable(url), "--with-parent"]
-        self._thread = threading.Thread(target=self._watch, args=(command,), name="oncemq-gateway", daemon=True)
+        self._thread = threading.Thread(target=self._watch, args=(arguments, url), name="oncemq-gateway", daemon=True)
         self._thread.start()
 
     def has_drained(self) -> bool:
@@ -83,7 +85,14 @@ class Supervisor:
 
     # In the thread.
 
-    def _watch(self, command: Sequence[str]) -> None:
+    def _watch(self, arguments: Sequence[str] | None, url: str) -> None:
+        while arguments is None:
+            if self._is_over.wait(_LOOK_S) or self._is_stopping():
+                return
+            arguments = self._arguments()
+        self._keep_alive([sys.executable, "-m", "oncemq", *arguments, "--broker", reachable(url), "--with-parent"])
+
+    def _keep_alive(self, command: Sequence[str]) -> None:
         pause_s = _PAUSE_S
         while True:
             began_s = time.monotonic()
@@ -95,7 +104,7 @@ class Supervisor:
                 return
             if time.monotonic() - began_s >= _LIVED_S:
                 pause_s = _PAUSE_S
-            log.error("the gateway ended with exit code %d; it is started again in %g s", code, pause_s)
+            log.error("the gateway %s; it is started again in %g s", ending_of(code), pause_s)
             if self._is_over.wait(pause_s) or self._is_stopping():
                 return
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
@@ -112,6 +121,19 @@ class Supervisor:
         finally:
             os.close(its_stdin)
             os.close(ours)
+
+
+def ending_of(code: int) -> str:
+    """
+    >>> ending_of(-9)
+    'was killed by SIGKILL'
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 def reachable(url: str) -> str:

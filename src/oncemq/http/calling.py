@@ -7,6 +7,7 @@ refusal looks; nothing of producers and consumers.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,6 +46,8 @@ class Caller:
         self._patience_s = patience_s
         self._client = httpx.Client(timeout=timeout_s, transport=transport)
         self._pid = os.getpid()
+        #: No further tries: somebody wants to close this.
+        self._ending = threading.Event()
         #: Tries of the last call.
         self.tries = 0
 
@@ -56,11 +59,20 @@ class Caller:
         """As `get` does."""
         return self._call("POST", path, json=body, headers=headers)
 
+    def end_tries(self) -> None:
+        """Whoever goes on trying in another thread is told ClientClosed, after the try that he is at."""
+        self._ending.set()
+
+    def begin_last_words(self) -> None:
+        """The same thread calls once more, before it closes this."""
+        self._ending.clear()
+
     def close(self) -> None:
+        self._ending.set()
         self._client.close()
 
     def _call(self, method: str, path: str, **request: Any) -> Json:
-        if self._client.is_closed:
+        if self._client.is_closed or self._ending.is_set():
             raise errors.ClientClosed
         if os.getpid() != self._pid:
             raise errors.ForkedError
@@ -76,13 +88,18 @@ class Caller:
                     raise
             # The next one may be there, where there are several.
             self._at = (self._at + 1) % len(self._urls)
-            time.sleep(pause_s)
+            if self._ending.wait(pause_s):
+                raise errors.ClientClosed
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def _try(self, method: str, path: str, **request: Any) -> Json:
         url = self._urls[self._at]
         try:
             response = self._client.request(method, url + path, **request)
+        except RuntimeError:
+            if self._client.is_closed:
+                raise errors.ClientClosed from None
+            raise
         except httpx.TransportError as error:
             raise errors.BrokerAway(f"no answer from {url}: {error or type(error).__name__}") from None
         try:

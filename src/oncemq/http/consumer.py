@@ -14,9 +14,8 @@ from oncemq import errors
 from oncemq.http.calling import DEFAULT_URL, Json
 from oncemq.http.queue_client import QueueClient
 
-#: While it waits for a message, it looks so often.
-_LOOK_S = 0.02
-_LOOK_S_MAX = 0.5
+#: It waits for a message in slices of this length, so that other threads have their turn.
+_SLICE_S = 1.0
 
 
 class Consumer(QueueClient):
@@ -43,6 +42,8 @@ class Consumer(QueueClient):
         """`consumer_id`: of a consumer that was registered before, or one of your own."""
         super().__init__(url, timeout_s=timeout_s, patience_s=patience_s, transport=transport)
         self._id = consumer_id
+        self._is_given = consumer_id is not None
+        self._slice_s = min(_SLICE_S, timeout_s / 2)
         #: Topic → where its next message is; all below was given out here.
         self._positions: dict[str, int] = {}
         #: Topics whose last message is not confirmed.
@@ -66,6 +67,8 @@ class Consumer(QueueClient):
 
     def register(self, *topics: str) -> str:
         """Subscribe to topics, which exist: to all that is published from now on. Returns the id, the same for all.
+        With a `consumer_id` that was given, a topic that it is subscribed to goes on where it was: so a program that is
+        started again gets what it has left.
 
         Raises TopicUnknown, ConsumerSubscribed, NameInvalid, BrokerAway; topics before the one that it is about are
         registered then.
@@ -77,16 +80,24 @@ class Consumer(QueueClient):
             raise ValueError("at least one topic is needed")
         with self._lock:
             for topic in topics:
-                body = {"topic": topic} if self._id is None else {"topic": topic, "consumer_id": self._id}
-                reply = self._post_once("/consumer/register", body)
-                self._id = reply["consumer_id"]
-                self._positions[topic] = reply["position"]
+                self._register(topic)
             assert self._id is not None
             return self._id
 
-    def dequeue(self, topic: str, wait_s: float = 0.0) -> str:
-        """The next message, once; waits for one, up to `wait_s`. What is no UTF-8 text comes with its bytes escaped
-        (`surrogateescape`).
+    def _register(self, topic: str) -> None:
+        body = {"topic": topic} if self._id is None else {"topic": topic, "consumer_id": self._id}
+        try:
+            reply = self._post_once("/consumer/register", body)
+        except errors.ConsumerSubscribed:
+            if not self._is_given:
+                raise
+            # Where it stands is looked up when it is needed.
+            return
+        self._id = reply["consumer_id"]
+        self._positions[topic] = reply["position"]
+
+    def dequeue(self, topic: str, wait_s: float = 0.0) -> str | bytes:
+        """The next message, once; waits for one, up to `wait_s`. What is no UTF-8 text comes as bytes.
 
         Raises NothingNew, ConsumerUnknown, NotSubscribed, TopicUnknown, BrokerAway; Consumed where another process
         with this id was quicker: the next call goes on behind that.
@@ -95,16 +106,14 @@ class Consumer(QueueClient):
         'one pizza'
         """
         until_s = time.monotonic() + wait_s
-        pause_s = _LOOK_S
         while True:
+            left_s = max(0.0, until_s - time.monotonic())
             try:
                 with self._lock:
-                    return self._dequeue(topic)
+                    return self._dequeue(topic, round(1000 * min(left_s, self._slice_s)))
             except errors.NothingNew:
-                if time.monotonic() + pause_s > until_s:
+                if time.monotonic() >= until_s:
                     raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOOK_S_MAX)
 
     def size(self, topic: str) -> int:
         """How many messages this consumer has left. Raises ConsumerUnknown, NotSubscribed, TopicUnknown, BrokerAway.
@@ -119,31 +128,42 @@ class Consumer(QueueClient):
             return max(0, position + size - max(position, self._positions.get(topic, 0)))
 
     def close(self) -> None:
-        """Confirm what was dequeued, and end. Raises what the confirming is refused with."""
+        """Confirm what was dequeued, and end. Whoever goes on trying in another thread is told ClientClosed. Raises
+        what the confirming is refused with."""
+        self._caller.end_tries()
         with self._lock:
+            self._caller.begin_last_words()
             try:
                 for topic in sorted(self._unconfirmed):
                     self._confirm(topic)
             finally:
                 super().close()
 
-    def _dequeue(self, topic: str) -> str:
+    def _dequeue(self, topic: str, wait_ms: int, *, goes_on: bool = True) -> str | bytes:
         if topic not in self._positions:
             self._positions[topic] = self._caller.get("/size", self._query(topic))["position"]
         try:
-            reply = self._consume(topic)
+            reply = self._consume(topic, wait_ms)
         except errors.NothingNew:
             raise
+        except errors.Sought:
+            # A seek has moved the subscription: it goes on there. That is told once.
+            self._forget(topic)
+            if not goes_on:
+                raise
+            return self._dequeue(topic, wait_ms, goes_on=False)
         except errors.Refused:
             self._forget(topic)
             raise
         self._positions[topic] = reply["next_position"]
         self._unconfirmed.add(topic)
-        return _text_of(reply)
+        return _message_of(reply)
 
-    def _consume(self, topic: str) -> Json:
+    def _consume(self, topic: str, wait_ms: int = 0) -> Json:
         """Confirms everything before; may be repeated."""
         query = self._query(topic) | {"position": self._positions[topic]}
+        if wait_ms:
+            query["wait_ms"] = wait_ms
         try:
             return self._caller.get("/consumer/consume", query)
         except errors.NothingNew:
@@ -151,7 +171,7 @@ class Consumer(QueueClient):
             raise
 
     def _confirm(self, topic: str) -> None:
-        with suppress(errors.NothingNew, errors.Consumed):
+        with suppress(errors.NothingNew, errors.Consumed, errors.Sought):
             self._consume(topic)
         self._unconfirmed.discard(topic)
 
@@ -165,8 +185,6 @@ class Consumer(QueueClient):
         return {"consumer_id": self._id, "topic": topic}
 
 
-def _text_of(reply: Json) -> str:
+def _message_of(reply: Json) -> str | bytes:
     message: str = reply["message"]
-    if reply["encoding"] == "base64":
-        return base64.b64decode(message).decode(errors="surrogateescape")
-    return message
+    return base64.b64decode(message) if reply["encoding"] == "base64" else message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 
 import httpx
@@ -32,9 +33,10 @@ class Producer(QueueClient):
         patience_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """`ids`: topic → id, of a producer that was registered before."""
+        """`ids`: topic → id, of a producer that was registered before, or ids of your own."""
         super().__init__(url, timeout_s=timeout_s, patience_s=patience_s, transport=transport)
-        self._ids = dict(ids or {})
+        self._given = dict(ids or {})
+        self._ids = dict(self._given)
         self._numbering = Numbering(self._caller)
 
     @property
@@ -47,7 +49,8 @@ class Producer(QueueClient):
 
     def register(self, topic: str, producer_id: str | None = None) -> str:
         """Become a producer of this topic, which is made where there is none. Returns the id: a new one, or the one
-        that is given.
+        that is given, here or as one of `ids`. An id that is given may be registered already: so a program that is
+        started again goes on with it.
 
         Raises ProducerRegistered, ProducerElsewhere, NameInvalid, BrokerAway.
 
@@ -55,23 +58,32 @@ class Producer(QueueClient):
         '9e85f1166a77d878'
         """
         with self._lock:
-            if topic in self._ids:
+            given = producer_id or self._given.get(topic)
+            if self._ids.get(topic, given) != given:
                 raise errors.ProducerRegistered(f"'{self._ids[topic]}' is registered for '{topic}' already")
-            body = {"topic": topic} if producer_id is None else {"topic": topic, "producer_id": producer_id}
+            self._ids[topic] = self._register(topic, given)
+            return self._ids[topic]
+
+    def _register(self, topic: str, given: str | None) -> str:
+        body = {"topic": topic} if given is None else {"topic": topic, "producer_id": given}
+        try:
             found: str = self._post_once("/producer/register", body)["producer_id"]
-            self._ids[topic] = found
-            return found
+        except errors.ProducerRegistered:
+            if given is None:
+                raise
+            return given
+        return found
 
     def create_topic(self, topic: str) -> None:
         """Make a topic. Raises TopicExists, NameInvalid, BrokerAway."""
         with self._lock:
             self._post_once("/topics", {"topic_name": topic})
 
-    def enqueue(self, topic: str, message: str) -> int:
-        """Publish a message. It is stored when this returns, once, behind all that were enqueued before; returns its
-        position in the topic.
+    def enqueue(self, topic: str, message: str | bytes) -> int:
+        """Publish a message, text or bytes. It is stored when this returns, once, behind all that were enqueued before;
+        returns its position in the topic.
 
-        Raises NotRegistered, NoConsumers, TopicUnknown, TooLarge, BrokerAway.
+        Raises NotRegistered, NoConsumers, TopicUnknown, TooLarge, BrokerAway, and TypeError before anything is sent.
 
         >>> producer.enqueue("T1", "one pizza")
         0
@@ -80,8 +92,7 @@ class Producer(QueueClient):
             producer_id = self._ids.get(topic)
             if producer_id is None:
                 raise errors.NotRegistered(f"this producer is not registered for '{topic}'")
-            body = {"topic": topic, "producer_id": producer_id, "message": message}
-            return self._produce(body)
+            return self._produce({"topic": topic, "producer_id": producer_id, **_members_of(message)})
 
     def _produce(self, body: dict[str, str]) -> int:
         try:
@@ -101,3 +112,11 @@ class Producer(QueueClient):
             raise
         self._numbering.done()
         return position
+
+
+def _members_of(message: object) -> dict[str, str]:
+    if isinstance(message, str):
+        return {"message": message}
+    if isinstance(message, bytes | bytearray | memoryview):
+        return {"message": base64.b64encode(message).decode(), "encoding": "base64"}
+    raise TypeError(f"a message is text or bytes, not {type(message).__name__}; encode it, as with json.dumps")

@@ -85,6 +85,8 @@ class PostgresStandby:
         self.where = describe(url)
         #: Who holds the journal, as the last look found it.
         self.holder = ""
+        #: Where its clients find it.
+        self.active_address = ""
         #: Of its lease, in seconds, by the database's clock.
         self.left_s = 0.0
         self._url = url
@@ -200,6 +202,7 @@ class PostgresStandby:
             return True
         at = f" at {address}" if address else ""
         self.holder = f"{self.where} is held by {holder}{at} since {since} (term {term})"
+        self.active_address = str(address or "")
         return False
 
     def _take_over(self, connection: Connection) -> PostgresJournal | None:

@@ -30,7 +30,8 @@ class Queue(Gateway):
         """The status, and the code; the shape is the documented one."""
         response = self.ask(method, path, key, **parameters)
         failure = response.json()
-        assert list(failure) == ["status", "error", "code", "advice"]
+        assert list(failure)[:4] == ["status", "error", "code", "advice"]
+        assert ("position" in failure) == (failure["code"] == "CONSUMED")
         assert failure["status"] == "failure"
         assert failure["error"]
         assert response.headers["content-type"] == "application/json"

@@ -24,6 +24,7 @@ PLACEHOLDERS = [
     (r'("writable_bytes":)-?\d+', r"\1BYTES"),
     (r'("idempotency_key":")[0-9a-f]+-', r"\1ID-"),
     (r'("broker_id":")\w+', r"\1ID"),
+    (r"(?m)^id: \d+-\d+", "id: ID-N"),
     (r'("version":")[^"]+', r"\1VERSION"),
     (r'("journal":")[^"]+', r"\1JOURNAL"),
     (r"(oncemq-time: )\d+", r"\1TIME"),

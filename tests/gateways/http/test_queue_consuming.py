@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
 
 from oncemq import errors
-from oncemq.engine.commands import DeleteTopic, Open, RegistrySet, Seek
+from oncemq.engine.commands import DeleteTopic, Open, RegistryList, RegistrySet, Seek
+from oncemq.engine.replies import RegistryEntry, RegistryListReply
 from oncemq.gateways.giving import Giving
 from oncemq.gateways.http import queue_consuming
 from oncemq.gateways.link import Link
@@ -92,6 +95,38 @@ def test_a_position_confirms_what_lies_below_and_may_be_repeated(queue: Queue) -
     assert queue.cant_consume(position=4) == (416, "OFFSET_OUT_OF_RANGE")
     queue.produce("d")
     assert queue.consume(position=3) == "d"
+
+
+def test_who_is_late_is_told_the_first_position_that_is_not_confirmed(queue: Queue) -> None:
+    queue.populate("a", "b", "c", "d")
+    queue.consume(position=3)
+    late = queue.ask("GET", "/consumer/consume", topic="T1", consumer_id="C1", position=0).json()
+    assert (late["error"], late["position"]) == ("message 0 was confirmed; 3 is the first that is not", 3)
+
+
+# Waiting.
+
+
+@pytest.mark.parametrize("form", [{}, {"params": {"position": 0}}, {"headers": {"Idempotency-Key": "k"}}])
+def test_a_request_may_wait_for_a_message(queue: Queue, form: dict[str, Any]) -> None:
+    queue.populate()
+    asked = {"topic": "T1", "consumer_id": "C1", **form.get("params", {})}
+    assert queue.cant_consume(wait_ms=1) == (404, "NOTHING_NEW")
+
+    async def both() -> tuple[httpx.Response, httpx.Response]:
+        waiting = asyncio.ensure_future(
+            queue.client.get("/consumer/consume", params=asked | {"wait_ms": 60_000}, headers=form.get("headers"))
+        )
+        while not queue.app._link or queue.app._link._patient is None:
+            await asyncio.sleep(0.001)
+        # Meanwhile others are not held up.
+        other = await queue.client.get("/consumer/consume", params=asked)
+        body = {"topic": "T1", "producer_id": "P1", "message": "m"}
+        await queue.client.post("/producer/produce", json=body)
+        return await waiting, other
+
+    found, other = queue.run(both())
+    assert (found.json()["message"], other.json()["code"]) == ("m", "NOTHING_NEW")
 
 
 def test_a_position_holds_in_another_gateway(queue: Queue, other: Queue) -> None:
@@ -255,3 +290,63 @@ def test_who_always_loses_is_told_so(queue: Queue, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(queue_consuming, "_next", lose)
     assert queue.cant_consume() == (409, "SUBSCRIPTION_FENCED")
+
+
+def test_a_position_of_before_a_seek_is_refused_once(queue: Queue) -> None:
+    queue.populate("a", "b", "c")
+    queue.ok("POST", "/consumer/register", topic="T1", consumer_id="keeper")
+    queue.produce("d")
+    assert [queue.consume(position=position) for position in (0, 1, 2)] == ["a", "b", "c"]
+    operate(queue, Seek("T1", "C1", 2))
+    assert queue.cant_consume(position=3) == (409, "SOUGHT")
+    assert queue.size() == 2
+    assert queue.consume(position=2) == "c"
+    assert queue.consume(position=3) == "d"
+
+
+def test_a_position_of_a_topic_that_was_made_again_is_refused_once(queue: Queue) -> None:
+    queue.populate("a", "b")
+    assert queue.consume(position=0) == "a"
+    operate(queue, DeleteTopic("T1"))
+    queue.ok("POST", "/topics", topic_name="T1")
+    queue.ok("POST", "/consumer/register", topic="T1", consumer_id="C1")
+    queue.produce("c")
+    queue.produce("d")
+    assert queue.cant_consume(position=1) == (410, "TOPIC_GONE")
+    assert queue.size() == 2
+
+
+def test_what_a_seek_brings_again_is_not_confirmed_unseen(queue: Queue, other: Queue) -> None:
+    queue.populate()
+    queue.ok("POST", "/consumer/register", topic="T1", consumer_id="keeper")
+    queue.produce("a")
+    assert queue.consume("k1") == "a"
+    assert queue.cant_consume("k2") == (404, "NOTHING_NEW")
+    operate(queue, Seek("T1", "C1", 0))
+    # Also through a gateway that has not seen the seek: that all was confirmed is in the registry.
+    assert other.consume("k3") == "a"
+    assert other.cant_consume("k2") == (404, "NOTHING_NEW")
+    # And what was given, but not confirmed, is given again to a new key.
+    queue.produce("b")
+    assert other.consume("k4") == "b"
+    operate(queue, Seek("T1", "C1", 1))
+    assert other.consume("k5") == "b"
+    assert other.cant_consume("k1") == (410, "CONSUMED")
+
+
+def test_an_entry_goes_with_its_subscription(queue: Queue) -> None:
+    queue.populate("a")
+    assert queue.consume("k1") == "a"
+    operate(queue, DeleteTopic("T1"))
+    assert queue.cant_consume("k1") == (404, "TOPIC_UNKNOWN")
+    assert _entries(queue) == ()
+
+
+def _entries(queue: Queue) -> tuple[RegistryEntry, ...]:
+    async def listed() -> tuple[RegistryEntry, ...]:
+        assert queue.app._link is not None
+        reply, _ = await queue.app._link.ask(RegistryList("given", "", limit=10))
+        assert isinstance(reply, RegistryListReply)
+        return reply.entries
+
+    return queue.run(listed())

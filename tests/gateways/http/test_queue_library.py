@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import httpx
 import pytest
 
 from oncemq import errors
-from oncemq.engine.commands import RemoveSession
+from oncemq.engine.commands import DeleteTopic, RemoveSession, Seek
 from oncemq.http import Consumer, Producer, calling
 from tests.gateways.http.queue import Queue, Straight, queue
 from tests.gateways.http.test_queue_rules import operate
@@ -139,17 +140,31 @@ def test_two_processes_with_one_id_notice_each_other(queue: Queue) -> None:
     assert consumer.dequeue("T1") == "b"
 
 
-def test_what_is_no_text_is_escaped(queue: Queue) -> None:
+def test_bytes_come_as_bytes_unless_they_are_text(queue: Queue) -> None:
     producer, consumer = clients(queue)
     producer.register("T1")
     consumer.register("T1")
+    for message in ("té", b"\xffa", b"text"):
+        producer.enqueue("T1", message)
+    with pytest.raises(TypeError, match="text or bytes, not dict"):
+        producer.enqueue("T1", {"dish": "soup"})  # type: ignore[arg-type]
+    assert [consumer.dequeue("T1") for _ in range(3)] == ["té", b"\xffa", "text"]
 
-    async def put() -> None:
-        assert queue.app._link is not None
-        await queue.app._link.put("T1", b"\xffa")
 
-    queue.run(put())
-    assert consumer.dequeue("T1").encode(errors="surrogateescape") == b"\xffa"
+def test_a_program_that_is_started_again_registers_again(queue: Queue) -> None:
+    for turn in range(2):
+        producer = Producer(transport=Straight(queue), ids={"T1": "shop"})
+        consumer = Consumer(transport=Straight(queue), consumer_id="kitchen")
+        assert producer.register("T1") == "shop"
+        assert producer.register("T2", "cellar") == "cellar"
+        assert consumer.register("T1") == "kitchen"
+        producer.enqueue("T1", f"before {turn}")
+        producer.enqueue("T1", f"after {turn}")
+        assert consumer.dequeue("T1") == "before 0"
+    with pytest.raises(errors.ProducerRegistered):
+        producer.register("T1", "another")
+    with pytest.raises(errors.ProducerElsewhere):
+        producer.register("T3", "shop")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -280,3 +295,54 @@ except oncemq.errors.MissingExtra as error:
 def test_oncemq_itself_needs_no_httpx() -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT_HTTPX], capture_output=True, text=True, check=True)
     assert "pip install 'oncemq[http]'" in done.stdout
+
+
+def test_a_consumer_goes_on_where_a_seek_has_moved_it(queue: Queue) -> None:
+    queue.populate("a", "b", "c")
+    queue.ok("POST", "/consumer/register", topic="T1", consumer_id="keeper")
+    queue.produce("d")
+    with Consumer(consumer_id="C1", transport=Straight(queue)) as consumer:
+        assert [consumer.dequeue("T1") for _ in range(3)] == ["a", "b", "c"]
+        operate(queue, Seek("T1", "C1", 3))
+        assert consumer.dequeue("T1") == "d"
+        operate(queue, Seek("T1", "C1", 3))
+    assert queue.size() == 1
+
+
+def test_a_consumer_of_a_topic_that_was_made_again_is_told(queue: Queue) -> None:
+    queue.populate("a")
+    consumer = Consumer(consumer_id="C1", transport=Straight(queue))
+    assert consumer.dequeue("T1") == "a"
+    operate(queue, DeleteTopic("T1"))
+    queue.ok("POST", "/topics", topic_name="T1")
+    queue.ok("POST", "/consumer/register", topic="T1", consumer_id="C1")
+    queue.produce("b")
+    queue.produce("c")
+    with pytest.raises(errors.TopicGone):
+        consumer.dequeue("T1")
+    assert [consumer.dequeue("T1"), consumer.dequeue("T1")] == ["b", "c"]
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer])
+def test_who_goes_on_trying_is_told_when_the_client_is_closed(kind: type[Producer] | type[Consumer]) -> None:
+    is_trying = threading.Event()
+
+    def away(_: httpx.Request) -> httpx.Response:
+        is_trying.set()
+        raise httpx.ConnectError("nobody is there")
+
+    client = kind(transport=httpx.MockTransport(away))
+    raised: list[BaseException] = []
+
+    def register() -> None:
+        try:
+            client.register("T1")
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=register)
+    thread.start()
+    assert is_trying.wait(30)
+    client.close()
+    thread.join(30)
+    assert [type(error) for error in raised] == [errors.ClientClosed]

@@ -128,11 +128,44 @@ def test_a_topic_without_consumers_takes_no_message(queue: Queue) -> None:
     assert queue.size() == 1
 
 
+def test_a_message_that_is_refused_uses_up_no_position(queue: Queue) -> None:
+    produce = {"topic": "T1", "producer_id": "P1", "message": "m"}
+    queue.ok("POST", "/producer/register", topic="T1", producer_id="P1")
+    begun = queue.post("/v1/sessions", session="s", nonce=1).json()
+    numbered = {"OnceMQ-Session": "s", "OnceMQ-Epoch": str(begun["epoch"]), "OnceMQ-Number": "1"}
+    assert queue.refused("POST", "/producer/produce", **produce) == (409, "NO_CONSUMERS")
+    assert queue.post("/producer/produce", numbered, **produce).json()["code"] == "NO_CONSUMERS"
+    queue.ok("POST", "/consumer/register", topic="T1", consumer_id="C1")
+    first = queue.post("/producer/produce", numbered, **produce).json()
+    assert (first["status"], first["position"]) == ("success", 0)
+    # What was stored once is not refused when it is repeated, also where this is not known any more.
+    operate(queue, Unsubscribe("T1", "C1"))
+    queue.app._state.queue.consumed.clear()
+    assert queue.post("/producer/produce", numbered, **produce).json() == first
+
+
+def test_a_message_may_be_bytes(queue: Queue) -> None:
+    queue.populate()
+    produce = {"topic": "T1", "producer_id": "P1", "encoding": "base64"}
+    queue.ok("POST", "/producer/produce", message="/w==", **produce)
+    assert queue.refused("POST", "/producer/produce", message="%", **produce) == (400, "MALFORMED")
+    assert queue.consume() == "/w=="
+
+
 def test_a_retention_keeps_what_nobody_is_subscribed_to(queue: Queue) -> None:
     operate(queue, CreateTopic("T1", retain_ms=3_600_000))
     queue.ok("POST", "/producer/register", topic="T1", producer_id="P1")
     assert queue.produce("m") == {"topic": "T1", "position": 0, "consumers": 0}
     assert queue.produce("m", key="k") == queue.produce("m", key="k") == {"topic": "T1", "position": 1, "consumers": 0}
+
+
+def test_what_a_retention_has_kept_was_stored_also_when_it_has_gone(queue: Queue) -> None:
+    operate(queue, CreateTopic("T1", retain_bytes=1))
+    queue.ok("POST", "/producer/register", topic="T1", producer_id="P1")
+    first = queue.produce("m", key="k")
+    queue.produce("n")
+    assert queue.get("/v1/topics/T1").json()["first_offset"] == 2
+    assert queue.produce("m", key="k") == first
 
 
 def test_a_topic_stays_when_its_last_consumer_leaves(queue: Queue) -> None:
@@ -232,9 +265,9 @@ def test_a_key_that_is_none_is_refused(queue: Queue, key: str) -> None:
     headers = [(b"idempotency-key", key.encode())]
     asked = {"topic": "T1", "consumer_id": "C1"}
     refused = queue.run(queue.client.get("/consumer/consume", params=asked, headers=headers))
-    assert refused.status_code == 400
+    assert (refused.status_code, refused.json()["code"]) == (400, "NAME_INVALID")
     made = queue.run(queue.client.post("/topics", params={"topic_name": "T2"}, headers=headers))
-    assert (made.status_code, made.json()["status"]) == (400, "failure")
+    assert (made.status_code, made.json()["code"]) == (400, "NAME_INVALID")
     assert queue.consume() == "m"
 
 
@@ -255,6 +288,11 @@ def test_a_body_that_is_no_json_is_refused_in_the_same_shape(queue: Queue) -> No
     lonely = b'{"topic": "T1", "producer_id": "P1", "message": "\\ud800 "}'
     answered = queue.run(queue.client.post("/producer/produce", content=lonely))
     assert (answered.status_code, answered.json()["status"]) == (400, "failure")
+
+
+def test_a_method_that_is_not_there_is_refused_in_the_same_shape(queue: Queue) -> None:
+    assert queue.refused("PUT", "/consumer/consume") == (405, "METHOD_UNKNOWN")
+    assert queue.ask("PUT", "/consumer/consume").headers["allow"] == "GET"
 
 
 def test_head_consumes_nothing(queue: Queue) -> None:

@@ -32,10 +32,23 @@ def _topic(v1: V1) -> None:
 
 
 def test_a_body_of_any_other_type_is_one_message(v1: V1) -> None:
-    form = "application/x-www-form-urlencoded"
-    for content, media in ((b"a", "text/plain"), (b"b\n", None), (b"", None), (b"c=d", form)):
+    for content, media in ((b"a", "text/plain"), (b"b\n", None), (b"", "text/plain")):
         assert post(v1, content, media).status_code == 201
-    assert stored(v1) == ["a", "b\n", "", "c=d"]
+    assert stored(v1) == ["a", "b\n", ""]
+
+
+def test_a_body_that_is_surely_meant_otherwise_is_refused(v1: V1) -> None:
+    form = post(v1, b'{"value": "a"}', "application/x-www-form-urlencoded")
+    assert (code_of(form), "--json" in form.json()["detail"]) == ("MEDIA_UNSUPPORTED", True)
+    assert code_of(post(v1, b'{"value": "a"}', "text/json")) == "MEDIA_UNSUPPORTED"
+    assert code_of(post(v1, b"")) == "MALFORMED"
+    assert stored(v1) == []
+
+
+@pytest.mark.parametrize("media", ["ndjson", "jsonl", "x-jsonlines", "jsonlines"])
+def test_json_lines_have_many_names(v1: V1, media: str) -> None:
+    assert post(v1, b"1\n2\n", f"application/{media}").json()["count"] == 2
+    assert v1.ask("GET", PATH, headers={"accept": f"application/{media}"}).text.count("\n") == 2
 
 
 def test_the_reply_to_a_put_says_where_it_is(v1: V1) -> None:
@@ -195,9 +208,14 @@ def test_headers_that_protect_by_halves_are_refused(v1: V1, headers: dict[str, s
     assert stored(v1) == []
 
 
+def test_a_session_without_its_numbers_is_told_what_is_missing(v1: V1) -> None:
+    detail = post(v1, b"a", headers={"oncemq-session": "s"}).json()["detail"]
+    assert detail == "oncemq-session is given, and oncemq-epoch and oncemq-number are missing"
+
+
 def test_a_key_that_is_no_key_is_refused(v1: V1) -> None:
     assert code_of(post(v1, b"a", headers={"idempotency-key": ""})) == "NAME_INVALID"
-    assert code_of(post(v1, b"a", headers={"idempotency-key": "k" * 513})) == "MALFORMED"
+    assert code_of(post(v1, b"a", headers={"idempotency-key": "k" * 513})) == "NAME_INVALID"
     assert code_of(post(v1, b"a", headers={"idempotency-key": b"\xff"})) == "MALFORMED"
 
 

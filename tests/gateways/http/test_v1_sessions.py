@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.gateways.http.v1 import V1, v1
 
 __all__ = ["v1"]
@@ -74,5 +76,6 @@ def test_callers_are_not_blamed_when_somebody_takes_over_the_gateways_own_sessio
         own = [each["session"] for each in v1.ok("GET", "/sessions")["sessions"] if each["session"].startswith("http")]
         for session in own:
             v1.ok("POST", "/sessions", {"session": session})
-        assert v1.refused(*change.split()) == "BROKER_AWAY"
-        v1.ask(*change.split()).raise_for_status()
+        given: dict[str, Any] = {"json": {"value": "x"}} if change.startswith("POST") else {}
+        assert v1.refused(*change.split(), **given) == "BROKER_AWAY"
+        v1.ask(*change.split(), **given).raise_for_status()

@@ -74,6 +74,8 @@ def test_a_settle_repeated_under_its_key_is_answered_alike(v1: V1) -> None:
     key = {"idempotency-key": "k"}
     assert v1.refused("POST", f"{PATH}/ack", body, headers=key) == "MALFORMED"
     body["epoch"] = taken["epoch"]
+    assert v1.refused("POST", f"{PATH}/ack", body, headers=key) == "MALFORMED"
+    body["topic_id"] = taken["topic_id"]
     first = v1.ok("POST", f"{PATH}/ack", body, headers=key)
     assert (first["lost"], v1.ok("POST", f"{PATH}/ack", body, headers=key)) == ([], first)
 
@@ -109,3 +111,29 @@ def test_each_kind_of_subscription_is_consumed_in_its_own_way(v1: V1) -> None:
 )
 def test_an_ack_that_says_nothing_clear_is_refused(v1: V1, body: Json) -> None:
     assert v1.refused("POST", f"{PATH}/ack", body) == "MALFORMED"
+
+
+def test_an_epoch_is_that_of_the_topic_that_has_the_name_now(v1: V1) -> None:
+    for value in ("a", "b"):
+        v1.ok("DELETE", "/topics/orders", status=204)
+        v1.subscribe("orders", "cooks", sharing={})
+        v1.subscribe("orders", "kitchen")
+        v1.store("orders", value)
+        shared = v1.ok("POST", f"{PATH}/open")
+        taken = v1.ok("POST", f"{PATH}/take", {"member": "m", "number": 1, "epoch": shared["epoch"]})
+        assert (values(taken), taken["topic_id"]) == ([value], shared["topic_id"])
+        own = v1.ok("POST", "/topics/orders/subscriptions/kitchen/open")
+        ack = {"topic": "orders", "subscriber": "kitchen", "upto": 1, "epoch": own["epoch"]}
+        v1.ok("POST", "/transactions", {"acks": [ack]})
+    v1.ok("DELETE", "/topics/orders", status=204)
+    v1.subscribe("orders", "cooks", sharing={})
+    late = {"token": taken["token"], "offsets": [0], "topic_id": taken["topic_id"]}
+    assert v1.refused("POST", f"{PATH}/ack", late) == "TOPIC_GONE"
+
+
+def test_an_upto_takes_no_key_and_no_number(v1: V1) -> None:
+    v1.subscribe("orders", "kitchen")
+    path = "/topics/orders/subscriptions/kitchen/ack"
+    for headers in ({"idempotency-key": "k"}, {"oncemq-session": "s", "oncemq-epoch": "1", "oncemq-number": "1"}):
+        assert v1.refused("POST", path, {"upto": 0}, headers=headers) == "MALFORMED"
+    v1.ok("POST", path, {"upto": 0})

@@ -117,8 +117,13 @@ class Visit:
         return self.text
 
     @property
+    def ids(self) -> list[str]:
+        """Of the stream, and of its events."""
+        return [line[4:] for line in self.text.splitlines() if line.startswith("id: ")]
+
+    @property
     def offsets(self) -> list[int]:
-        return [int(line[4:]) for line in self.text.splitlines() if line.startswith("id: ")]
+        return [int(each.split("-")[2]) for each in self.ids if each.count("-") == 2]
 
 
 async def eventually(is_true: Callable[[], bool]) -> None:

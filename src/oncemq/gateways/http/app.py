@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import msgspec
+
 from oncemq import errors
 from oncemq.gateways.http import (
     queue,
@@ -27,7 +29,7 @@ from oncemq.gateways.http import (
 from oncemq.gateways.http.endpoint import Answer, Call, Endpoint, Streamed
 from oncemq.gateways.http.guarding import Guard
 from oncemq.gateways.http.problems import answer_of
-from oncemq.gateways.http.reading import Disconnected, Reader, read_body
+from oncemq.gateways.http.reading import BODY_S, BodyLate, Disconnected, Reader, read_body
 from oncemq.gateways.http.router import Router
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.http.state import State
@@ -95,11 +97,13 @@ class App:
 
     async def _serve_one(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if self._busy > self._settings.connections_max:
-                raise errors.Overloaded(f"{self._settings.connections_max} requests are being answered")
+            self._refuse_too_many()
             answer = await self._answer(scope, receive)
         except Disconnected:
             return
+        except BodyLate:
+            late = answer_of(errors.Malformed(f"the body has not come whole within {BODY_S} seconds"))
+            answer = msgspec.structs.replace(late, headers=(*late.headers, (b"connection", b"close")))
         except errors.OnceMQError as error:
             answer = answer_of(error)
         except Exception:
@@ -113,7 +117,13 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | Streamed:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         self._guard.check(headers, scope["raw_path"])
-        endpoint, path = self._router.find(scope["method"], scope["raw_path"])
+        try:
+            endpoint, path = self._router.find(scope["method"], scope["raw_path"])
+        except errors.MethodUnknown as error:
+            refusing = self._router.refusing(scope["raw_path"])
+            if refusing is None:
+                raise
+            return refusing.answer_of(error)
         try:
             return await self._call(endpoint, path, headers, scope, receive)
         except errors.OnceMQError as error:
@@ -125,7 +135,7 @@ class App:
         self, endpoint: Endpoint, path: dict[str, str], headers: dict[bytes, bytes], scope: Scope, receive: Receive
     ) -> Answer | Streamed:
         reader = self._readers[id(endpoint)]
-        body = await read_body(receive, self._settings.body_bytes_max, headers.get(b"content-length"))
+        body = await self._read_body(headers, receive)
         assert self._link is not None
         call: Call[Any, Any] = Call(self._link, self._settings, None, None, headers, self._state)
         call.parameters = reader.parameters(path, scope["query_string"], headers, body, call.media)
@@ -133,6 +143,20 @@ class App:
         if endpoint.waits and _wait_ms_of(call):
             return await self._while_there(endpoint.handler(call), receive)
         return await endpoint.handler(call)
+
+    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """Who has not sent its request yet is not being answered, and keeps nobody from it. Raises Overloaded."""
+        self._busy -= 1
+        try:
+            body = await read_body(receive, self._settings.body_bytes_max, headers)
+        finally:
+            self._busy += 1
+        self._refuse_too_many()
+        return body
+
+    def _refuse_too_many(self) -> None:
+        if self._busy > self._settings.connections_max:
+            raise errors.Overloaded(f"{self._settings.connections_max} requests are being answered")
 
     async def _while_there(self, working: Awaitable[Answer | Streamed], receive: Receive) -> Answer | Streamed:
         """An answer that takes its time. Raises Disconnected, Stopping."""

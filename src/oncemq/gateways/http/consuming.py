@@ -14,7 +14,7 @@ from oncemq import errors
 from oncemq.engine.commands import Ack, Get
 from oncemq.engine.replies import AckReply, GetReply, OpenReply
 from oncemq.gateways.http.endpoint import Call
-from oncemq.gateways.http.opening import note_acked, opened_by_caller, opened_by_gateway, topic_id_of
+from oncemq.gateways.http.opening import as_caller, note_acked, opened_by_gateway, refuse_other_topic
 from oncemq.gateways.http.showing import cut
 from oncemq.gateways.http.state import Place
 from oncemq.gateways.link import expect
@@ -70,15 +70,11 @@ async def fetch(call: Call[Any, Any], place: Place, epoch: int, wanted: Wanted) 
 
 
 async def _fetch_as_caller(call: Call[Any, Any], place: Place, epoch: int, wanted: Wanted) -> Fetched:
-    opened = await opened_by_caller(call, place[0], epoch)
-    try:
+    async def ask(opened: OpenReply) -> Fetched:
         acked = await acked_of(call, place, opened) if wanted.position is None else 0
         return await _fetch(call, place, opened, wanted, acked)
-    except errors.TopicGone:
-        # Made again since the gateway learnt its id?
-        if await topic_id_of(call, place[0], anew=True) == opened.topic_id:
-            raise
-    return await _fetch_as_caller(call, place, epoch, wanted)
+
+    return await as_caller(call, place[0], epoch, ask)
 
 
 async def _fetch(call: Call[Any, Any], place: Place, opened: OpenReply, wanted: Wanted, acked: int) -> Fetched:
@@ -117,18 +113,15 @@ async def acked_of(call: Call[Any, Any], place: Place, opened: OpenReply) -> int
     return await _ack(call, place, opened, 0)
 
 
-async def acknowledge(call: Call[Any, Any], place: Place, epoch: int, upto: int) -> tuple[int, int]:
+async def acknowledge(
+    call: Call[Any, Any], place: Place, epoch: int, upto: int, topic_id: int = 0
+) -> tuple[int, int]:
     """Everything below is done; returns where the subscription stands, and its epoch. Raises what the broker
     refuses."""
     if epoch:
-        opened = await opened_by_caller(call, place[0], epoch)
-        try:
-            return await _ack(call, place, opened, upto), epoch
-        except errors.TopicGone:
-            if await topic_id_of(call, place[0], anew=True) == opened.topic_id:
-                raise
-        return await acknowledge(call, place, epoch, upto)
+        return await as_caller(call, place[0], epoch, lambda opened: _ack(call, place, opened, upto), topic_id), epoch
     opened = await opened_by_gateway(call, place)
+    refuse_other_topic(opened, topic_id)
     try:
         return await _ack(call, place, opened, upto), opened.epoch
     except _STALE as error:
@@ -136,6 +129,7 @@ async def acknowledge(call: Call[Any, Any], place: Place, epoch: int, upto: int)
             call.state.opened.pop(place, None)
             raise
     opened = await opened_by_gateway(call, place, opened.epoch)
+    refuse_other_topic(opened, topic_id)
     return await _ack(call, place, opened, upto), opened.epoch
 
 

@@ -40,6 +40,10 @@ EVENTS = "text/event-stream"
 PROBLEM = "application/problem+json"
 FORM = "application/x-www-form-urlencoded"
 ANY = "*/*"
+#: Other names that the same media type goes by.
+SYNONYMS = dict.fromkeys(
+    ("application/ndjson", "application/jsonl", "application/x-jsonlines", "application/jsonlines"), NDJSON
+)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -92,7 +96,8 @@ class Call(Generic[P, B]):
         #: Names in lower case.
         self.headers = headers
         #: The media type of the body, without its parameters.
-        self.media = headers.get(b"content-type", b"").split(b";")[0].strip().lower().decode("latin-1")
+        media = headers.get(b"content-type", b"").split(b";")[0].strip().lower().decode("latin-1")
+        self.media = SYNONYMS.get(media, media)
         #: What the app keeps between requests (app.State).
         self.state = state
 
@@ -171,9 +176,13 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return next((media for media in medias if (media != JSON) == is_text), medias[0])
 
 
-def header(name: str, description: str, **constraints: Any) -> Meta:
-    """A parameter that travels in a header."""
-    return Meta(description=description, extra_json_schema={"x-header": name}, **constraints)
+def header(name: str, description: str, *, length_max: int = 0, **constraints: Any) -> Meta:
+    """A parameter that travels in a header. `length_max` is for the document: the broker itself refuses what is longer,
+    as it does what is empty."""
+    schema: dict[str, Any] = {"x-header": name}
+    if length_max:
+        schema["maxLength"] = length_max
+    return Meta(description=description, extra_json_schema=schema, **constraints)
 
 
 def endpoint(

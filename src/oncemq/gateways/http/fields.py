@@ -30,6 +30,9 @@ SessionName = Annotated[str, _name("The session's name.")]
 Offset = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Id = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 Epoch = Annotated[int, Meta(ge=0, le=INTEGER_MAX, description="As POST …/open gave it. 0: the gateway's own.")]
+TopicId = Annotated[
+    int, Meta(ge=0, le=INTEGER_MAX, description="The topic must have this id. 0: of the topic that has the name.")
+]
 Start = Annotated[int, Meta(ge=0, le=INTEGER_MAX)] | Literal["new", "earliest"]
 Moment = Annotated[int, Meta(ge=1, le=INTEGER_MAX)] | Annotated[datetime, Meta(tz=True)]
 

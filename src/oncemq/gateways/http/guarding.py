@@ -7,6 +7,7 @@ here, or shows what is here as a picture, has no origin to carry, but its browse
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 from oncemq import errors
@@ -21,7 +22,8 @@ class Guard:
     def __init__(self, settings: GatewaySettings) -> None:
         self._origins = {origin.rstrip("/").lower().encode() for origin in settings.origins}
         self._hosts = {name.lower() for name in (*settings.hosts, settings.host)}
-        #: Bound to an address that others reach (which only `insecure` allows): names are not ours to know.
+        #: Bound to an address that others reach (which only `insecure` allows): which of our addresses they see is not
+        #: ours to know. A name has to be told, since a stranger can make any name of his own point here.
         self._is_open = not _LOOPBACK.fullmatch(settings.host) and settings.host != "::1" and not settings.hosts
         #: Host headers that were found good before.
         self._good: set[bytes] = set()
@@ -40,13 +42,26 @@ class Guard:
 
     def _check_host(self, host: bytes) -> None:
         name = re.sub(r":\d*$", "", host.decode("latin-1")).lower()
-        if host and not self._is_open and not _LOOPBACK.fullmatch(name) and name.strip("[]") not in self._hosts:
+        if host and not self._is_ours(name):
             raise errors.OriginRefused(f"this gateway is not called '{name}'")
         if len(self._good) < 100:
             self._good.add(host)
 
+    def _is_ours(self, name: str) -> bool:
+        if _LOOPBACK.fullmatch(name) or name.strip("[]") in self._hosts:
+            return True
+        return self._is_open and _is_address(name.strip("[]"))
+
     def _is_allowed(self, origin: bytes, host: bytes) -> bool:
         return origin in self._origins or origin in (b"http://" + host, b"https://" + host)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_link(headers: dict[bytes, bytes], path: bytes) -> bool:

@@ -16,6 +16,7 @@ from oncemq.client.core import Payloads
 from oncemq.engine.commands import Keyed, Numbered, Operation
 from oncemq.engine.replies import Reply
 from oncemq.gateways.http.endpoint import Call, header
+from oncemq.limits import KEY_BYTES_MAX, NAME_BYTES_MAX
 
 #: Of keys that nobody claims for himself.
 DEFAULT_PRINCIPAL = "http"
@@ -27,6 +28,9 @@ _EPOCH = b"oncemq-epoch"
 _NUMBER = b"oncemq-number"
 _SEEN_BELOW = b"oncemq-seen-below"
 
+#: All of them.
+PROTECTING = (_KEY, _PRINCIPAL, _SESSION, _EPOCH, _NUMBER, _SEEN_BELOW)
+
 _INTEGER_MAX = 2**63 - 1
 
 
@@ -34,13 +38,19 @@ class Protected(msgspec.Struct, frozen=True, kw_only=True):
     """The headers, as parameters of every endpoint that changes something."""
 
     idempotency_key: Annotated[
-        str, header("Idempotency-Key", "The request happens once under this key, for seven days.", max_length=512)
+        str,
+        header(
+            "Idempotency-Key", "The request happens once under this key, for seven days.", length_max=KEY_BYTES_MAX
+        ),
     ] = ""
     principal: Annotated[
-        str, header("OnceMQ-Principal", "Whose key it is; keys of others are other keys.", max_length=255)
+        str, header("OnceMQ-Principal", "Whose key it is; keys of others are other keys.", length_max=NAME_BYTES_MAX)
     ] = DEFAULT_PRINCIPAL
     session_name: Annotated[
-        str, header("OnceMQ-Session", "In place of a key: the session that numbers this request.", max_length=255)
+        str,
+        header(
+            "OnceMQ-Session", "In place of a key: the session that numbers this request.", length_max=NAME_BYTES_MAX
+        ),
     ] = ""
     session_epoch: Annotated[
         int, header("OnceMQ-Epoch", "The session's epoch, from POST /v1/sessions.", ge=1, le=_INTEGER_MAX)
@@ -75,6 +85,13 @@ def is_protected(call: Call[Any, Any]) -> bool:
     return _KEY in call.headers or _SESSION in call.headers
 
 
+def refuse_protection(call: Call[Any, Any]) -> None:
+    """Raises Malformed, for what needs none and would use up no number."""
+    for name in PROTECTING:
+        if name in call.headers:
+            raise errors.Malformed(f"{name.decode()} is given, and an `upto` needs none: it may be repeated as it is")
+
+
 async def perform(call: Call[Any, Any], operation: Operation, payload: Payloads = None) -> Reply:
     """Do it, once as far as the request's headers allow. Raises what it is refused with."""
     headers = call.headers
@@ -104,6 +121,10 @@ def _keyed(headers: Mapping[bytes, bytes], operation: Operation) -> Keyed:
 def _numbered(headers: Mapping[bytes, bytes], operation: Operation) -> Numbered:
     if _KEY in headers or _PRINCIPAL in headers:
         raise errors.Malformed("a request has an idempotency-key, or a session and a number: not both")
+    missing = [name.decode() for name in (_EPOCH, _NUMBER) if name not in headers]
+    if missing:
+        verb = "are" if len(missing) > 1 else "is"
+        raise errors.Malformed(f"oncemq-session is given, and {' and '.join(missing)} {verb} missing")
     number = _integer(headers, _NUMBER)
     seen_below = _integer(headers, _SEEN_BELOW) if _SEEN_BELOW in headers else number
     return Numbered(_text(headers, _SESSION), _integer(headers, _EPOCH), number, seen_below, operation)
@@ -119,5 +140,5 @@ def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
 def _integer(headers: Mapping[bytes, bytes], name: bytes) -> int:
     value = headers.get(name, b"")
     if not value.isdigit() or len(value) > 19 or not 1 <= int(value) <= _INTEGER_MAX:
-        raise errors.Malformed(f"{name.decode()} is a number from 1 on")
+        raise errors.Malformed(f"{name.decode()} is a whole number from 1 on, not '{value.decode('latin-1')}'")
     return int(value)

@@ -6,7 +6,8 @@ A caller may own a subscription itself (POST …/open gave it an epoch). For oth
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from oncemq import errors
 from oncemq.engine.commands import Find, Subscriptions
@@ -15,6 +16,8 @@ from oncemq.engine.replies import FindReply, OpenReply, SubscriptionInfo, Subscr
 from oncemq.gateways.http.endpoint import Call
 from oncemq.gateways.http.state import Place, State, keep
 from oncemq.gateways.link import Link, expect
+
+T = TypeVar("T")
 
 _LAST_CHARACTER = "\U0010ffff"
 _NAME_CHARACTERS_MAX = 64  # Of the last character, which has four bytes: longer than any name.
@@ -30,6 +33,29 @@ async def opened_by_caller(call: Call[Any, Any], topic: str, epoch: int) -> Open
     """Where the caller has the epoch: only the topic's id is looked up. Raises TopicUnknown, Unsupported."""
     refuse_pattern(topic)
     return OpenReply(await topic_id_of(call, topic), epoch, 0)
+
+
+async def as_caller(
+    call: Call[Any, Any], topic: str, epoch: int, ask: Callable[[OpenReply], Awaitable[T]], topic_id: int = 0
+) -> T:
+    """Ask under the caller's epoch, of the topic with this id; 0: of the one that has the name, which may have been
+    made again since the gateway learnt its id."""
+    if topic_id:
+        refuse_pattern(topic)
+        return await ask(OpenReply(topic_id, epoch, 0))
+    opened = await opened_by_caller(call, topic, epoch)
+    try:
+        return await ask(opened)
+    except errors.TopicGone:
+        if await topic_id_of(call, topic, anew=True) == opened.topic_id:
+            raise
+    return await ask(await opened_by_caller(call, topic, epoch))
+
+
+def refuse_other_topic(opened: OpenReply, topic_id: int) -> None:
+    """Raises TopicGone, where the caller means a topic that had the name before."""
+    if topic_id and opened.topic_id != topic_id:
+        raise errors.TopicGone(f"the topic has another id, {opened.topic_id}: it was deleted and made again")
 
 
 async def opened_by_gateway(call: Call[Any, Any], place: Place, stale_epoch: int = 0) -> OpenReply:

@@ -35,8 +35,12 @@ def problem_of(error: errors.OnceMQError) -> Problem:
         status=status_of(type(error)),
         detail=error.text,
         code=error.code,
-        advice=error.advice,
+        advice=advice_of(error),
     )
+
+
+def advice_of(error: errors.OnceMQError) -> str:
+    return error.http_advice or error.advice
 
 
 def status_of(kind: type[errors.OnceMQError]) -> int:

@@ -8,13 +8,16 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from oncemq import errors
-from oncemq.gateways.http.endpoint import JSON, NDJSON
+from oncemq.client.checking import check_headers
+from oncemq.gateways.http.endpoint import FORM, JSON, NDJSON
+from oncemq.gateways.http.wording import in_words
 
 #: Messages of one request.
 MESSAGES_MAX = 100_000
 
 
-class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+# Out of JSON no cycle can come. Looking for one among a hundred thousand would take most of the time.
+class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A message. A value that is a JSON string is stored as its text, any other as its JSON; bytes come in base64."""
 
     value: Raw | UnsetType = UNSET
@@ -25,7 +28,7 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers_base64: dict[str, bytes] = {}
 
 
-class PutBody(MessageBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PutBody(MessageBody, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """One message, or `messages`, which are stored together."""
 
     messages: list[MessageBody] | UnsetType = UNSET
@@ -38,6 +41,17 @@ class Batch(msgspec.Struct, frozen=True):
     keys: list[bytes | None] | None = None
     headers: list[Mapping[str, bytes] | None] | None = None
 
+    @property
+    def first(self) -> tuple[bytes, bytes | None, Mapping[str, bytes] | None]:
+        """A message: its value, its key and its headers."""
+        return self.values[0], self.keys[0] if self.keys else None, self.headers[0] if self.headers else None
+
+
+#: Media types that tools send by themselves, or by mistake: what was meant is not certain.
+_MISTAKEN = {
+    FORM: "with curl, use --json '{\"value\": …}', or -H 'Content-Type: text/plain' for a message as it is",
+    "text/json": f"{JSON} is, and text/plain stores the body as it is",
+}
 
 _decode_body = msgspec.json.Decoder(PutBody).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -45,7 +59,11 @@ _check_json = msgspec.json.Decoder(Raw).decode
 
 
 def batch_of(body: bytes, media: str, key: bytes | None) -> Batch:
-    """`key` is that of every message without one of its own. Raises Malformed, TooLarge."""
+    """`key` is that of every message without one of its own. Raises Malformed, MediaUnsupported, TooLarge."""
+    if media in _MISTAKEN:
+        raise errors.MediaUnsupported(f"'{media}' is no form of messages: {_MISTAKEN[media]}")
+    if not media and not body:
+        raise errors.Malformed("the body is empty; an empty message needs a Content-Type")
     if media == JSON:
         return gather(_messages(body), key)
     values = values_of_lines(body) if media == NDJSON else [body]
@@ -58,7 +76,8 @@ def _messages(body: bytes) -> list[MessageBody]:
         body.decode()
         decoded = _decode_body(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.Malformed(f"the body: {error}") from None
+        what = in_words(str(error), PutBody) if body else "it is empty; JSON is wanted"
+        raise errors.Malformed(f"the body: {what}") from None
     if decoded.messages is UNSET:
         return [decoded]
     if decoded != PutBody(messages=decoded.messages):
@@ -98,9 +117,12 @@ def key_of(message: MessageBody, otherwise: bytes | None = None) -> bytes | None
 
 
 def headers_of(message: MessageBody) -> Mapping[str, bytes] | None:
+    """Raises TooLarge."""
     if not message.headers and not message.headers_base64:
         return None
-    return {name: text.encode() for name, text in message.headers.items()} | message.headers_base64
+    headers = {name: text.encode() for name, text in message.headers.items()} | message.headers_base64
+    check_headers(headers)
+    return headers
 
 
 def values_of_lines(body: bytes) -> list[bytes]:

@@ -10,6 +10,7 @@ The last two may be repeated and get the same message again. Which key was given
 from __future__ import annotations
 
 import base64
+import time
 from typing import Annotated, Literal
 
 import msgspec
@@ -17,11 +18,13 @@ from msgspec import Meta
 
 from oncemq import errors
 from oncemq.engine.names import refuse_key
-from oncemq.gateways.giving import nothing_for, until_settled
+from oncemq.gateways.giving import Giving, nothing_for, until_settled
 from oncemq.gateways.http.endpoint import Answer, Call, Endpoint, Reply, endpoint, header
+from oncemq.gateways.http.fields import WaitMs
 from oncemq.gateways.http.queue_registry import check_consumer, check_names
 from oncemq.gateways.http.queue_replies import REFUSING, Success, succeed
 from oncemq.gateways.reading import Reading
+from oncemq.limits import KEY_BYTES_MAX
 from oncemq.message import Message
 
 ENDPOINTS: list[Endpoint] = []
@@ -51,18 +54,19 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
         ]
         | msgspec.UnsetType
     ) = msgspec.UNSET
+    wait_ms: WaitMs = 0
     idempotency_key: Annotated[
         str,
         header(
             "Idempotency-Key", "In place of a position: a new key confirms what the key before was given.",
-            max_length=512,
+            length_max=KEY_BYTES_MAX,
         ),
     ] = ""
 
 
 @endpoint(
     ENDPOINTS, "GET", "/consumer/consume", tag="queue", summary="Consume the next message",
-    parameters=QueueConsumeParameters, is_in_body=True, is_changing=True, refusing=REFUSING,
+    parameters=QueueConsumeParameters, is_in_body=True, is_changing=True, waits=True, refusing=REFUSING,
     replies=(
         Reply(
             body=QueueMessage, description="The message.",
@@ -71,32 +75,51 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
     ),
     refusals=(
         errors.NothingNew, errors.NameInvalid, errors.ConsumerUnknown, errors.NotSubscribed, errors.TopicUnknown,
-        errors.Consumed, errors.OffsetOutOfRange, errors.SubscriptionExpired, errors.KindMismatch, errors.Fenced,
-        errors.Sought, errors.RegistryConflict, errors.DiskFull,
+        errors.TopicGone, errors.Consumed, errors.OffsetOutOfRange, errors.SubscriptionExpired, errors.KindMismatch,
+        errors.Fenced, errors.Sought, errors.RegistryConflict, errors.DiskFull,
     ),
 )
 async def queue_consume(call: Call[QueueConsumeParameters, None]) -> Answer:
-    """Messages come in order. An empty queue is `NOTHING_NEW`.
+    """Messages come in order. An empty queue is `NOTHING_NEW`, at once or after `wait_ms`.
 
     Without a position or a key, a repeated request can't be told from the next one: it takes the next message, and
     the one whose reply was lost is gone. With either, a repetition gets the same message again, until a later
-    request confirms it; after that it is `CONSUMED`. Use one form, not both."""
+    request confirms it; after that it is `CONSUMED`. Use one form, not both.
+
+    A position of before a seek is refused, once (`SOUGHT`), as is one of a topic that was deleted (`TOPIC_GONE`), by
+    the gateway that gave messages before; ask GET /size where the consumer stands."""
     asked = call.parameters
     check_names(asked.topic, consumer_id=asked.consumer_id)
     is_keyed = b"idempotency-key" in call.headers
     _check_form(asked, is_keyed)
     await check_consumer(call, asked.consumer_id)
-    async with call.state.queue.turns.of((asked.topic, asked.consumer_id)):
-        reading = Reading(call.link, call.state, asked.topic, asked.consumer_id)
+    reading = Reading(call.link, call.state, asked.topic, asked.consumer_id)
+    until_s = time.monotonic() + asked.wait_ms / 1000
+    while True:
+        try:
+            async with call.state.queue.turns.of((asked.topic, asked.consumer_id)):
+                return succeed(_view(await _consume(call, reading, is_keyed)))
+        except errors.NothingNew:
+            left_ms = round(1000 * (until_s - time.monotonic()))
+            if left_ms <= 0:
+                raise
+        # While it waits, others have their turn.
+        await reading.wait(left_ms)
+
+
+async def _consume(call: Call[QueueConsumeParameters, None], reading: Reading, is_keyed: bool) -> Message:
+    asked = call.parameters
+    try:
         if asked.position is not msgspec.UNSET:
             position = asked.position
-            message = await until_settled(reading, lambda: _at_position(reading, position))
-        elif is_keyed:
-            giving, key = call.state.queue.giving, asked.idempotency_key
-            message = await until_settled(reading, lambda: giving.under_key(call.link, reading, key))
-        else:
-            message = await until_settled(reading, lambda: _next(reading))
-    return succeed(_view(message))
+            return await until_settled(reading, lambda: _at_position(reading, position), names_offsets=True)
+        if is_keyed:
+            giving: Giving = call.state.queue.giving
+            return await until_settled(reading, lambda: giving.under_key(call.link, reading, asked.idempotency_key))
+        return await until_settled(reading, lambda: _next(reading))
+    except errors.Consumed as error:
+        error.position = reading.acked
+        raise
 
 
 def _check_form(asked: QueueConsumeParameters, is_keyed: bool) -> None:

@@ -6,17 +6,20 @@ repeated request finds.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from oncemq import errors
-from oncemq.engine.commands import CreateTopic, Find, Read, RegistrySet
-from oncemq.engine.replies import GetReply, PutReply
+from oncemq.engine.commands import CreateTopic, Find, RegistrySet, Sessions, Topics
+from oncemq.engine.replies import PutReply, SessionsReply, TopicsReply
 from oncemq.gateways.http import identity
 from oncemq.gateways.http.endpoint import Answer, Call, Endpoint, Reply, endpoint
+from oncemq.gateways.http.opening import just_before
 from oncemq.gateways.http.queue_registry import (
     NAMESPACE,
     ProducerEntry,
@@ -92,7 +95,10 @@ class QueueProduced(Success, frozen=True, kw_only=True):
 class QueueProduceParameters(identity.Protected, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="The topic that the producer is registered for.")]
     producer_id: Annotated[str, Meta(description="From POST /producer/register.", examples=["P1"])]
-    message: Annotated[str, Meta(description="Any text.", examples=["one pizza"])]
+    message: Annotated[str, Meta(description="Any text; bytes in base64, with this `encoding`.", examples=["pizza"])]
+    encoding: Annotated[
+        Literal["text", "base64"], Meta(description="`base64`: what the message stands for is stored.")
+    ] = "text"
 
 
 @endpoint(
@@ -116,16 +122,57 @@ async def queue_produce(call: Call[QueueProduceParameters, None]) -> Answer:
     message (`NO_CONSUMERS`), unless it has a retention, which keeps it for readers of other kinds."""
     topic, producer_id = call.parameters.topic, call.parameters.producer_id
     check_names(topic, producer_id=producer_id)
+    value = _value_of(call.parameters)
     known = await topic_of(call, producer_id)
     if known is None:
         raise errors.ProducerUnknown(f"there is no producer '{producer_id}'")
     if known != topic:
         await call.link.ask(Find(topic, 0))
         raise errors.NotRegistered(f"producer '{producer_id}' is registered for '{known}', not for '{topic}'")
-    reply = await _put(call, topic, call.parameters.message.encode())
-    if not reply.subscriptions and not await _is_kept(call.link, topic, reply):
-        raise errors.NoConsumers(f"nobody is subscribed to '{topic}': the message was not stored")
+    await _refuse_in_vain(call, topic)
+    reply = await _put(call, topic, value)
+    if reply.subscriptions:
+        keep(call.state.queue.consumed, topic, True)
+    elif not await _is_kept(call.link, topic, reply):
+        call.state.queue.consumed.pop(topic, None)
+        raise _no_consumers(topic)
     return succeed(QueueProduced(topic=topic, position=reply.first_offset, consumers=reply.subscriptions))
+
+
+def _value_of(asked: QueueProduceParameters) -> bytes:
+    if asked.encoding == "text":
+        return asked.message.encode()
+    try:
+        return base64.b64decode(asked.message, validate=True)
+    except (binascii.Error, ValueError):
+        raise errors.Malformed("message: it is not base64") from None
+
+
+def _no_consumers(topic: str) -> errors.NoConsumers:
+    return errors.NoConsumers(f"nobody is subscribed to '{topic}': the message was not stored")
+
+
+async def _refuse_in_vain(call: Call[QueueProduceParameters, None], topic: str) -> None:
+    """A put uses up a position even where nothing is stored, so where it is not known that somebody is subscribed, that
+    is looked up first. What is protected may have happened already, and then gets its answer: of a number that can be
+    found out, of a key it can't. Raises NoConsumers."""
+    if topic in call.state.queue.consumed or call.parameters.idempotency_key:
+        return
+    reply = expect((await call.link.ask(Topics(just_before(topic), 1)))[0], TopicsReply)
+    for info in reply.topics:
+        takes = info.subscriptions or info.retain_ms or info.retain_bytes
+        if info.name == topic and not takes and not await _is_decided(call):
+            raise _no_consumers(topic)
+
+
+async def _is_decided(call: Call[QueueProduceParameters, None]) -> bool:
+    """It is a repetition, or its session has something to say about its number."""
+    if not identity.is_protected(call):
+        return False
+    asked = call.parameters
+    reply = expect((await call.link.ask(Sessions(just_before(asked.session_name), 1)))[0], SessionsReply)
+    found = [session for session in reply.sessions if session.name == asked.session_name]
+    return not found or found[0].epoch != asked.session_epoch or found[0].last_number >= asked.session_number
 
 
 async def _put(call: Call[QueueProduceParameters, None], topic: str, value: bytes) -> PutReply:
@@ -136,9 +183,7 @@ async def _put(call: Call[QueueProduceParameters, None], topic: str, value: byte
 
 
 async def _is_kept(link: Link, topic: str, stored: PutReply) -> bool:
-    """By the topic's retention. Without one, a put that nobody is subscribed to stores nothing."""
-    try:
-        reply = (await link.ask(Read(topic, stored.first_offset, 1, 0, stored.topic_id)))[0]
-    except (errors.RangeGone, errors.OffsetOutOfRange, errors.TopicGone):
-        return False
-    return bool(expect(reply, GetReply).batches)
+    """By the topic's retention, which a repetition finds when the message itself has gone. Without one, a put that
+    nobody is subscribed to stores nothing."""
+    reply = expect((await link.ask(Topics(just_before(topic), 1)))[0], TopicsReply)
+    return any(info.topic_id == stored.topic_id and (info.retain_ms or info.retain_bytes) for info in reply.topics)

@@ -34,6 +34,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     error: Annotated[str, Meta(description="What is wrong, for people.")]
     code: Annotated[str, Meta(description="What is wrong, for programs: it never changes.")]
     advice: Annotated[str, Meta(description="What to do about it.")]
+    position: (
+        Annotated[int, Meta(description="With `CONSUMED`: of the first message that is not confirmed.")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
 
 
 def succeed(success: Success) -> Answer:
@@ -41,7 +45,8 @@ def succeed(success: Success) -> Answer:
 
 
 def failure_of(error: errors.OnceMQError) -> Failure:
-    return Failure(error=error.text, code=error.code, advice=error.advice)
+    position = error.position if isinstance(error, errors.Consumed) and error.position >= 0 else msgspec.UNSET
+    return Failure(error=error.text, code=error.code, advice=problems.advice_of(error), position=position)
 
 
 def status_of(kind: type[errors.OnceMQError]) -> int:

@@ -15,6 +15,8 @@ class QueueState:
         self.producers: dict[str, str] = {}
         #: Ids of consumers that are known to be registered.
         self.consumers: dict[str, bool] = {}
+        #: Topics that had consumers when the last message was published here.
+        self.consumed: dict[str, bool] = {}
         self.giving = Giving()
         #: By (topic, consumer's id): two requests at a time get two messages.
         self.turns = Turns()

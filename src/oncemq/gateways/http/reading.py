@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import typing
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -12,14 +13,23 @@ import msgspec
 
 from oncemq import errors
 from oncemq.gateways.http.endpoint import ANY, FORM, JSON, Endpoint
+from oncemq.gateways.http.wording import in_words, listed
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+#: A body that has not come whole by then does not come.
+BODY_S = 30
+
+
 class Disconnected(Exception):
     """The client has gone before its request was complete."""
+
+
+class BodyLate(Exception):
+    """The client has sent only a part of its body, and is waited for no longer."""
 
 
 class _Fields(msgspec.Struct, frozen=True):
@@ -82,7 +92,7 @@ class Reader:
         try:
             return msgspec.convert(given, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise errors.Malformed(f"{_in_words(str(error))}") from None
+            raise errors.Malformed(in_words(str(error), kind)) from None
 
     def _take_pairs(self, query: bytes, given: dict[str, Any]) -> None:
         try:
@@ -111,11 +121,13 @@ class Reader:
                 if given.setdefault(name, value) != value:
                     raise errors.Malformed(f"'{name}' is given in the query and, otherwise, in the body")
         else:
-            raise errors.MediaUnsupported(f"'{media}'; {JSON} or {FORM} are taken")
+            raise errors.MediaUnsupported(f"'{media}'; {JSON} and {FORM} are taken")
 
     def _check_name(self, name: str) -> None:
         if name not in self._names:
-            raise errors.Malformed(f"'{name}' is no parameter; there are {', '.join(sorted(self._names)) or 'none'}")
+            names = sorted(self._names)
+            there = f"there {'is' if len(names) == 1 else 'are'} {listed(names) or 'none'}"
+            raise errors.Malformed(f"'{name}' is no parameter; {there}")
 
     def body(self, body: bytes, media: str) -> Any:
         """The endpoint's `body`. Raises Malformed, MediaUnsupported."""
@@ -125,25 +137,39 @@ class Reader:
                 raise errors.Malformed(f"{endpoint.method} {endpoint.path} takes no body")
             return None
         if media and not self._takes(media):
-            raise errors.MediaUnsupported(f"'{media}'; {', '.join(endpoint.body_media)} are taken")
+            verb = "is" if len(endpoint.body_media) == 1 else "are"
+            raise errors.MediaUnsupported(f"'{media}'; {listed(endpoint.body_media)} {verb} taken")
         if self._decode is None:
             return body
         if not body and not endpoint.is_body_required:
             body = b"{}"
+        if not body:
+            raise errors.Malformed("the body is empty; JSON is wanted")
         try:
             return self._decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise errors.Malformed(f"the body: {_in_words(str(error))}") from None
+            raise errors.Malformed(f"the body: {in_words(str(error), endpoint.body)}") from None
 
     def _takes(self, media: str) -> bool:
         medias = self._endpoint.body_media
         return not medias or media in medias or ANY in medias
 
 
-async def read_body(receive: Receive, bytes_max: int, announced: bytes | None) -> bytes:
-    """Raises TooLarge as soon as it shows, and Disconnected."""
+async def read_body(receive: Receive, bytes_max: int, headers: dict[bytes, bytes]) -> bytes:
+    """Raises TooLarge as soon as it shows, Disconnected, BodyLate."""
+    announced = headers.get(b"content-length")
+    if announced is None and b"transfer-encoding" not in headers:
+        return await _read_parts(receive, bytes_max)
     if announced is not None and announced.isdigit() and int(announced) > bytes_max:
         raise too_large(bytes_max)
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await _read_parts(receive, bytes_max)
+    except TimeoutError:
+        raise BodyLate from None
+
+
+async def _read_parts(receive: Receive, bytes_max: int) -> bytes:
     message = await receive()
     if message["type"] == "http.disconnect":
         raise Disconnected
@@ -186,9 +212,3 @@ def _text_of(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         raise errors.Malformed("a header is not UTF-8") from None
-
-
-def _in_words(text: str) -> str:
-    """msgspec's message, with the field's name in front."""
-    what, _, place = text.partition(" - at `$.")
-    return f"{place.rstrip('`')}: {what}" if place else what

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
 from oncemq import errors
-from oncemq.gateways.http.endpoint import Endpoint
+from oncemq.gateways.http.endpoint import Endpoint, Refusing
 
 
 class _Node:
@@ -43,16 +43,7 @@ class Router:
 
     def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
         """The endpoint, and the parameters in its path. Raises PathUnknown, MethodUnknown, Malformed."""
-        node = self._root
-        found: dict[str, str] = {}
-        for segment in raw_path.decode("latin-1").strip("/").split("/"):
-            child = node.children.get(segment)
-            if child is None:
-                child = node.parameter
-                if child is None:
-                    raise errors.PathUnknown(f"there is nothing at {raw_path.decode('latin-1')}")
-                found[node.parameter_name] = _decoded(segment)
-            node = child
+        node, found = self._walk(raw_path)
         endpoint = node.endpoints.get(method)
         if endpoint is None and method == "HEAD":
             endpoint = node.endpoints.get("GET")
@@ -65,6 +56,24 @@ class Router:
             error.methods = tuple(sorted(node.endpoints))
             raise error
         return endpoint, found
+
+    def refusing(self, raw_path: bytes) -> Refusing | None:
+        """How the path answers refusals, whatever the method. Raises as `find` does."""
+        node, _ = self._walk(raw_path)
+        return next((endpoint.refusing for endpoint in node.endpoints.values()), None)
+
+    def _walk(self, raw_path: bytes) -> tuple[_Node, dict[str, str]]:
+        node = self._root
+        found: dict[str, str] = {}
+        for segment in raw_path.decode("latin-1").strip("/").split("/"):
+            child = node.children.get(segment)
+            if child is None:
+                child = node.parameter
+                if child is None:
+                    raise errors.PathUnknown(f"there is nothing at {raw_path.decode('latin-1')}")
+                found[node.parameter_name] = _decoded(segment)
+            node = child
+        return node, found
 
 
 def _decoded(segment: str) -> str:

@@ -22,6 +22,11 @@ EXPOSED = (
 _DRAIN_S = 3
 #: Connections beyond those that are served, before new ones are turned away without a word of ours.
 _IDLE_CONNECTIONS = 1000
+#: The request line and the headers.
+_HEAD_BYTES_MAX = 64 * 1024
+_HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
 
 
 class HttpGateway:
@@ -71,9 +76,42 @@ def _make_server(settings: GatewaySettings) -> Any:
         uvicorn.Config(
             with_origins(app, settings), log_config=None, access_log=False, lifespan="on", server_header=False,
             date_header=False, limit_concurrency=settings.connections_max + _IDLE_CONNECTIONS,
-            timeout_graceful_shutdown=_DRAIN_S, proxy_headers=False, ws="none",
+            timeout_graceful_shutdown=_DRAIN_S, proxy_headers=False, ws="none", http=_protocol(),
         )
     )
+
+
+def _protocol() -> Any:
+    """As uvicorn chooses it; httptools alone sets no bound to what stands before a body."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return "auto"
+
+    class BoundedProtocol(HttpToolsProtocol):
+        _is_in_head = False
+        #: Beyond the piece that the head began in.
+        _head_bytes = 0
+
+        def on_message_begin(self) -> None:
+            self._is_in_head = True
+            self._head_bytes = 0
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._is_in_head = False
+            super().on_headers_complete()
+
+        def data_received(self, data: bytes) -> None:
+            if self._is_in_head:
+                self._head_bytes += len(data)
+                if self._head_bytes > _HEAD_BYTES_MAX:
+                    self.transport.write(_HEAD_TOO_LARGE)
+                    self.transport.close()
+                    return
+            super().data_received(data)
+
+    return BoundedProtocol
 
 
 def with_origins(app: Any, settings: GatewaySettings) -> Any:

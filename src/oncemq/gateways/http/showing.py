@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from oncemq import errors
 from oncemq.engine.replies import BatchHead
-from oncemq.gateways.http.endpoint import BYTES, JSON, NDJSON
+from oncemq.gateways.http.endpoint import BYTES, JSON, NDJSON, SYNONYMS
 from oncemq.message import Message, checksum, decode_batch
 from oncemq.wire.frames import Frame
 
@@ -129,7 +129,7 @@ def wanted_media(accept: bytes | None) -> str:
     best, best_quality = JSON, 0.0
     for part in accept.decode("latin-1").lower().split(","):
         media, _, rest = part.strip().partition(";")
-        media = JSON if media.strip() in ("*/*", "application/*") else media.strip()
+        media = JSON if media.strip() in ("*/*", "application/*") else SYNONYMS.get(media.strip(), media.strip())
         quality = _quality(rest)
         if media in (JSON, NDJSON, BYTES) and quality > best_quality:
             best, best_quality = media, quality

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from oncemq import errors
-from oncemq.engine.commands import Get, Open
+from oncemq.engine.commands import Ack, Get, Open
 from oncemq.engine.replies import GetReply, OpenReply
 from oncemq.gateways.http.consuming import acked_of
-from oncemq.gateways.http.endpoint import EVENTS, Call, Endpoint, Reply, Streamed, endpoint, header
+from oncemq.gateways.http.endpoint import EVENTS, Answer, Call, Endpoint, Reply, Streamed, endpoint, header
 from oncemq.gateways.http.fields import Epoch, Offset, SubscriberName, TopicName
-from oncemq.gateways.http.opening import note_acked, open_anew, opened_by_caller
+from oncemq.gateways.http.opening import as_caller, note_acked, open_anew, refuse_pattern
 from oncemq.gateways.http.problems import problem_of
 from oncemq.gateways.http.showing import cut, view_of
-from oncemq.gateways.http.state import Place, keep
+from oncemq.gateways.http.state import Heir, Place, keep
 from oncemq.gateways.http.v1_messages import CONSUMING
 from oncemq.gateways.link import expect
 from oncemq.wire.frames import Frame
@@ -36,6 +38,10 @@ _RETRY_MS = 1_000
 _encode = msgspec.json.Encoder().encode
 
 
+#: <topic's id>-<epoch>-<offset>; without the offset where nothing was sent yet.
+_ID = re.compile(r"(\d{1,18})-(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
+
+
 class EventsParameters(msgspec.Struct, frozen=True):
     topic: TopicName
     subscriber: SubscriberName
@@ -46,9 +52,12 @@ class EventsParameters(msgspec.Struct, frozen=True):
     ] = "none"
     epoch: Epoch = 0
     last_event_id: Annotated[
-        Offset | UnsetType,
-        header("Last-Event-ID", "The last offset that was seen: it and all before are done, and the stream goes on."),
-    ] = UNSET
+        str,
+        header(
+            "Last-Event-ID", "The last event that was seen: it and all before are done, and the stream goes on.",
+            min_length=1,
+        ),
+    ] = ""
 
 
 @endpoint(
@@ -57,24 +66,55 @@ class EventsParameters(msgspec.Struct, frozen=True):
     replies=(
         Reply(
             media=(EVENTS,), description="Events without end.",
-            example='id: 3\ndata: {"offset":3,"time_ms":1790000000000,"idempotency_key":"1-3","value":"one pizza"}\n\n',
+            example=(
+                'id: 281474976710657-2-3\n'
+                'data: {"offset":3,"time_ms":1790000000000,"idempotency_key":"281474976710657-3","value":"soup"}\n\n'
+            ),
         ),
+        Reply(status=204, description="Somebody else has taken over since `Last-Event-ID`. EventSource stops."),
     ),
     refusals=CONSUMING,
 )
-async def events(call: Call[EventsParameters, None]) -> Streamed:
-    """Each event has the offset as its `id` and the message, in JSON, as its `data`. A browser's EventSource that has
-    lost its connection comes back with `Last-Event-ID`, which acks what it has seen: so it gets each message once.
+async def events(call: Call[EventsParameters, None]) -> Answer | Streamed:
+    """Each event has the message, in JSON, as its `data`. A browser's EventSource that has lost its connection comes
+    back with `Last-Event-ID`, which acks what it has seen: so it gets each message once. After a seek meanwhile, or
+    where the topic was made again, nothing is acked: the stream starts where the subscription stands.
 
-    The stream becomes the subscription's owner, unless it has an `epoch`. When there is nothing to send, a comment
-    tells the next offset every 15 seconds. A failure is an event named `error`, with the problem as its data; it ends
-    the stream.
+    The stream becomes the subscription's owner, unless it has an `epoch`. One that is opened later without
+    `Last-Event-ID` ends it, and keeps the subscription: who comes back then is told to stop (204). When there is
+    nothing to send, a comment tells the next offset every 15 seconds. A failure is an event named `problem`, with the
+    problem as its data; it ends the stream.
     """
     feed = _Feed(call)
-    await feed.open()
-    # Before the reply begins: what is refused is refused as anywhere.
-    first = await feed.get(0)
+    try:
+        await feed.open()
+        # Before the reply begins: what is refused is refused as anywhere.
+        first = await feed.get(0)
+    except errors.Fenced:
+        if call.parameters.epoch or not call.parameters.last_event_id:
+            raise
+        return Answer(status=204)
     return Streamed(feed.parts(*first))
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What `Last-Event-ID` says."""
+
+    topic_id: int
+    epoch: int
+    #: Everything below was seen; 0: nothing is said.
+    upto: int = 0
+
+
+def _seen(last_event_id: str) -> _Seen | None:
+    """Raises Malformed."""
+    if not last_event_id:
+        return None
+    found = _ID.fullmatch(last_event_id)
+    if found is None:
+        raise errors.Malformed("Last-Event-ID is no `id` of this stream; without it, it starts at what is not acked")
+    topic_id, epoch, offset = found.groups()
+    return _Seen(int(topic_id), int(epoch), int(offset) + 1 if offset else 0)
 
 
 class _Feed:
@@ -89,17 +129,59 @@ class _Feed:
         self._ack = -1
 
     async def open(self) -> None:
-        parameters = self._parameters
+        """Raises Fenced where somebody else has opened it since the event that was seen."""
+        parameters, seen = self._parameters, _seen(self._parameters.last_event_id)
+        starts_anew = seen is None or not seen.upto
         if parameters.epoch:
-            self._opened = await opened_by_caller(self._call, self._place[0], parameters.epoch)
-            acked = await acked_of(self._call, self._place, self._opened)
+            acked = await self._open_as_caller(seen)
+        elif seen is not None:
+            starts_anew = not await self._follow(seen) and starts_anew
+            acked = self._opened.acked
         else:
             # Not the gateway's former epoch: an older stream of the same subscription ends.
             self._opened = await open_anew(self._call.link, self._call.state, self._place)
             acked = self._opened.acked
-        self._position = acked if isinstance(parameters.position, UnsetType) else parameters.position
-        if not isinstance(parameters.last_event_id, UnsetType):
-            self._ack = self._position = parameters.last_event_id + 1
+        is_placed = starts_anew and not isinstance(parameters.position, UnsetType)
+        self._position = parameters.position if is_placed else acked  # type: ignore[assignment]
+
+    async def _open_as_caller(self, seen: _Seen | None) -> int:
+        async def ask(opened: OpenReply) -> int:
+            self._opened = opened
+            return await acked_of(self._call, self._place, opened)
+
+        if seen is not None:
+            with suppress(errors.Fenced, errors.Sought, errors.TopicGone):
+                await self._ack_seen(seen, seen.epoch, seen.upto)
+        return await as_caller(self._call, self._place[0], self._parameters.epoch, ask)
+
+    async def _follow(self, seen: _Seen) -> bool:
+        """Go on after a stream of the same reader. What it has seen counts as long as nothing has moved the
+        subscription since; True: something has."""
+        refuse_pattern(self._place[0])
+        heir = self._call.state.heirs.get(self._place)
+        epoch, is_moved = seen.epoch, False
+        if heir is not None and heir.former_epoch == epoch:
+            # It came back before, and the reply was lost.
+            epoch, is_moved = heir.epoch, heir.is_moved
+        try:
+            await self._ack_seen(seen, epoch, 0 if is_moved else seen.upto)
+        except errors.Sought:
+            is_moved = True
+        except errors.TopicGone:
+            self._opened = await open_anew(self._call.link, self._call.state, self._place)
+            return True
+        await self._open_after(epoch, seen.epoch, is_moved)
+        return is_moved
+
+    async def _ack_seen(self, seen: _Seen, epoch: int, upto: int) -> None:
+        await self._call.link.ask(Ack(seen.topic_id, self._place[1], epoch, upto))
+
+    async def _open_after(self, epoch: int, told_epoch: int, is_moved: bool) -> None:
+        """If somebody else has opened it since, it is theirs. The reader was told of the other epoch last."""
+        reply = await self._call.link.operate(Open(*self._place, former=epoch))
+        self._opened = expect(reply, OpenReply)
+        keep(self._call.state.opened, self._place, self._opened)
+        keep(self._call.state.heirs, self._place, Heir(told_epoch, self._opened.epoch, is_moved))
 
     async def get(self, wait_ms: int) -> tuple[GetReply, Sequence[Frame]]:
         opened = self._opened
@@ -118,12 +200,17 @@ class _Feed:
             async for part in self._messages(reply, payloads):
                 yield part
         except errors.OnceMQError as error:
-            yield b"event: error\ndata: %s\n\n" % _encode(problem_of(error))
+            # Not `error`: so EventSource calls its own.
+            yield b"event: problem\ndata: %s\n\n" % _encode(problem_of(error))
 
     async def _messages(self, reply: GetReply, payloads: Sequence[Frame]) -> AsyncIterator[bytes]:
         now_s = asyncio.get_running_loop().time
         said_s = now_s()
+        told_epoch = 0
         while True:
+            if told_epoch != self._opened.epoch:
+                told_epoch = self._opened.epoch
+                yield b"id: %s\n\n" % self._id
             events, self._position = self._events(reply, payloads)
             if events:
                 yield events
@@ -137,8 +224,15 @@ class _Feed:
 
     def _events(self, reply: GetReply, payloads: Sequence[Frame]) -> tuple[bytes, int]:
         messages, is_cut = cut(self._place[0], reply.topic_id, reply.batches, payloads, _FETCH_MESSAGES)
-        events = b"".join(b"id: %d\ndata: %s\n\n" % (each.offset, _encode(view_of(each))) for each in messages)
+        events = b"".join(
+            b"id: %s-%d\ndata: %s\n\n" % (self._id, each.offset, _encode(view_of(each))) for each in messages
+        )
         return events, messages[-1].offset + 1 if is_cut else reply.next_position
+
+    @property
+    def _id(self) -> bytes:
+        """Of the stream; with an offset, of an event."""
+        return b"%d-%d" % (self._opened.topic_id, self._opened.epoch)
 
     async def _next(self) -> tuple[GetReply, Sequence[Frame]]:
         try:
@@ -146,15 +240,10 @@ class _Feed:
         except errors.Sought:
             if self._parameters.epoch:
                 raise
-            await self._open_again()
+            epoch = self._opened.epoch
+            await self._open_after(epoch, epoch, is_moved=True)
+            self._position, self._ack = self._opened.acked, -1
         return await self.get(0)
-
-    async def _open_again(self) -> None:
-        """A seek has moved it. If somebody else has opened it since, it is theirs."""
-        reply = await self._call.link.operate(Open(*self._place, former=self._opened.epoch))
-        self._opened = expect(reply, OpenReply)
-        keep(self._call.state.opened, self._place, self._opened)
-        self._position, self._ack = self._opened.acked, -1
 
 
 def _heartbeat(reply: GetReply) -> bytes:

@@ -24,9 +24,9 @@ from oncemq.gateways.http.endpoint import (
     endpoint,
 )
 from oncemq.gateways.http.fields import DelayMs, DueMs, TopicName, TtlMs
-from oncemq.gateways.http.identity import REFUSALS, Protected, is_protected, perform
+from oncemq.gateways.http.identity import PROTECTING, REFUSALS, Protected, is_protected, perform
 from oncemq.gateways.http.putting import Batch, PutBody, batch_of
-from oncemq.gateways.link import MERGED_BYTES, expect, make_put
+from oncemq.gateways.link import MERGED_BYTES, bytes_of, expect, make_put
 
 ENDPOINTS: list[Endpoint] = []
 
@@ -83,11 +83,7 @@ async def put(call: Call[PutParameters, bytes]) -> Answer:
     key = parameters.key.encode() if isinstance(parameters.key, str) else None
     batch = batch_of(call.body, call.media, key)
     if _is_plain(call, batch):
-        keys, headers = batch.keys, batch.headers
-        reply = await call.link.put(
-            parameters.topic, batch.values[0], keys[0] if keys else None, headers[0] if headers else None,
-            parameters.create,
-        )
+        reply = await call.link.put(parameters.topic, *batch.first, parameters.create)
     else:
         operation, payload = make_put(
             parameters.topic, batch.values, batch.keys, batch.headers, create=parameters.create,
@@ -103,14 +99,9 @@ def _is_plain(call: Call[PutParameters, bytes], batch: Batch) -> bool:
     return (
         len(batch.values) == 1
         and not (parameters.ttl_ms or parameters.delay_ms or parameters.due_ms)
-        and len(batch.values[0]) <= MERGED_BYTES
-        and not any(name in call.headers for name in _PROTECTING)
+        and bytes_of(*batch.first) <= MERGED_BYTES
+        and not any(name in call.headers for name in PROTECTING)
     )
-
-
-_PROTECTING = (
-    b"idempotency-key", b"oncemq-session", b"oncemq-principal", b"oncemq-epoch", b"oncemq-number", b"oncemq-seen-below",
-)
 
 
 def _due_ms(call: Call[Any, Any], parameters: PutParameters) -> int:

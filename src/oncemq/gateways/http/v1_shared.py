@@ -13,9 +13,9 @@ from oncemq.engine.commands import Extend, Settle, Take
 from oncemq.engine.replies import ExtendReply, OpenReply, SettleReply, TakeReply
 from oncemq.gateways.http.consuming import acknowledge
 from oncemq.gateways.http.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
-from oncemq.gateways.http.fields import BytesMax, Epoch, Id, Offset, SubscriberName, TopicName, WaitMs
-from oncemq.gateways.http.identity import REFUSALS, Protected, is_protected, perform
-from oncemq.gateways.http.opening import joined_by_gateway, opened_by_caller
+from oncemq.gateways.http.fields import BytesMax, Epoch, Id, Offset, SubscriberName, TopicId, TopicName, WaitMs
+from oncemq.gateways.http.identity import REFUSALS, Protected, is_protected, perform, refuse_protection
+from oncemq.gateways.http.opening import as_caller, joined_by_gateway, refuse_other_topic
 from oncemq.gateways.http.showing import TaskView, checked, task_of
 from oncemq.gateways.http.state import Place
 from oncemq.gateways.http.v1_messages import CONSUMING
@@ -76,6 +76,7 @@ class AckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: Id | UnsetType = UNSET
     offsets: Offsets | UnsetType = UNSET
     epoch: Epoch = 0
+    topic_id: TopicId = 0
 
 
 class Acked(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,6 +95,7 @@ class NackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: They are delivered again after so long.
     delay_ms: DelayMs = 0
     epoch: Epoch = 0
+    topic_id: TopicId = 0
 
 
 class ExtendBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,18 +146,20 @@ async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
     refusals=(*CONSUMING, *REFUSALS),
 )
 async def ack(call: Call[SharedChange, AckBody]) -> Answer:
-    """An `upto` is a maximum: repeating it, or an older one, changes nothing. Offsets of a shared subscription whose
-    lease was over are in `lost`; the others are done."""
+    """An `upto` is a maximum: repeating it, or an older one, changes nothing; so it takes no key and no number. Offsets
+    of a shared subscription whose lease was over are in `lost`; the others are done. With a key or a number they name
+    the `epoch` and the `topic_id` that the take had, so that a repetition says the same."""
     body, place = call.body, (call.parameters.topic, call.parameters.subscriber)
     if isinstance(body.upto, int):
         if body.token is not UNSET or body.offsets is not UNSET:
             raise errors.Malformed("an ack has either `upto`, or `token` and `offsets`")
-        acked, epoch = await acknowledge(call, place, body.epoch, body.upto)
+        refuse_protection(call)
+        acked, epoch = await acknowledge(call, place, body.epoch, body.upto, body.topic_id)
         return answer(Acked(*place, epoch, acked))
     if isinstance(body.token, UnsetType) or isinstance(body.offsets, UnsetType):
         raise errors.Malformed("an ack has either `upto`, or `token` and `offsets`")
     done = tuple((body.token, first, count) for first, count in ranges_of(body.offsets))
-    return await _settle(call, place, body.epoch, done, ())
+    return await _settle(call, place, body, done, ())
 
 
 @endpoint(
@@ -170,7 +174,7 @@ async def nack(call: Call[SharedChange, NackBody]) -> Answer:
     """To whoever takes them next, after `delay_ms`."""
     body, place = call.body, (call.parameters.topic, call.parameters.subscriber)
     returned = tuple((body.token, first, count, body.delay_ms) for first, count in ranges_of(body.offsets))
-    return await _settle(call, place, body.epoch, (), returned)
+    return await _settle(call, place, body, (), returned)
 
 
 @endpoint(
@@ -191,32 +195,37 @@ async def extend(call: Call[SharedParameters, ExtendBody]) -> Answer:
 
 
 async def _settle(
-    call: Call[Any, Any], place: Place, epoch: int, done: tuple[Any, ...], returned: tuple[Any, ...]
+    call: Call[Any, Any], place: Place, body: AckBody | NackBody, done: tuple[Any, ...], returned: tuple[Any, ...]
 ) -> Answer:
-    require_epoch(call, epoch)
+    require_identity(call, body.epoch, body.topic_id)
 
     async def ask(opened: OpenReply) -> Acked:
+        refuse_other_topic(opened, body.topic_id)
         operation = Settle(opened.topic_id, place[1], opened.epoch, done, returned)
         lost = expect(await perform(call, operation), SettleReply).lost
         offsets = [offset for first, count in lost for offset in range(first, first + count)]
         return Acked(*place, opened.epoch, UNSET, offsets)
 
-    return answer(await as_member(call, place, epoch, ask))
+    return answer(await as_member(call, place, body.epoch, ask, body.topic_id))
 
 
-def require_epoch(call: Call[Any, Any], epoch: int) -> None:
-    """Raises Malformed: what is protected has to be the same when it is repeated, also through another gateway."""
-    if is_protected(call) and not epoch:
-        raise errors.Malformed("with a key or a number, give the epoch too: a repetition says the same")
+def require_identity(call: Call[Any, Any], epoch: int, topic_id: int) -> None:
+    """Raises Malformed: what is protected has to be the same when it is repeated, also through another gateway, and
+    when the topic is gone."""
+    if is_protected(call) and not (epoch and topic_id):
+        raise errors.Malformed(
+            "with a key or a number, give `epoch` and `topic_id` too, as the open, the get or the take replied them: "
+            "a repetition says the same"
+        )
 
 
 async def as_member(
-    call: Call[Any, Any], place: Place, epoch: int, ask: Callable[[OpenReply], Awaitable[T]]
+    call: Call[Any, Any], place: Place, epoch: int, ask: Callable[[OpenReply], Awaitable[T]], topic_id: int = 0
 ) -> T:
     """Under the caller's epoch, or (0) the one that the subscription has: it rises with a seek, which is no reason
     to refuse who did not name it."""
     if epoch:
-        return await ask(await opened_by_caller(call, place[0], epoch))
+        return await as_caller(call, place[0], epoch, ask, topic_id)
     opened = await joined_by_gateway(call, place)
     try:
         return await ask(opened)

@@ -13,12 +13,19 @@ from oncemq import errors
 from oncemq.engine.commands import AckUpto, Put, Settle, Transact
 from oncemq.engine.replies import OpenReply, TransactReply
 from oncemq.gateways.http.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
-from oncemq.gateways.http.fields import DueMs, Epoch, Id, Offset, SubscriberName, TopicName, TtlMs
+from oncemq.gateways.http.fields import DueMs, Epoch, Id, Offset, SubscriberName, TopicId, TopicName, TtlMs
 from oncemq.gateways.http.identity import REFUSALS, Protected, perform
-from oncemq.gateways.http.opening import joined_by_gateway, opened_by_caller, opened_by_gateway, refuse_pattern
+from oncemq.gateways.http.opening import (
+    joined_by_gateway,
+    opened_by_caller,
+    opened_by_gateway,
+    refuse_other_topic,
+    refuse_pattern,
+    topic_id_of,
+)
 from oncemq.gateways.http.putting import MessageBody, headers_of, key_of, value_of
 from oncemq.gateways.http.v1_put import Stored
-from oncemq.gateways.http.v1_shared import DelayMs, ranges_of, require_epoch
+from oncemq.gateways.http.v1_shared import DelayMs, ranges_of, require_identity
 from oncemq.gateways.link import expect, make_put
 
 ENDPOINTS: list[Endpoint] = []
@@ -35,8 +42,7 @@ class TransactionAck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subscriber: SubscriberName
     upto: Offset
     epoch: Epoch = 0
-    #: 0: of the topic that has the name.
-    topic_id: Offset = 0
+    topic_id: TopicId = 0
 
 
 class TransactionSettle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,10 +55,10 @@ class TransactionSettle(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     returned: Offsets = []
     delay_ms: DelayMs = 0
     epoch: Epoch = 0
-    topic_id: Offset = 0
+    topic_id: TopicId = 0
 
 
-class TransactionPut(MessageBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TransactionPut(MessageBody, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     topic: TopicName
     #: Make the topic where there is none; it stays.
     create: bool = False
@@ -94,15 +100,20 @@ _BODY = {
 )
 async def transact(call: Call[Protected, TransactionBody]) -> Answer:
     """Acks, settled messages and puts over any topics: all of it, or nothing. Any part that would be refused by itself
-    refuses all of it. With a key or a number each ack and settle names its epoch, so that a repetition says the same;
-    then it happens once, whoever repeats it."""
+    refuses all of it. With a key or a number each ack and settle names its epoch and its topic's id, so that a
+    repetition says the same; then it happens once, whoever repeats it."""
     groups = _groups(call.body.puts)
     try:
         reply = await _transact(call, groups)
     except (errors.Fenced, errors.Sought, errors.TopicGone) as error:
-        if not _forget_own(call) or not isinstance(error, errors.Fenced):
+        is_own = _forget_own(call)
+        if isinstance(error, errors.TopicGone):
+            if not await _look_up_anew(call):
+                raise
+        elif not is_own or not isinstance(error, errors.Fenced):
             raise
-        # Nothing happened, and what was fenced is the gateway's own epoch: it takes the subscription back.
+        # Nothing happened, and what was wrong is the gateway's own: the epoch, so that it takes the subscription
+        # back, or the id of a topic that was made again.
         reply = await _transact(call, groups)
     return answer(Transacted(_stored(groups, reply)))
 
@@ -118,21 +129,31 @@ async def _transact(call: Call[Protected, TransactionBody], groups: list[_Group]
 
 def _forget_own(call: Call[Protected, TransactionBody]) -> bool:
     """What the gateway has opened of this transaction's subscriptions; False: nothing."""
-    parts: list[TransactionAck | TransactionSettle] = [*call.body.acks, *call.body.settles]
-    own = [(part.topic, part.subscriber) for part in parts if not part.epoch]
+    own = [(part.topic, part.subscriber) for part in _parts(call) if not part.epoch]
     for place in own:
         call.state.opened.pop(place, None)
     return bool(own)
 
 
+async def _look_up_anew(call: Call[Protected, TransactionBody]) -> bool:
+    """Topics whose ids the gateway has added; False: they have not changed."""
+    topics = {part.topic for part in _parts(call) if part.epoch and not part.topic_id}
+    former = {topic: call.state.topic_ids.get(topic) for topic in topics}
+    return bool(former) and former != {topic: await topic_id_of(call, topic, anew=True) for topic in topics}
+
+
+def _parts(call: Call[Protected, TransactionBody]) -> list[TransactionAck | TransactionSettle]:
+    return [*call.body.acks, *call.body.settles]
+
+
 async def _ack(call: Call[Any, Any], ack: TransactionAck) -> AckUpto:
-    require_epoch(call, ack.epoch)
+    require_identity(call, ack.epoch, ack.topic_id)
     opened = await _opened(call, ack)
     return AckUpto(opened.topic_id, ack.subscriber, opened.epoch, ack.upto)
 
 
 async def _settle(call: Call[Any, Any], settle: TransactionSettle) -> Settle:
-    require_epoch(call, settle.epoch)
+    require_identity(call, settle.epoch, settle.topic_id)
     opened = await _opened(call, settle)
     done = tuple((settle.token, first, count) for first, count in ranges_of(settle.done))
     returned = tuple((settle.token, first, count, settle.delay_ms) for first, count in ranges_of(settle.returned))
@@ -142,7 +163,9 @@ async def _settle(call: Call[Any, Any], settle: TransactionSettle) -> Settle:
 async def _opened(call: Call[Any, Any], part: TransactionAck | TransactionSettle) -> OpenReply:
     place = (part.topic, part.subscriber)
     if not part.epoch:
-        return await (opened_by_gateway if isinstance(part, TransactionAck) else joined_by_gateway)(call, place)
+        opened = await (opened_by_gateway if isinstance(part, TransactionAck) else joined_by_gateway)(call, place)
+        refuse_other_topic(opened, part.topic_id)
+        return opened
     if part.topic_id:
         refuse_pattern(part.topic)
         return OpenReply(part.topic_id, part.epoch, 0)

@@ -1,0 +1,107 @@
+"""What a client can't do to others: bodies that never end, heads without bounds, names that are not ours."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oncemq import errors
+from oncemq.gateways.http import reading
+from oncemq.gateways.http.guarding import Guard
+from oncemq.gateways.http.server import HttpGateway
+from oncemq.gateways.http.settings import GatewaySettings
+from tests.gateways.http.v1 import V1, v1
+
+__all__ = ["v1"]
+
+
+def _half_sent(v1: V1) -> tuple[asyncio.Task[None], list[Any]]:
+    """A request of which a part never comes."""
+    sent: list[Any] = []
+    came = [{"type": "http.request", "body": b"a", "more_body": True}]
+
+    async def receive() -> Any:
+        if not came:
+            await asyncio.sleep(3_600)
+        return came.pop()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    path = b"/v1/topics/t/messages"
+    scope = {
+        "type": "http", "method": "POST", "path": path.decode(), "raw_path": path, "query_string": b"",
+        "headers": [(b"content-length", b"10")],
+    }
+    return asyncio.ensure_future(v1.app(scope, receive, send)), sent
+
+
+def test_who_sends_half_a_body_keeps_nobody_out_and_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    v1 = V1(connections_max=2)
+
+    async def visiting() -> None:
+        slow = [_half_sent(v1)[0] for _ in range(5)]
+        await asyncio.sleep(0)
+        assert (await v1.client.get("/v1/topics")).status_code == 200
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        monkeypatch.setattr(reading, "BODY_S", 0.01)
+        serving, sent = _half_sent(v1)
+        await serving
+        assert (sent[0]["status"], b'"MALFORMED"' in sent[1]["body"]) == (400, True)
+        assert (b"connection", b"close") in sent[0]["headers"]
+        assert v1.app._busy == 0
+
+    v1.run(visiting())
+    v1.close()
+
+
+def test_a_head_without_end_is_cut_off() -> None:
+    async def visiting() -> None:
+        gateway = HttpGateway(GatewaySettings(brokers=("memory:head",), http="127.0.0.1:0"))
+        await gateway.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.addresses[0].rpartition(":")[2]))
+        async with asyncio.timeout(30):
+            # Many requests, one after the other, are no long head.
+            whole = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n" % (b"x" * 40_000)
+            for _ in range(3):
+                writer.write(whole)
+                assert b'"PATH_UNKNOWN"' in await reader.readuntil(b"}")
+            writer.write(b"GET /v1/health HTTP/1.1\r\nX: ")
+            with pytest.raises(ConnectionError):
+                for _ in range(1000):
+                    writer.write(b"x" * 10_000)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            await gateway.stop()
+
+    asyncio.run(visiting())
+
+
+def test_a_gateway_that_others_reach_has_addresses_and_the_names_that_it_was_told() -> None:
+    def check(name: str, **settings: Any) -> None:
+        guard = Guard(GatewaySettings(brokers=(), http="0.0.0.0:8002", **settings))
+        guard.check({b"host": name.encode()}, b"/v1/topics")
+
+    for name in ("10.1.2.3:8002", "[fe80::1]:8002", "localhost", "127.0.0.1:8002", ""):
+        check(name)
+    check("shop.example:8002", hosts=("shop.example",))
+    for name in ("rebound.example:8002", "10.1.2.3.rebound.example", "localhost.rebound.example"):
+        with pytest.raises(errors.OriginRefused):
+            check(name)
+
+
+def test_headers_of_a_message_have_a_bound(v1: V1) -> None:
+    v1.subscribe("t", "s")
+    large = {"h": "x" * (64 * 1024)}
+    assert v1.refused("POST", "/topics/t/messages", {"value": 1, "headers": large}) == "TOO_LARGE"
+    body = {"puts": [{"topic": "t", "value": 1, "headers": large}]}
+    assert v1.refused("POST", "/transactions", body) == "TOO_LARGE"
+    assert v1.got("t", "s")["messages"] == []
+
+
+def test_topic_ids_are_numbers_that_no_reader_of_json_rounds(v1: V1) -> None:
+    assert v1.subscribe("t", "s")["topic_id"] < 2**53

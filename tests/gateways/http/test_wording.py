@@ -1,0 +1,39 @@
+"""What is wrong with a request is said in words that help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.gateways.http.v1 import V1, v1
+
+__all__ = ["v1"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "given", "detail"),
+    [
+        ("POST", "/topics/o/messages?create=maybe", {"json": {}}, "create: true or false is wanted"),
+        ("GET", "/topics?limit=0", {}, "limit: a whole number, at least 1, is wanted"),
+        ("GET", "/topics?lmit=1", {}, "'lmit' is no parameter; there are after and limit"),
+        ("GET", "/topics/o/messages?position=first", {}, "position: 'first' is not possible; 'earliest' or 'new' is"),
+        ("PUT", "/topics/o", {"json": {"overflow": "stop"}},
+         "the body: overflow: 'stop' is not possible; 'drop', 'expire' or 'refuse' is"),
+        ("POST", "/sessions", {"json": {}}, "the body: `session` is missing"),
+        ("POST", "/sessions", {"json": {"session": "s", "once": 1}}, "the body: `once` is not known here"),
+        ("POST", "/sessions", {}, "the body is empty; JSON is wanted"),
+        ("POST", "/sessions", {"content": b"x", "headers": {"content-type": "text/plain"}},
+         "'text/plain'; application/json is taken"),
+        ("POST", "/topics/o/messages", {"json": {"values": "x"}}, "the body: `values` is not known here"),
+        ("POST", "/transactions", {"json": {"puts": [{"value": "x"}]}}, "the body: `puts[0].topic` is missing"),
+    ],
+)
+def test_the_detail_says_what_would_be_right(
+    v1: V1, method: str, path: str, given: dict[str, Any], detail: str
+) -> None:
+    assert v1.ask(method, path, **given).json()["detail"] == detail
+
+
+def test_the_advice_is_for_those_who_call_over_http(v1: V1) -> None:
+    assert "?create=true" in v1.ask("POST", "/topics/nothing/messages", content=b"x").json()["advice"]

@@ -1,0 +1,49 @@
+"""A gateway's connection to its broker: what is merged, and what is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from oncemq.engine.commands import START_NEW, Command, CreateTopic, Read
+from oncemq.engine.replies import GetReply, Reply
+from oncemq.gateways import link as link_module
+from oncemq.gateways.link import MERGED_BYTES, Link
+from oncemq.gateways.merging import _fitting
+from oncemq.wire.frames import Frame
+
+
+def test_keys_and_headers_count_for_the_size_of_what_is_merged() -> None:
+    half = b"x" * (MERGED_BYTES // 2 - 100)
+    nobody: Any = None
+    for item in ((half, None, None), (b"", half, None), (b"", b"", {"h": half})):
+        assert _fitting([(*item, nobody)] * 5) == 2
+
+
+def test_a_message_that_comes_between_two_slices_of_a_wait_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "WAIT_SLICE_MS", 10)
+
+    class Spied(Link):
+        slices = 0
+
+        async def ask(
+            self, command: Command, payload: Any = None, *, give_up_ms: float = 0.0
+        ) -> tuple[Reply, Sequence[Frame]]:
+            answer = await super().ask(command, payload, give_up_ms=give_up_ms)
+            self.slices += 1
+            if self.slices == 1:
+                await self.put("t", b"hello")
+            return answer
+
+    async def waiting() -> None:
+        link = Spied(["memory:link-wait"], label="test")
+        await link.operate(CreateTopic("t", retain_ms=3_600_000))
+        reply, payloads = await link.wait(Read("t", START_NEW, 1000, 30_000))
+        link.close()
+        assert isinstance(reply, GetReply)
+        assert (link.slices, len(payloads), reply.next_position) == (2, 1, 1)
+
+    asyncio.run(waiting())
