@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What runs the broker, and what runs the tests (with Spark, which is large).
+MADE := $(VENV)/.made
 SERVES := $(VENV)/.serves
 READY := $(VENV)/.ready
 BROWSER := $(VENV)/.browser
@@ -16,15 +17,18 @@ JOBS ?= 2
 
 .DEFAULT_GOAL := help
 
-$(SERVES): pyproject.toml constraints.txt
+$(MADE):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OnceMQ needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(SERVES): $(MADE) pyproject.toml constraints.txt
 	$(INSTALL) '.[http,progress,shell]'
 	@touch $@
 
-$(READY): $(SERVES)
+$(READY): $(MADE) pyproject.toml constraints.txt
 	$(INSTALL) '.[dev]'
-	@touch $@
+	@touch $(SERVES) $@
 
 # Where there is no Chromium, apt installs its smallest form; without one, only the tests of pages fail.
 $(BROWSER): $(READY)
