@@ -13,7 +13,7 @@ from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
 from tests.simulation.disk import SimCrash, SimDisk
 
 from oncemq import errors
-from oncemq.journal.contract import Wanted
+from oncemq.journal.contract import Journal, Loaded, Wanted
 from oncemq.journal.files import FileJournal
 from oncemq.journal.worker import StepWorker
 
@@ -24,15 +24,47 @@ class Damage(Exception):
     """The journal broke a promise."""
 
 
-class Life:
+class Living:
+    """What a life does with its journal, whatever that stores on."""
+
+    journal: Journal
+    #: Events that were synced, or handed out by recovery.
+    promised: list[bytes]
+    live: dict[int, tuple[Wanted, bytes]]
+
+    def snapshot(self) -> None:
+        writer = self.journal.begin_snapshot()
+        if writer is not None:
+            state = _encode(self.promised)
+            for at in range(0, len(state), 700):
+                writer.add(state[at : at + 700])
+            writer.finish()
+
+    def forget(self) -> None:
+        """As if all old messages had been acked."""
+        newest = max(self.live, default=0)
+        self.live = {position: entry for position, entry in self.live.items() if newest - position < SEGMENT_BYTES}
+
+    def live_extents(self) -> dict[int, int]:
+        return {position // SEGMENT_BYTES: 1 for position in self.live}
+
+    @staticmethod
+    def state_of(loaded: Loaded) -> list[bytes]:
+        """All events, in order."""
+        state = msgspec.msgpack.decode(b"".join(loaded.snapshot or [_encode([])]), type=list[bytes])
+        return state + [group.events for group in loaded.groups if group.events]
+
+
+class Life(Living):
+    journal: FileJournal
+
     def __init__(self, seed: int, skip_labels: frozenset[str] = frozenset()) -> None:
         self.random = Random(seed)
         self.disk = SimDisk(Random(seed + 1))
         self.disk.skip_labels |= skip_labels
-        #: Events that were synced, or handed out by recovery.
-        self.promised: list[bytes] = []
+        self.promised = []
         self.doubtful: list[bytes] = []
-        self.live: dict[int, tuple[Wanted, bytes]] = {}
+        self.live = {}
         self.doubtful_live: list[tuple[Wanted, bytes]] = []
         self.cut: dict[str, bytes] = {}
         self.number = 0
@@ -62,10 +94,8 @@ class Life:
     def restart(self) -> None:
         self.worker = StepWorker()
         try:
-            self.journal: FileJournal = open_sim(self.disk, self.worker)
-            loaded = self.journal.load()
-            state = msgspec.msgpack.decode(b"".join(loaded.snapshot or [_encode([])]), type=list[bytes])
-            state += [group.events for group in loaded.groups if group.events]
+            self.journal = open_sim(self.disk, self.worker)
+            state = self.state_of(self.journal.load())
         except errors.JournalError as error:
             raise Damage(str(error)) from error
         self._check(state)
@@ -147,19 +177,3 @@ class Life:
 
     def count(self) -> int:
         return self.random.choice((0, 1, 1)) if self.sizes[-1] > 9000 else self.random.choice((0, 1, 1, 2, 3))
-
-    def snapshot(self) -> None:
-        writer = self.journal.begin_snapshot()
-        if writer is not None:
-            state = _encode(self.promised)
-            for at in range(0, len(state), 700):
-                writer.add(state[at : at + 700])
-            writer.finish()
-
-    def forget(self) -> None:
-        """As if all old messages had been acked."""
-        newest = max(self.live, default=0)
-        self.live = {position: entry for position, entry in self.live.items() if newest - position < SEGMENT_BYTES}
-
-    def live_extents(self) -> dict[int, int]:
-        return {position // SEGMENT_BYTES: 1 for position in self.live}

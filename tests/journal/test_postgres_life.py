@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from random import Random
 
-import msgspec
 import psycopg
 import pytest
+from tests.journal.model import Living
 from tests.journal.rig import SEGMENT_BYTES, begin
 
 from oncemq import errors
@@ -19,17 +19,17 @@ from oncemq.journal.postgres import open_postgres
 from oncemq.journal.postgres_journal import PostgresJournal
 from oncemq.journal.worker import StepWorker
 
-_encode = msgspec.msgpack.encode
 
+class Life(Living):
+    journal: PostgresJournal
 
-class Life:
     def __init__(self, dsn: str, seed: int) -> None:
         self.random = Random(seed)
         self.dsn = dsn
         self.database = psycopg.connect(dsn, autocommit=True)
-        self.promised: list[bytes] = []
+        self.promised = []
         self.doubtful: list[bytes] = []
-        self.live: dict[int, tuple[Wanted, bytes]] = {}
+        self.live = {}
         self.doubtful_live: dict[int, tuple[Wanted, bytes]] = {}
         self.number = 0
         self.former: PostgresJournal | None = None
@@ -38,9 +38,7 @@ class Life:
     def restart(self) -> None:
         self.worker = StepWorker()
         self.journal = open_postgres(self.dsn, lease_ms=60_000, extent_bytes=SEGMENT_BYTES, worker=self.worker)
-        loaded = self.journal.load()
-        state = msgspec.msgpack.decode(b"".join(loaded.snapshot or [_encode([])]), type=list[bytes])
-        state += [group.events for group in loaded.groups if group.events]
+        state = self.state_of(self.journal.load())
         with_doubtful = [*self.promised, *self.doubtful]
         assert state in (self.promised, with_doubtful)
         if state == with_doubtful:
@@ -65,7 +63,7 @@ class Life:
         elif choice < 0.65:
             self.snapshot()
         elif choice < 0.72:
-            self.journal.release({position // SEGMENT_BYTES: 1 for position in self.live})
+            self.journal.release(self.live_extents())
         elif choice < 0.85:
             self.worker.advance()
             self.journal.maintain()
@@ -97,19 +95,6 @@ class Life:
         self.promised.append(event)
         self.live.update(self.doubtful_live)
         self.doubtful, self.doubtful_live = [], {}
-
-    def snapshot(self) -> None:
-        writer = self.journal.begin_snapshot()
-        if writer is not None:
-            state = _encode(self.promised)
-            for at in range(0, len(state), 700):
-                writer.add(state[at : at + 700])
-            writer.finish()
-
-    def forget(self) -> None:
-        """As if all old messages had been acked."""
-        newest = max(self.live, default=0)
-        self.live = {position: entry for position, entry in self.live.items() if newest - position < SEGMENT_BYTES}
 
     def wake_former(self) -> None:
         former, self.former = self.former, None

@@ -91,10 +91,6 @@ class BrokerProcess:
         """As the active broker."""
         self._wait_until(lambda: self.role() == "active", "does not answer")
 
-    def wait_until_it_waits(self) -> None:
-        """As a standby."""
-        self._wait_until(lambda: self.role() == "standby", "does not wait as a standby")
-
     def wait_until_http(self) -> None:
         """Until somebody listens at `http_url`."""
         host, _, port = self.http_url.removeprefix("http://").partition(":")

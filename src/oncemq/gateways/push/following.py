@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from oncemq import errors
-from oncemq.client.push_frames import batch_frame, batch_header, message_frame, next_header
+from oncemq.client.push_frames import batch_frame, batch_header, message_frame, message_header, next_header
 from oncemq.engine.commands import START_NEW, Ack, Get, Open, RegistrySet, Subscribe
 from oncemq.engine.replies import BatchHead, GetReply, OpenReply
 from oncemq.gateways.link import Link, expect
@@ -215,7 +215,7 @@ class Following:
         for index in range(head.skip, head.skip + head.count):
             offset = first + index - head.skip
             time_ms = head.time_ms if times_ms is None else times_ms[index]
-            header = b"message %d %d %d" % (offset, time_ms, topic_id)
+            header = message_header(offset, time_ms, topic_id)
             content = payload[at + ends[index] : at + ends[index + 1]]
             if not try_send(frame, header, content):
                 await socket.send(frame, header, content)
