@@ -6,6 +6,7 @@ Messages of 100 bytes to 50 subscribers, in turn:
 
     plain     SUB sockets at the gateway, one message at a time
     batches   SUB sockets at the gateway, batches as they are stored (what the client's `push` uses)
+    local     the same over a Unix socket (`push.feed_listen`), everything else over TCP
     getters   the native client, a subscription for each, batch by batch
     puts      nobody: what storing alone costs, as if it were delivered
     bare      SUB sockets at an XPUB socket that sends the same frames out of memory, and stores nothing
@@ -41,6 +42,7 @@ from oncemq.gateways.running import run
 _VALUE_BYTES = 100
 _spawn = multiprocessing.get_context("spawn")
 
+_FEEDS = ("plain", "batches", "local")
 #: Aims: the feed's CPU beside the getters', its rate beside the bare socket's.
 CPU_RATIO_MAX = 0.2
 RATE_RATIO_MIN = 0.5
@@ -97,8 +99,9 @@ class Bench:
         self._folder = folder
         self._load = load
 
-    def feed(self, listen: Callable[..., None]) -> Turn:
-        settings = PushSettings(publish=free_url(), feed=free_url(), acks=free_url())
+    def feed(self, listen: Callable[..., None], *, local: bool = False) -> Turn:
+        feed = f"ipc://{self._folder}/feed" if local else free_url()
+        settings = PushSettings(publish=free_url(), feed=feed, acks=free_url())
         with self._broker() as broker, child(serve_gateway, broker.url, settings) as (gateway, gateway_pid):
             gateway.recv()
             arguments = [(settings.feed, count, self._load.messages) for count in self._shares()]
@@ -191,6 +194,7 @@ def measure(bench: Bench, load: Load, rounds: int) -> dict[str, list[Turn]]:
     ways: dict[str, Callable[[], Turn]] = {
         "plain": lambda: bench.feed(push_load.listen_plainly),
         "batches": lambda: bench.feed(push_load.listen_to_batches),
+        "local": lambda: bench.feed(push_load.listen_to_batches, local=True),
         "getters": bench.getters,
         "puts": bench.puts,
     }
@@ -214,13 +218,13 @@ def cpu_of(turns: list[Turn]) -> float:
 
 
 def ratios(turns: dict[str, list[Turn]]) -> dict[str, float]:
-    found = {f"CPU {name} / getters": cpu_of(turns[name]) / cpu_of(turns["getters"]) for name in ("plain", "batches")}
+    found = {f"CPU {name} / getters": cpu_of(turns[name]) / cpu_of(turns["getters"]) for name in _FEEDS}
     puts_us = cpu_of(turns["puts"])
-    for name in ("plain", "batches"):
+    for name in _FEEDS:
         alone = (cpu_of(turns[name]) - puts_us) / (cpu_of(turns["getters"]) - puts_us)
         found[f"CPU {name} / getters, without puts"] = alone
     if "bare" in turns:
-        for name in ("plain", "batches"):
+        for name in _FEEDS:
             found[f"rate {name} / bare"] = rate_of(turns[name]) / rate_of(turns["bare"])
     return found
 

@@ -2,213 +2,52 @@
 
     [serve]   the broker: where it listens and stores          ServeSettings
     [limits]  its bounds (limits.py)                           ServeSettings, which is a Limits
+    [http] [text] [push] [udp]  its gateways                   ServeSettings.http_options and so on
     [log]     level and format of its log                      ServeSettings.log_level, .log_format
     [client]  how commands reach a broker                      ClientSettings
 
 The file is `oncemq.toml` in the current folder, or the one that `--config` or ONCEMQ_CONFIG names. Every
-setting `key` has the environment variable `ONCEMQ_KEY`. A setting's name carries its unit; sizes may be
-written as "64MiB", times as "7d". docs/reference/settings.md is generated from here (cli/reference.py).
+setting `key` has the environment variable `ONCEMQ_KEY`, a gateway's is `ONCEMQ_PUSH_KEY`. A setting's name carries
+its unit; sizes may be written as "64MiB", times as "7d". docs/reference/settings.md is generated from here
+(cli/reference.py).
 
-This file knows what settings mean, not who uses them: it opens no socket and no journal.
+settings.py, gateway_options.py and limits.py say which there are; this file, where their values come from.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from oncemq.addresses import GATEWAY_ADDRESSES, check_address, check_gateway, is_open
 from oncemq.errors import SettingInvalid
+from oncemq.gateway_options import OPTIONS, Options
 from oncemq.limits import Limits
+from oncemq.settings import LIMIT_DESCRIPTIONS, ClientSettings, ServeSettings, is_database
 
 FILE_NAME = "oncemq.toml"
 FILE_VARIABLE = "ONCEMQ_CONFIG"
 #: With it, the command line shows where an unexpected error came from.
 TRACEBACK_VARIABLE = "ONCEMQ_TRACEBACK"
-DEFAULT_URL = "tcp://127.0.0.1:5555"
-#: Of the HTTP gateway, where nothing else is said.
-#: Where each gateway listens, unless it is told otherwise. Push takes three ports in a row.
-GATEWAY_ADDRESSES = {
-    "http": "127.0.0.1:8002",
-    "text": "127.0.0.1:5556",
-    "push": "127.0.0.1:5557",
-    "udp": "127.0.0.1:5560",
-}
-
 #: Of the client's settings, those that every command takes as a flag.
 CLIENT_FLAGS = ("url", "timeout_s", "tries")
 
 #: A segment holds its own header and a group's beside the largest batch.
 _SEGMENT_OVERHEAD_BYTES = 64 * 1024
-_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
-_TCP = re.compile(r"tcp://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
-_HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5})")
 _HARMLESS = re.compile(r"[\w./~-]+:?")
-_POSTGRES = ("postgresql://", "postgres://")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-class ServeSettings(Limits, frozen=True, kw_only=True):
-    """What `oncemq serve` needs to know. It is a Limits, so that it can be handed on as one."""
-
-    listen: Annotated[
-        tuple[str, ...],
-        Meta(min_length=1, description="Addresses for clients: `tcp://HOST:PORT` or `ipc://PATH`, one or several."),
-    ] = (DEFAULT_URL,)
-    data: Annotated[str, Meta(min_length=1, description="The folder for everything that the broker stores.")] = (
-        "./oncemq-data"
-    )
-    journal: Annotated[
-        str,
-        Meta(
-            description="Where the journal lies instead, as a URL: `file:DIR`, or `postgresql://…` for a database, on "
-            "which a second broker waits as a standby. Empty: in the data folder."
-        ),
-    ] = ""
-    lease_ms: Annotated[
-        int,
-        Meta(
-            ge=500,
-            description="On PostgreSQL: a standby takes over when the active broker has not renewed its lease so long.",
-        ),
-    ] = 3000
-    http: Annotated[
-        str,
-        Meta(
-            description="Where the HTTP gateway listens: `HOST:PORT`; `none` for no gateway; `auto` for "
-            "127.0.0.1:8002 if the extra `http` is installed."
-        ),
-    ] = "auto"
-    text: Annotated[
-        str,
-        Meta(description="Where plain ZeroMQ sockets send text: `HOST:PORT`; `auto` for 127.0.0.1:5556; `none`."),
-    ] = "none"
-    push: Annotated[
-        str,
-        Meta(
-            description="Where publishers push: `HOST:PORT`; the live feed is at the next port, acknowledgements at "
-            "the one after it. `auto` for 127.0.0.1:5557; `none`."
-        ),
-    ] = "none"
-    udp: Annotated[
-        str, Meta(description="Where datagrams are taken: `HOST:PORT`; `auto` for 127.0.0.1:5560; `none`.")
-    ] = "none"
-    http_body_bytes_max: Annotated[int, Meta(ge=1024, description="Body of an HTTP request, at the most.")] = 8 * 2**20
-    http_connections_max: Annotated[
-        int, Meta(ge=1, description="HTTP connections at the same time; more are answered with 503.")
-    ] = 1000
-    http_origins: Annotated[
-        tuple[str, ...],
-        Meta(description="Origins whose web pages may use the HTTP gateway (CORS), such as `https://shop.example`."),
-    ] = ()
-    http_hosts: Annotated[
-        tuple[str, ...],
-        Meta(description="Further host names under which the HTTP gateway may be called, beside loopback's."),
-    ] = ()
-    insecure: Annotated[
-        bool,
-        Meta(description="Allow addresses other than loopback, although nobody is asked for a password."),
-    ] = False
-    segment_bytes: Annotated[
-        int, Meta(ge=2**20, multiple_of=4096, description="Size of the journal's files. Fixed with the first start.")
-    ] = 64 * 2**20
-    snapshot_bytes: Annotated[
-        int, Meta(ge=2**20, description="Take a snapshot after so much journal: a restart replays no more.")
-    ] = 256 * 2**20
-    snapshot_events: Annotated[int, Meta(ge=1, description="Take a snapshot after so many events.")] = 200_000
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least important lines that are logged.")
-    ] = "info"
-    log_format: Annotated[
-        Literal["text", "json"],
-        Meta(description="`text` for people (coloured on a terminal), `json` for machines."),
-    ] = "text"
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(**{name: getattr(self, name) for name in Limits.__struct_fields__})
-
-    @property
-    def folder(self) -> str:
-        """Where the file journal lies."""
-        return self.journal.removeprefix("file:") or self.data
-
-    @property
-    def is_on_database(self) -> bool:
-        """Others may serve the same journal."""
-        return self.journal.startswith(_POSTGRES)
-
-    @property
-    def store(self) -> str:
-        """For people: where everything is stored."""
-        if not self.is_on_database:
-            return self.folder
-        try:
-            from oncemq.journal.postgres_connection import describe
-        except ImportError:
-            # Nothing of it: only the database's own library knows where in it a password is.
-            return "postgresql://…"
-        return describe(self.journal)
-
-
-class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How commands reach a broker."""
-
-    url: Annotated[
-        str,
-        Meta(min_length=1, description="The broker's address. Several, with commas between them, are tried in turn."),
-    ] = DEFAULT_URL
-    timeout_s: Annotated[float, Meta(gt=0, description="Wait so long for an answer before asking again.")] = 1.0
-    tries: Annotated[int, Meta(ge=1, description="Ask so many times before giving up.")] = 5
-    window: Annotated[int, Meta(ge=1, le=1024, description="Commands in flight at the most.")] = 64
-    batch_messages: Annotated[int, Meta(ge=1, description="Messages that one batch collects at the most.")] = 1000
-    batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one batch collects at the most.")] = 256 * 2**10
-    linger_ms: Annotated[int, Meta(ge=0, description="A batch waits so long for more messages before it is sent.")] = 5
-    state: Annotated[
-        str,
-        Meta(
-            description="Where `put`, `get`, `sub` and `unsub` keep what they are about to do, so that the next run "
-            "finishes it if one is cut off: a folder; `user` for one in the user's state folder; `none`."
-        ),
-    ] = "user"
-    record: Annotated[
-        str,
-        Meta(
-            description="A folder: clients write down there what they put and consume, for `oncemq pipeline audit`. "
-            "Empty: they don't."
-        ),
-    ] = ""
-
-
-_LIMIT_DESCRIPTIONS = {
-    "batch_bytes_max": "One batch, as it travels.",
-    "get_bytes_max": "What one `get` or `read` returns at the most, beyond its first batch.",
-    "group_bytes_max": "Payload that one sync covers at the most, beyond its first batch.",
-    "topics_max": "Topics.",
-    "subscriptions_max": "Subscriptions of all topics together.",
-    "sessions_max": "Sessions, named and anonymous.",
-    "session_idle_ms": "An anonymous session goes this long after its last command.",
-    "keys_max": "Idempotency keys that are remembered. At the limit new ones are refused; none is forgotten early.",
-    "key_ms": "An idempotency key is remembered this long.",
-    "registry_entries_max": "Entries that gateways keep in the broker.",
-    "stages_max": "Stages that are not yet committed.",
-    "stage_ms": "A stage that is not committed goes after this time.",
-    "writers_max": "Writers of stages whose last batch is remembered.",
-    "patterns_max": "Subscriptions by pattern.",
-    "delayed_max": "Batches that are not due yet, on all topics.",
-    "members_max": "Consumers of one shared subscription.",
-    "leased_max": "Messages that the consumers of one shared subscription may have out together.",
-}
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -231,11 +70,14 @@ class Setting(msgspec.Struct, frozen=True):
         """Empty where the command line has none."""
         if self.section == "client" and self.field not in CLIENT_FLAGS:
             return ""
-        return "--" + self.field.removesuffix("_s").replace("_", "-")
+        name = self.field.removesuffix("_s") if self.unit == "seconds" else self.field
+        return "--" + name.replace("_", "-")
 
     @property
     def unit(self) -> str:
         name = self.field.removesuffix("_max")
+        if name.endswith("_per_s"):
+            return ""
         for suffix, unit in (("_bytes", "bytes"), ("_ms", "milliseconds"), ("_s", "seconds")):
             if name.endswith(suffix):
                 return unit
@@ -281,6 +123,8 @@ def _bounds(meta: Meta | None) -> str:
     ]
     if meta.min_length:
         said.append("not empty")
+    if meta.max_length:
+        said.append(f"at most {meta.max_length} letters")
     return "".join(f", {bound}" for bound in said)
 
 
@@ -293,21 +137,35 @@ def _section(field: str, home: str) -> tuple[str, str]:
 
 
 def _settings_of(struct: type[msgspec.Struct], home: str) -> list[Setting]:
-    hints = typing.get_type_hints(struct, include_extras=True)
     found = []
-    for field in msgspec.structs.fields(struct):
-        kind = hints[field.name]
+    for key, kind, default in _fields(struct):
         meta = _parts(kind)[1]
         if meta is None:
             kind = Annotated[kind, Meta(ge=1)]
-        description = (meta and meta.description) or _LIMIT_DESCRIPTIONS.get(field.name, "")
-        found.append(Setting(*_section(field.name, home), field.name, kind, field.default, description))
+        description = (meta and meta.description) or LIMIT_DESCRIPTIONS.get(key, "")
+        found.append(Setting(*_section(key, home), key, kind, default, description))
     return sorted(found, key=lambda setting: ("serve", "limits", "log", "client").index(setting.section))
+
+
+def _options_of(gateway: str) -> list[Setting]:
+    return [
+        Setting(gateway, key, f"{gateway}_{key}", kind, default, kind.__metadata__[0].description)
+        for key, kind, default in _fields(OPTIONS[gateway])
+    ]
+
+
+def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any, Any]]:
+    """Name, type and default, but for what are settings of their own."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        if not field.name.endswith("_options"):
+            yield field.name, hints[field.name], field.default
 
 
 SERVE_SETTINGS = _settings_of(ServeSettings, "serve")
 CLIENT_SETTINGS = _settings_of(ClientSettings, "client")
-SETTINGS = [*SERVE_SETTINGS, *CLIENT_SETTINGS]
+GATEWAY_SETTINGS = {gateway: _options_of(gateway) for gateway in OPTIONS}
+SETTINGS = [*SERVE_SETTINGS, *itertools.chain.from_iterable(GATEWAY_SETTINGS.values()), *CLIENT_SETTINGS]
 _BY_FIELD = {setting.field: setting for setting in SETTINGS}
 _BY_PLACE = {(setting.section, setting.key): setting for setting in SETTINGS}
 
@@ -315,18 +173,27 @@ _BY_PLACE = {(setting.section, setting.key): setting for setting in SETTINGS}
 def load_serve(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ServeSettings:
     """The broker's settings. `flags` maps fields to values, None where a flag was not given, and may hold
     `config`, the file. Raises SettingInvalid."""
-    settings = ServeSettings(**_gather(SERVE_SETTINGS, flags, environment))
+    options: dict[str, Any] = {f"{name}_options": _load_options(name, flags, environment) for name in GATEWAY_SETTINGS}
+    settings = ServeSettings(**_gather(SERVE_SETTINGS, flags, environment), **options)
     for address in settings.listen:
         check_address(address, settings.insecure)
     _check_journal(settings.journal)
+    for address in settings.push_options.feed_listen:
+        check_address(address, settings.insecure, "push.feed_listen")
     for gateway in GATEWAY_ADDRESSES:
-        _check_gateway(gateway, getattr(settings, gateway), settings.insecure)
+        check_gateway(gateway, getattr(settings, gateway), settings.insecure)
     if settings.batch_bytes_max + _SEGMENT_OVERHEAD_BYTES > settings.segment_bytes:
         raise SettingInvalid(
             f"A batch of limits.batch_bytes_max = {settings.batch_bytes_max} bytes does not fit into a segment of "
             f"serve.segment_bytes = {settings.segment_bytes} bytes."
         )
     return settings
+
+
+def _load_options(gateway: str, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Options:
+    settings = GATEWAY_SETTINGS[gateway]
+    chosen = _gather(settings, flags, environment)
+    return OPTIONS[gateway](**{each.key: chosen[each.field] for each in settings if each.field in chosen})
 
 
 def load_client(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ClientSettings:
@@ -428,63 +295,15 @@ def quantity(text: str, unit: str) -> int | str:
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
-def check_address(address: str, insecure: bool) -> None:
-    """Raises SettingInvalid unless a broker may listen there."""
-    if address.startswith("ipc://") and len(address) > len("ipc://"):
-        return
-    match = _TCP.fullmatch(address)
-    if match is None or (match["port"] != "*" and int(match["port"]) > 65_535):
-        raise SettingInvalid(f"listen: {address!r} is not an address; tcp://127.0.0.1:5555 or ipc:///tmp/oncemq are.")
-    if not insecure and not _LOOPBACK.fullmatch(match["host"]):
-        raise SettingInvalid(
-            f"listen: {address} can be reached from other machines, and the broker asks nobody for a password. "
-            "Use tcp://127.0.0.1:PORT, or say `insecure` if the network is trusted."
-        )
-
-
 def open_addresses(settings: ServeSettings) -> list[str]:
     """Addresses that other machines can reach."""
-    matches = [(address, _TCP.fullmatch(address)) for address in settings.listen]
-    found = [address for address, match in matches if match and not _LOOPBACK.fullmatch(match["host"])]
+    found = [address for address in (*settings.listen, *settings.push_options.feed_listen) if is_open(address)]
     return found + [f"{name} at {at}" for name in GATEWAY_ADDRESSES if is_open(at := getattr(settings, name))]
 
 
-def is_open(address: str) -> bool:
-    """Other machines can reach it."""
-    match = _HOST_PORT.fullmatch(address)
-    return match is not None and not _LOOPBACK.fullmatch(match["host"])
-
-
 def _check_journal(url: str) -> None:
-    if url.startswith(_POSTGRES) or (url.startswith("file:") and len(url) > len("file:")) or not url:
+    if is_database(url) or (url.startswith("file:") and len(url) > len("file:")) or not url:
         return
     # There may be a password in it.
     shown = url if _HARMLESS.fullmatch(url) else "…"
     raise SettingInvalid(f"journal: {shown!r} is not a journal's URL; file:DIR and postgresql://HOST/DATABASE are.")
-
-
-def _check_gateway(name: str, address: str, insecure: bool) -> None:
-    """Raises SettingInvalid unless the gateway may listen there."""
-    if address in ("auto", "none"):
-        return
-    match = _HOST_PORT.fullmatch(address)
-    # Push needs three ports in a row.
-    if match is None or not 1 <= int(match["port"]) <= 65_533:
-        usual = GATEWAY_ADDRESSES[name]
-        raise SettingInvalid(f"{name}: {address!r} is not an address; {usual} is, and so are `auto` and `none`.")
-    if not insecure and is_open(address):
-        raise SettingInvalid(
-            f"{name}: {address} can be reached from other machines, and the gateway asks nobody for a password. "
-            "Use 127.0.0.1:PORT, or say `insecure` if the network is trusted."
-        )
-
-
-def gateway_address(name: str, address: str) -> str:
-    """Where a gateway listens; empty: there is to be none."""
-    return {"auto": GATEWAY_ADDRESSES[name], "none": ""}.get(address, address)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of an address that was checked."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

@@ -155,7 +155,7 @@ class TooLarge(Refused):
     http_status = 413
     advice = "Split the batch, or keep the large value elsewhere and send a reference to it."
     http_advice = (
-        "Split the request. The gateway's setting `http_body_bytes_max` bounds a body, the broker's `batch_bytes_max` "
+        "Split the request. The gateway's setting `http.body_bytes_max` bounds a body, the broker's `batch_bytes_max` "
         "the messages that are stored together."
     )
 
@@ -446,7 +446,7 @@ class OriginRefused(Refused):
 
     code = "ORIGIN_REFUSED"
     http_status = 403
-    advice = "Allow the page's origin with the setting `http_origins`, or the name with `http_hosts`."
+    advice = "Allow the page's origin with the setting `http.origins`, or the name with `http.hosts`."
 
 
 class BrokerBug(Refused):

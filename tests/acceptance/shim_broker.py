@@ -14,11 +14,11 @@ from types import FrameType
 
 from oncemq.broker.network import ZmqNetwork
 from oncemq.broker.server import run
-from oncemq.config import ServeSettings
 from oncemq.journal.disk import Disk
 from oncemq.journal.files import FileJournal
 from oncemq.journal.os_disk import OsDisk
 from oncemq.journal.worker import ThreadWorker
+from oncemq.settings import ServeSettings
 from tests.acceptance.shim_disk import ShimDisk
 
 

@@ -23,9 +23,9 @@ import msgspec
 import oncemq.client.blocking
 from oncemq.broker.process import free_url
 from oncemq.broker.server import serve
-from oncemq.config import ServeSettings
 from oncemq.errors import BrokerAway, OnceMQError, Standby
 from oncemq.journal import postgres  # noqa: F401 - imported before the first fork
+from oncemq.settings import ServeSettings
 from oncemq.testing_postgres import PostgresServer, url_of
 from tests.acceptance import crash
 from tests.acceptance.crash import CONSUMERS, PUBLISHERS, CampaignFailed

@@ -16,12 +16,12 @@ from oncemq.broker.network import ZmqNetwork
 from oncemq.broker.process import free_url
 from oncemq.broker.server import run_turn
 from oncemq.broker.standby import Lease, Standby, serve_in_turns
-from oncemq.config import ServeSettings
 from oncemq.engine.commands import Health, Read
 from oncemq.engine.replies import NotNow, Refusal
 from oncemq.journal.contract import Journal
 from oncemq.journal.memory import MemoryJournal
 from oncemq.journal.postgres import PostgresStandby
+from oncemq.settings import ServeSettings
 from oncemq.testing_postgres import PostgresServer
 from oncemq.wire.frames import decode_response, encode_not_now, encode_request
 from tests.acceptance.processes import wait_until

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from oncemq import config
+from oncemq.addresses import check_address
 from oncemq.errors import SettingInvalid
+from oncemq.gateway_options import PushOptions, UdpOptions
 from oncemq.limits import Limits
+from oncemq.settings import ClientSettings, ServeSettings
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +26,8 @@ def write_file(text: str, name: str = "oncemq.toml") -> str:
 
 
 def test_without_anything_the_defaults_hold() -> None:
-    assert config.load_serve({}, {}) == config.ServeSettings()
-    assert config.load_client({}, {}) == config.ClientSettings()
+    assert config.load_serve({}, {}) == ServeSettings()
+    assert config.load_client({}, {}) == ClientSettings()
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file() -> None:
@@ -77,7 +80,7 @@ def test_text_of_the_environment_becomes_the_settings_type() -> None:
     [
         ("[serve]\ndaat = 'x'\n", ["oncemq.toml", "serve.daat", "data"]),
         ("[serve]\nqqq = 1\n", ["serve.qqq", "listen"]),
-        ("[server]\ndata = 'x'\n", ["[server]", "client, limits, log, serve"]),
+        ("[server]\ndata = 'x'\n", ["[server]", "client, http, limits, log, push, serve, text, udp"]),
         ("data = 'x'\n", ["[data]", "serve"]),
         ("[serve]\ndata = 5\n", ["serve.data = 5", "text"]),
         ("[serve]\nlisten = [1]\n", ["serve.listen", "a list of texts"]),
@@ -121,7 +124,7 @@ def test_a_wrong_variable_is_named() -> None:
     ],
 )
 def test_loopback_addresses_are_fine(address: str) -> None:
-    config.check_address(address, insecure=False)
+    check_address(address, insecure=False)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +140,9 @@ def test_loopback_addresses_are_fine(address: str) -> None:
 )
 def test_other_addresses_need_insecure(address: str) -> None:
     with pytest.raises(SettingInvalid, match="insecure"):
-        config.check_address(address, insecure=False)
-    config.check_address(address, insecure=True)
-    assert config.open_addresses(config.ServeSettings(listen=("ipc://x", address))) == [address]
+        check_address(address, insecure=False)
+    check_address(address, insecure=True)
+    assert config.open_addresses(ServeSettings(listen=("ipc://x", address))) == [address]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_other_addresses_need_insecure(address: str) -> None:
 )
 def test_what_is_not_an_address_is_refused_even_if_insecure(address: str) -> None:
     with pytest.raises(SettingInvalid, match="is not an address"):
-        config.check_address(address, insecure=True)
+        check_address(address, insecure=True)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +201,33 @@ def test_http_is_for_this_machine_alone_unless_it_is_said_otherwise() -> None:
         config.load_serve({"http": "0.0.0.0:80"}, {})
     settings = config.load_serve({"http": "0.0.0.0:80", "insecure": True}, {})
     assert config.open_addresses(settings) == ["http at 0.0.0.0:80"]
+
+
+def test_a_gateway_has_a_section_of_its_own() -> None:
+    write_file('[push]\nname = "second"\nretransmit_ms = "5s"\nfeed_listen = ["ipc:///f"]\n[udp]\npeers_max = 7\n')
+    settings = config.load_serve({"push_any_address": True}, {"ONCEMQ_UDP_PACKETS_PER_S": "9"})
+    expected = PushOptions(name="second", retransmit_ms=5000, feed_listen=("ipc:///f",), any_address=True)
+    assert settings.push_options == expected
+    assert settings.udp_options == UdpOptions(peers_max=7, packets_per_s=9)
+    assert next(each.flag for each in config.GATEWAY_SETTINGS["udp"] if each.key == "packets_per_s") == (
+        "--udp-packets-per-s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"push_name": "a/b"}, "no '/'"),
+        ({"push_name": "ä" * 33}, "64 bytes"),
+        ({"udp_name": ""}, "not empty"),
+        ({"push_feed_listen": ("tcp://0.0.0.0:1",)}, "other machines"),
+        ({"push_feed_listen": ("here",)}, "not an address"),
+        ({"push_answer_ms": "0"}, "at least 1"),
+    ],
+)
+def test_what_a_gateway_can_not_be_told_is_refused(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingInvalid, match=words):
+        config.load_serve(flags, {})
 
 
 def test_a_batch_must_fit_into_a_segment() -> None:

@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from oncemq import errors
-from oncemq.config import GATEWAY_ADDRESSES, ServeSettings
+from oncemq import config, errors
+from oncemq.addresses import GATEWAY_ADDRESSES
+from oncemq.cli.gateway import several
+from oncemq.cli.serve import given
+from oncemq.gateway_options import HttpOptions, PushOptions
 from oncemq.gateways import supervisor
 from oncemq.gateways.beside import arguments_for, gateways_beside
 from oncemq.gateways.supervisor import Supervisor
+from oncemq.settings import ServeSettings
 from tests.acceptance.processes import SMALL, wait_until
 from tests.forking import ForkedBroker
 
@@ -170,14 +174,19 @@ def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
 
 def test_the_gateway_is_told_what_the_broker_was_told() -> None:
     settings = ServeSettings(
-        http="[::1]:8099", http_origins=("https://a.example", "b.example"), http_connections_max=7, insecure=True
+        http="[::1]:8099",
+        http_options=HttpOptions(origins=("https://a.example", "b.example"), connections_max=7),
+        push_options=PushOptions(name="--odd", any_address=True, feed_listen=("ipc:///tmp/feed",)),
+        insecure=True,
     )
     arguments = arguments_for(settings, {"http": settings.http, "udp": "127.0.0.1:5560"})
     assert arguments[:4] == ["gateway", "several", "--http", "[::1]:8099"]
-    assert arguments[4:10] == ["--text", "none", "--push", "none", "--udp", "127.0.0.1:5560"]
-    assert arguments.count("--http-origins") == 2
-    assert arguments[arguments.index("--http-connections-max") + 1] == "7"
-    assert arguments[-1] == "--insecure"
+    command = several.make_context("several", arguments[2:])
+    assert (command.params["text"], command.params["push"], command.params["udp"]) == ("none", "none", "127.0.0.1:5560")
+    told = config.load_serve(given({**command.params, "config": os.devnull}), {})
+    assert told.http_options == settings.http_options
+    assert told.push_options == settings.push_options
+    assert told.insecure
 
 
 @pytest.mark.parametrize(

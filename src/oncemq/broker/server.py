@@ -16,11 +16,11 @@ from oncemq.broker.clock import SystemClock
 from oncemq.broker.housekeeping import Policy
 from oncemq.broker.network import ZmqNetwork
 from oncemq.broker.standby import Lease, serve_in_turns
-from oncemq.config import ServeSettings
 from oncemq.engine.engine import ApplyFailed
 from oncemq.gateways.beside import gateways_beside
 from oncemq.gateways.supervisor import Supervisor
 from oncemq.journal.contract import Journal
+from oncemq.settings import ServeSettings
 
 log = logging.getLogger("oncemq.broker")
 

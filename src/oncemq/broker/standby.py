@@ -18,8 +18,8 @@ from typing import Protocol
 
 from oncemq import errors
 from oncemq.broker.network import Network, ZmqNetwork
-from oncemq.config import ServeSettings
 from oncemq.journal.contract import Journal
+from oncemq.settings import ServeSettings
 from oncemq.wire.frames import encode_not_now
 
 log = logging.getLogger("oncemq.broker")

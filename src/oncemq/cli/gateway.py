@@ -7,30 +7,34 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from oncemq import config, errors
+from oncemq.addresses import GATEWAY_ADDRESSES, gateway_address, is_open
 from oncemq.cli import logs
 from oncemq.cli.command import ADVICE, Documented, DocumentedGroup
 from oncemq.cli.options import Function, config_option, warn_of_unknown_variables
 from oncemq.cli.output import warn
 from oncemq.cli.serve import flag, given
+from oncemq.settings import ServeSettings
 
 if TYPE_CHECKING:
     from oncemq.gateways.contract import Gateway
 
 _EXITS = (0, 1, 2)
-_OF_HTTP = ("http_body_bytes_max", "http_connections_max", "http_origins", "http_hosts")
 _OF_ALL = ("insecure", "log_level", "log_format")
 
 
-def _options(*fields: str) -> Callable[[Function], Function]:
-    """The broker, and these settings."""
+def _options(*names: str) -> Callable[[Function], Function]:
+    """The broker, and the settings of these gateways."""
 
     def decorate(function: Function) -> Function:
         function = _with_parent_option(config_option(function))
-        for setting in reversed(config.SERVE_SETTINGS):
-            if setting.field in (*fields, *_OF_ALL):
-                function = flag(setting)(function)
+        settings = [setting for setting in config.SERVE_SETTINGS if setting.field in (*names, *_OF_ALL)]
+        for name in names:
+            settings += config.GATEWAY_SETTINGS[name]
+        for setting in reversed(settings):
+            function = flag(setting)(function)
         return _broker_option(function)
 
     return decorate
@@ -76,7 +80,7 @@ def gateway() -> None:
     """,
 )
 @click.option("--openapi", is_flag=True, help="Print the OpenAPI document of all that it serves, and end.")
-@_options("http", *_OF_HTTP)
+@_options("http")
 @click.pass_context
 def http(ctx: click.Context, /, openapi: bool, **flags: Any) -> None:
     """Serve HTTP: topics and subscriptions under /v1, the queue of producers and consumers beside it.
@@ -120,6 +124,7 @@ def text(ctx: click.Context, /, **flags: Any) -> None:
     examples="""
         oncemq gateway push
         oncemq gateway push --push 127.0.0.1:6100 --broker tcp://127.0.0.1:5555
+        oncemq gateway push --push 127.0.0.1:6100 --push-name second --push-feed-listen ipc:///tmp/feed
     """,
 )
 @_options("push")
@@ -153,11 +158,11 @@ def udp(ctx: click.Context, /, **flags: Any) -> None:
 @gateway.command(
     cls=Documented, exits=_EXITS, hidden=True, examples="oncemq gateway several --http none --text auto --push auto"
 )
-@_options(*config.GATEWAY_ADDRESSES, *_OF_HTTP)
+@_options(*GATEWAY_ADDRESSES)
 @click.pass_context
 def several(ctx: click.Context, /, **flags: Any) -> None:
     """Those that are not `none`, in one process: what `oncemq serve` has beside it."""
-    _run(ctx, tuple(name for name in config.GATEWAY_ADDRESSES if flags[name] != "none"), flags)
+    _run(ctx, tuple(name for name in GATEWAY_ADDRESSES if flags[name] != "none"), flags)
 
 
 def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> None:
@@ -169,10 +174,10 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
         if flags[name] == "none":
             raise errors.SettingInvalid(f"--{name} none leaves nothing to serve. Give HOST:PORT, or leave it out.")
     # Who asks for a gateway by its name wants it, whatever is set for `serve`.
-    addresses = {name: config.gateway_address(name, getattr(settings, name)) for name in names}
-    addresses = {name: address or config.GATEWAY_ADDRESSES[name] for name, address in addresses.items()}
+    addresses = {name: gateway_address(name, getattr(settings, name)) for name in names}
+    addresses = {name: address or GATEWAY_ADDRESSES[name] for name, address in addresses.items()}
     for name, address in addresses.items():
-        if not with_parent and config.is_open(address):
+        if not with_parent and is_open(address):
             warn(f"{name} at {address} can be reached from other machines; whoever reaches it may read and write.")
 
     from oncemq.client.transport import check_urls, split_urls
@@ -189,37 +194,29 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     ctx.exit(run(gateways, lambda _: _announce(started, brokers), with_parent=with_parent))
 
 
-def _make(name: str, address: str, brokers: tuple[str, ...], settings: config.ServeSettings) -> Gateway:
+def _make(name: str, address: str, brokers: tuple[str, ...], settings: ServeSettings) -> Gateway:
+    options = msgspec.structs.asdict(getattr(settings, f"{name}_options"))
     if name == "text":
         from oncemq.gateways.text.gateway import TextGateway
         from oncemq.gateways.text.settings import TextSettings
 
-        return TextGateway(brokers, TextSettings(listen=f"tcp://{address}"))
+        return TextGateway(brokers, TextSettings(listen=f"tcp://{address}", **options))
     if name == "push":
         from oncemq.gateways.push.gateway import PushGateway
         from oncemq.gateways.push.settings import PushSettings
 
         host, _, port = address.rpartition(":")
         publish, feed, acks = (f"tcp://{host}:{int(port) + place}" for place in range(3))
-        return PushGateway(brokers, PushSettings(publish=publish, feed=feed, acks=acks))
+        return PushGateway(brokers, PushSettings(publish=publish, feed=feed, acks=acks, **options))
     if name == "udp":
         from oncemq.gateways.udp.gateway import UdpGateway
         from oncemq.gateways.udp.settings import UdpSettings
 
-        return UdpGateway(brokers, UdpSettings(listen=address))
+        return UdpGateway(brokers, UdpSettings(listen=address, **options))
     from oncemq.gateways.http.server import HttpGateway
     from oncemq.gateways.http.settings import GatewaySettings
 
-    return HttpGateway(
-        GatewaySettings(
-            brokers=brokers,
-            http=address,
-            body_bytes_max=settings.http_body_bytes_max,
-            connections_max=settings.http_connections_max,
-            origins=settings.http_origins,
-            hosts=settings.http_hosts,
-        )
-    )
+    return HttpGateway(GatewaySettings(brokers=brokers, http=address, **options))
 
 
 _KINDS = {"http": "HTTP", "text": "Text", "push": "Push", "udp": "Datagrams"}

@@ -28,6 +28,10 @@ _SECTIONS = {
     "serve": "The broker: where it listens, where it stores.",
     "limits": "The broker's bounds. At a bound it refuses; it never drops what it has acknowledged.",
     "log": "The broker's log, on standard error.",
+    "http": "The HTTP gateway. `serve.http` says where it listens.",
+    "text": "The text gateway. `serve.text` says where it listens.",
+    "push": "The push gateway. `serve.push` says where it listens.",
+    "udp": "The datagram gateway. `serve.udp` says where it listens.",
     "client": "How commands reach a broker.",
 }
 
@@ -142,7 +146,7 @@ def _command_parts(context: click.Context) -> Iterator[str]:
 
 
 def _option_row(param: click.Parameter) -> list[str]:
-    if not isinstance(param, click.Option):
+    if not isinstance(param, click.Option) or param.hidden:
         return []
     value = "" if param.is_flag else " " + (param.metavar or _type_name(param.type))
     return [f"`{', '.join(param.opts)}{value}`", param.help or ""]

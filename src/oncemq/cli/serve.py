@@ -9,31 +9,35 @@ from typing import Any
 import click
 
 from oncemq import config
+from oncemq.addresses import DEFAULT_URL, GATEWAY_ADDRESSES
 from oncemq.cli import logs
 from oncemq.cli.command import ADVICE, Documented
 from oncemq.cli.options import Function, config_option, warn_of_unknown_variables
 from oncemq.cli.output import warn
+from oncemq.settings import ServeSettings
 
 
-def flag(setting: config.Setting) -> Any:
+def flag(setting: config.Setting, *, hidden: bool = False) -> Any:
     """A setting as an option. Its value stays text: config.py reads it, as it does with the environment's."""
-    rest: dict[str, Any] = {"help": f"{setting.description} [default: {_default(setting)}]"}
+    rest: dict[str, Any] = {"help": f"{setting.description} [default: {_default(setting)}]", "hidden": hidden}
     kind = config.plain_kind(setting)
     if kind is bool:
-        return click.option(setting.flag, setting.field, is_flag=True, default=None, help=setting.description)
+        rest |= {"is_flag": True, "default": None, "help": setting.description}
+        return click.option(setting.flag, setting.field, **rest)
     if typing.get_origin(kind) is typing.Literal:
         rest["type"] = click.Choice(typing.get_args(kind))
     elif kind == tuple[str, ...]:
         rest |= {"multiple": True, "metavar": _METAVARS_OF_ONE.get(setting.field, "URL"), "default": None}
     else:
-        rest["metavar"] = _METAVARS.get(setting.field, {"bytes": "SIZE", "milliseconds": "TIME"}.get(setting.unit, "N"))
-    if setting.field in config.GATEWAY_ADDRESSES:
+        rest["metavar"] = _METAVARS.get(setting.key) or _METAVARS_OF_UNITS.get(setting.unit, "N")
+    if setting.field in GATEWAY_ADDRESSES:
         # The flag alone will do.
         rest |= {"is_flag": False, "flag_value": "auto"}
     return click.option(setting.flag, setting.field, **rest)
 
 
-_METAVARS = {"data": "DIR", "journal": "URL", **dict.fromkeys(config.GATEWAY_ADDRESSES, "HOST:PORT")}
+_METAVARS = {"data": "DIR", "journal": "URL", "name": "NAME", **dict.fromkeys(GATEWAY_ADDRESSES, "HOST:PORT")}
+_METAVARS_OF_UNITS = {"bytes": "SIZE", "milliseconds": "TIME"}
 #: Of settings that hold several.
 _METAVARS_OF_ONE = {"http_origins": "ORIGIN", "http_hosts": "NAME"}
 
@@ -46,6 +50,10 @@ def _default(setting: config.Setting) -> str:
 
 
 def _with_settings(function: Function) -> Function:
+    for settings in config.GATEWAY_SETTINGS.values():
+        for setting in settings:
+            # There are too many of them to be read here.
+            function = flag(setting, hidden=True)(function)
     for setting in reversed(config.SERVE_SETTINGS):
         function = flag(setting)(function)
     return function
@@ -74,7 +82,8 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
     a snapshot, and ends with 0. Killed any other way, it recovers at the next start, without a loss of anything
     that it had answered. On PostgreSQL, start two of them: one waits as a standby, and takes over when the other one
     is gone. Beside the broker runs the HTTP gateway, unless `--http none` says otherwise. Each flag is also a setting
-    of oncemq.toml and an ONCEMQ_ variable.
+    of oncemq.toml and an ONCEMQ_ variable. What else can be set of a gateway, `oncemq gateway NAME --help` shows; its
+    flags are flags of `serve` too.
     """
     warn_of_unknown_variables()
     settings = config.load_serve(given(flags))
@@ -95,13 +104,13 @@ def given(flags: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value == () else value for name, value in flags.items()}
 
 
-def _missing_folders(settings: config.ServeSettings) -> list[Path]:
+def _missing_folders(settings: ServeSettings) -> list[Path]:
     """Where a socket of the file system can't be made."""
     folders = [Path(address.removeprefix("ipc://")).parent for address in settings.listen if "ipc://" in address]
     return [folder for folder in folders if not folder.is_dir()]
 
 
-def _announce(address: str, addresses: list[str], settings: config.ServeSettings) -> None:
+def _announce(address: str, addresses: list[str], settings: ServeSettings) -> None:
     """The first thing that people see of a broker: where it is, and what to do with it."""
     addresses.append(address)
     if len(addresses) < len(settings.listen):
@@ -110,6 +119,6 @@ def _announce(address: str, addresses: list[str], settings: config.ServeSettings
     address = addresses[0]
     # A standby announces itself with each of its turns.
     addresses.clear()
-    where = "" if address == config.DEFAULT_URL else f" --url {address}"
+    where = "" if address == DEFAULT_URL else f" --url {address}"
     for command in ("sub orders kitchen", 'put orders "one pizza"', "get orders kitchen"):
         click.echo(f"  oncemq {command}{where}")

@@ -7,8 +7,10 @@ import socket
 from collections.abc import Callable
 
 from oncemq import errors
-from oncemq.config import GATEWAY_ADDRESSES, ServeSettings, gateway_address, split_address
+from oncemq.addresses import GATEWAY_ADDRESSES, gateway_address, split_address
+from oncemq.config import GATEWAY_SETTINGS, Setting
 from oncemq.gateways.supervisor import Supervisor
+from oncemq.settings import ServeSettings
 
 _NEEDED_FOR_HTTP = ("starlette", "uvicorn")
 _PUSH_PORTS = 3
@@ -86,9 +88,14 @@ def arguments_for(settings: ServeSettings, addresses: dict[str, str]) -> list[st
     arguments = ["gateway", "several"]
     for name in GATEWAY_ADDRESSES:
         arguments += ["--" + name, addresses.get(name, "none")]
-    for field in ("http_body_bytes_max", "http_connections_max", "log_level", "log_format"):
-        arguments += ["--" + field.replace("_", "-"), str(getattr(settings, field))]
-    for field in ("http_origins", "http_hosts"):
-        for value in getattr(settings, field):
-            arguments += ["--" + field.replace("_", "-"), value]
+        for setting in GATEWAY_SETTINGS[name]:
+            arguments += _flags(setting, getattr(getattr(settings, f"{name}_options"), setting.key))
+    arguments += ["--log-level", settings.log_level, "--log-format", settings.log_format]
     return [*arguments, "--insecure"] if settings.insecure else arguments
+
+
+def _flags(setting: Setting, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [setting.flag] if value else []
+    values = value if isinstance(value, tuple) else (value,)
+    return [f"{setting.flag}={each}" for each in values]

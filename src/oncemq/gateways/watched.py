@@ -42,7 +42,7 @@ class Watched:
         try:
             self._socket.bind(url)
         except zmq.ZMQError as error:
-            self._socket.close(0)
+            self.close()
             raise errors.ListenFailed(f"can't listen at {url}: {error.strerror or error}") from None
         self.address = self._socket.getsockopt(zmq.LAST_ENDPOINT).decode()
         self._is_watching = True

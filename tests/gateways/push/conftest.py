@@ -10,7 +10,7 @@ from oncemq.broker.process import BrokerProcess
 from oncemq.client.blocking import Client
 from tests.forking import ForkedBroker
 from tests.gateways.push.peers import Asker
-from tests.gateways.push.processes import GatewayProcess
+from tests.gateways.push.processes import GatewayProcess, settings_here
 
 _FLAGS = ("--segment-bytes=6MiB", "--batch-bytes-max=4MiB", "--log-level=warning")
 
@@ -24,8 +24,9 @@ def push_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProc
 
 
 @pytest.fixture(scope="package")
-def push(push_broker: BrokerProcess) -> Iterator[GatewayProcess]:
-    gateway = GatewayProcess(push_broker.url)
+def push(push_broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    local = f"ipc://{tmp_path_factory.mktemp('feed')}/s"
+    gateway = GatewayProcess(push_broker.url, settings_here(feed_listen=(local,)))
     gateway.start()
     yield gateway
     gateway.kill()

@@ -17,15 +17,16 @@ def subscribers_of(client: Client, topic: str) -> list[str]:
 
 
 def test_what_is_published_comes_to_those_who_listen(push: GatewayProcess, client: Client) -> None:
-    listener = Listener(push.settings.feed, b"feed.orders\0")
-    assert listener.heartbeat() == 0
+    listeners = [Listener(address, b"feed.orders\0") for address in (push.settings.feed, *push.settings.feed_listen)]
+    assert [listener.heartbeat() for listener in listeners] == [0, 0]
     publisher = Publisher(push.settings.publish, push.settings.feed)
     publisher.send(b"feed.orders", b"one pizza")
     publisher.send(b"feed.orders one soup")
     publisher.send(b"feed.orders\0", b"")
-    assert listener.messages(3) == [(0, b"one pizza"), (1, b"one soup"), (2, b"")]
+    for listener in listeners:
+        assert listener.messages(3) == [(0, b"one pizza"), (1, b"one soup"), (2, b"")]
+        listener.close()
     publisher.close()
-    listener.close()
 
 
 def test_a_message_names_its_offset_time_and_topic(push: GatewayProcess, client: Client) -> None:

@@ -371,5 +371,3 @@ def test_without_a_broker_every_request_is_told_so() -> None:
 def test_an_address_that_is_taken_is_an_error(gateway: GatewayThread) -> None:
     with pytest.raises(errors.ListenFailed, match="can't listen at"):
         asyncio.run(TextGateway([gateway.broker], TextSettings(listen=gateway.url)).start())
-    with pytest.raises(errors.SettingInvalid):
-        TextSettings(requests_max=0)

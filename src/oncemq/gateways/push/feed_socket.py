@@ -43,11 +43,11 @@ class FeedSocket:
         self._watched.set(zmq.RCVHWM, 100_000)
         self._watched.set(zmq.MAXMSGSIZE, 1024)
         self._watched.bind(settings.feed)
+        self.addresses = [self._watched.address]
+        for url in settings.feed_listen:
+            self._watched.bind(url)
+            self.addresses.append(self._watched.address)
         self._send_frame = self._watched.socket.send
-
-    @property
-    def address(self) -> str:
-        return self._watched.address
 
     def _take(self, frames: list[bytes]) -> None:
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):

@@ -70,7 +70,7 @@ class PushGateway:
         started.push_async_callback(desk.stop, _DRAIN_S)
         publish = self._listen_to_publishers(intake)
         started.push_async_callback(_drain, publish, intake)
-        self.addresses = [publish.address, feed.socket.address, desk.address]
+        self.addresses = [publish.address, *feed.socket.addresses, desk.address]
 
     def _listen_to_publishers(self, intake: Intake) -> PushSocket:
         publish = PushSocket(zmq.SUB, intake.take, intake.flush)

@@ -16,7 +16,7 @@ from oncemq.engine.replies import AckReply, GetReply, OpenReply
 from oncemq.gateways.link import expect
 from oncemq.gateways.udp import extended
 from oncemq.gateways.udp.drawing import check, draw
-from oncemq.gateways.udp.settings import DATAGRAM_BYTES_MAX, WINDOW, WINDOW_BYTES
+from oncemq.gateways.udp.settings import WINDOW, WINDOW_BYTES
 from oncemq.gateways.udp.station import Station, clock_ms, log
 from oncemq.gateways.udp.tokens import Address
 from oncemq.gateways.udp.window import SendWindow
@@ -130,7 +130,7 @@ class Delivery:
         if offset < self._upto:
             return
         size = extended.MESSAGE_HEAD_BYTES + len(value)
-        if size > min(self._station.settings.packet_bytes_max, DATAGRAM_BYTES_MAX):
+        if size > self._station.settings.packet_bytes_max:
             self._station.counters["messages_too_large"] += 1
             packet = extended.too_large(self.nonce, self._first, offset, len(value))
         else:

@@ -15,7 +15,6 @@ from oncemq.engine.replies import AckReply, GetReply, OpenReply, SubscribeReply
 from oncemq.gateways.link import expect
 from oncemq.gateways.udp import plain
 from oncemq.gateways.udp.drawing import check, draw
-from oncemq.gateways.udp.settings import DATAGRAM_BYTES_MAX
 from oncemq.gateways.udp.station import Station, clock_ms, log
 from oncemq.gateways.udp.tokens import Address
 
@@ -129,7 +128,7 @@ class Feed:
     def _publish(self, offset: int, value: bytes) -> None:
         packet = plain.format_message(self.topic, value)
         station, now_ms = self._station, clock_ms()
-        if len(packet) > min(station.settings.packet_bytes_max, DATAGRAM_BYTES_MAX):
+        if len(packet) > station.settings.packet_bytes_max:
             station.counters["messages_too_large"] += 1
             return
         for address, first in self.addresses.items():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
+from oncemq.gateway_options import UdpOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:5560"
-#: What one datagram holds over IPv4.
-DATAGRAM_BYTES_MAX = 65_507
 
 #: Puts of a publisher, and messages to a subscriber, that may be without an answer.
 WINDOW = 64
@@ -27,22 +25,9 @@ LIST_BYTES_MAX = 1200
 ERRANDS_MAX = 2048
 
 
-class UdpSettings(msgspec.Struct, frozen=True, kw_only=True):
+class UdpSettings(UdpOptions, frozen=True, kw_only=True):
     #: HOST:PORT where it listens.
     listen: str = DEFAULT_ADDRESS
-    #: Of its registry and its subscriptions. Two gateways at one broker have different ones.
-    name: str = "udp"
-    packet_bytes_max: int = DATAGRAM_BYTES_MAX
-    #: From one host; on loopback, from one port.
-    source_packets_per_s: int = 20_000
-    #: From all together.
-    packets_per_s: int = 100_000
-    #: To all addresses together that have not proved themselves.
-    unproved_bytes_per_s: int = 1024 * 1024
-    #: Subscriptions by plain packets.
-    plain_subscriptions_max: int = 10_000
-    #: Publishers and subscribers of the extended form that are served at a time.
-    peers_max: int = 1000
     #: Nobody elsewhere can send with an address of this machine's loopback, so those count as proved.
     loopback_is_proved: bool = True
     #: An idle subscription asks the broker again so often: the longest that it overlooks a broker's restart.
