@@ -2,13 +2,15 @@
 
     python examples/push/reliable_subscriber.py kitchen orders
 
-It listens to the live feed (SUB), acknowledges what it has (REQ), and is called for what it has missed (REP). Its
+It listens to the live feed (SUB), acknowledges what it has done (REQ), and is called for what it has missed (REP). Its
 next offset is in a file, so that a message that comes again after a crash is recognised.
 """
 
 import argparse
 import json
 import pathlib
+import sys
+import urllib.parse
 
 import zmq
 
@@ -40,45 +42,62 @@ def request(**said) -> dict:
                     return answer
                 if not answer["again"]:
                     raise SystemExit(f"refused: {answer['text']}")
+            else:
+                print(f"no answer from {options.acks} yet: does `oncemq serve --push` run?", file=sys.stderr)
 
 
-def received(offset: int) -> dict:
-    return {"type": "ack_received", "subscriber": options.subscriber, "topic": options.topic, "offset": offset}
+def received(**which) -> dict:
+    return {"type": "ack_received", "subscriber": options.subscriber, "topic": options.topic, **which}
 
 
-file = pathlib.Path(f"{options.subscriber}-{options.topic}.offset")
+name = urllib.parse.quote(f"{options.subscriber}-{options.topic}", safe=" ")
+file = pathlib.Path(f"{name}.position.json")
+topic_id, expected = json.loads(file.read_text()) if file.exists() else (None, 0)
 address = f"tcp://127.0.0.1:{port}"
 welcome = request(type="hello", subscriber=options.subscriber, topics=[options.topic], address=address)
-expected = max(welcome["topics"][options.topic], int(file.read_text()) if file.exists() else 0)
+expected = max(expected, welcome["topics"][options.topic])
 print(f"welcome, at offset {expected}", flush=True)
 early, seen = {}, 0
 
 
-def take(offset: int, content: bytes) -> None:
+def take(of_topic: int, offset: int, content: bytes, is_next: bool = False) -> None:
     """Messages that come too early wait for those before them."""
-    global expected, seen
+    global topic_id, expected, seen
+    if topic_id not in (None, of_topic):
+        # The topic was deleted and made again: offsets begin anew.
+        expected = 0
+        early.clear()
+    topic_id = of_topic
+    if is_next:
+        expected = max(expected, offset)
     if offset >= expected:
         early[offset] = content
     while expected in early:
         print(f"{expected}: {early.pop(expected).decode(errors='replace')}", flush=True)
         expected += 1
         seen += 1
-        file.write_text(str(expected))
+        file.write_text(json.dumps([topic_id, expected]))
 
 
 poller = zmq.Poller()
 poller.register(listening, zmq.POLLIN)
 poller.register(called, zmq.POLLIN)
 while not options.count or seen < options.count:
-    for socket, _ in poller.poll(1000):
+    try:
+        ready = poller.poll()
+    except KeyboardInterrupt:
+        break
+    for socket, _ in ready:
         if socket is called:
             head, content = called.recv_multipart()
             data = json.loads(head)
-            take(data["offset"], content)
-            called.send(json.dumps(received(data["offset"])).encode())
+            # Calls come in order: what lies between has expired.
+            take(data["topic_id"], data["offset"], content, is_next=True)
+            called.send(json.dumps(received(offset=data["offset"])).encode())
         else:
             _, header, *content = listening.recv_multipart()
-            kind, offset, *_ = header.split()
+            kind, offset, _, of_topic = header.split()
             if kind == b"message":
-                take(int(offset), content[0])
-                request(**received(int(offset)))
+                take(int(of_topic), int(offset), content[0])
+                # What is done; not what waits in memory for those before it.
+                request(**received(upto=expected))

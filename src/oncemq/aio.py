@@ -14,6 +14,7 @@ from oncemq.client.asynchronous import Client as Client
 from oncemq.client.asynchronous import Handle as Handle
 from oncemq.client.asynchronous import OutboxClient as OutboxClient
 from oncemq.client.asynchronous import connect as connect
+from oncemq.client.asynchronous_push import PushSubscription as PushSubscription
 from oncemq.client.asynchronous_shared import SharedSubscription as SharedSubscription
 from oncemq.client.asynchronous_shared import Task as Task
 from oncemq.client.asynchronous_subscription import PatternSubscription as PatternSubscription
@@ -25,6 +26,7 @@ __all__ = [
     "Handle",
     "OutboxClient",
     "PatternSubscription",
+    "PushSubscription",
     "SharedSubscription",
     "Subscription",
     "Task",

@@ -42,7 +42,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 # The same operations.
 
 #: A database's connection is for one thread; in asyncio there is no waiting for it, nor for a feed's socket.
-ONLY_FOR_THREADS = {"inbox", "push"}
+ONLY_FOR_THREADS = {"inbox"}
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), [

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from oncemq import errors
+from oncemq.client.asynchronous_push import PushSubscription
 from oncemq.client.asynchronous_shared import SharedSubscription
 from oncemq.client.asynchronous_subscription import PatternSubscription, Subscription
 from oncemq.client.batching import Place, Stream
@@ -25,6 +26,7 @@ from oncemq.client.keeping import Keeping
 from oncemq.client.loop_driver import LoopDriver
 from oncemq.client.outbox_file import OutboxFile
 from oncemq.client.outboxing import Outboxing
+from oncemq.client.push_subscribing import PushSubscribing
 from oncemq.client.reading import Reader, Start
 from oncemq.client.receipt import Receipt
 from oncemq.client.retrying import Retrying
@@ -216,6 +218,7 @@ class KeeperTimer(Keeping):
 class Client(
     Connection[Handle, Subscription, PatternSubscription],
     SharedSubscribing[SharedSubscription],
+    PushSubscribing[PushSubscription],
     Retrying,
     KeeperTimer,
     Asynchronous,
@@ -233,6 +236,7 @@ class Client(
     _subscription_type = Subscription
     _pattern_subscription_type = PatternSubscription
     _shared_subscription_type = SharedSubscription
+    _push_subscription_type = PushSubscription
 
     def transaction(self) -> AsyncTransaction:
         """Acks and puts over any topics: all of it, or nothing. What it gathers is not awaited.

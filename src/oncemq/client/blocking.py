@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Self, TypeVar, overload
 from oncemq.client.batching import Handle
 from oncemq.client.connection import Connection, Settings
 from oncemq.client.driver import Driver
-from oncemq.client.filtering import Wanted, filter_of
 from oncemq.client.flow import Blocking, Flow
 from oncemq.client.inbox import Inbox
 from oncemq.client.inbox_database import TABLE
 from oncemq.client.keeping import KeeperThread
 from oncemq.client.outbox_file import OutboxFile
 from oncemq.client.outboxing import Outboxing
+from oncemq.client.push_subscribing import PushSubscribing
+from oncemq.client.push_subscription import PushSubscription
 from oncemq.client.reading import Reader, Start
 from oncemq.client.retrying import Retrying
 from oncemq.client.shared_subscribing import SharedSubscribing
@@ -30,7 +31,6 @@ from oncemq.message import Message
 
 if TYPE_CHECKING:
     from oncemq.client.inbox import Connection as Database
-    from oncemq.client.push import PushSubscription
 
 T = TypeVar("T")
 
@@ -130,6 +130,7 @@ def _with_outbox(settings: Settings, transport: Transport) -> OutboxClient:
 class Client(
     Connection[Handle, Subscription, PatternSubscription],
     SharedSubscribing[SharedSubscription],
+    PushSubscribing[PushSubscription],
     Retrying,
     KeeperThread,
     Blocking,
@@ -145,6 +146,7 @@ class Client(
     _subscription_type = Subscription
     _pattern_subscription_type = PatternSubscription
     _shared_subscription_type = SharedSubscription
+    _push_subscription_type = PushSubscription
 
     def transaction(self) -> Transaction:
         """Acks and puts over any topics: all of it, or nothing.
@@ -174,21 +176,6 @@ class Client(
         """
         subscription = self.subscribe(topic, subscriber, start, auto_ack=False)
         return Inbox(subscription, connection, table=table)
-
-    def push(
-        self, topic: str, subscriber: str, start: Start = "new", *, feed: str = "tcp://127.0.0.1:5558",
-        auto_ack: bool = True, filter: Wanted | None = None, prefetch_bytes: int = 1024 * 1024,
-    ) -> PushSubscription:
-        """A durable subscription whose messages come from a push gateway's live feed, and from the broker where the
-        feed has lost something: each once and in order.
-
-        >>> subscription = client.push("orders", "kitchen", feed="tcp://127.0.0.1:5558")
-        """
-        from oncemq.client.push import PushSubscription
-
-        options = {"auto_ack": auto_ack, "prefetch_bytes": prefetch_bytes, "wanted": filter_of(filter)}
-        created = self.subscribe(topic, subscriber, start).created
-        return PushSubscription(self, topic, subscriber, feed=feed, created=created, **options)
 
     def read(
         self,

@@ -26,7 +26,7 @@ class PushFeed:
         self._again = zmq.Again
         self._now = int(zmq.NOBLOCK)
         self._lock = threading.Lock()
-        self._is_closed = False
+        self.is_closed = False
         self._topic_frame = batch_frame(topic)
         #: When it last said something that could be read.
         self.heard_ms = now_ms()
@@ -41,17 +41,26 @@ class PushFeed:
         except zmq.ZMQError as error:
             self._socket.close(0)
             raise errors.SettingInvalid(f"can't listen to the feed at {address!r}: {error}") from None
+        #: Readable when there may be something new, for an event loop to watch.
+        self.descriptor = int(self._socket.getsockopt(zmq.FD))
+
+    def is_ready(self) -> bool:
+        """`receive` would find something; or it is over."""
+        import zmq
+
+        with self._lock:
+            return self.is_closed or bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
 
     def wait(self, timeout_ms: float) -> None:
         """Until something may be there, or for a while."""
         with self._lock:
-            if not self._is_closed:
+            if not self.is_closed:
                 self._socket.poll(max(0.0, min(timeout_ms, _SLICE_MS)))
 
     def receive(self) -> tuple[Header, bytes] | None:
         """A batch with its payload, or a heartbeat; without waiting."""
         with self._lock:
-            while not self._is_closed:
+            while not self.is_closed:
                 try:
                     frames: list[bytes] = self._socket.recv_multipart(self._now)
                 except self._again:
@@ -73,6 +82,6 @@ class PushFeed:
 
     def close(self) -> None:
         with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
+            if not self.is_closed:
+                self.is_closed = True
                 self._socket.close(0)

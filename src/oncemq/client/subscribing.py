@@ -24,7 +24,8 @@ P = TypeVar("P", bound=PatternConsuming)
 _AT_ONCE_MS = 1e-3
 
 
-def _refuse_pattern(topic: str) -> None:
+def refuse_pattern(topic: str) -> None:
+    """Raises NameInvalid."""
     if isinstance(topic, str) and is_pattern(topic):
         raise errors.NameInvalid(f"'{topic}' is a pattern: use subscribe_pattern, pattern_subscription")
 
@@ -48,7 +49,7 @@ class Subscribing(Calling, Generic[S, P]):
         >>> client.subscribe("orders", "kitchen", start="earliest").created
         True
         """
-        _refuse_pattern(topic)
+        refuse_pattern(topic)
         wanted = filter_of(filter)
         reply = yield from self._call(Subscribe(topic, subscriber, start_of(start)), SubscribeReply)
         return self._subscription_type(
@@ -80,7 +81,7 @@ class Subscribing(Calling, Generic[S, P]):
 
         >>> client.subscription("orders", "kitchen").get(timeout_s=1)
         """
-        _refuse_pattern(topic)
+        refuse_pattern(topic)
         found = self._subscription_type(
             self,
             topic,

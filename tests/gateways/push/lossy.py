@@ -40,7 +40,11 @@ class LossyFeed:
             return
         if fate < 0.45 and len(frames) == 3:
             frames = [*frames[:2], frames[2][:-1] + bytes([frames[2][-1] ^ 1])]
-        elif fate < 0.50:
+        elif fate < 0.50 and len(frames) == 3:
+            words = frames[1].split()
+            words[4] = b"%d" % (int(words[4]) + 5)
+            frames[1] = b" ".join(words)
+        elif fate < 0.55:
             frames = [frames[0], b"nonsense 1 2"]
         self._out.send_multipart(frames)
         if fate > 0.90:

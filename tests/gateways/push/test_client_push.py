@@ -10,7 +10,7 @@ import pytest
 from oncemq import errors
 from oncemq.broker.process import BrokerProcess, free_url
 from oncemq.client.blocking import Client
-from oncemq.client.push import PushSubscription
+from oncemq.client.push_subscription import PushSubscription
 from oncemq.message import Message
 from tests.acceptance.processes import wait_until
 from tests.gateways.push.lossy import LossyFeed

@@ -39,4 +39,4 @@ def test_the_examples_find_each_other(push: GatewayProcess, tmp_path: Path) -> N
     expected = "0: one pizza\n1: soup\n2: bread\n"
     assert said(listener) == expected
     assert said(reliable) == expected
-    wait_until((tmp_path / "kitchen-example.offset").exists, "its position is kept")
+    wait_until((tmp_path / "kitchen-example.position.json").exists, "its position is kept")

@@ -1,42 +1,35 @@
 """A durable subscription whose messages come from a push gateway's live feed: one send for all who listen, in place of
 a get for each.
 
-The feed may lose messages, repeat them, or fall silent. The subscription knows its position: a batch that continues
-it is taken; what is missing is fetched from the broker. So each message comes once and in order, whatever the feed
-does. Acks go to the broker, as those of any subscription do; and every other second the broker is asked whether
-there is more, and whether the subscription is still ours.
+The feed may lose messages, repeat them, damage them, or fall silent. The subscription knows its position: a batch that
+continues it is taken; what is missing is fetched from the broker. So each message comes once and in order, whichever
+of these the feed does. Acks go to the broker, as those of any subscription do; and every other second the broker is
+asked whether there is more, and whether the subscription is still ours.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from oncemq import errors
+from oncemq.client.calling import Calling
+from oncemq.client.consuming import Consuming
 from oncemq.client.driver import now_ms
-from oncemq.client.flow import Flow, Outside
+from oncemq.client.flow import Flow
 from oncemq.client.push_feed import PushFeed
-from oncemq.client.receiving import WAIT_MS
-from oncemq.client.subscription import Subscription
+from oncemq.client.receiving import ACK_AFTER_MS, WAIT_MS
 from oncemq.engine.replies import BatchHead, GetReply, OpenReply
-from oncemq.message import checksum
-
-if TYPE_CHECKING:
-    from oncemq.client.blocking import Client
+from oncemq.message import checksum, layout_of
 
 #: Without a word from the feed for so long, messages are got from the broker as usual.
 _SILENT_MS = 3_000.0
 _CHECK_MS = 2_000.0
-_SLICE_MS = 50.0
 
 
-class PushSubscription(Subscription):
-    """A subscriber's messages, each once and in order, by way of the live feed. For one thread at a time.
+class Pushing(Consuming):
+    """A subscription that listens to a feed."""
 
-    >>> for message in client.push("orders", "kitchen").messages(timeout_s=1):
-    ...     cook(message.value)
-    """
-
-    def __init__(self, client: Client, topic: str, subscriber: str, *, feed: str, **options: Any) -> None:
+    def __init__(self, client: Calling, topic: str, subscriber: str, *, feed: str, **options: Any) -> None:
         """Raises SettingInvalid."""
         super().__init__(client, topic, subscriber, **options)
         #: Messages that came by the feed.
@@ -61,7 +54,14 @@ class PushSubscription(Subscription):
         try:
             yield from super()._close(clean)
         finally:
-            self._feed.close()
+            self._end_feed()
+
+    def _end_feed(self) -> None:
+        self._feed.close()
+
+    def _wait_for_feed(self, until_ms: float) -> Flow[None]:
+        """Until it may have brought something, or the client may have; at most until then."""
+        raise NotImplementedError
 
     # Where messages come from.
 
@@ -112,8 +112,11 @@ class PushSubscription(Subscription):
         return int(min(left_ms, WAIT_MS))
 
     def _listen(self, until_ms: float | None) -> Flow[None]:
-        left_ms = _SLICE_MS if until_ms is None else until_ms - now_ms()
-        yield Outside(partial(self._feed.wait, left_ms))
+        at_ms = now_ms()
+        due_ms = min(self._checked_ms + _CHECK_MS, self._feed.heard_ms + _SILENT_MS)
+        if self._owes_acks():
+            due_ms = min(due_ms, at_ms + ACK_AFTER_MS)
+        yield from self._wait_for_feed(due_ms if until_ms is None else min(due_ms, until_ms))
         self._driver.pump()
         self._note_acks()
         if self._opened is not None:
@@ -147,7 +150,7 @@ class PushSubscription(Subscription):
         self._feed_end = max(self._feed_end, end)
         if end <= position:
             return True
-        if checksum(payload) != head.checksum:
+        if not _is_sound(head, payload):
             return False
         if head.first_offset > position:
             self._early = (head, payload)
@@ -157,3 +160,13 @@ class PushSubscription(Subscription):
         self._delivery.take(GetReply(opened.topic_id, end, end, self._acked, (rest,)), [payload])
         self.pushed += rest.count
         return True
+
+
+def _is_sound(head: BatchHead, payload: bytes) -> bool:
+    """It holds what its header says. The checksum is the payload's alone."""
+    if checksum(payload) != head.checksum:
+        return False
+    try:
+        return 0 < head.count <= layout_of(payload).count - head.skip
+    except errors.Malformed:
+        return False
