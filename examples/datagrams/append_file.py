@@ -11,7 +11,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from peers import FROM_THE_EARLIEST, Subscriber
+from peers import FROM_THE_EARLIEST, Refused, Subscriber
 
 if len(sys.argv) < 3:
     raise SystemExit(__doc__)
@@ -21,16 +21,23 @@ copy = Path(path)
 written = copy.read_bytes() if copy.exists() else b""
 whole = written[: written.rfind(b"\n") + 1]
 position = int(whole.splitlines()[-1].split(b" ")[0]) + 1 if whole else FROM_THE_EARLIEST
-with copy.open("r+b" if copy.exists() else "wb") as file:
-    # A line that was torn by a crash is written anew.
-    file.truncate(len(whole))
-    file.seek(len(whole))
-    with closing(Subscriber((host, int(port)), topic, f"copy to {path}", position=position)) as subscriber:
-        count = 0
+count = 0
+try:
+    with (
+        closing(Subscriber((host, int(port)), topic, f"copy to {path}", position=position)) as subscriber,
+        copy.open("r+b" if copy.exists() else "wb") as file,
+    ):
+        # A line that was torn by a crash is written anew.
+        file.truncate(len(whole))
+        file.seek(len(whole))
         for offset, content in subscriber.messages(idle_s=1):
             file.write(b"%d %b\n" % (offset, content))
             file.flush()
             os.fsync(file.fileno())
             count += 1
         subscriber.finish()
+except TimeoutError as error:
+    raise SystemExit(f"{error}: does `oncemq serve --udp` run? Started again, this goes on where it was.") from None
+except Refused as error:
+    raise SystemExit(f"refused: {': '.join(error.args)}") from None
 print(f"{count} messages")

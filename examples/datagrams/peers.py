@@ -1,6 +1,7 @@
 """A publisher and a subscriber of the extended datagrams, exactly once, in plain sockets: to read, to copy, to port.
 
-Nothing of OnceMQ's own code is used; docs/howto/datagrams.md has the packets, field by field.
+Nothing of OnceMQ's own code is used; docs/howto/datagrams.md has the packets, field by field. This is a module:
+publish_file.py and append_file.py are programs that use it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Peer:
     """What both have in common: the hello, the proof of the address, and packets that are lost."""
 
     def __init__(self, gateway: tuple[str, int], role: int, name: str, topic: str = "", position: int = -1) -> None:
+        self.gateway = gateway
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         # Nobody else's packets arrive from here on.
         self.socket.connect(gateway)
@@ -50,6 +52,15 @@ class Peer:
         # A gateway that is away is like a packet that is lost.
         with suppress(OSError):
             self.socket.send(struct.pack(">BBQ", MAGIC, kind, self.token) + body)
+
+    def wait(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        """Raises TimeoutError."""
+        until_s = time.monotonic() + timeout_s
+        while not is_so():
+            if time.monotonic() > until_s:
+                host, port = self.gateway
+                raise TimeoutError(f"no answer from {host}:{port} for {timeout_s:g} s")
+            self.step(min(0.5, timeout_s))
 
     def say_hello(self) -> None:
         name, topic = self.name.encode(), self.topic.encode()
@@ -151,11 +162,7 @@ class Publisher(Peer):
         self._wait(lambda: not self._open)
 
     def _wait(self, is_so: Callable[[], bool]) -> None:
-        until_s = time.monotonic() + self.timeout_s
-        while not is_so():
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"no answer from the gateway for {self.timeout_s:g} s")
-            self.step(0.5)
+        self.wait(is_so, self.timeout_s)
 
     def _send_put(self, number: int) -> None:
         self.send(PUT, struct.pack(">Q", self.epoch) + self._open[number])
@@ -207,8 +214,7 @@ class Subscriber(Peer):
         self._early: dict[int, tuple[int, bytes]] = {}
         self._ready: list[tuple[int, bytes]] = []
         self._next = -1
-        while not self.is_welcome:
-            self.step(0.5)
+        self.wait(lambda: self.is_welcome, timeout_s)
 
     def messages(self, idle_s: float) -> Iterator[tuple[int, bytes]]:
         """Offset and content, until nothing has come for so long. Asking for the next one acks the one before."""
@@ -225,12 +231,8 @@ class Subscriber(Peer):
 
     def finish(self) -> None:
         """Until the broker has the last ack on its disk."""
-        until_s = time.monotonic() + self.timeout_s
         self.send_again()
-        while self.acked < self.position:
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"no answer from the gateway for {self.timeout_s:g} s")
-            self.step(0.5)
+        self.wait(lambda: self.acked >= self.position, self.timeout_s)
 
     def welcome(self, position: int) -> None:
         if self._next < 0:
@@ -277,3 +279,7 @@ class Subscriber(Peer):
         bits = [offset - self.position for offset in arrived]
         bitmap = sum(1 << bit for bit in bits if 0 <= bit < 64)
         self.send(ACK, struct.pack(">QQQ", self.epoch, max(0, self.position), bitmap))
+
+
+if __name__ == "__main__":
+    raise SystemExit(__doc__)

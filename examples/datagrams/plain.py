@@ -6,6 +6,8 @@
 import socket
 import sys
 
+if sys.argv[1:2] and ":" not in sys.argv[1]:
+    raise SystemExit(__doc__)
 host, _, port = (sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:5560").rpartition(":")
 gateway = (host, int(port))
 

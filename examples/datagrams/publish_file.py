@@ -10,18 +10,23 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from peers import Publisher
+from peers import Publisher, Refused
 
 if len(sys.argv) < 3:
     raise SystemExit(__doc__)
 topic, path = sys.argv[1:3]
 host, _, port = (sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1:5560").rpartition(":")
 lines = Path(path).read_bytes().splitlines()
-with closing(Publisher((host, int(port)), f"lines of {path}")) as publisher:
-    done = publisher.last_number
-    for line in lines[done:]:
-        publisher.put(topic, line, create=True)
-    publisher.flush()
-    print(f"{done} lines were there, {len(lines) - done} are new")
-    for number, code in publisher.refusals.items():
-        print(f"line {number} was refused: {code}")
+try:
+    with closing(Publisher((host, int(port)), f"lines of {path}")) as publisher:
+        done = publisher.last_number
+        for line in lines[done:]:
+            publisher.put(topic, line, create=True)
+        publisher.flush()
+except TimeoutError as error:
+    raise SystemExit(f"{error}: does `oncemq serve --udp` run? Started again, this goes on where it was.") from None
+except Refused as error:
+    raise SystemExit(f"refused: {': '.join(error.args)}") from None
+print(f"{done} lines were there, {len(lines) - done} are new")
+for number, code in publisher.refusals.items():
+    print(f"line {number} was refused: {code}")

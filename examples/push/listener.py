@@ -4,10 +4,14 @@
 """
 
 import argparse
+import sys
 
 import zmq
 
-parser = argparse.ArgumentParser()
+#: Heartbeats come each second.
+SILENT_MS = 3000
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("topic")
 parser.add_argument("--feed", default="tcp://127.0.0.1:5558")
 parser.add_argument("--count", type=int, default=0, help="end after so many messages")
@@ -18,18 +22,38 @@ socket = zmq.Context().socket(zmq.SUB)
 socket.setsockopt(zmq.SUBSCRIBE, options.topic.encode() + b"\0")
 socket.connect(options.feed)
 
-expected, seen = None, 0
-while not options.count or seen < options.count:
-    topic, header, *content = socket.recv_multipart()
-    kind, offset, *_ = header.split()
-    offset = int(offset)
-    if expected is None:
-        print(f"listening from offset {offset}", flush=True)
-    elif offset > expected:
-        print(f"missed {offset - expected} messages")
-    if kind == b"next":
-        expected = max(expected or 0, offset)
-    elif expected is None or offset >= expected:
-        print(f"{offset}: {content[0].decode(errors='replace')}", flush=True)
-        expected = offset + 1
-        seen += 1
+
+def listen() -> None:
+    topic_id = expected = None
+    seen, is_silent = 0, False
+    while not options.count or seen < options.count:
+        if not socket.poll(SILENT_MS):
+            if not is_silent:
+                print(f"nothing from {options.feed} for 3 s: does `oncemq serve --push` run?", file=sys.stderr)
+            is_silent = True
+            continue
+        is_silent = False
+        _, header, *content = socket.recv_multipart()
+        kind, offset, _, of_topic = header.split()
+        offset = int(offset)
+        if topic_id is None:
+            print(f"listening from offset {offset}", flush=True)
+            expected = offset
+        elif of_topic != topic_id:
+            # It was deleted and made again: offsets begin anew, and a lower one is no repetition.
+            print("the topic is another one of the same name", flush=True)
+            expected = 0
+        topic_id = of_topic
+        if offset > expected:
+            print(f"missed {offset - expected} messages", flush=True)
+            expected = offset
+        if kind == b"message" and offset == expected:
+            print(f"{offset}: {content[0].decode(errors='replace')}", flush=True)
+            expected += 1
+            seen += 1
+
+
+try:
+    listen()
+except KeyboardInterrupt:
+    sys.exit(130)

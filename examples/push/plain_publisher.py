@@ -8,7 +8,7 @@ import time
 
 import zmq
 
-parser = argparse.ArgumentParser()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("topic")
 parser.add_argument("contents", nargs="+", metavar="content")
 parser.add_argument("--publish", default="tcp://127.0.0.1:5557")

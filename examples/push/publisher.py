@@ -8,11 +8,12 @@ The id is made before the message is sent, and a request without an answer is re
 import argparse
 import hashlib
 import json
+import sys
 import time
 
 import zmq
 
-parser = argparse.ArgumentParser()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("topic")
 parser.add_argument("contents", nargs="+", metavar="content")
 parser.add_argument("--origin", default="till-1")
@@ -33,19 +34,24 @@ def request(head: dict, content: bytes) -> dict:
                 answer = json.loads(socket.recv())
                 if not answer.get("again"):
                     return answer
+            else:
+                print(f"no answer from {options.acks} yet: does `oncemq serve --push` run?", file=sys.stderr)
         time.sleep(0.2)
 
 
-for text in options.contents:
-    content = text.encode()
-    seed = b"%d %s" % (time.time_ns(), content)
-    head = {
-        "type": "publish",
-        "origin": options.origin,
-        "id": hashlib.md5(seed).hexdigest(),
-        "topic": options.topic,
-    }
-    answer = request(head, content)
-    if answer["type"] != "ack_published":
-        raise SystemExit(f"refused: {answer['text']}")
-    print(f"stored: {options.topic} {answer['offset']}")
+try:
+    for text in options.contents:
+        content = text.encode()
+        seed = b"%d %s" % (time.time_ns(), content)
+        head = {
+            "type": "publish",
+            "origin": options.origin,
+            "id": hashlib.md5(seed).hexdigest(),
+            "topic": options.topic,
+        }
+        answer = request(head, content)
+        if answer["type"] != "ack_published":
+            raise SystemExit(f"refused: {answer['text']}")
+        print(f"stored: {options.topic} {answer['offset']}")
+except KeyboardInterrupt:
+    sys.exit(130)

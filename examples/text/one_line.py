@@ -1,8 +1,8 @@
 """One request in one line, for a try by hand: the form without ids.
 
-    python examples/text/one_line.py sub orders alice
-    python examples/text/one_line.py put orders one pizza
-    python examples/text/one_line.py get orders alice
+    python examples/text/one_line.py sub "Cooking Recipes" alice
+    python examples/text/one_line.py put "Cooking Recipes" one pizza
+    python examples/text/one_line.py get "Cooking Recipes" alice
 
 When a reply is lost, a put that is sent again may be stored twice, and a get may miss a message (docs/howto/text.md).
 """
@@ -17,9 +17,25 @@ from lazy_pirate import ServerOffline, ask
 URL = os.environ.get("TEXT_URL", "tcp://127.0.0.1:5556")
 
 
+def quoted(name: str) -> str:
+    """As it stands in a line: a name with spaces, or that starts with a quote, has quotes around it."""
+    if name and " " not in name and name[0] not in "\"'":
+        return name
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def line_of(operation: str, *words: str) -> str:
+    """Names are quoted. A put has one, and behind it the content, as it is."""
+    names = 1 if operation == "put" else 2
+    return " ".join([operation, *map(quoted, words[:names]), *words[names:]])
+
+
 def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        sys.exit(__doc__)
     try:
-        code, text = ask(URL, " ".join(sys.argv[1:]).encode())
+        code, text = ask(URL, line_of(*sys.argv[1:]).encode())
     except ServerOffline as error:
         sys.exit(str(error))
     if code != "OK":

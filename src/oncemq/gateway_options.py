@@ -79,14 +79,19 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes_max: Annotated[
         int,
         Meta(
-            ge=1024,
-            description="What publishers sent and the broker has not stored yet; beyond it, messages are dropped.",
+            ge=64 * 1024,
+            description="What publishers sent and the broker has not stored yet; beyond it, messages are dropped. A "
+            "topic counts for 2 KiB. As much again may be in requests; beyond it the answer is OVERLOADED.",
         ),
     ] = 64 * 2**20
     feed_messages_max: Annotated[
         int,
-        Meta(ge=1, description="Messages that wait in front of a slow subscriber; beyond them it misses some."),
-    ] = 10_000
+        Meta(
+            ge=1,
+            description="Messages that wait in front of a slow subscriber; beyond them it misses some. One of more "
+            "than 128 KiB counts for as many as fit into it: all take up to so many times 128 KiB.",
+        ),
+    ] = 2_000
     topics_max: Annotated[int, Meta(ge=1, description="Topics that are followed at a time.")] = 10_000
     heartbeat_ms: Annotated[int, Meta(ge=1, description="From one heartbeat of the feed to the next.")] = 1_000
     unfollow_ms: Annotated[

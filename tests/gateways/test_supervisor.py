@@ -172,6 +172,15 @@ def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
     assert "--http" in text
 
 
+def test_http_that_nobody_has_asked_for_leaves_its_port_to_a_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setitem(GATEWAY_ADDRESSES, "http", address)
+    said: list[str] = []
+    gateways_beside(ServeSettings(http="auto", text=address), said.append)
+    assert [line.partition(":")[0] for line in said] == ["There is no HTTP"]
+
+
 def test_the_gateway_is_told_what_the_broker_was_told() -> None:
     settings = ServeSettings(
         http="[::1]:8099",

@@ -7,13 +7,13 @@ import socket
 from collections.abc import Callable
 
 from oncemq import errors
-from oncemq.addresses import GATEWAY_ADDRESSES, gateway_address, split_address
+from oncemq.addresses import GATEWAY_ADDRESSES, gateway_address
 from oncemq.config import GATEWAY_SETTINGS, Setting
 from oncemq.gateways.supervisor import Supervisor
+from oncemq.ports import claim_of, clash_of
 from oncemq.settings import ServeSettings
 
 _NEEDED_FOR_HTTP = ("starlette", "uvicorn")
-_PUSH_PORTS = 3
 
 
 def gateways_beside(
@@ -29,6 +29,8 @@ def gateways_beside(
             raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'")
         say("HTTP is off: pip install 'oncemq[http]' brings it.")
         del addresses["http"]
+    if "http" in addresses and not is_http_a_must:
+        _make_way(addresses, say)
     for name, address in addresses.items():
         if name != "http" or is_http_a_must:
             _probe(name, address)
@@ -36,6 +38,15 @@ def gateways_beside(
     if "http" in addresses and not is_http_a_must:
         return Supervisor(_Patience(settings, addresses, say).arguments, is_stopping)
     return Supervisor(lambda: arguments_for(settings, addresses), is_stopping)
+
+
+def _make_way(addresses: dict[str, str], say: Callable[[str], None]) -> None:
+    """HTTP that nobody has asked for leaves its port to a gateway that somebody has."""
+    clash = clash_of([claim_of(name, address) for name, address in addresses.items()])
+    if clash is not None and clash.one.setting == "http":
+        why = f"{clash.other.setting} has port {clash.port}"
+        say(f"There is no HTTP: {why}. `--http HOST:PORT` chooses another address.")
+        del addresses["http"]
 
 
 class _Patience:
@@ -67,10 +78,10 @@ class _Patience:
 
 def _probe(name: str, address: str) -> None:
     """A conflict shows before anything is served. Raises ListenFailed."""
-    host, first = split_address(address)
+    _, host, ports, is_udp = claim_of(name, address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    kind = socket.SOCK_DGRAM if name == "udp" else socket.SOCK_STREAM
-    for port in range(first, first + (_PUSH_PORTS if name == "push" else 1)):
+    kind = socket.SOCK_DGRAM if is_udp else socket.SOCK_STREAM
+    for port in ports:
         with socket.socket(family, kind) as probe:
             if kind == socket.SOCK_STREAM:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

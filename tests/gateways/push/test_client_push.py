@@ -98,5 +98,6 @@ def test_a_second_owner_fences_the_first(
 
 
 def test_a_feed_address_that_can_not_be_is_refused(client: Client) -> None:
-    with pytest.raises(errors.SettingInvalid):
-        client.push("push.bad", "reader", feed="nonsense")
+    for feed in ("nonsense", None, 5558):
+        with pytest.raises(errors.SettingInvalid, match=repr(feed)):
+            client.push("push.bad", "reader", feed=feed)  # type: ignore[arg-type]

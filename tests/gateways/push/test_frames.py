@@ -1,17 +1,15 @@
-"""The layout of the feed, the addresses that are called, and what acks do to a place: without a socket."""
+"""The layout of the feed, the addresses that are called, and what a request may hold: without a socket."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
+import msgspec
 import pytest
 
 from oncemq import errors
 from oncemq.client.push_frames import batch_header, decode_header, next_header, topic_of
 from oncemq.engine.replies import BatchHead
 from oncemq.gateways.push.addresses import check_address
-from oncemq.gateways.push.place import Place
+from oncemq.gateways.push.messages import decode_request
 from oncemq.gateways.push.settings import PushSettings
 
 
@@ -49,40 +47,13 @@ def test_addresses_of_this_machine_are_called_and_others_only_if_allowed() -> No
             check_address(address, any_address=True)
 
 
-def place_with(sent: int) -> Place:
-    following: Any = SimpleNamespace(topic="orders", topic_id=0, position=sent)
-    link: Any = None
-    return Place(link, following, "kitchen")
-
-
-def test_acks_in_any_order_join_up() -> None:
-    place = place_with(10)
-    place.note([3, 1])
-    assert (place.acked, place.has(1), place.has(0)) == (0, True, False)
-    place.note([0])
-    assert place.acked == 2
-    place.note([0, 1], upto=3)
-    assert place.acked == 4
-    place.note([9, 8])
-    place.pass_over(8)
-    assert place.acked == 10
-
-
-def test_an_ack_of_what_was_not_sent_changes_nothing() -> None:
-    place = place_with(2)
-    for offsets, upto in (([2], 0), ([0, 5], 0), ([], 3)):
-        with pytest.raises(errors.OffsetOutOfRange):
-            place.note(offsets, upto)
-    assert (place.acked, place.has(0)) == (0, False)
-
-
-def test_acks_that_run_ahead_are_held_up_to_a_bound() -> None:
-    place = place_with(100_000)
-    for first in range(1, 60_001, 10_000):
-        place.note(range(first, first + 10_000))
-    assert (place.has(10_000), place.has(10_001)) == (True, False)
-    place.note([0])
-    assert place.acked == 10_001
+def test_what_is_published_is_measured_in_bytes() -> None:
+    fields = {"type": "publish", "topic": "orders"}
+    for origin, key in (("é" * 125, "k"), ("o", "é" * 256)):
+        decode_request(msgspec.json.encode(fields | {"origin": origin, "id": key}))
+    for origin, key, bound in (("é" * 126, "k", "250 bytes"), ("o", "é" * 257, "512 bytes")):
+        with pytest.raises(errors.Malformed, match=bound):
+            decode_request(msgspec.json.encode(fields | {"origin": origin, "id": key}))
 
 
 def test_settings_that_can_not_be_are_refused() -> None:

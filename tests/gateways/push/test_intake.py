@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
+import zmq
 
 from oncemq.broker.process import free_url
+from oncemq.gateways.push import gateway as gateway_module
 from oncemq.gateways.push.counters import Counters
+from oncemq.gateways.push.gateway import PushGateway
 from oncemq.gateways.push.intake import Intake
+from tests.gateways.push.processes import settings_here
 
 
 def test_a_full_buffer_drops_what_comes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     async def overflow() -> Counters:
         counters = Counters()
-        intake = Intake([free_url()], counters, buffer_bytes_max=10_000)
+        intake = Intake([free_url()], counters, buffer_bytes_max=10_000 + 2_048)
         for _ in range(30):
             intake.take([b"orders", bytes(900)])
         intake.flush()
@@ -29,6 +34,61 @@ def test_a_full_buffer_drops_what_comes_and_says_so(caplog: pytest.LogCaptureFix
     # And at the end, what was still waiting.
     assert counters["publish_dropped"] == 30
     assert "messages of publishers are lost" in caplog.text
+
+
+def test_many_topics_fill_the_buffer_too() -> None:
+    async def overflow() -> None:
+        counters = Counters()
+        intake = Intake([free_url()], counters, buffer_bytes_max=100_000)
+        for number in range(1_000):
+            intake.take([b"topic-%d" % number, b"x"])
+        assert counters["publish_dropped"] > 950
+        intake.close()
+        assert counters["publish_dropped"] == 1_000
+
+    asyncio.run(overflow())
+
+
+def test_many_messages_that_are_too_large_don_t_stop_those_behind_them() -> None:
+    async def refuse() -> None:
+        counters = Counters()
+        intake = Intake([free_url()], counters, buffer_bytes_max=2**24)
+        # As the broker says when it is greeted.
+        intake._driver.core.batch_bytes_max = 1_000
+        for _ in range(3_000):
+            intake.take([b"orders", bytes(2_000)])
+        intake.take([b"orders", b"small"])
+        intake.flush()
+        assert counters["publish_dropped"] == 3_000
+        assert not intake.is_empty
+        intake.close()
+        assert counters["publish_dropped"] == 3_001
+
+    asyncio.run(refuse())
+
+
+def test_what_has_arrived_when_the_gateway_is_stopped_is_stored_or_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "_DRAIN_S", 0.05)
+
+    async def stop() -> None:
+        settings = settings_here(publish="inproc://stopping")
+        gateway = PushGateway(free_url(), settings)
+        await gateway.start()
+        publisher: Any = zmq.Context.instance().socket(zmq.PUB)
+        publisher.setsockopt(zmq.SNDHWM, 0)
+        publisher.connect(settings.publish)
+        while not gateway.counters["publish_malformed"]:
+            # Until they have met.
+            publisher.send(b"nospace")
+            await asyncio.sleep(0.001)
+        for number in range(1_200):
+            publisher.send_multipart([b"orders", b"%d" % number])
+        await gateway.stop()
+        # There is no broker.
+        assert gateway.counters["publish_dropped"] == 1_200
+        publisher.close(0)
+
+    asyncio.run(stop())
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,10 @@ def test_a_client_that_crashed_before_its_reply_finishes_the_request_once(
 def test_one_line_from_the_command_line(shell: Shell) -> None:
     assert shell.run("python examples/text/one_line.py sub orders alice")[0] == "SUBSCRIBED\n"
     assert shell.run("python examples/text/one_line.py put tea black")[2] == "TOPIC_UNKNOWN: there is no topic 'tea'"
+    one_line, names = "python examples/text/one_line.py", """'Cooking "Recipes" \\' "'alice' at home" """
+    assert shell.run(f"{one_line} sub {names}earliest")[0] == "SUBSCRIBED\n"
+    assert shell.run(f"""{one_line} put 'Cooking "Recipes" \\' '"Soup":' water""")[0] == "STORED 1\n"
+    assert shell.run(f"{one_line} get {names}")[0] == '"Soup": water\n'
 
 
 def test_a_server_that_is_away_seems_to_be_offline(shell: Shell, tmp_path: Path) -> None:

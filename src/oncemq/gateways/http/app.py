@@ -14,6 +14,7 @@ import msgspec
 
 from oncemq import errors
 from oncemq.gateways.http import (
+    metrics,
     queue,
     site,
     v1_events,
@@ -51,6 +52,7 @@ ENDPOINTS: list[Endpoint] = [
     *v1_transactions.ENDPOINTS,
     *v1_sessions.ENDPOINTS,
     *v1_health.ENDPOINTS,
+    *metrics.ENDPOINTS,
     *queue.ENDPOINTS,
 ]
 

@@ -31,7 +31,7 @@ TAGS = {
     "sessions": "Numbered requests happen once, however late they are repeated. A session is what numbers them.",
     "queue": "A simple queue of producers and consumers with ids of their own: each consumer of a topic gets every "
     "message once, and in order. Replies have a `status`, `success` or `failure`.",
-    "health": "Whether the broker behind the gateway answers.",
+    "health": "Whether the broker behind the gateway answers, and how it is.",
 }
 
 #: What a parameter of this name could be, where its declaration has no example.

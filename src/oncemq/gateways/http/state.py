@@ -1,10 +1,12 @@
 """What the gateway keeps between requests. All of it is a cache: whatever is lost with the process, the broker knows.
 
 The epochs of subscriptions that the gateway consumes on behalf of callers without an epoch of their own, and the ids
-of topics (places.py); which streams have followed which; and what the queue's endpoints keep.
+of topics (places.py); which streams have followed which; what the queue's endpoints keep; and whose turn it is.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 import msgspec
 
@@ -29,3 +31,5 @@ class State(Places):
         #: A reader may not have heard of the heir yet, when it comes back.
         self.heirs: dict[Place, Heir] = {}
         self.queue = QueueState()
+        #: One scrape of the metrics at a time, so that they can't wear the broker down.
+        self.scraping = asyncio.Lock()

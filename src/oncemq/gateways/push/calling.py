@@ -23,6 +23,7 @@ class Caller:
         self._watched.set(zmq.MAXMSGSIZE, _ANSWER_BYTES_MAX)
         self._watched.set(zmq.SNDHWM, 2)
         self._watched.set(zmq.RCVHWM, 10)
+        self._watched.set(zmq.IPV6, int("[" in address))
         self._watched.connect(address)
 
     def _take(self, frames: list[bytes]) -> None:

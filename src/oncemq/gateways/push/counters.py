@@ -23,7 +23,7 @@ class Counters:
         self.counts[name] = self.counts.get(name, 0) + count
 
     def trouble(self, name: str, text: str, count: int = 1, level: int = logging.WARNING) -> None:
-        """Count it, and say so; of many at once, the first, and a second later how many there were."""
+        """Count it, and say so: once a second at the most, with how many of the kind came since it was said last."""
         self.add(name, count)
         now_s = time.monotonic()
         said_s, said_count = self._said.get(name, (-_LOG_EVERY_S, 0))

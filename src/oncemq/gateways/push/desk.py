@@ -33,6 +33,8 @@ log = logging.getLogger("oncemq.push")
 
 #: Requests that are being answered, at the most.
 _REQUESTS_MAX = 10_000
+#: Those of one peer that wait inside ZeroMQ, beside what the network holds; they may be large.
+_WAITING_MAX = 100
 
 
 class Desk:
@@ -44,11 +46,13 @@ class Desk:
         self._publishing = publishing
         self._counters = counters
         self._tasks: set[asyncio.Task[None]] = set()
+        self._bytes = 0
+        self._bytes_max = settings.buffer_bytes_max
         self._watched = PushSocket(zmq.ROUTER, self._take)
         self._watched.set(zmq.ROUTER_MANDATORY, 1)
         self._watched.set(zmq.MAXMSGSIZE, settings.message_bytes_max)
         self._watched.set(zmq.SNDHWM, 10_000)
-        self._watched.set(zmq.RCVHWM, 10_000)
+        self._watched.set(zmq.RCVHWM, _WAITING_MAX)
         self._watched.bind(settings.acks)
 
     @property
@@ -58,12 +62,23 @@ class Desk:
     def _take(self, frames: list[bytes]) -> None:
         begin = 2 if frames[1:2] == [b""] else 1
         envelope, body = frames[:begin], frames[begin:]
-        if len(self._tasks) >= _REQUESTS_MAX:
+        size = sum(map(len, frames))
+        if not self._has_room(size):
+            self._counters.add("requests_refused")
             self._send(envelope, error_of(errors.Overloaded("too many requests are being answered")))
             return
+        self._bytes += size
         task = asyncio.ensure_future(self._answer(envelope, body))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: self._over(done, size))
+
+    def _has_room(self, size: int) -> bool:
+        """One alone always has."""
+        return len(self._tasks) < _REQUESTS_MAX and (not self._tasks or self._bytes + size <= self._bytes_max)
+
+    def _over(self, task: asyncio.Task[None], size: int) -> None:
+        self._tasks.discard(task)
+        self._bytes -= size
 
     async def _answer(self, envelope: list[bytes], body: list[bytes]) -> None:
         try:

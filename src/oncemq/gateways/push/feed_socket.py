@@ -2,13 +2,18 @@
 
 A subscriber whose queue is full holds the feed up for a moment; then, for a second, what it has no room for is
 dropped for it alone. It sees that by the offsets.
+
+ZeroMQ counts what waits for a subscriber in messages, whatever their size. `SLOT_BYTES` is what one of them may take
+on average: who sends a larger one sends small ones behind it, and so nobody's queue holds more than
+`feed_messages_max` times that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import zmq
 
@@ -17,14 +22,15 @@ from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.sockets import PushSocket
 
 #: How long a full queue holds the feed up, and how long it does not after that.
-_PATIENCE_S = 0.2
+PATIENCE_S = 0.2
 _LOSSY_S = 1.0
-_LOOK_S = 0.001
+LOOK_S = 0.001
 
 _NOW = int(zmq.NOBLOCK)
 _NOW_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 #: From this size on, pyzmq sends without copying.
 _COPY_BYTES_MAX = 64 * 1024
+SLOT_BYTES = 128 * 1024
 
 
 class FeedSocket:
@@ -67,14 +73,24 @@ class FeedSocket:
             self._send_frame(frame, flags, copy=len(frame) < _COPY_BYTES_MAX)
         return True
 
+    @contextlib.contextmanager
+    def dropping(self) -> Iterator[None]:
+        """What is sent meanwhile goes to those who have room. Others miss that, and what comes until they have read
+        half of what they have."""
+        self._watched.set(zmq.XPUB_NODROP, 0)
+        try:
+            yield
+        finally:
+            self._set_lossy(self._is_lossy)
+
     async def send(self, *frames: bytes) -> None:
         began_s = time.monotonic()
         while not self.try_send(*frames):
             self.look()
-            if time.monotonic() - began_s > _PATIENCE_S:
+            if time.monotonic() - began_s > PATIENCE_S:
                 self._lose()
             else:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(LOOK_S)
 
     def _lose(self) -> None:
         self._counters.trouble("feed_overflows", "a subscriber of the feed is too slow, and misses messages")

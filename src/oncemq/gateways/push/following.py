@@ -10,21 +10,25 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oncemq import errors
 from oncemq.client.push_frames import batch_frame, batch_header, message_frame, message_header, next_header
-from oncemq.engine.commands import START_NEW, Ack, Get, Open, RegistrySet, Subscribe
-from oncemq.engine.replies import BatchHead, GetReply, OpenReply
+from oncemq.engine.commands import START_EARLIEST, START_NEW, Ack, Get, RegistrySet
+from oncemq.engine.replies import BatchHead, GetReply
 from oncemq.gateways.link import Link, expect
-from oncemq.message import checksum, split
+from oncemq.gateways.push.feed_socket import SLOT_BYTES
+from oncemq.gateways.push.registry import NAMESPACE
+from oncemq.gateways.push.subscriptions import batches_of, own
+from oncemq.message import split
+from oncemq.wire.frames import Frame
 
 if TYPE_CHECKING:
     from oncemq.gateways.push.feed import Feed
 
 log = logging.getLogger("oncemq.push")
 
-NAMESPACE = "push"
 _GET_BYTES = 1024 * 1024
 #: A get waits so long at the broker; longer where there are many topics.
 _WAIT_MS = 2_000
@@ -32,18 +36,23 @@ _WAIT_MS_MAX = 30_000
 _WAIT_MS_PER_TOPIC = 20
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
+#: Twice as long each time; and after so many times the longest one without a fence, as short as at first.
+_TAKE_BACK_TIMES_MAX = 10
+_PEACE_TIMES = 2
 #: Messages that are sent before others have their turn, and from one heartbeat to the next.
 _TURN_MESSAGES = 500
 _BEAT_MESSAGES = 10_000
 _ACK_MESSAGES = 10_000
-#: When what was sent is noted so often a second, that is exact enough.
+#: When what was sent is noted so often a second, that is exact enough; and so often in the time that is asked for.
 _MARK_S = 0.05
+_MARKS = 100
 
-#: The subscription has to be made again.
+#: The subscription has to be made again,
 _ANEW = (
-    errors.TopicGone, errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired, errors.RangeGone,
-    errors.OffsetOutOfRange,
+    errors.Sought, errors.NotSubscribed, errors.SubscriptionExpired, errors.RangeGone, errors.OffsetOutOfRange,
 )  # fmt: skip
+#: and its topic too: of that nothing was sent yet.
+_GONE = (errors.TopicGone, errors.TopicUnknown)
 
 
 class Following:
@@ -54,8 +63,6 @@ class Following:
         #: Reliable subscribers that need it.
         self.holders: set[object] = set()
         self.idle_since_s = time.monotonic()
-        self.sends_messages = False
-        self.sends_batches = False
         self.topic_id = 0
         #: The offset of the next message that will be sent.
         self.position = -1
@@ -69,9 +76,15 @@ class Following:
         self._acking: asyncio.Task[None] | None = None
         self._frame = message_frame(topic)
         self._batch_frame = batch_frame(topic)
+        self._messages = feed.listening.open(self._frame)
+        self._batches = feed.listening.open(self._batch_frame)
+        self._start = START_NEW
         self._since_beat = 0
+        self._retransmit_s = feed.settings.retransmit_ms / 1000
         #: (when, position by then), the oldest first.
         self._marks: deque[tuple[float, int]] = deque()
+        self._take_back_s = feed.take_back_s
+        self._fenced_s = 0.0
         self.task = asyncio.ensure_future(self._run())
 
     @property
@@ -87,23 +100,33 @@ class Following:
 
     # Its life.
 
+    def keep_running(self) -> None:
+        """Whatever has ended it: it is wanted."""
+        if self.task.done():
+            self.task = asyncio.ensure_future(self._run())
+
+    def close(self) -> None:
+        """Nobody wants it. Await the task afterwards."""
+        self.task.cancel()
+        self._feed.listening.close(self._messages)
+        self._feed.listening.close(self._batches)
+
     async def _run(self) -> None:
-        await self._feed.until_ended(self.topic)
         pause_s = _PAUSE_S
         while True:
             try:
+                await self._feed.until_ended(self.topic)
                 await self._begin()
                 pause_s = _PAUSE_S
                 await self._go_on()
-            except (errors.Sought, *_ANEW) as error:
+            except (*_ANEW, *_GONE) as error:
                 log.debug("'%s' is followed anew: %s", self.topic, error.text)
-                self._link_changed()
+                self._start = START_EARLIEST if isinstance(error, _GONE) else START_NEW
+                self._forget_opening()
                 await asyncio.sleep(_PAUSE_S)
             except errors.Fenced:
-                self.is_live = False
-                text = f"somebody else is '{self._subscriber}' on '{self.topic}': its feed ends here"
-                self._feed.counters.trouble("feed_fenced", text, level=logging.ERROR)
-                return
+                self._forget_opening()
+                await self._let_be()
             except Exception as error:
                 self.is_live = False
                 self._acked = -1
@@ -113,21 +136,33 @@ class Following:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    def _link_changed(self) -> None:
+    def _forget_opening(self) -> None:
         self._epoch = 0
         self.is_live = False
+
+    async def _let_be(self) -> None:
+        """Somebody else has taken the subscription. Two who take it from each other do so less and less often."""
+        now_s, first_s = time.monotonic(), self._feed.take_back_s
+        longest_s = first_s * _TAKE_BACK_TIMES_MAX
+        if now_s - self._fenced_s > _PEACE_TIMES * longest_s:
+            self._take_back_s = first_s
+        pause_s, self._take_back_s = self._take_back_s, min(2 * self._take_back_s, longest_s)
+        text = f"somebody else is '{self._subscriber}' on '{self.topic}': its feed is taken back in {pause_s:g} s"
+        self._feed.counters.trouble("feed_fenced", text, level=logging.ERROR)
+        await asyncio.sleep(pause_s)
+        self._fenced_s = time.monotonic()
 
     async def _begin(self) -> None:
         """In this order: whatever dies meanwhile, the next gateway knows what there is to end."""
         if self._epoch:
             return
         await self._link.operate(RegistrySet(NAMESPACE, self._feed.key_of(self.topic), b"{}"))
-        await self._link.operate(Subscribe(self.topic, self._subscriber, START_NEW))
-        opened = expect(await self._link.operate(Open(self.topic, self._subscriber)), OpenReply)
+        _, opened = await own(self._link, self.topic, self._subscriber, self._start)
         if opened.topic_id != self.topic_id:
             self._marks.clear()
         self.topic_id, self._epoch, self.position = opened.topic_id, opened.epoch, opened.acked
         self._acked = opened.acked
+        self._start = START_NEW
         self.mark()
         self.is_live = True
         self.beat()
@@ -138,10 +173,7 @@ class Following:
             while True:
                 reply, payloads = await getting
                 self.is_live = True
-                batches = [(head, bytes(frame)) for head, frame in zip(reply.batches, payloads, strict=True)]
-                for head, payload in batches:
-                    if checksum(payload) != head.checksum:
-                        raise errors.DamagedInTransit(f"offset {head.first_offset} of '{self.topic}'")
+                batches = batches_of(self.topic, reply, payloads)
                 # The next ones come while these are sent; what may be acked with that was sent before.
                 getting = asyncio.ensure_future(self._get(reply.next_position))
                 for head, payload in batches:
@@ -153,14 +185,14 @@ class Following:
         finally:
             getting.cancel()
 
-    async def _get(self, position: int) -> tuple[GetReply, list[bytes]]:
+    async def _get(self, position: int) -> tuple[GetReply, Sequence[Frame]]:
         ack = -1
         if self.position - self._acked >= _ACK_MESSAGES:
             ack = self._acked = self.position
         wait_ms = min(max(_WAIT_MS, self._feed.topics_count * _WAIT_MS_PER_TOPIC), _WAIT_MS_MAX)
         command = Get(self.topic_id, self._subscriber, self._epoch, position, _GET_BYTES, wait_ms, ack)
         reply, payloads = await self._link.ask(command)
-        return expect(reply, GetReply), list(payloads)  # type: ignore[arg-type]
+        return expect(reply, GetReply), payloads
 
     def ack_soon(self) -> None:
         """What was sent since the last ack."""
@@ -180,19 +212,23 @@ class Following:
         if not self.holders and self._marks:
             return
         now_s = time.monotonic()
-        if len(self._marks) > 1 and now_s - self._marks[-2][0] < _MARK_S:
+        if len(self._marks) > 1 and now_s - self._marks[-2][0] < max(_MARK_S, self._retransmit_s / _MARKS):
             self._marks.pop()
         self._marks.append((now_s, self.position))
+        # Nobody asks for what lies further back.
+        self.sent_before(now_s - self._retransmit_s)
 
     # What goes out.
 
     async def _send(self, head: BatchHead, payload: bytes) -> None:
         socket = self._feed.socket
-        if self.sends_batches:
+        if self._batches.count:
             header = batch_header(head, self.topic_id)
             if not socket.try_send(self._batch_frame, header, payload):
                 await socket.send(self._batch_frame, header, payload)
-        if self.sends_messages:
+            if len(payload) > SLOT_BYTES:
+                self._take_slots(self._batch_frame, head.first_offset + head.count, len(payload))
+        if self._messages.count:
             await self._send_each(head, payload)
         self.position = head.first_offset + head.count
         self._feed.counters.add("feed_sent", head.count)
@@ -219,17 +255,29 @@ class Following:
             content = payload[at + ends[index] : at + ends[index + 1]]
             if not try_send(frame, header, content):
                 await socket.send(frame, header, content)
+            if len(content) > SLOT_BYTES:
+                self._take_slots(frame, offset + 1, len(content))
             if index % _TURN_MESSAGES == _TURN_MESSAGES - 1:
                 socket.look()
                 await asyncio.sleep(0)
 
-    def beat(self) -> None:
-        """Tell listeners which offset comes next: so they see that the last message is missing."""
+    def _take_slots(self, frame: bytes, position: int, size: int) -> None:
+        """A queue is bounded by the number of its messages. Heartbeats stand behind a large one, so that it counts for
+        as much as it is."""
+        header = self._next_header(position)
+        for _ in range(size // SLOT_BYTES):
+            if not self._feed.socket.try_send(frame, header):
+                return
+
+    def beat(self) -> bool:
+        """Tell listeners which offset comes next: so they see that the last message is missing. False: somebody's
+        queue is full."""
         if not self.is_live:
-            return
+            return True
         self._since_beat = 0
-        header = next_header(self.position, time.time_ns() // 1_000_000, self.topic_id)
-        if self.sends_messages:
-            self._feed.socket.try_send(self._frame, header)
-        if self.sends_batches:
-            self._feed.socket.try_send(self._batch_frame, header)
+        header, try_send = self._next_header(self.position), self._feed.socket.try_send
+        is_sent = not self._messages.count or try_send(self._frame, header)
+        return (not self._batches.count or try_send(self._batch_frame, header)) and is_sent
+
+    def _next_header(self, position: int) -> bytes:
+        return next_header(position, time.time_ns() // 1_000_000, self.topic_id)

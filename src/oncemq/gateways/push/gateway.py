@@ -30,6 +30,8 @@ from oncemq.gateways.push.sockets import PushSocket
 
 log = logging.getLogger("oncemq.push")
 
+#: At the end: for taking in what has arrived, and for storing and answering what is in hand.
+_TAKE_S = 1.0
 _DRAIN_S = 2.0
 _LOOK_S = 0.02
 _PAUSE_S = 0.5
@@ -116,8 +118,16 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def _drain(publish: PushSocket, intake: Intake) -> None:
-    publish.close()
+    """What has arrived is taken and stored. Publishers who don't stop sending must not hold this up for ever."""
     loop = asyncio.get_running_loop()
+    publish.unbind()
+    until_s = loop.time() + _TAKE_S
+    while publish.has_arrived and loop.time() < until_s:
+        publish.look()
+        await asyncio.sleep(0)
+    if publish.has_arrived:
+        log.warning("publishers go on sending while the gateway ends: what comes from now on is lost")
+    publish.close()
     until_s = loop.time() + _DRAIN_S
     while not intake.is_empty and loop.time() < until_s:
         await asyncio.sleep(_LOOK_S)

@@ -35,8 +35,9 @@ _PAUSE_S = 0.1
 _PAUSE_S_MAX = 2.0
 #: A broker that does not answer is asked again for ever.
 _TRIES = 2**40
-#: What a message costs beside its content.
+#: What a message costs beside its content, and a topic beside its messages.
 _OVERHEAD_BYTES = 100
+_TOPIC_BYTES = 2_048
 
 
 class Intake:
@@ -76,9 +77,9 @@ class Intake:
             return
         name = name.removesuffix(b"\0")
         topic = self._topics.get(name) or self._new_topic(name)
-        size = len(content) + _OVERHEAD_BYTES
         if topic is None:
             return
+        size = len(content) + _OVERHEAD_BYTES
         if self._buffered_bytes + size > self._buffer_bytes_max:
             self._drop(1, "the broker is away or slow, and the buffer is full: messages of publishers are lost")
             self._forget_if_empty(topic)
@@ -98,6 +99,7 @@ class Intake:
             self._refuse(f"a topic of a publisher: {refusal.text}")
             return None
         topic = self._topics[frame] = _Topic(frame, name)
+        self._buffered_bytes += _TOPIC_BYTES
         return topic
 
     def _refuse(self, text: str) -> None:
@@ -116,11 +118,18 @@ class Intake:
 
     def _send(self, topic: _Topic) -> None:
         """One batch at a time, so that the order stays when one has to be sent again."""
-        if topic.in_flight or topic.is_pausing:
+        if topic.is_sending:
+            # A batch that is refused at once leads here: the next one is sent below, not within it.
             return
-        if not topic.waiting:
-            self._forget_if_empty(topic)
-            return
+        topic.is_sending = True
+        try:
+            while topic.waiting and not topic.in_flight and not topic.is_pausing:
+                self._send_batch(topic)
+        finally:
+            topic.is_sending = False
+        self._forget_if_empty(topic)
+
+    def _send_batch(self, topic: _Topic) -> None:
         topic.in_flight = topic.next_batch()
         try:
             operation, payload = make_put(topic.name, topic.in_flight, create=True)
@@ -181,8 +190,8 @@ class Intake:
         self._send(topic)
 
     def _forget_if_empty(self, topic: _Topic) -> None:
-        if not topic.waiting and not topic.in_flight:
-            self._topics.pop(topic.frame, None)
+        if not topic.waiting and not topic.in_flight and self._topics.pop(topic.frame, None) is not None:
+            self._buffered_bytes -= _TOPIC_BYTES
 
     def close(self) -> None:
         left = sum(len(topic.waiting) + len(topic.in_flight) for topic in self._topics.values())
@@ -194,7 +203,7 @@ class Intake:
 class _Topic:
     """What waits for one topic."""
 
-    __slots__ = ("batch_messages", "frame", "in_flight", "is_pausing", "name", "pause_s", "waiting")
+    __slots__ = ("batch_messages", "frame", "in_flight", "is_pausing", "is_sending", "name", "pause_s", "waiting")
 
     def __init__(self, frame: bytes, name: str) -> None:
         self.frame = frame
@@ -202,6 +211,7 @@ class _Topic:
         self.waiting: deque[bytes] = deque()
         self.in_flight: list[bytes] = []
         self.is_pausing = False
+        self.is_sending = False
         self.pause_s = _PAUSE_S
         #: Fewer where a batch was too large.
         self.batch_messages = _BATCH_MESSAGES

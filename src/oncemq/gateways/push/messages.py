@@ -10,18 +10,28 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from oncemq import errors
+from oncemq.limits import KEY_BYTES_MAX, NAME_BYTES_MAX
 
 #: What a subscriber may name in one hello.
 TOPICS_MAX = 1_000
 OFFSETS_MAX = 10_000
+#: The broker knows an origin by the gateway's name, a slash and this: `push/ORIGIN`, up to 255 bytes.
+ORIGIN_BYTES_MAX = 250
 
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
+#: At the most, since these are characters. What may be a name is asked where it is one.
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Offset = Annotated[int, Meta(ge=0, lt=2**62)]
 Topics = Annotated[tuple[Name, ...], Meta(max_length=TOPICS_MAX)]
 
 
 class _Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     pass
+
+
+def _check_bytes(field: str, text: str, bytes_max: int) -> None:
+    size = len(text.encode())
+    if size > bytes_max:
+        raise ValueError(f"`{field}` has up to {bytes_max} bytes of UTF-8, this one has {size}")
 
 
 # What clients say.
@@ -51,9 +61,14 @@ class AckReceived(_Said, frozen=True, kw_only=True, tag="ack_received"):
     topic: Name
     offset: Offset | UnsetType = UNSET
     offsets: Annotated[tuple[Offset, ...], Meta(max_length=OFFSETS_MAX)] = ()
-    upto: Offset = 0
+    upto: Offset | UnsetType = UNSET
     #: As the message had it: of a topic that was deleted since, nothing is acknowledged.
     topic_id: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if self.offset is UNSET and self.upto is UNSET and not self.offsets:
+            raise ValueError("an ack names one of `offset`, `offsets` and `upto`")
 
 
 class Publish(_Said, frozen=True, kw_only=True, tag="publish"):
@@ -61,8 +76,14 @@ class Publish(_Said, frozen=True, kw_only=True, tag="publish"):
 
     origin: Name
     topic: Name
-    id: Annotated[str, Meta(min_length=1, max_length=512)] | UnsetType = UNSET
+    id: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
     number: Annotated[int, Meta(ge=1, lt=2**62)] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        _check_bytes("origin", self.origin, ORIGIN_BYTES_MAX)
+        if isinstance(self.id, str):
+            _check_bytes("id", self.id, KEY_BYTES_MAX)
 
 
 Request = Hello | Goodbye | AckReceived | Publish

@@ -5,17 +5,14 @@ Its id is a key of its origin (seven days); or it has a number of its origin's s
 
 from __future__ import annotations
 
-import secrets
-
 from oncemq import errors
-from oncemq.engine.commands import Hello, Keyed, Numbered, Put
+from oncemq.engine.commands import Keyed
 from oncemq.engine.names import refuse_topic_name
-from oncemq.engine.replies import HelloReply, PutReply, Reply
+from oncemq.engine.replies import PutReply
 from oncemq.gateways.link import Link, expect, make_put
 from oncemq.gateways.push.messages import ID_HEADER, ORIGIN_HEADER, AckPublished, Publish
+from oncemq.gateways.push.numbering import Origin
 
-#: Answers of an origin that are remembered, the last ones.
-_WINDOW = 64
 _ORIGINS_MAX = 10_000
 
 
@@ -23,22 +20,23 @@ class Publishing:
     def __init__(self, link: Link, name: str) -> None:
         self._link = link
         self._name = name
-        #: Session → epoch: how it was greeted.
-        self._epochs: dict[str, int] = {}
+        #: Those that number their messages, by session; the one that was used last stands last.
+        self._origins: dict[str, Origin] = {}
 
     async def publish(self, said: Publish, content: bytes) -> AckPublished:
         """Raises Malformed, and what the broker refuses."""
         refusal = refuse_topic_name(said.topic)
         if refusal is not None:
             raise errors.NameInvalid(refusal.text)
+        principal = f"{self._name}/{said.origin}"
         if isinstance(said.id, str) and not isinstance(said.number, int):
             headers = {ORIGIN_HEADER: said.origin.encode(), ID_HEADER: said.id.encode()}
             operation, payload = make_put(said.topic, [content], headers=[headers], create=True)
-            reply, _ = await self._link.ask(Keyed(self._principal(said), said.id, operation), payload)
+            reply, _ = await self._link.ask(Keyed(principal, said.id, operation), payload)
         elif isinstance(said.number, int) and not isinstance(said.id, str):
             headers = {ORIGIN_HEADER: said.origin.encode(), ID_HEADER: b"%d" % said.number}
             operation, payload = make_put(said.topic, [content], headers=[headers], create=True)
-            reply = await self._numbered(said, said.number, operation, payload)
+            reply = await self._origin_of(principal).put(said.number, operation, payload)
         else:
             raise errors.Malformed("a message that is published has an id or a number")
         stored = expect(reply, PutReply)
@@ -46,27 +44,15 @@ class Publishing:
             origin=said.origin, topic=said.topic, id=said.id, number=said.number, offset=stored.first_offset
         )
 
-    def _principal(self, said: Publish) -> str:
-        return f"{self._name}/{said.origin}"
+    def _origin_of(self, session: str) -> Origin:
+        origin = self._origins.pop(session, None) or Origin(self._link, session)
+        self._origins[session] = origin
+        if len(self._origins) > _ORIGINS_MAX:
+            self._forget_one()
+        return origin
 
-    async def _numbered(self, said: Publish, number: int, operation: Put, payload: bytes) -> Reply:
-        session = self._principal(said)
-        for tries_left in (1, 0):
-            epoch = self._epochs.get(session) or await self._greet(session)
-            command = Numbered(session, epoch, number, max(1, number - _WINDOW + 1), operation)
-            try:
-                return (await self._link.ask(command, payload))[0]
-            except (errors.Fenced, errors.SessionUnknown):
-                # Another gateway serves this origin, or an operator has removed its session.
-                self._epochs.pop(session, None)
-                if not tries_left:
-                    raise
-        raise AssertionError("the last try returns or raises")
-
-    async def _greet(self, session: str) -> int:
-        hello = Hello(session, 0, secrets.randbits(63), _WINDOW)
-        reply = expect((await self._link.ask(hello))[0], HelloReply)
-        self._epochs[session] = reply.epoch
-        if len(self._epochs) > _ORIGINS_MAX:
-            del self._epochs[next(iter(self._epochs))]
-        return reply.epoch
+    def _forget_one(self) -> None:
+        """It is greeted again when it comes back. Not one that is in use: two greetings fence each other."""
+        idle = next((session for session, origin in self._origins.items() if origin.is_idle), None)
+        if idle is not None:
+            del self._origins[idle]

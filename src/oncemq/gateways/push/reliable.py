@@ -1,4 +1,4 @@
-"""Reliable subscribers: who they are, what each has acknowledged, and sending again what it has not.
+"""Reliable subscribers: who they are, and what they say.
 
 They listen to the feed like anybody. The engine has a durable subscription for each of their topics, and the registry
 their addresses: this process may die at any time, and so may they, for as long as they like.
@@ -15,26 +15,23 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 
 from oncemq import errors
-from oncemq.engine.commands import START_EARLIEST, START_NEW, RegistrySet, Unsubscribe
+from oncemq.engine.commands import START_EARLIEST, START_NEW
 from oncemq.engine.names import refuse_name, refuse_topic_name
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.addresses import check_address
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.feed import Feed
-from oncemq.gateways.push.following import NAMESPACE
 from oncemq.gateways.push.messages import TOPICS_MAX, AckGoodbye, AckNoted, AckReceived, AckWelcome, Goodbye, Hello
 from oncemq.gateways.push.place import Place
-from oncemq.gateways.push.registry import Registered, decode_registered, encode_registered, entries_of
-from oncemq.gateways.push.retransmitting import Retransmitting, Subscriber
+from oncemq.gateways.push.registry import Registered, decode_registered, register, subscribers_of
+from oncemq.gateways.push.retransmitting import Retransmitting
 from oncemq.gateways.push.settings import PushSettings
+from oncemq.gateways.push.subscriber import Subscriber
+from oncemq.gateways.push.tending import Tending
 
-log = logging.getLogger("oncemq.push")
-
-#: Places that are opened at a time, after a restart.
-_OPENING_MAX = 100
-#: What the registry has of somebody who is not in it.
-_NOBODY = Registered("", ())
-_GONE = (errors.TopicGone, errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired)
+#: Places that a hello asks about at a time.
+_LOOKS_MAX = 100
+_PAUSE_S = 1.0
 
 
 class Reliable:
@@ -44,47 +41,35 @@ class Reliable:
         self._feed = feed
         self._counters = counters
         self._subscribers: dict[str, Subscriber] = {}
-        self._retransmitting = Retransmitting(settings, counters, self.mend)
+        self._tending = Tending(settings, counters)
+        self._retransmitting = Retransmitting(settings, counters)
         self._is_loaded = asyncio.Event()
-
-    def _key_of(self, subscriber: str) -> str:
-        return f"{self._settings.name}/subscriber/{subscriber}"
 
     # After a restart.
 
     async def resume(self) -> None:
-        """Raises as the link does."""
-        prefix = self._key_of("")
-        places: list[Place] = []
-        async for entry in entries_of(self._link, NAMESPACE, prefix):
-            places += self._restore(entry.key.removeprefix(prefix), entry.value)
-        for first in range(0, len(places), _OPENING_MAX):
-            await asyncio.gather(*map(self._reopen, places[first : first + _OPENING_MAX]))
-        for place in places:
-            place.missed_all()
+        """Learn who there is; their places are opened bit by bit. Raises as the link does."""
+        async for name, number, value in subscribers_of(self._link, self._settings.name):
+            try:
+                self._restore(name, number, decode_registered(value))
+            except (msgspec.MsgspecError, errors.LimitReached) as error:
+                text = f"the registered subscriber '{name}' can't be served: {error}"
+                self._counters.trouble("places_refused", text, level=logging.ERROR)
         self._is_loaded.set()
 
-    def _restore(self, name: str, value: bytes) -> list[Place]:
-        try:
-            registered = decode_registered(value)
-            subscriber = self._known(name)
-            subscriber.address, subscriber.registered = registered.address, registered
-            return [self._add_place(subscriber, topic) for topic in registered.topics]
-        except (msgspec.MsgspecError, errors.LimitReached) as error:
-            text = f"the registered subscriber '{name}' can't be served: {error}"
-            self._counters.trouble("places_refused", text, level=logging.ERROR)
-            return []
-
-    async def _reopen(self, place: Place) -> None:
-        if not place.is_open:
-            try:
-                await place.open(START_NEW)
-            except errors.Refused as error:
-                text = f"'{place.subscriber}' can't be subscribed to '{place.topic}' any more: {error.text}"
-                self._counters.trouble("places_refused", text, level=logging.ERROR)
+    def _restore(self, name: str, number: int, registered: Registered) -> None:
+        subscriber = self._known(name)
+        subscriber.registered[number] = registered
+        if not number:
+            subscriber.address = registered.address
+        for topic in registered.topics:
+            place = self._add_place(subscriber, topic, START_NEW if topic in registered.new else START_EARLIEST)
+            place.entry, place.is_registered = number, True
 
     async def _until_loaded(self) -> None:
         """Raises BrokerAway."""
+        if self._is_loaded.is_set():
+            return
         try:
             await asyncio.wait_for(self._is_loaded.wait(), 5.0)
         except TimeoutError:
@@ -96,12 +81,12 @@ class Reliable:
             subscriber = self._subscribers[name] = Subscriber(name)
         return subscriber
 
-    def _add_place(self, subscriber: Subscriber, topic: str) -> Place:
+    def _add_place(self, subscriber: Subscriber, topic: str, start: int) -> Place:
         """Raises LimitReached."""
         place = subscriber.places.get(topic)
         if place is None:
             following = self._feed.hold(topic, (subscriber.name, topic))
-            place = subscriber.places[topic] = Place(self._link, following, subscriber.name)
+            place = subscriber.places[topic] = Place(self._link, self._counters, following, subscriber.name, start)
         return place
 
     # What subscribers say.
@@ -130,49 +115,46 @@ class Reliable:
                 try:
                     yield subscriber
                 finally:
-                    if not subscriber.places:
+                    if not subscriber.places and not subscriber.registered:
                         del self._subscribers[name]
                 return
 
     async def _welcome(self, subscriber: Subscriber, said: Hello) -> None:
         former = set(subscriber.places)
-        topics = dict.fromkeys([*former, *said.topics])
-        if not topics:
+        count = len(former.union(said.topics))
+        if not count:
             raise errors.NotSubscribed(f"'{subscriber.name}' is not subscribed, and names no topic")
-        if len(topics) > TOPICS_MAX:
+        if count > TOPICS_MAX:
             raise errors.LimitReached(f"a subscriber has up to {TOPICS_MAX} topics")
         try:
-            places = [self._add_place(subscriber, topic) for topic in topics]
+            for topic in said.topics:
+                self._add_place(subscriber, topic, START_EARLIEST if said.start == "earliest" else START_NEW)
             # First: whatever dies now, the next gateway goes on with it.
-            await self._register(subscriber, Registered(said.address, tuple(topics)))
-            start = START_EARLIEST if said.start == "earliest" else START_NEW
-            for place in places:
-                if not place.is_open or place.is_lost:
-                    await place.open(start)
+            await self._register(subscriber, said.address)
+            await _take_back(list(subscriber.places.values()))
+            await self._register(subscriber, said.address)
         except errors.Refused:
-            await self._take_back(subscriber, former)
+            await self._undo(subscriber, former)
             raise
-        subscriber.is_back(said.address)
-        for place in places:
-            place.missed_all()
+        subscriber.address = said.address
+        subscriber.has_answered()
+        self._retransmitting.hang_up(subscriber)
+        for place in subscriber.places.values():
+            place.is_back()
 
-    async def _take_back(self, subscriber: Subscriber, former: set[str]) -> None:
+    async def _undo(self, subscriber: Subscriber, former: set[str]) -> None:
         """A hello was refused: everything is as it was before."""
-        for topic in [topic for topic in subscriber.places if topic not in former]:
-            if subscriber.places[topic].is_new:
-                await self._leave(subscriber, topic)
-            else:
-                self._drop_place(subscriber, topic)
-        left = tuple(subscriber.places)
-        await self._register(subscriber, Registered(subscriber.address, left) if left else None)
+        for place in [place for topic, place in subscriber.places.items() if topic not in former]:
+            if place.is_new:
+                await place.end()
+            self._drop(subscriber, place)
+        await self._register(subscriber, subscriber.address)
 
-    async def _register(self, subscriber: Subscriber, registered: Registered | None) -> None:
-        if registered == subscriber.registered:
-            return
-        subscriber.registered = None
-        value = None if registered is None else encode_registered(registered)
-        await self._link.operate(RegistrySet(NAMESPACE, self._key_of(subscriber.name), value))
-        subscriber.registered = registered or _NOBODY
+    async def _register(self, subscriber: Subscriber, address: str) -> None:
+        entries = subscriber.entries(address)
+        await register(self._link, self._settings.name, subscriber.name, entries, subscriber.registered)
+        for place in subscriber.places.values():
+            place.is_registered = True
 
     async def goodbye(self, said: Goodbye) -> AckGoodbye:
         """Repeating it does no harm. Raises what the broker refuses."""
@@ -180,67 +162,85 @@ class Reliable:
         await self._until_loaded()
         async with self._turn(said.subscriber) as subscriber:
             leaving = [topic for topic in said.topics or tuple(subscriber.places) if topic in subscriber.places]
-            for topic in leaving:
-                await self._leave(subscriber, topic)
+            for place in [subscriber.places[topic] for topic in dict.fromkeys(leaving)]:
+                await place.end()
+                self._drop(subscriber, place)
+            if leaving or subscriber.registered:
+                await self._register(subscriber, subscriber.address)
             left = tuple(subscriber.places)
-            if leaving:
-                await self._register(subscriber, Registered(subscriber.address, left) if left else None)
         return AckGoodbye(subscriber=said.subscriber, topics=left)
 
-    async def _leave(self, subscriber: Subscriber, topic: str) -> None:
-        with contextlib.suppress(*_GONE):
-            await self._link.operate(Unsubscribe(topic, subscriber.name))
-        self._drop_place(subscriber, topic)
-
-    def _drop_place(self, subscriber: Subscriber, topic: str) -> None:
-        subscriber.places.pop(topic).is_open = False
-        self._feed.release(topic, (subscriber.name, topic))
+    def _drop(self, subscriber: Subscriber, place: Place) -> None:
+        place.drop()
+        del subscriber.places[place.topic]
+        self._feed.release(place.topic, (subscriber.name, place.topic))
 
     async def received(self, said: AckReceived) -> AckNoted:
         """Answered when the broker has it on disk. Raises what it can't be."""
         await self._until_loaded()
         subscriber = self._subscribers.get(said.subscriber)
         place = subscriber.places.get(said.topic) if subscriber is not None else None
-        if subscriber is None or place is None or not place.is_open:
+        if subscriber is None or place is None:
             raise errors.NotSubscribed(f"'{said.subscriber}' is not subscribed to '{said.topic}'")
-        if said.topic_id and said.topic_id != place.topic_id:
+        if place.is_in_doubt or (place.is_open and said.topic_id not in (0, place.topic_id)):
+            # The place stays to be opened, and the ack may come again.
+            with contextlib.suppress(errors.Refused):
+                await place.look()
+        place.check_open()
+        if said.topic_id not in (0, place.topic_id):
             raise errors.TopicGone(f"'{said.topic}' was deleted, and made again")
-        place.note(_offsets_of(said), said.upto)
+        place.note(_offsets_of(said), said.upto if isinstance(said.upto, int) else 0)
         subscriber.has_answered()
-        try:
-            acked = await place.confirm()
-        except errors.Refused as error:
-            await self.mend(place, error)
-            raise
-        return AckNoted(subscriber=said.subscriber, topic=said.topic, acked=acked)
-
-    async def mend(self, place: Place, error: errors.Refused) -> None:
-        """The broker does not know the place as it was. Raises as the link does."""
-        subscriber = self._subscribers.get(place.subscriber)
-        if subscriber is None or subscriber.places.get(place.topic) is not place:
-            return
-        if isinstance(error, errors.Fenced):
-            place.is_lost = True
-            text = f"somebody else consumes '{place.topic}' as '{place.subscriber}': its next hello takes it back"
-            self._counters.trouble("places_lost", text)
-            return
-        # Moved by a seek, or its topic was deleted: the subscriber stays subscribed to what has the name now.
-        await place.open(START_EARLIEST if isinstance(error, _GONE) else START_NEW)
-        place.missed_all()
+        return AckNoted(subscriber=said.subscriber, topic=said.topic, acked=await place.confirm())
 
     # What time brings.
 
     async def run(self) -> None:
-        """Send again what is due."""
+        """Open what is to be opened, and send again what is due."""
         tick_s = min(0.5, self._settings.retransmit_ms / 4000)
         while True:
             await asyncio.sleep(tick_s)
             now_s = time.monotonic()
             for subscriber in self._subscribers.values():
+                for place in subscriber.places.values():
+                    self._tending.look_after(place, now_s)
+                if any(place.is_left for place in subscriber.places.values()):
+                    self._forget_soon(subscriber)
                 self._retransmitting.look_after(subscriber, now_s)
 
+    def _forget_soon(self, subscriber: Subscriber) -> None:
+        if subscriber.forgetting is None or subscriber.forgetting.done():
+            subscriber.forgetting = asyncio.ensure_future(self._forget_left(subscriber.name))
+
+    async def _forget_left(self, name: str) -> None:
+        """Somebody has ended subscriptions of it: so the next gateway must not make them again."""
+        async with self._turn(name) as subscriber:
+            for place in [place for place in subscriber.places.values() if place.is_left]:
+                self._drop(subscriber, place)
+            while True:
+                try:
+                    return await self._register(subscriber, subscriber.address)
+                except errors.OnceMQError as error:
+                    text = f"'{name}' is still registered for topics that it has left: {error.text}"
+                    self._counters.trouble("places_waiting", text)
+                    await asyncio.sleep(_PAUSE_S)
+
     async def stop(self) -> None:
+        tasks = [each.forgetting for each in self._subscribers.values() if each.forgetting is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tending.stop()
         await self._retransmitting.stop()
+
+
+async def _take_back(places: list[Place]) -> None:
+    """Whatever has become of them meanwhile. Raises what the broker refuses, for the first of them."""
+    for first in range(0, len(places), _LOOKS_MAX):
+        looks = (place.look(take_back=True) for place in places[first : first + _LOOKS_MAX])
+        for outcome in await asyncio.gather(*looks, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
 
 
 def _offsets_of(said: AckReceived) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,16 @@ class PushSocket(Watched):
     def look(self) -> None:
         """After sending: that may have used up the descriptor's word of what has arrived."""
         self._look()
+
+    def unbind(self) -> None:
+        """Nobody else can connect."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.unbind(self.address)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Something is to be taken; `look` does it."""
+        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
 
     def _drain(self) -> None:
         if self._is_watching:

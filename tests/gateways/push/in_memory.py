@@ -1,0 +1,83 @@
+"""The reliable side of the gateway without sockets: a broker in memory, and a feed that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+from oncemq.engine.commands import START_EARLIEST, START_NEW, CreateTopic, Seek
+from oncemq.gateways.link import Link, make_put
+from oncemq.gateways.push.counters import Counters
+from oncemq.gateways.push.place import Place
+from oncemq.gateways.push.reliable import Reliable
+from oncemq.gateways.push.settings import PushSettings
+
+DEADLINE_S = 30.0
+SETTINGS = PushSettings(retransmit_ms=20, pause_ms_max=60_000)
+
+
+def in_memory(work: Callable[[Link], Awaitable[None]]) -> None:
+    """Run it, with a broker of its own."""
+
+    async def run() -> None:
+        link = Link([f"memory:{uuid.uuid4().hex}"], label="test")
+        try:
+            await work(link)
+        finally:
+            link.close()
+
+    asyncio.run(run())
+
+
+class Feed:
+    """Fulfils what places want of the feed. It sends nothing, and follows nothing by itself."""
+
+    def __init__(self) -> None:
+        self.followings: dict[str, Any] = {}
+
+    def hold(self, topic: str, holder: object) -> Any:
+        return self.followings.setdefault(topic, following(topic))
+
+    def release(self, topic: str, holder: object) -> None: ...
+
+
+def following(topic: str, **fields: Any) -> Any:
+    state = {"topic": topic, "topic_id": 0, "position": -1, "is_live": False, "sent_before": lambda at_s: -1}
+    return SimpleNamespace(**(state | fields))
+
+
+def reliable_of(link: Link) -> Reliable:
+    feed: Any = Feed()
+    return Reliable(SETTINGS, link, feed, Counters())
+
+
+def place_of(link: Link, topic: str = "orders", *, start: int = START_NEW) -> Place:
+    place = Place(link, Counters(), following(topic), "kitchen", start)
+    place.is_registered = True
+    return place
+
+
+async def make(link: Link, topic: str, *contents: bytes) -> None:
+    await link.operate(CreateTopic(topic, retain_ms=3_600_000))
+    await put(link, topic, *contents)
+
+
+async def put(link: Link, topic: str, *contents: bytes) -> None:
+    if contents:
+        operation, payload = make_put(topic, contents)
+        await link.operate(operation, payload)
+
+
+async def seek_earliest(link: Link, topic: str) -> None:
+    await link.operate(Seek(topic, "kitchen", START_EARLIEST))
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < until_s, f"not in time: {what}"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,57 @@
+"""More requests than can be held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+import zmq
+
+from oncemq.gateways.push.counters import Counters
+from oncemq.gateways.push.desk import Desk
+from oncemq.gateways.push.messages import AckPublished, Publish
+from oncemq.gateways.push.publishing import Publishing
+from oncemq.gateways.push.reliable import Reliable
+from oncemq.gateways.push.settings import PushSettings
+from tests.gateways.push.fakes import until
+
+
+class SlowPublishing:
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+
+    async def publish(self, said: Publish, content: bytes) -> AckPublished:
+        await self.may_answer.wait()
+        return AckPublished(origin=said.origin, topic=said.topic, id=said.id, offset=0)
+
+
+def test_requests_are_bounded_in_bytes() -> None:
+    async def ask() -> None:
+        publishing, reliable = SlowPublishing(), cast(Reliable, None)
+        settings = PushSettings(acks="inproc://desk", buffer_bytes_max=100_000)
+        desk = Desk(settings, reliable, cast(Publishing, publishing), Counters())
+        dealer: Any = zmq.Context.instance().socket(zmq.DEALER)
+        dealer.connect(settings.acks)
+        answers: list[dict[str, Any]] = []
+
+        def are_answered(count: int) -> bool:
+            while dealer.poll(0):
+                answers.append(json.loads(dealer.recv()))
+            return len(answers) >= count
+
+        request = json.dumps({"type": "publish", "origin": "o", "topic": "t", "id": "1"}).encode()
+        for _ in range(5):
+            dealer.send_multipart([request, bytes(40_000)])
+        await until(lambda: are_answered(3), "those that are too many are answered")
+        assert {(answer["code"], answer["again"]) for answer in answers} == {("OVERLOADED", True)}
+        publishing.may_answer.set()
+        await until(lambda: are_answered(5), "the others are answered")
+        # There is room again.
+        dealer.send_multipart([request, bytes(40_000)])
+        await until(lambda: are_answered(6), "it is answered")
+        assert [answer["type"] for answer in answers] == 3 * ["error"] + 3 * ["ack_published"]
+        dealer.close(0)
+        await desk.stop(1.0)
+
+    asyncio.run(ask())

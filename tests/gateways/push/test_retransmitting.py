@@ -1,0 +1,190 @@
+"""Whom the gateway calls, when and for what: with callers that only take notes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Any
+
+import pytest
+import zmq
+
+from oncemq.engine.commands import START_EARLIEST
+from oncemq.gateways.link import Link
+from oncemq.gateways.push import retransmitting as module
+from oncemq.gateways.push.calling import Caller
+from oncemq.gateways.push.counters import Counters
+from oncemq.gateways.push.messages import AckReceived, Data, encode
+from oncemq.gateways.push.place import Place
+from oncemq.gateways.push.retransmitting import Retransmitting
+from oncemq.gateways.push.subscriber import Subscriber
+from oncemq.message import Message
+from tests.gateways.push.in_memory import SETTINGS, in_memory, make, place_of, until
+
+
+class Calls:
+    """What was sent to whom, and who is deaf."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[tuple[str, str, int]] = []
+        self.deaf: set[str] = set()
+        #: An address at which a call is never answered, nor over.
+        self.endless: set[str] = set()
+        calls = self
+
+        class Noting:
+            def __init__(self, address: str, answer_s: float) -> None:
+                self._address = address
+
+            async def call(self, data: Data, content: bytes) -> AckReceived | None:
+                calls.made.append((self._address, data.topic, data.offset))
+                if self._address in calls.endless:
+                    await asyncio.get_running_loop().create_future()
+                await asyncio.sleep(0)
+                if self._address in calls.deaf:
+                    return None
+                return AckReceived(subscriber=data.subscriber, topic=data.topic, offset=data.offset)
+
+            def close(self) -> None: ...
+
+        monkeypatch.setattr(module, "Caller", Noting)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(monkeypatch)
+
+
+async def subscriber_of(link: Link, *topics: str, address: str = "here", count: int = 3) -> Subscriber:
+    """One that has everything on these topics to come."""
+    subscriber = Subscriber("kitchen")
+    subscriber.address = address
+    for topic in topics:
+        await make(link, topic, *[b"x"] * count)
+        place = subscriber.places[topic] = place_of(link, topic, start=START_EARLIEST)
+        await place.look()
+    return subscriber
+
+
+async def ended(retransmitting: Retransmitting) -> None:
+    await asyncio.gather(*retransmitting._tasks, return_exceptions=True)
+    await asyncio.sleep(0)
+
+
+def test_topics_take_turns(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+    monkeypatch.setattr(module, "_PART_S", 0.0)
+
+    async def work(link: Link) -> None:
+        retransmitting = Retransmitting(SETTINGS, Counters())
+        subscriber = await subscriber_of(link, "a", "b")
+        retransmitting.look_after(subscriber, time.monotonic())
+        await ended(retransmitting)
+        assert [(topic, offset) for _, topic, offset in calls.made] == [
+            (topic, offset) for offset in range(3) for topic in ("a", "b")
+        ]
+
+    in_memory(work)
+
+
+def test_subscribers_take_turns_also_with_those_who_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch, calls: Calls
+) -> None:
+    monkeypatch.setattr(module, "_PART_S", 0.0)
+    monkeypatch.setattr(module, "_CALLS_MAX", 1)
+    calls.endless = {"silent"}
+
+    async def work(link: Link) -> None:
+        retransmitting = Retransmitting(SETTINGS, Counters())
+        silent = await subscriber_of(link, "s", address="silent")
+        # It did not answer the last time.
+        silent.pause_s = 1.0
+        first, second = [await subscriber_of(link, topic, address=topic) for topic in ("a", "b")]
+        for subscriber in (silent, first, second):
+            retransmitting.look_after(subscriber, time.monotonic())
+        await until(lambda: len(calls.made) == 7, "all are called")
+        assert [address for address, _, _ in calls.made if address != "silent"] == ["a", "b"] * 3
+        await retransmitting.stop()
+
+    in_memory(work)
+
+
+def test_an_ack_ends_the_pause(calls: Calls) -> None:
+    calls.deaf = {"here"}
+
+    async def work(link: Link) -> None:
+        retransmitting = Retransmitting(SETTINGS, Counters())
+        subscriber = await subscriber_of(link, "a")
+        for _ in range(2):
+            # The second time it is to be left alone.
+            retransmitting.look_after(subscriber, 1.0)
+            await ended(retransmitting)
+        assert len(calls.made) == 1
+        subscriber.has_answered()
+        retransmitting.look_after(subscriber, 1.0)
+        await ended(retransmitting)
+        assert len(calls.made) == 2
+
+    in_memory(work)
+
+
+def test_who_comes_back_elsewhere_does_not_wait_for_an_older_call(calls: Calls) -> None:
+    calls.endless = {"there"}
+
+    async def work(link: Link) -> None:
+        retransmitting = Retransmitting(SETTINGS, Counters())
+        subscriber = await subscriber_of(link, "a", address="there")
+        retransmitting.look_after(subscriber, time.monotonic())
+        await until(lambda: len(calls.made) == 1, "it is called where it is not")
+        subscriber.address = "here"
+        retransmitting.hang_up(subscriber)
+        await ended(retransmitting)
+        retransmitting.look_after(subscriber, time.monotonic())
+        await ended(retransmitting)
+        assert calls.made[1:] == [("here", "a", offset) for offset in range(3)]
+
+    in_memory(work)
+
+
+def test_what_has_expired_is_not_waited_for(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def only_a_fresh_one(place: Place) -> list[Message]:
+        return [Message("a", 3, b"fresh", None, {}, 0, place.topic_id)]
+
+    monkeypatch.setattr(Place, "read", only_a_fresh_one)
+
+    async def work(link: Link) -> None:
+        retransmitting = Retransmitting(SETTINGS, Counters())
+        subscriber = await subscriber_of(link, "a")
+        retransmitting.look_after(subscriber, time.monotonic())
+        await ended(retransmitting)
+        place = subscriber.places["a"]
+        assert (calls.made, place.acked, place.is_due(math.inf, 0.0)) == ([], 3, False)
+
+    in_memory(work)
+
+
+def test_an_ipv6_address_is_called() -> None:
+    context: Any = zmq.Context.instance()
+    callee = context.socket(zmq.REP)
+    callee.setsockopt(zmq.LINGER, 0)
+    callee.setsockopt(zmq.IPV6, 1)
+    try:
+        port = callee.bind_to_random_port("tcp://[::1]")
+    except zmq.ZMQError:
+        callee.close()
+        pytest.skip("this machine has no IPv6")
+
+    async def work(_: Link) -> None:
+        caller = Caller(f"tcp://[::1]:{port}", 30.0)
+        data = Data(subscriber="k", topic="t", offset=0, time_ms=0, topic_id=0)
+        calling = asyncio.ensure_future(caller.call(data, b""))
+        await until(lambda: bool(callee.poll(0)), "it is called")
+        callee.recv_multipart()
+        callee.send(encode(AckReceived(subscriber="k", topic="t", offset=0)))
+        answer = await calling
+        assert answer is not None
+        assert answer.offset == 0
+        caller.close()
+
+    in_memory(work)
+    callee.close()
