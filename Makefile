@@ -14,6 +14,8 @@ EXAMPLES ?= 500
 INPUTS ?= 1000000
 SECONDS ?= 30
 JOBS ?= 2
+# Tests start hundreds of processes, which should not all compile the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
@@ -26,8 +28,10 @@ $(SERVES): $(MADE) pyproject.toml constraints.txt
 	$(INSTALL) '.[http,progress,shell]'
 	@touch $@
 
+# pip compiles on one core, and the packages' own tests too.
 $(READY): $(MADE) pyproject.toml constraints.txt
-	$(INSTALL) '.[dev]'
+	$(INSTALL) '.[dev]' --no-compile
+	-$(BIN)/python -m compileall -qq -j $(JOBS) -x '/tests/' $(VENV)/lib
 	@touch $(SERVES) $@
 
 # Where there is no Chromium, apt installs its smallest form; without one, only the tests of pages fail.
@@ -53,7 +57,7 @@ test-cluster: $(READY) ## Run the tests that take Spark long: a cluster of two w
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(JOBS)
 
 bench: $(READY) ## Measure, beside the limits of this machine
 	$(BIN)/oncemq bench

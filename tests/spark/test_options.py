@@ -12,6 +12,7 @@ from oncemq.spark.options import EARLIEST, LATEST, Moment, Places, sink_options,
     ("options", "text"),
     [
         ({}, "none of them is given"),
+        ({"subscribe": "orders"}, "OnceMQ does not know 'subscribe'"),
         ({"topic": "a", "pattern": "b.*"}, "'topic' and 'pattern' are given"),
         ({"topics": '["a", 5]'}, "list of names"),
         ({"topics": "[a"}, "no good JSON"),

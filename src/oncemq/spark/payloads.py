@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -20,10 +21,26 @@ _HEAD = struct.Struct("<BBHIIIII")
 _OFFSET_BYTES = 5
 _TIME_BYTES = 8
 
-# Msgpack's shortest forms, by length: of a map, a text, and bytes.
-_MAP_HEADS = pa.array([bytes([0x80 | count]) for count in range(16)], pa.binary())
-_TEXT_HEADS = pa.array([bytes([0xA0 | length]) for length in range(32)], pa.binary())
-_BYTES_HEADS = pa.array([bytes([0xC4, length]) for length in range(256)], pa.binary())
+# How many of msgpack's shortest forms there are: of a map, a text, and bytes.
+_MAP_HEADS, _TEXT_HEADS, _BYTES_HEADS = 16, 32, 256
+
+
+class _Heads(NamedTuple):
+    """Msgpack's shortest forms, by length."""
+
+    maps: Any
+    texts: Any
+    bytes: Any
+
+
+@functools.cache
+def _heads() -> _Heads:
+    """Made when used: pyarrow imports pandas for it, and most processes of Spark have no need of that."""
+    return _Heads(
+        maps=pa.array([bytes([0x80 | count]) for count in range(_MAP_HEADS)], pa.binary()),
+        texts=pa.array([bytes([0xA0 | length]) for length in range(_TEXT_HEADS)], pa.binary()),
+        bytes=pa.array([bytes([0xC4, length]) for length in range(_BYTES_HEADS)], pa.binary()),
+    )
 
 
 class Rows(NamedTuple):
@@ -162,10 +179,10 @@ def packed_headers(column: Any) -> Any:
     if not pc.sum(counts).as_py():
         return None
     entries = _entries(column)
-    if entries is None or pc.max(counts).as_py() >= len(_MAP_HEADS):
+    if entries is None or pc.max(counts).as_py() >= _MAP_HEADS:
         return _packed_one_by_one(column)
     joined = pc.binary_join(_as_lists(column, entries), b"")
-    packed = pc.binary_join_element_wise(_MAP_HEADS.take(counts), joined, b"")
+    packed = pc.binary_join_element_wise(_heads().maps.take(counts), joined, b"")
     return pc.if_else(pc.greater(counts, 0), packed, pa.scalar(b"", pa.binary()))
 
 
@@ -181,9 +198,9 @@ def _entries(column: Any) -> Any | None:
     if values.null_count:
         raise errors.Malformed("a header's value is null: leave it out of the map")
     name_bytes, value_bytes = pc.binary_length(names), pc.binary_length(values)
-    if pc.max(name_bytes).as_py() >= len(_TEXT_HEADS) or pc.max(value_bytes).as_py() >= len(_BYTES_HEADS):
+    if pc.max(name_bytes).as_py() >= _TEXT_HEADS or pc.max(value_bytes).as_py() >= _BYTES_HEADS:
         return None
-    heads = _TEXT_HEADS.take(name_bytes), _BYTES_HEADS.take(value_bytes)
+    heads = _heads().texts.take(name_bytes), _heads().bytes.take(value_bytes)
     return pc.binary_join_element_wise(heads[0], names, heads[1], values, b"")
 
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from oncemq.cli.main import cli
 from oncemq.errors import PipelineFailed
+from oncemq.testing_spark import QUICK_START
 from tests.spark.pipeline.files import GOOD, changed
 from tests.spark.pipeline.test_running import put_orders, read_totals
 
@@ -168,6 +169,7 @@ def test_a_signal_stops_a_run_in_an_orderly_way(
 
 def start(broker: BrokerProcess, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "oncemq", "pipeline", "run", *arguments, "--master", "local[2]", "--json"]
+    command += ["--conf", f"spark.driver.extraJavaOptions={QUICK_START}", "--conf", "spark.driver.memory=1g"]
     environment = {**os.environ, "ONCEMQ_URL": broker.url}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
