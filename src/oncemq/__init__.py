@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from oncemq import errors as errors
 from oncemq.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from oncemq import aio as aio
-    from oncemq import errors as errors
     from oncemq.client.batching import Handle as Handle
     from oncemq.client.blocking import Client as Client
     from oncemq.client.blocking import OutboxClient as OutboxClient
@@ -27,22 +27,7 @@ if TYPE_CHECKING:
     from oncemq.client.subscription import Subscription as Subscription
     from oncemq.client.task import Task as Task
     from oncemq.client.transacting import Transaction as Transaction
-    from oncemq.errors import BrokerAway as BrokerAway
-    from oncemq.errors import Busy as Busy
-    from oncemq.errors import ClientClosed as ClientClosed
-    from oncemq.errors import DiskFull as DiskFull
-    from oncemq.errors import Fenced as Fenced
-    from oncemq.errors import ForkedError as ForkedError
-    from oncemq.errors import LeaseLost as LeaseLost
-    from oncemq.errors import NotNow as NotNow
-    from oncemq.errors import NotSubscribed as NotSubscribed
-    from oncemq.errors import OnceMQError as OnceMQError
-    from oncemq.errors import RangeGone as RangeGone
-    from oncemq.errors import Refused as Refused
-    from oncemq.errors import SessionUnknown as SessionUnknown
-    from oncemq.errors import TooLarge as TooLarge
-    from oncemq.errors import TopicGone as TopicGone
-    from oncemq.errors import TopicUnknown as TopicUnknown
+    from oncemq.errors import *  # noqa: F403
     from oncemq.message import Message as Message
 
 #: Public names and where they live; imported when they are used, so that `import oncemq` stays quick.
@@ -61,22 +46,8 @@ _WHERE = {
     "Ticket": "client.outboxing",
     "Transaction": "client.transacting",
     "connect": "client.blocking",
-    "BrokerAway": "errors",
-    "Busy": "errors",
-    "ClientClosed": "errors",
-    "DiskFull": "errors",
-    "Fenced": "errors",
-    "ForkedError": "errors",
-    "LeaseLost": "errors",
-    "NotNow": "errors",
-    "NotSubscribed": "errors",
-    "OnceMQError": "errors",
-    "RangeGone": "errors",
-    "Refused": "errors",
-    "SessionUnknown": "errors",
-    "TooLarge": "errors",
-    "TopicGone": "errors",
-    "TopicUnknown": "errors",
+    # Every exception, so that nobody has to know which ones.
+    **dict.fromkeys((kind.__name__ for kind in errors.BY_CODE.values()), "errors"),
 }
 
 _MODULES = ("aio", "errors")

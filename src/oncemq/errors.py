@@ -54,6 +54,7 @@
     │   ├── Standby                  STANDBY
     │   └── DamagedInTransit         DAMAGED_IN_TRANSIT
     ├── BrokerAway                   BROKER_AWAY
+    ├── BrokerRewound                BROKER_REWOUND
     ├── NothingNew                   NOTHING_NEW
     ├── ClientClosed                 CLIENT_CLOSED
     ├── ForkedError                  FORKED
@@ -77,8 +78,11 @@
         ├── JournalVersion           JOURNAL_VERSION
         └── RecordCorrupt            RECORD_CORRUPT
 
-An exception's docstring is what it means; `advice` is what to do about it. Both go into
-docs/reference/errors.md, with the exit code of the command line and the HTTP status.
+Two refusals are about the client, not about what it asked for: after `Fenced` and `SessionUnknown` nobody knows
+whether what was in flight has happened, as after `BrokerAway`.
+
+Each is a name of `oncemq` as well. An exception's docstring is what it means; `advice` is what to do about it. Both go
+into docs/reference/errors.md, with the exit code of the command line and the HTTP status.
 """
 
 from __future__ import annotations
@@ -230,13 +234,17 @@ class Fenced(Refused):
     code = "FENCED"
     exit_code = 7
     http_status = 409
-    advice = "Run one client per name. If the other one should not be there, stop it and connect again."
+    advice = (
+        "Run one client per name. If the other one should not be there, stop it and connect again. What was in flight "
+        "may or may not have happened."
+    )
 
 
 class SubscriptionFenced(Fenced):
     """Another client took over this subscription; the client itself goes on."""
 
     code = "SUBSCRIPTION_FENCED"
+    advice = "Run one client per name. If the other one should not be there, stop it and connect again."
 
 
 class Sought(Refused):
@@ -288,7 +296,7 @@ class SessionUnknown(Refused):
 
     code = "SESSION_UNKNOWN"
     http_status = 404
-    advice = "Connect again. What was in flight has to be checked by the application."
+    advice = "Connect again. What was in flight may or may not have happened; look before you repeat it."
 
 
 class SequenceReused(Refused):
@@ -556,6 +564,18 @@ class BrokerAway(OnceMQError):
     advice = "Start it (`oncemq serve`), or check the address. What was in flight may or may not have happened."
 
 
+class BrokerRewound(OnceMQError):
+    """The broker is behind what it has confirmed: its data was set back to an older copy."""
+
+    code = "BROKER_REWOUND"
+    exit_code = 7
+    http_status = 409
+    advice = (
+        "What it confirmed since that copy is lost; find out whether it can be put again. Opened anew, a subscription "
+        "goes on where the broker stands."
+    )
+
+
 class NothingNew(OnceMQError):
     """There is nothing new for this subscription."""
 
@@ -631,8 +651,8 @@ class InboxRewound(OnceMQError):
     exit_code = 7
     http_status = 409
     advice = (
-        "If the topic still stores them, seek back to the database's position; else restore a later copy of the "
-        "database, or go on without them: `inbox.skip_to` (docs/howto/inbox.md)."
+        "If the topic still stores them, `inbox.seek` back to the database's position; else restore a later copy of "
+        "the database, or go on without them: `inbox.skip_to` (docs/howto/inbox.md)."
     )
 
 

@@ -133,6 +133,28 @@ def test_a_full_journal_refuses_puts_takes_acks_and_goes_on_by_itself() -> None:
     assert expect(re.PutReply, rig.ask(command, payload)).first_offset == stored
 
 
+def test_a_full_journal_is_emptied_by_transactions_alone() -> None:
+    rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES, extents_max=8), policy=EAGER)
+    mill = rig.subscribe()
+    shop = rig.subscribe("out", "shop")
+    stored = 0
+    while isinstance(reply := _try_put(rig), re.PutReply):
+        stored = reply.first_offset + 1
+    for upto in range(1, stored + 1):
+        ack = co.AckUpto(mill.opened.topic_id, mill.subscriber, mill.opened.epoch, upto)
+        payload = encode_batch([bytes(500)])
+        put = co.Put("out", co.Envelope(1, len(payload), checksum(payload)))
+        command = rig.numbered(co.Transact((ack,), (), (put,)))
+        while isinstance(reply := rig.ask(command, payload), re.NotNow):
+            # Housekeeping makes room between rounds.
+            assert rig.clock.time_ms < 2_000_000
+            rig.rounds(forward_ms=1_000)
+        assert isinstance(reply, re.TransactReply)
+    _settle(rig)
+    assert isinstance(_try_put(rig), re.PutReply)
+    assert expect(re.AckReply, rig.ask(shop.ack(stored))).acked == stored
+
+
 def _try_put(rig: Rig) -> re.Reply:
     command, payload = rig.put_command(bytes(1_000))
     reply = rig.ask(command, payload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +70,15 @@ def test_a_take_over_and_who_is_fenced_off_by_it_are_told(news: pytest.LogCaptur
     [taken_over, fenced] = lines(news)
     assert taken_over.startswith("session 'billing' was taken over by its next client")
     assert fenced == "a client was fenced off: another client took over 'billing'"
+
+
+def test_an_outbox_that_is_opened_again_is_no_news(news: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    news.set_level(logging.DEBUG, "oncemq.broker")
+    with oncemq.connect("memory:outboxes"):
+        for _ in range(2):
+            with oncemq.connect("memory:outboxes", outbox=tmp_path / "orders.outbox") as client:
+                client.put("orders", "one pizza", create=True)
+                client.flush(timeout_s=30)
+    told = [(record.levelname, record.getMessage()) for record in news.records if record.name == "oncemq.broker"]
+    assert ("INFO", "created new topic 'orders'") in told
+    assert [level for level, line in told if "taken over" in line or "took over" in line] == ["DEBUG", "DEBUG"]

@@ -37,6 +37,18 @@ async def test_a_transaction_is_all_or_nothing(url: str) -> None:
 
 
 @on_a_loop
+async def test_what_was_read_before_a_block_that_failed_comes_again(url: str) -> None:
+    async with oncemq.aio.connect(url) as client:
+        source = await client.subscribe("source", "copier", auto_ack=False)
+        await client.put_many("source", ["a", "b", "c"])
+        await source.get_many(2)
+        with pytest.raises(KeyError):
+            async with client.transaction():
+                raise KeyError
+        assert [message.text for message in await source.get_many(10)] == ["a", "b", "c"]
+
+
+@on_a_loop
 async def test_patterns_seek_and_filters_work_alike(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         await client.create_topic("orders.eu", retain_ms=10**9)

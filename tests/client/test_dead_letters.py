@@ -73,6 +73,24 @@ def test_the_last_try_that_fails_makes_a_dead_letter(client: oncemq.Client, work
     assert workers.take() is None
 
 
+def test_a_dead_letter_says_what_the_last_try_failed_with(
+    client: oncemq.Client, workers: oncemq.SharedSubscription
+) -> None:
+    client.put_many("t", ["a", "b"])
+    for _ in range(2):
+        for task in (first_of(workers), first_of(workers)):
+            if task.text == "a":
+                with pytest.raises(ValueError), workers.handling(task):
+                    raise ValueError("price\nmissing \udcff" + "!" * 1000)
+            else:
+                task.nack(reason="no such customer")
+    workers.flush()
+    long, short = client.dead_letters("t.dead")
+    assert long.reason.startswith("ValueError: price missing ?!!!")
+    assert len(long.reason) == 500
+    assert short.reason == "no such customer"
+
+
 def test_what_kills_its_consumers_is_not_handed_out_for_ever(client: oncemq.Client) -> None:
     for _ in range(2):
         with client.subscribe_shared("t", "packers", "earliest", tries_max=2) as workers:
@@ -207,8 +225,9 @@ def test_a_topic_without_letters_has_none(client: oncemq.Client) -> None:
     client.create_topic("u")
     assert client.dead_letters("u") == []
     assert client.retry_dead_letters("u") == 0
+    assert client.dead_letters("nothing") == []
     with pytest.raises(errors.TopicUnknown):
-        client.dead_letters("nothing")
+        client.retry_dead_letters("nothing")
 
 
 # How they get back.

@@ -184,6 +184,8 @@ def test_a_full_topic_refuses_and_goes_on_when_there_is_room(client: oncemq.Clie
 
 
 def test_a_topic_may_drop_its_oldest_and_says_how_many(client: oncemq.Client) -> None:
+    with pytest.raises(ValueError, match="'refuse', 'drop' or 'expire'"):
+        client.create_topic("orders", quota_bytes=4000, overflow="dorp")  # type: ignore[arg-type]
     client.create_topic("orders", quota_bytes=4000, overflow="drop")
     kitchen = client.subscribe("orders", "kitchen")
     for number in range(10):

@@ -438,6 +438,40 @@ def test_a_database_that_was_set_back_is_noticed(client: oncemq.Client, database
     assert database.position == 4
 
 
+def test_a_seek_moves_the_database_and_the_broker(client: oncemq.Client, database: Database) -> None:
+    client.create_topic("t", retain_ms=3_600_000, alter=True)
+    put(client, *"abcd")
+    connection = database.connect()
+    with open_inbox(client, connection) as inbox:
+        assert [message.text for message in inbox.messages(timeout_s=0)] == list("abcd")
+        assert inbox.seek(1) == 1
+        assert (database.position, acked(client)) == (1, 1)
+        with pytest.raises(ZeroDivisionError), inbox.message():
+            # What is rolled back and in hand does not come after a seek.
+            raise ZeroDivisionError
+        assert inbox.seek("earliest") == 0
+        assert [message.text for message in inbox.messages(timeout_s=0)] == list("abcd")
+        assert inbox.seek("new") == 4
+        with inbox.message() as message:
+            assert message is None
+    database.tell("update oncemq_inbox set position = 2")
+    with open_inbox(client, database.connect()) as restored:
+        assert restored.seek(2) == 2
+        assert [message.text for message in restored.messages(timeout_s=0)] == list("cd")
+        with pytest.raises(errors.SubscriptionFenced):
+            inbox = open_inbox(client, connection)
+            inbox.open()
+            restored.seek(0)
+    assert (database.position, acked(client)) == (4, 4)
+
+
+def test_what_is_no_database_leaves_no_subscription_behind(client: oncemq.Client, database: Database) -> None:
+    for connection, options in (("x.db", {}), (database.connect(), {"table": "no table"})):
+        with pytest.raises((TypeError, errors.SettingInvalid)):
+            client.inbox("t", "another", connection, **options)  # type: ignore[arg-type]
+    assert [entry.subscriber for entry in client.subscriptions("t")] == ["s"]
+
+
 def test_a_skip_that_does_not_reach_far_enough_is_no_way_out(client: oncemq.Client, database: Database) -> None:
     put(client, *"abcd")
     with open_inbox(client, database.connect()) as inbox, inbox.batch(3):

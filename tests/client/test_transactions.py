@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,103 @@ def test_acks_that_were_promised_survive_a_close_after_an_unknown_outcome(
     source._reopen()
     source.close()
     assert acked(client) == 2
+
+
+def failing_once() -> Callable[[oncemq.Message], str]:
+    failed: list[oncemq.Message] = []
+
+    def handle(message: oncemq.Message) -> str:
+        if message.offset == 3 and not failed:
+            failed.append(message)
+            raise ConnectionError("away for a moment")
+        return message.text
+
+    return handle
+
+
+@pytest.mark.parametrize("by", ["name", "pattern"])
+def test_a_loop_that_is_begun_again_after_its_handler_failed_skips_nothing(client: oncemq.Client, by: str) -> None:
+    """It reads before the block, and acks at the end of it."""
+    subscribe = client.subscribe if by == "name" else client.subscribe_pattern
+    source = subscribe("source" if by == "name" else "source.*", "copier", auto_ack=False)
+    client.put_many("source" if by == "name" else "source.a", map(str, range(10)), create=True)
+    handle = failing_once()
+    failures = 0
+    while True:
+        try:
+            if not (messages := source.get_many(2)):
+                break
+            with client.transaction() as transaction:
+                for message in messages:
+                    transaction.put("target", handle(message))
+                transaction.ack(source)
+        except ConnectionError:
+            failures += 1
+    assert texts(client) == [str(index) for index in range(10)]
+    assert failures == 1
+
+
+def test_a_failed_block_undoes_no_ack_and_gives_what_lies_behind_it_again(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    """Of all subscriptions that this thread reads, with the block or without."""
+    other = client.subscribe("other", "reader", auto_ack=False)
+    client.put_many("other", ["a", "b", "c"])
+    source.ack(source.get_many(4)[1])
+    held = other.get_many(3)
+    with pytest.raises(KeyError), client.transaction() as transaction:
+        transaction.put("target", "never")
+        raise KeyError
+    with pytest.raises(ValueError, match="comes again"), client.transaction() as transaction:
+        transaction.ack(other, held[0])
+    other.ack(held[1])
+    assert source.get_many(10)[0].offset == 2
+    assert [message.text for message in other.get_many(10)] == ["c"]
+
+
+def test_what_another_thread_reads_does_not_come_again(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    reader = threading.Thread(target=source.get_many, args=(4,))
+    reader.start()
+    reader.join()
+    with pytest.raises(KeyError), client.transaction():
+        raise KeyError
+    assert source.get_many(1)[0].offset == 4
+
+
+def test_a_block_within_a_block_leaves_what_the_outer_one_has_acked(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    with client.transaction() as outer:
+        source.get_many(4)
+        outer.ack(source)
+        with pytest.raises(KeyError), client.transaction():
+            assert source.get_many(2)[0].offset == 4
+            raise KeyError
+    assert acked(client) == 4
+    assert source.get_many(2)[0].offset == 4
+
+
+def test_what_was_read_after_an_early_commit_comes_again(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    with pytest.raises(KeyError), client.transaction() as transaction:
+        transaction.ack(source, source.get_many(2)[-1])
+        transaction.commit()
+        source.get_many(2)
+        raise KeyError
+    assert source.get_many(2)[0].offset == 2
+
+
+def test_a_fenced_subscription_does_not_stop_another_one_of_the_block(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    other = client.subscribe("other", "reader", auto_ack=False)
+    client.put_many("other", ["a", "b"])
+    thief = client.subscription("source", "copier", auto_ack=False)
+    with pytest.raises(oncemq.Fenced), client.transaction() as transaction:
+        source.get()
+        transaction.ack(source)
+        other.get()
+        transaction.ack(other)
+        assert thief.get() is not None
+    assert [message.text for message in other.get_many(2)] == ["a", "b"]
+    with pytest.raises(oncemq.Fenced):
+        source.get()

@@ -164,6 +164,17 @@ def test_bye_ends_an_anonymous_session_only() -> None:
     assert set(world.engine.state.sessions) == {"alice"}
 
 
+def test_a_named_session_ends_when_its_present_client_says_that_it_is_for_good() -> None:
+    world = World()
+    world.hello("alice")
+    world.hello("alice", nonce=5)
+    world.send(co.Bye("alice", 1, True))
+    assert set(world.engine.state.sessions) == {"alice"}
+    world.send(co.Bye("alice", 2, True))
+    assert set(world.engine.state.sessions) == set()
+    assert code(world.do(co.Void(), session="alice")) == "SESSION_UNKNOWN"
+
+
 def test_a_removed_session_is_unknown_and_can_be_made_anew() -> None:
     world = World()
     world.hello("bob")

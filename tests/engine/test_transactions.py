@@ -12,7 +12,7 @@ from oncemq.engine.events import Declined, Delayed, Stored, Transacted
 from oncemq.journal.contract import record_bytes
 from oncemq.limits import TRANSACTION_PARTS_MAX, Limits
 from tests.engine.recount import beside_verdicts, check
-from tests.engine.world import World, code, put
+from tests.engine.world import ROOMY, World, code, put
 
 
 class Pipeline(World):
@@ -279,6 +279,59 @@ def test_acks_alone_need_no_room_for_messages() -> None:
     world.writable_bytes = 0
     assert isinstance(world.transact(acks=(world.ack(),), settles=(world.settle(),)), re.TransactReply)
     assert isinstance(world.transact(puts=(put("unheard", create=True),)), re.TransactReply)
+
+
+def full(limits: Limits | None = None) -> Pipeline:
+    """A disk that has its reserve left, and nothing else."""
+    world = Pipeline(limits)
+    world.writable_bytes = 0
+    world.reserve_bytes = ROOMY
+    return world
+
+
+def test_on_a_full_disk_what_lets_go_of_as_much_as_it_puts_is_taken() -> None:
+    world = full()
+    assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), re.TransactReply)
+    assert isinstance(world.transact(settles=(world.settle(1, 1),), puts=(put("out", size=900),)), re.TransactReply)
+    too_much = co.Transact(acks=(world.ack(2),), puts=(put("out", size=2_000),))
+    not_now(world, too_much, "DISK_FULL")
+    world.numbers["alice"] -= 1
+    world.reserve_bytes = 50
+    not_now(world, co.Transact(acks=(world.ack(2),), puts=(put("out"),)), "DISK_FULL")
+    check(world)
+
+
+@pytest.mark.parametrize("subscriber", ["mill", "slow"])
+def test_on_a_full_disk_the_last_who_needs_a_message_lets_go_of_it(subscriber: str) -> None:
+    world = full()
+    world.do(co.Subscribe("in", "slow", co.START_EARLIEST))
+    slow = world.open("in", "slow")
+    late, early = world.ack(), co.AckUpto(slow.topic_id, "slow", slow.epoch, 2)
+    if subscriber == "mill":
+        late, early = early, late
+    not_now(world, co.Transact(acks=(early,), puts=(put("out"),)), "DISK_FULL")
+    world.numbers["alice"] -= 1
+    assert isinstance(world.transact(acks=(early,)), re.TransactReply)
+    assert isinstance(world.transact(acks=(late,), puts=(put("out"),)), re.TransactReply)
+
+
+def test_on_a_full_disk_what_is_retained_or_acked_before_lets_go_of_nothing() -> None:
+    world = full()
+    world.transact(acks=(world.ack(1),))
+    not_now(world, co.Transact(acks=(world.ack(1),), puts=(put("out"),)), "DISK_FULL")
+    world.numbers["alice"] -= 1
+    world.do(co.CreateTopic("in", retain_ms=1_000))
+    not_now(world, co.Transact(acks=(world.ack(3),), puts=(put("out"),)), "DISK_FULL")
+    world.numbers["alice"] -= 1
+    not_now(world, co.Transact(puts=(put("out"),)), "DISK_FULL")
+
+
+def test_on_a_full_disk_a_message_counts_as_its_share_of_its_batch() -> None:
+    world = Pipeline()
+    world.do(put("in", 10, size=100_000))
+    world.writable_bytes, world.reserve_bytes = 0, ROOMY
+    assert isinstance(world.transact(acks=(world.ack(4),), puts=(put("out", size=9_000),)), re.TransactReply)
+    not_now(world, co.Transact(acks=(world.ack(5),), puts=(put("out", size=12_000),)), "DISK_FULL")
 
 
 def test_a_full_topic_counts_what_the_same_transaction_puts() -> None:

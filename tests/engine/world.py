@@ -28,12 +28,13 @@ class World:
         self.position = EXTENT_BYTES
         self.writable_bytes = ROOMY
         self.room_bytes = ROOMY
+        self.reserve_bytes = 0
         self.log: list[tuple[int, Event]] = []
         self.numbers: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
 
     def send(self, command: co.Command) -> Decision:
-        place = Place(self.position, self.room_bytes, self.writable_bytes)
+        place = Place(self.position, self.room_bytes, self.writable_bytes, self.reserve_bytes)
         decision = self.engine.step(self.now_ms, place, command)
         if decision.event is not None:
             self.log.append((self.now_ms, decision.event))

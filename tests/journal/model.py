@@ -1,7 +1,7 @@
 """A random life of a journal, with crashes anywhere, against a model that knows what was promised.
 
 Promised: everything synced is there after any crash; nothing else is, but for the one group whose sync had not
-returned; what recovery has handed out stays; cut bytes stay; live records can be read.
+returned; what recovery has handed out stays; cut bytes stay; live records can be read; a lost segment is missed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from random import Random
 import msgspec
 from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
 from tests.simulation.disk import SimCrash, SimDisk
+from tests.simulation.losing import loss_is_noticed
 
 from oncemq import errors
 from oncemq.journal.contract import Journal, Loaded, Wanted
@@ -68,6 +69,8 @@ class Life(Living):
         self.doubtful_live: list[tuple[Wanted, bytes]] = []
         self.cut: dict[str, bytes] = {}
         self.number = 0
+        #: The last segment that holds a promised event.
+        self.promised_segment = 0
         # Three kinds of lives: wild; calm, so that much is recycled between crashes; wild with large payloads.
         self.crash_rate = 0.005 if seed % 3 == 1 else 0.06
         self.sizes = (3000, 9000, 9000, 20_000) if seed % 3 else (10, 300, 3000, 9000)
@@ -80,6 +83,8 @@ class Life(Living):
             self.disk.kill()
         else:
             self.disk.power_loss()
+            if not loss_is_noticed(self.disk, self.promised_segment):
+                raise Damage("the newest segment was taken away, and nobody noticed")
         if self.random.random() < 0.3:
             # Once more, in the middle of recovery.
             self.disk.crash_after(self.random.randrange(12))
@@ -172,6 +177,7 @@ class Life(Living):
             return
         self.journal.sync()
         self.promised.append(event)
+        self.promised_segment = self.journal._segments.active
         self.live.update((one.position, (one, payload)) for one, payload in self.doubtful_live)
         self.doubtful, self.doubtful_live = [], []
 

@@ -11,6 +11,7 @@ SYNCS = {
     "segment name": 0,
     "segment head": 5,
     "segment head again": 632,
+    "begun segment": 0,
     "meta": 2,
     "meta name": 1,
     "snapshot": 19,

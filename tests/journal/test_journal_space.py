@@ -117,6 +117,22 @@ def test_a_snapshot_larger_than_its_reserve_on_a_full_disk_is_given_up() -> None
     assert open_sim(disk).load().snapshot == [b"s" * 8192] * 40
 
 
+def test_a_full_disk_keeps_room_for_a_snapshot_while_the_state_grows() -> None:
+    """Each is larger than half of its room, so a larger one is wanted; and somebody else takes what is freed."""
+    disk, journal = full_disk()
+    fill(journal)
+    for count in range(5, 9):
+        disk.capacity_bytes = disk.used_bytes
+        write(journal, events=b"acks")
+        snapshot(journal, [b"s" * 8192 * count])
+    disk.capacity_bytes += 2**20
+    for _ in range(200):
+        journal.maintain()
+    names = disk.list("snapshots")
+    assert len(names) == 3, names
+    assert disk.open(f"snapshots/{names[-1]}").size() >= 2 * 8 * 8192
+
+
 def test_the_disk_is_not_filled_again_and_again_while_it_is_full() -> None:
     disk, journal = full_disk()
     fill(journal)

@@ -253,8 +253,9 @@ def test_time_limits_that_are_set_for_others_do_not_count(postgres: str, databas
 
 def test_a_database_that_is_not_there_is_a_wrong_setting_at_first_and_waited_for_later(postgres: str) -> None:
     nowhere = psycopg.conninfo.make_conninfo(postgres, dbname="nowhere")
-    with PostgresStandby(nowhere) as standby, pytest.raises(errors.SettingInvalid, match="does not exist"):
+    with PostgresStandby(nowhere) as standby, pytest.raises(errors.SettingInvalid, match="does not exist") as missing:
         standby.try_take_over()
+    assert "createdb nowhere" in missing.value.advice
     with PostgresStandby(postgres) as standby:
         journal = standby.try_take_over()
         assert journal is not None

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 
 from oncemq import errors
@@ -228,6 +229,16 @@ class SimDisk:
         node = self._node(path)
         _put(node.current, offset, data)
         _put(node.durable, offset, data)
+
+    @contextmanager
+    def without(self, path: str) -> Iterator[None]:
+        """A file that is lost, and put back at the end."""
+        folder, name = self._split(path)
+        node = folder.current.pop(name)
+        durable = folder.durable.pop(name)
+        yield
+        folder.current[name] = node
+        folder.durable[name] = durable
 
     # What the files ask.
 

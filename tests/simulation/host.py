@@ -12,6 +12,7 @@ from oncemq.journal.contract import Group
 from oncemq.journal.files import FileJournal
 from oncemq.journal.worker import StepWorker
 from tests.simulation.disk import SimCrash, SimDisk
+from tests.simulation.losing import loss_is_noticed
 from tests.simulation.network import End
 from tests.simulation.twin import Measured
 from tests.simulation.world import Violation, World
@@ -22,7 +23,7 @@ JOURNAL_ID = bytes(range(1, 17))
 ROOMY_BYTES = 1 << 30
 
 #: Syncs at which a crash is aimed, while it runs and while it recovers.
-RUNNING = ("group", "segment name", "segment head", "segment head", "snapshot", "snapshot name")
+RUNNING = ("group", "segment name", "segment head", "begun segment", "snapshot", "snapshot name")
 RECOVERING = (
     "last group again", "segment head again", "copy of the last group", "name of the last group's copy",
     "cut bytes", "cut name", "last group again", "last group again", "last group again", "segment head again",
@@ -75,6 +76,7 @@ class WatchedJournal(FileJournal):
 
     def sync(self) -> None:
         super().sync()
+        self._host.synced_segment = self._segments.active
         self._host.group_synced()
 
 
@@ -89,6 +91,8 @@ class Host(Measured):
         self.worker = StepWorker()
         self._round_ms = 0
         self._rounds = 0
+        #: The last segment that holds a synced group.
+        self.synced_segment = 0
         self._cuts: dict[str, bytes] = {}
         self._crash_kind = "kill"
         self._restarting = False
@@ -263,11 +267,18 @@ class Host(Measured):
         self.worker = StepWorker()
         if how.startswith("power loss"):
             self.disk.power_loss()
+            self._lose_a_segment()
         else:
             self.disk.kill()
         if not self._restarting:
             self._restarting = True
             world.after(10 + int(self._random.random() ** 3 * 250), self.start)
+
+    def _lose_a_segment(self) -> None:
+        if self.disk.faults["power loss"] % 3 == 0:
+            if not loss_is_noticed(self.disk, self.synced_segment):
+                raise Violation(f"lost: segment {self.synced_segment} was taken away, and nobody noticed")
+            self._world.tally["disk: segment taken away for a start"] += 1
 
     def count(self) -> None:
         """What the process that ends has counted."""

@@ -37,6 +37,7 @@ class Mailbox:
         #: By number.
         self.kept: dict[int, Attempt] = {}
         self.seen: set[int] = set()
+        self.has_reserve = False
         self._copy: bytes | None = None
         #: An older copy was put in its place.
         self.was_restored = False
@@ -97,6 +98,14 @@ class MemoryStorage(Storage):
     def _check_in_place(self) -> None:
         if self.connection is not self._mailbox.file:
             self._fail(errors.OutboxError(f"'{self.path}' was replaced while it was in use"))
+
+    def check_room(self, size: int) -> None:
+        """A full disk shows when it is written to."""
+        self._mailbox.has_reserve = True
+
+    def give_up_reserve(self) -> bool:
+        had, self._mailbox.has_reserve = self._mailbox.has_reserve, False
+        return had
 
     @contextlib.contextmanager
     def _transaction(self, kind: str) -> Iterator[Execute]:

@@ -20,6 +20,7 @@ VECTORS: dict[str, list[dict[str, Any]]] = json.loads(PATH.read_text())
 
 #: Headers as the first release sent them, of commands and replies that have got further fields since.
 FIRST_REQUESTS = {
+    "bye": "9301039193a3627965ab616e6f6e796d6f75732d3103",
     "create a topic": "9301049196a16ea5616c69636501010194a6637265617465a66f7264657273ce0036ee8000",
     "subscribe from the earliest message on": (
         "9301069196a16ea5616c69636501030194a9737562736372696265a66f7264657273a76b69746368656efe"

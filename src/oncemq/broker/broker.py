@@ -102,8 +102,8 @@ class Broker:
         return decider.finished, refused
 
     def _after_round(self, draft: Draft) -> None:
-        for line in draft.news:
-            log.info(line)
+        for level, line in draft.news:
+            log.log(level, line)
         if draft.events:
             self._confirm_due_ms = draft.now_ms + CONFIRM_IDLE_MS
             self.counters["groups"] += 1

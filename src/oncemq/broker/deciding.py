@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from oncemq.broker.draft import Draft
 from oncemq.broker.job import Job
-from oncemq.broker.news import is_news, news_of
+from oncemq.broker.news import is_news, level_of, news_of
 from oncemq.broker.waiting import Parked, WaitingRoom, wait_ms_of
 from oncemq.broker.waiting import Place as WaitingPlace
 from oncemq.engine import commands as co
@@ -111,7 +111,7 @@ class Round:
             self._record(event, need)
             need = 0
             if is_news(event):
-                self._draft.news += news_of(self._engine.state, event)
+                self._tell(news_of(self._engine.state, event))
         self._stirred.update(dict.fromkeys(self._engine.take_ready()))
         return True
 
@@ -201,8 +201,11 @@ class Round:
             log.exception("a command could not be decided: %s", type(command).__name__)
             return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; its log says more"))
         if is_news(decision.event, decision.reply):
-            self._draft.news += news_of(self._engine.state, decision.event, decision.reply, command)
+            self._tell(news_of(self._engine.state, decision.event, decision.reply, command), level_of(command))
         return decision
+
+    def _tell(self, lines: list[str], level: int = logging.INFO) -> None:
+        self._draft.news += [(level, line) for line in lines]
 
     def _add_payloads(self, event: Event, envelopes: tuple[co.Envelope, ...], payloads: tuple[Frame, ...]) -> None:
         stored = [part for part in _parts(event) if isinstance(part, Stored | Staged | Delayed)]

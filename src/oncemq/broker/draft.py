@@ -22,8 +22,8 @@ class Draft:
         self.now_ms = now_ms
         self.events: list[Event] = []
         self.records: list[Record] = []
-        #: For the log, once it is true.
-        self.news: list[str] = []
+        #: For the log, once it is true: level and line.
+        self.news: list[tuple[int, str]] = []
         self._journal = journal
         self._group_bytes_max = group_bytes_max
         self._place = _NO_ROOM
@@ -40,7 +40,10 @@ class Draft:
         room_bytes = self._place.room_bytes - self._used_bytes
         if room_bytes < need_bytes:
             return Place(self._cursor, 0, 0)
-        return Place(self._cursor, room_bytes, min(self._place.writable_bytes - self._used_bytes, room_bytes))
+        # Both are all of the room, or nothing.
+        writable_bytes = min(self._place.writable_bytes - self._used_bytes, room_bytes)
+        reserve_bytes = min(self._place.reserve_bytes - self._used_bytes, room_bytes)
+        return Place(self._cursor, room_bytes, writable_bytes, reserve_bytes)
 
     def add(self, event: Event, need_bytes: int) -> None:
         self.events.append(event)

@@ -5,6 +5,7 @@ Only what is rare. Written after the sync that makes it true; what stored messag
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from oncemq.engine.replies import Refusal, Reply
 from oncemq.engine.state import State
 
 _FENCED = ("FENCED", "SUBSCRIPTION_FENCED")
+#: So the session of an outbox is called.
+_OUTBOX = "outbox-"
 
 
 def is_news(event: ev.Event | None, reply: Reply | None = None) -> bool:
@@ -32,6 +35,13 @@ def news_of(
         return [f"a client was fenced off: {reply.text}"]
     teller = _TELLERS.get(type(event))
     return teller(state, operation_of(command), event) if teller is not None else []
+
+
+def level_of(command: co.Command | None) -> int:
+    """An outbox asks after its session and takes it over whenever it is opened, from `oncemq put` each time: that
+    concerns nobody. A client whose commands are fenced off is news, with an outbox too."""
+    is_opened = isinstance(command, co.Hello) and command.session.startswith(_OUTBOX)
+    return logging.DEBUG if is_opened else logging.INFO
 
 
 def operation_of(command: co.Command | None) -> Any:

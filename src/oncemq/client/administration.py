@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from oncemq import errors
 from oncemq.client.batching import Value, as_bytes
 from oncemq.client.calling import Calling
 from oncemq.client.flow import Flow, method
 from oncemq.engine import commands as co
 from oncemq.engine import replies as re
+
+#: What becomes of a topic at its quota.
+Overflow = Literal["refuse", "drop", "expire"]
 
 
 class Administration(Calling):
@@ -21,18 +26,21 @@ class Administration(Calling):
         retain_ms: int = 0,
         retain_bytes: int = 0,
         quota_bytes: int = 0,
-        overflow: str = co.REFUSE,
+        overflow: Overflow = "refuse",
         alter: bool = False,
     ) -> Flow[bool]:
         """Make a topic that stays. False: it was there. With a retention it keeps messages that all have acked.
 
         `quota_bytes`: it stores no more than that. Then `overflow` decides: `"refuse"` (puts wait, and raise
         TopicFull in the end), `"drop"` (the oldest messages go, whoever needs them) or `"expire"` (the slowest
-        subscription ends, and is told so). `alter`: give an existing topic these settings.
+        subscription ends, and is told so). A retention beside a quota goes with `"drop"` only. `alter`: give an
+        existing topic these settings.
 
         >>> client.create_topic("orders", retain_ms=24 * 3600 * 1000)
         True
         """
+        if overflow not in get_args(Overflow):
+            raise ValueError(f"overflow is 'refuse', 'drop' or 'expire', not {overflow!r}")
         command = co.CreateTopic(name, retain_ms, retain_bytes, quota_bytes, overflow, alter)
         reply = yield from self._call(command, re.TopicReply)
         return reply.created
@@ -62,6 +70,18 @@ class Administration(Calling):
             found += page.topics
             if not (after := page.after):
                 return found
+
+    @method
+    def _find_topic(self, name: str) -> Flow[re.TopicInfo | None]:
+        """One topic, without listing all; None: there is none of that name."""
+        after = name[:-1]
+        while True:
+            page = yield from self._ask(co.Topics(after), re.TopicsReply)
+            for info in page.topics:
+                if info.name == name:
+                    return info
+            if not (after := page.after) or after >= name:
+                return None
 
     @method
     def subscriptions(self, topic: str | None = None) -> Flow[list[re.SubscriptionInfo]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from itertools import islice
 from types import TracebackType
 
 from oncemq import errors
+from oncemq.client.dead_letters import reason_of
 from oncemq.client.flow import Asynchronous
 from oncemq.client.loop_driver import LoopDriver
 from oncemq.client.task import REJECTED, AnyTask
@@ -32,13 +34,13 @@ class Task(AnyTask, gc=False, eq=False):
         if wait or not self._ack_at_hand():
             await self.lease.working._run(self.lease.working._ack(self, wait))
 
-    async def nack(self, delay_s: float = 0.0) -> None:
+    async def nack(self, delay_s: float = 0.0, *, reason: str = "") -> None:
         """It is not done: give it back, to be delivered again at once, or after `delay_s`. After its last try it
-        goes to the dead-letter topic.
+        goes to the dead-letter topic, with this reason.
 
-        >>> await task.nack(delay_s=5)
+        >>> await task.nack(delay_s=5, reason="the oven is cold")
         """
-        await self.lease.working._run(self.lease.working._nack(self, delay_s))
+        await self.lease.working._run(self.lease.working._nack(self, delay_s, reason))
 
     async def reject(self, reason: str = REJECTED) -> None:
         """It never can be done: straight to the dead-letter topic, with a reason for people.
@@ -68,14 +70,24 @@ class SharedSubscription(Asynchronous, Working[Task]):
     _task_type = Task
     _user = "task"
 
+    @staticmethod
+    def _who() -> int:
+        return id(asyncio.current_task())
+
     async def take(self, timeout_s: float | None = 0.0) -> Task | None:
         """The next task; None if there is none within `timeout_s` (None: wait for ever).
 
         >>> task = await workers.take(timeout_s=5)
         """
-        with self._one_user:
+        guard = self._one_user
+        guard.enter()
+        try:
+            guard.is_inside = True
             task = self._take_at_hand()
             return task if task is not None else await self._driver.run(self._take_one(timeout_s))
+        finally:
+            guard.is_inside = False
+            guard.leave()
 
     async def tasks(self, timeout_s: float | None = None) -> AsyncIterator[Task]:
         """Iterate; ends when nothing came for `timeout_s` (None: never).
@@ -97,18 +109,19 @@ class SharedSubscription(Asynchronous, Working[Task]):
 
     @contextlib.asynccontextmanager
     async def handling(self, task: Task, *, delay_s: float = 0.0) -> AsyncIterator[Task]:
-        """Ack the task when the block ends, give it back when it fails; unless the block has settled it.
+        """Ack the task when the block ends, give it back when it fails; unless the block has settled it. A dead
+        letter that comes of it has the exception as its reason.
 
         >>> async with workers.handling(task):
         ...     await pack(task.value)
         """
         try:
             yield task
-        except BaseException:
+        except BaseException as error:
             if not task.outcome:
                 # If that can't be done either, it comes again all the same.
                 with contextlib.suppress(errors.OnceMQError):
-                    await task.nack(delay_s)
+                    await task.nack(delay_s, reason=reason_of(error))
             raise
         if not task.outcome:
             await task.ack()

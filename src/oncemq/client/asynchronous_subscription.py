@@ -22,7 +22,8 @@ class Iterating(Receiving):
     _driver: LoopDriver
     _user = "task"
 
-    def _who(self) -> int:
+    @staticmethod
+    def _who() -> int:
         return id(asyncio.current_task())
 
     async def get(self, timeout_s: float | None = 0.0) -> Message | None:
@@ -32,9 +33,15 @@ class Iterating(Receiving):
 
         >>> message = await subscription.get(timeout_s=5)
         """
-        with self._one_user:
+        guard = self._one_user
+        self._reader = guard.enter()
+        try:
+            guard.is_inside = True
             message = self._get_at_hand()
             return message if message is not None else await self._driver.run(self._get_one(timeout_s))
+        finally:
+            guard.is_inside = False
+            guard.leave()
 
     async def messages(self, timeout_s: float | None = None) -> AsyncIterator[Message]:
         """Iterate; ends when nothing came for `timeout_s` (None: never).
@@ -62,9 +69,15 @@ class Iterating(Receiving):
 
         >>> await subscription.ack(message)
         """
-        with self._one_user:
+        guard = self._one_user
+        guard.enter()
+        try:
+            guard.is_inside = True
             if wait or not self._ack_at_hand(message):
                 await self._driver.run(self._ack_one(message, wait))
+        finally:
+            guard.is_inside = False
+            guard.leave()
 
     async def __aenter__(self) -> Self:
         return self

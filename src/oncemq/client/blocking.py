@@ -13,7 +13,7 @@ from oncemq.client.connection import Connection, Settings
 from oncemq.client.driver import Driver
 from oncemq.client.flow import Blocking, Flow
 from oncemq.client.inbox import Inbox
-from oncemq.client.inbox_database import TABLE
+from oncemq.client.inbox_database import TABLE, database_of
 from oncemq.client.keeping import KeeperThread
 from oncemq.client.outbox_file import OutboxFile
 from oncemq.client.outboxing import Outboxing
@@ -174,6 +174,8 @@ class Client(
 
         >>> inbox = client.inbox("orders", "billing", sqlite3.connect("billing.db"))
         """
+        # First of all: a subscription stays, and must not be left behind by a mistake.
+        database_of(connection, table)
         subscription = self.subscribe(topic, subscriber, start, auto_ack=False)
         return Inbox(subscription, connection, table=table)
 

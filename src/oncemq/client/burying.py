@@ -61,9 +61,9 @@ class Burying(Settling):
         #: To be tried again.
         self._unburied: list[Burial] = []
 
-    def _nack(self, task: AnyTask, delay_s: float) -> Flow[None]:
+    def _nack(self, task: AnyTask, delay_s: float, reason: str = "") -> Flow[None]:
         if self.sharing.dead_topic and task.tries >= self.sharing.tries_max:
-            return self._give_up(task, TRIES)
+            return self._give_up(task, reason or TRIES)
         return super()._nack(task, delay_s)
 
     def _reject(self, task: AnyTask, reason: str) -> Flow[None]:

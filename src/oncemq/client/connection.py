@@ -19,6 +19,7 @@ from oncemq.client.driver import Pump, now_ms
 from oncemq.client.flow import Flow, Until, method
 from oncemq.client.options import Options
 from oncemq.client.outbox_file import OutboxFile
+from oncemq.client.pending import Pending
 from oncemq.client.producing import H, Producing
 from oncemq.client.receiving import Receiving
 from oncemq.client.staging import Staging
@@ -164,13 +165,16 @@ class Connection(Producing[H], Subscribing[S, P], Staging, Administration, Gener
             return
         try:
             yield from self._finish_work(clean)
-            yield Until(self._driver.core.bye(), now_ms() + _BYE_MS)
+            yield Until(self._bye(), now_ms() + _BYE_MS)
         except errors.OnceMQError as error:
             if clean:
                 raise
             log.warning("while closing: %s", error)
         finally:
             self._end()
+
+    def _bye(self) -> Pending:
+        return self._driver.core.bye()
 
     def _finish_work(self, clean: bool) -> Flow[None]:
         """All of it, whatever fails meanwhile; then the first failure is raised."""

@@ -7,6 +7,7 @@ ride on the next get, or go alone when that would take long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import NoReturn
@@ -22,7 +23,7 @@ from oncemq.client.pending import again
 from oncemq.client.reading import Start, end_of, seek_of
 from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
 from oncemq.client.records import Whose
-from oncemq.engine.commands import Ack, Close, Get
+from oncemq.engine.commands import Ack, Close, Get, Seek
 from oncemq.engine.replies import AckReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
 
@@ -57,6 +58,8 @@ class Consuming(Receiving):
         self._finished = 0
         self._acked = 0
         self._ack_asked = 0
+        #: What the broker had confirmed when the get was sent that is on its way.
+        self._acked_before = 0
         #: Everything below was either given or not wanted.
         self._looked_through = 0
         #: The last message in there that is wanted.
@@ -147,11 +150,13 @@ class Consuming(Receiving):
         0
         """
         command = seek_of(self.topic, self.subscriber, to)
-        with self._one_user:
-            yield from self._open()
-            reply = yield from self._client._call(command, SeekReply)
-            self._reopen(sought=True)
-            return reply.acked
+        return self._one_user.around(self._seek(command))
+
+    def _seek(self, command: Seek) -> Flow[int]:
+        yield from self._open()
+        reply = yield from self._client._call(command, SeekReply)
+        self._reopen(sought=True)
+        return reply.acked
 
     def _reopen(self, *, sought: bool = False) -> None:
         """Its next use opens it again, and goes on where the broker says. What was fetched ahead is dropped."""
@@ -174,11 +179,11 @@ class Consuming(Receiving):
         given = self._given()
         upto = given if message is None else offset_of(message, self._opened.topic_id) + 1
         if upto > given:
-            raise ValueError(f"offset {upto - 1} was not given yet; a transaction acks what was")
+            raise ValueError(
+                f"offset {upto - 1} was not given yet, or comes again since another transaction failed; "
+                "a transaction acks what was given"
+            )
         return {self._opened.topic_id: upto}
-
-    def _given_mark(self) -> object:
-        return self._given()
 
     def _whose(self) -> Whose:
         """For a recorder."""
@@ -193,23 +198,19 @@ class Consuming(Receiving):
         self._acked = max(self._acked, upto)
         self._ack_asked = max(self._ack_asked, upto)
 
-    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
-        """A transaction did not happen, or may not have: what it read comes again, unless it did."""
-        if isinstance(error, errors.Fenced):
-            self._error = error
-            self._forget_fetched()
-        elif isinstance(error, errors.Sought):
-            self._reopen(sought=True)
-        elif was_sent and not isinstance(error, errors.Refused):
-            # It may have happened, also when only its caller was interrupted: the broker knows.
-            self._reopen()
-        else:
-            self._forget_fetched()
-            self._ack_asked = self._acked
-            self._delivery.position = self._delivered = self._looked_through = self._finished
-            recorder = self._driver.core.recorder
-            if recorder is not None:
-                recorder.went_back(self._whose(), self._finished)
+    def _go_back(self, claims: Mapping[int, int]) -> None:
+        if self._opened is None or self._error is not None:
+            # The next opening goes back, if there is one.
+            return
+        to = max(self._finished, claims.get(self._opened.topic_id, 0))
+        if self._given() <= to:
+            return
+        self._forget_fetched()
+        self._ack_asked = self._acked
+        self._delivery.position = self._delivered = self._looked_through = to
+        recorder = self._driver.core.recorder
+        if recorder is not None:
+            recorder.went_back(self._whose(), to)
 
     # What is in hand.
 
@@ -346,6 +347,7 @@ class Consuming(Receiving):
         position, bytes_max = self._delivery.position, max(1, self._prefetch_bytes // 2)
         command = Get(opened.topic_id, self.subscriber, opened.epoch, position, bytes_max, wait_ms, ack)
         self._get = self._driver.core.ask(command)
+        self._acked_before = self._acked
 
     def _take_reply(self) -> None:
         assert self._get is not None
@@ -362,6 +364,8 @@ class Consuming(Receiving):
             self._refused(error)
         if not isinstance(reply, GetReply):
             raise errors.Malformed(f"a get was answered with {type(reply).__name__}")
+        if reply.acked < self._acked_before:
+            self._was_rewound(f"offset {self._acked_before - 1} was acked, and the broker stands at {reply.acked}")
         self._acked = max(self._acked, reply.acked)
         self.dropped = max(self.dropped, reply.dropped)
         self._delivery.take(reply, pending.payloads)

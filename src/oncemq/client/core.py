@@ -203,10 +203,10 @@ class Core(Answers):
                 self._greetings.append(pending)
         return pending
 
-    def bye(self) -> Pending:
-        """End an anonymous session; a named one stays."""
-        if self.anonymous and self.epoch and self.finished is None:
-            return self.ask(Bye(self.session, self.epoch))
+    def bye(self, *, for_good: bool = False) -> Pending:
+        """End an anonymous session; a named one stays, unless it is `for_good`."""
+        if (self.anonymous or for_good) and self.epoch and self.finished is None:
+            return self.ask(Bye(self.session, self.epoch, for_good))
         pending = Pending(0.0)
         pending.succeed(Done())
         return pending

@@ -11,6 +11,7 @@ subscriptions would keep nothing. Letters stay until somebody takes them from it
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -21,11 +22,12 @@ from oncemq.message import Message
 
 #: The subscription that keeps dead letters.
 DEAD_SUBSCRIBER = "oncemq-dead"
-#: Why a message is there: it was delivered too often; somebody said so.
+#: Why a message is there, where nobody said more: it was delivered too often; it was rejected.
 TRIES = "tries"
 REJECTED = "rejected"
 
 _PREFIX = "oncemq-"
+_REASON_CHARACTERS_MAX = 500
 _LEASE_MS = 30_000
 
 
@@ -89,6 +91,16 @@ class Given(msgspec.Struct, frozen=True):
     message: Message
     tries: int
     reason: str
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception as the reason of a dead letter: one line, not too long.
+
+    >>> reason_of(ValueError("price missing"))
+    'ValueError: price missing'
+    """
+    text = " ".join("".join(traceback.format_exception_only(error)).split())
+    return text[:_REASON_CHARACTERS_MAX].encode(errors="replace").decode()
 
 
 def dead_subscription(dead_topic: str) -> Subscribe:

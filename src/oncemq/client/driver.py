@@ -5,6 +5,8 @@ one lock guards core, batches and socket. A thread that runs a flow holds the lo
 and receives what there is (`pump`), and if its answer is not there yet, waits for the network without the lock: the
 first one does (the *poller*), the others wait until something was settled. So a single put costs one round trip
 and no change of threads.
+
+A signal handler may raise after any call, also after the one that gives the lock away: so the lock knows who has it.
 """
 
 from __future__ import annotations
@@ -117,13 +119,15 @@ class Driver(Pump):
 
     def __init__(self, core: Core, transport: Transport) -> None:
         super().__init__(core, transport)
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._settled = threading.Condition(self.lock)
         self._poller: int | None = None
         self._followers = 0
 
     def run(self, flow: Flow[T]) -> T:
         """A flow's result. Not from within a flow: that one uses `yield from`."""
+        if self._has_lock():
+            raise RuntimeError("this client is in the midst of another call of this thread; is this a signal handler?")
         with self.lock:
             try:
                 wait = flow.send(None)
@@ -131,12 +135,41 @@ class Driver(Pump):
                     try:
                         value = self._wait_for(wait)
                     except BaseException as error:
+                        self._regain_lock()
                         # It is the flow that waits, so it is the flow that meets this.
                         wait = flow.throw(error)
                     else:
                         wait = flow.send(value)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            finally:
+                # Who was interrupted between two steps may keep the flow alive, in a traceback.
+                flow.close()
+
+    def _has_lock(self) -> bool:
+        is_owned: bool = self.lock._is_owned()  # type: ignore[attr-defined]
+        return is_owned
+
+    def _regain_lock(self) -> None:
+        """After it was given away; an interrupted attempt is repeated by `run`."""
+        if not self._has_lock():
+            self.lock.acquire()
+        if self._followers and self._poller is None:
+            # One of them has to take the place.
+            self._settled.notify_all()
+
+    def pump(self, pending: Pending | None = None) -> None:
+        is_whole = False
+        try:
+            super().pump(pending)
+            is_whole = True
+        except errors.OnceMQError:
+            is_whole = True
+            raise
+        finally:
+            if not is_whole and self.stopped is None:
+                # What the core knows may be torn; to go on with it could lose or double something.
+                self.stop(errors.ClientClosed("this client was struck by an exception while it worked; connect again"))
 
     # Waiting.
 
@@ -147,11 +180,11 @@ class Driver(Pump):
             pending = wait.what if isinstance(wait.what, Pending) else None
             return self._drive(wait.is_done, wait.until_ms, pending)
         assert isinstance(wait, Outside)
-        self.lock.release()
         try:
+            self.lock.release()
             return wait.function()
         finally:
-            self.lock.acquire()
+            self._regain_lock()
 
     def _drive(self, is_done: Callable[[], bool], until_ms: float | None, pending: Pending | None) -> bool:
         """Until it is done. False: the time was over first."""
@@ -185,16 +218,15 @@ class Driver(Pump):
             finally:
                 self._followers -= 1
             return
-        self._poller = threading.get_ident()
-        self.lock.release()
+        me = threading.get_ident()
         try:
+            self._poller = me
+            self.lock.release()
             self.transport.wait(limit_ms)
         finally:
-            self.lock.acquire()
+            # First of all, even without the lock: from here on this thread is not inside the transport.
             self._poller = None
-            if self._followers:
-                # One of them has to take the place.
-                self._settled.notify_all()
+            self._regain_lock()
 
     def _tell_others(self) -> None:
         if self._followers:
@@ -220,7 +252,7 @@ class Driver(Pump):
 
     def after_fork(self) -> None:
         """The lock may be held by a thread that does not exist here."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._settled = threading.Condition(self.lock)
         self._poller = None
         super().after_fork()

@@ -13,14 +13,17 @@ read again before the next message: what became of a commit whose answer was los
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from oncemq import errors
-from oncemq.client.inbox_database import ROW_VERSION, TABLE, Key, Row, Step, database_of, fenced
+from oncemq.client.inbox_database import ROW_VERSION, TABLE, Key, Row, Step, database_of, fenced, moved, taken_over
+from oncemq.client.reading import Start
 from oncemq.client.subscription import Subscription
+from oncemq.engine.replies import OpenReply
 from oncemq.message import Message
 
 if TYPE_CHECKING:
@@ -139,6 +142,25 @@ class Inbox:
             with self._transaction(position):
                 pass
 
+    def seek(self, to: Start | datetime) -> int:
+        """Go on elsewhere, in the database and at the broker: at an offset, `"earliest"`, `"new"`, or the first
+        message that was stored at a time or later. Returns the position. What is stored there is done again, so
+        undo its effects first. If this is cut off, say it again.
+
+        >>> inbox.seek("earliest")
+        0
+        """
+        self._refuse_inside()
+        self._refuse_failed()
+        if self._key is not None:
+            # Who was fenced off must not move the subscription under its new owner.
+            self._look_again(self._key)
+        # The broker first: it knows what it has. Where it ends here, a move back has not happened: the row is ahead.
+        self._subscription.seek(to)
+        opened = self._subscription._ensure_open()
+        self._take_row(opened, opened.acked, lambda key, found: moved(key, found, opened.epoch, opened.acked))
+        return self._position
+
     def close(self) -> None:
         """Tell the broker how far the database is, and stop. The connection stays open: it is yours."""
         self._error = self._error or errors.ClientClosed("this inbox was closed")
@@ -158,9 +180,12 @@ class Inbox:
 
     # Opening.
 
-    def _ensure_open(self, skip_to: int) -> int:
+    def _refuse_failed(self) -> None:
         if self._error is not None:
             raise type(self._error)(self._error.text)
+
+    def _ensure_open(self, skip_to: int) -> int:
+        self._refuse_failed()
         if self._key is None:
             self._open(skip_to)
         elif self._is_unsure:
@@ -169,20 +194,24 @@ class Inbox:
 
     def _open(self, skip_to: int) -> None:
         opened = self._subscription._ensure_open()
-        key = Key(opened.topic_id, self._subscription.subscriber, self._subscription.topic)
         if skip_to > opened.acked:
             self._subscription.ack(skip_to - 1)
+        position = max(opened.acked, skip_to)
+        self._take_row(opened, position, lambda key, found: taken_over(key, found, opened.epoch, opened.acked, skip_to))
 
-        def decide(found: Row) -> Row:
-            return _taken_over(key, found, opened.epoch, opened.acked, skip_to)
-
+    def _take_row(self, opened: OpenReply, position: int, decide: Callable[[Key, Row], Row]) -> None:
+        """The row is ours, as `decide` has it; one that is made begins at `position`."""
+        key = Key(opened.topic_id, self._subscription.subscriber, self._subscription.topic)
         with self._final_if_fenced():
-            row = self._database.open_row(key, Row(ROW_VERSION, opened.epoch, max(opened.acked, skip_to)), decide)
+            mine = Row(ROW_VERSION, opened.epoch, position)
+            row = self._database.open_row(key, mine, lambda found: decide(key, found))
         if row.position > opened.acked:
             self._catch_up(row.position)
         if weakness := self._database.weakness():
             log.warning("a power failure may undo commits that the broker was told of: %s", weakness)
         self._key, self._epoch, self._position = key, row.epoch, row.position
+        self._waiting = []
+        self._is_unsure = False
 
     def _catch_up(self, position: int) -> None:
         """The broker missed acks: the process ended between a commit and its ack."""
@@ -281,20 +310,3 @@ class Inbox:
             self._subscription.ack(self._position - 1)
         except errors.OnceMQError as error:
             log.info("an ack of %r was not taken: %s", self, error)
-
-
-def _taken_over(key: Key, found: Row, epoch: int, acked: int, skip_to: int) -> Row:
-    """The row as its new owner has it. Raises VersionUnsupported, Fenced, InboxRewound."""
-    if found.version > ROW_VERSION:
-        raise errors.VersionUnsupported(f"the inbox's row has version {found.version}; upgrade OnceMQ")
-    # The same epoch is our own: an opening whose commit was not answered.
-    if found.epoch > epoch:
-        raise fenced(key)
-    position = max(found.position, skip_to)
-    if position < acked:
-        raise errors.InboxRewound(
-            f"the database has done what lies below {found.position}, but '{key.subscriber}' on '{key.topic}' was"
-            f" acked up to {acked}: the database was set back, or the subscription was used without it. Messages"
-            f" {found.position} to {acked - 1} would be missing"
-        )
-    return Row(found.version, epoch, position)

@@ -9,8 +9,8 @@
       version     of this form: 1
       primary key (topic_id, subscriber)
 
-The row is changed in two ways only. Opening it raises `epoch`; an epoch that is not higher is fenced. A step moves
-`position`, `where epoch = mine and position = old`: one row, or fenced.
+The row is changed in three ways only. Opening it raises `epoch`; an epoch that is not higher is fenced. A seek does so
+too, and moves `position` anywhere. A step moves it `where epoch = mine and position = old`: one row, or fenced.
 """
 
 from __future__ import annotations
@@ -95,6 +95,34 @@ def fenced(key: Key) -> errors.SubscriptionFenced:
     return errors.SubscriptionFenced(
         f"another consumer took over '{key.subscriber}' on '{key.topic}' in the database; nothing was stored"
     )
+
+
+def _refuse_row(key: Key, found: Row, epoch: int) -> None:
+    """Raises VersionUnsupported, Fenced."""
+    if found.version > ROW_VERSION:
+        raise errors.VersionUnsupported(f"the inbox's row has version {found.version}; upgrade OnceMQ")
+    # The same epoch is our own: an opening whose commit was not answered.
+    if found.epoch > epoch:
+        raise fenced(key)
+
+
+def moved(key: Key, found: Row, epoch: int, acked: int) -> Row:
+    """The row after a seek, wherever it was before. Raises VersionUnsupported, Fenced."""
+    _refuse_row(key, found, epoch)
+    return Row(found.version, epoch, acked)
+
+
+def taken_over(key: Key, found: Row, epoch: int, acked: int, skip_to: int) -> Row:
+    """The row as its new owner has it. Raises VersionUnsupported, Fenced, InboxRewound."""
+    _refuse_row(key, found, epoch)
+    position = max(found.position, skip_to)
+    if position < acked:
+        raise errors.InboxRewound(
+            f"the database has done what lies below {found.position}, but '{key.subscriber}' on '{key.topic}' was"
+            f" acked up to {acked}: the database was set back, or the subscription was used without it. Messages"
+            f" {found.position} to {acked - 1} would be missing"
+        )
+    return Row(found.version, epoch, position)
 
 
 INSIDE = (

@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from oncemq.client.outbox_contract import Kept, KeptRefusal
 from oncemq.client.outbox_storage import Execute, Storage
 from oncemq.engine.commands import Operation, Void, envelopes_of
 from oncemq.wire.frames import Frame
+
+_T = TypeVar("_T")
 
 #: Successes that are not marked in the file, at the most.
 _UNMARKED_MAX = 512
@@ -87,6 +90,7 @@ class OutboxFile:
             (number, _encode(operation), _joined(operation, payloads))
             for number, (operation, payloads) in zip(numbers, entries, strict=True)
         ]
+        self._make_room(sum(len(operation) + len(payload) for _, operation, payload in rows))
         with self._writing() as execute:
             for row in rows:
                 execute("INSERT INTO entries VALUES (?, ?, ?)", row)
@@ -95,10 +99,20 @@ class OutboxFile:
         self._entries_count += len(rows)
         return numbers
 
+    def _make_room(self, size: int) -> None:
+        """Raises OutboxFull."""
+        try:
+            self._storage.check_room(size)
+        except errors.OutboxFull:
+            self.flush()
+            if self._entries_count:
+                raise
+            self._storage.shrink()
+            self._storage.check_room(size)
+
     def greeted(self, broker_id: str) -> None:
         """The session was taken over: from here on entries may be sent. Durable when it returns."""
-        with self._writing() as execute:
-            execute("UPDATE outbox SET broker_id = ?, sending = 1", (broker_id,))
+        self._write(lambda execute: execute("UPDATE outbox SET broker_id = ?, sending = 1", (broker_id,)))
         self.broker_id = broker_id
 
     def entries(self, first_number: int = 1, count_max: int = 1000, bytes_max: int = 16 * 1024 * 1024) -> list[Kept]:
@@ -134,26 +148,42 @@ class OutboxFile:
 
     def refuse(self, number: int, code: str, text: str) -> None:
         """The broker decided: no. Durable when it returns: only then may the broker forget its verdict."""
-        with self._writing() as execute:
-            added = _add_refusal(execute, number, code, text)
-            gone = execute("DELETE FROM entries WHERE number = ?", (number,)).rowcount
+
+        def move(execute: Execute) -> tuple[int, int]:
             execute("UPDATE outbox SET answered_number = max(answered_number, ?)", (number,))
+            added = _add_refusal(execute, number, code, text)
+            return added, execute("DELETE FROM entries WHERE number = ?", (number,)).rowcount
+
+        added, gone = self._write(move)
         self.answered_number = max(self.answered_number, number)
         self.refusals_count += added
         self._entries_count -= gone
 
     def void(self, number: int, code: str, text: str) -> None:
         """It was refused before it reached its number's turn: from now on the number stands for a `Void`."""
-        with self._writing() as execute:
+
+        def void(execute: Execute) -> int:
             added = _add_refusal(execute, number, code, text)
             execute("UPDATE entries SET operation = ?, payload = x'' WHERE number = ?", (_encode(Void()), number))
-        self.refusals_count += added
+            return added
+
+        self.refusals_count += self._write(void)
 
     def flush(self) -> None:
         """Write what is not marked yet."""
         if self._unmarked:
-            with self._writing():
-                pass
+            self._write(lambda _: None)
+
+    def _write(self, change: Callable[[Execute], _T]) -> _T:
+        """What has to be written before what waits can be sent, or after: it may use the reserve."""
+        try:
+            with self._writing() as execute:
+                return change(execute)
+        except errors.OutboxFull:
+            if not self._storage.give_up_reserve():
+                raise
+        with self._writing() as execute:
+            return change(execute)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Execute]:
@@ -191,14 +221,15 @@ class OutboxFile:
 
     def seen(self, number: int) -> None:
         """The user knows of this refusal. Durable when it returns."""
-        with self._writing() as execute:
-            gone = execute("DELETE FROM refusals WHERE number = ?", (number,)).rowcount
-        self.refusals_count -= gone
+        forget = "DELETE FROM refusals WHERE number = ?"
+        self.refusals_count -= self._write(lambda execute: execute(forget, (number,)).rowcount)
 
     def close(self) -> None:
         if self._storage.is_usable:
             with contextlib.suppress(errors.OnceMQError):
                 self.flush()
+                if not self._entries_count:
+                    self._storage.shrink()
         self._storage.close()
 
     def _decoded(self, number: int, encoded: bytes, payload: bytes) -> tuple[Operation, tuple[Frame, ...]]:

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 
 from oncemq import errors
+from oncemq.client.outbox_reserve import Reserve
 
 #: Runs a statement within a transaction.
 Execute = Callable[..., sqlite3.Cursor]
@@ -32,6 +33,9 @@ FORMAT_VERSION = 1
 #: Another process writes for a moment; waiting longer than this is a sign of trouble.
 _BUSY_S = 10.0
 _WAL_BYTES_KEPT_MAX = 64 * 1024 * 1024
+#: The log is written into the file when it has so many pages.
+_CHECKPOINT_PAGES = 256
+_PAGE_BYTES = 4096
 
 _SCHEMA = (
     """CREATE TABLE outbox (
@@ -76,21 +80,31 @@ class Storage:
         self._owner = owner
         self._process_id = os.getpid()
         self._failure: errors.OnceMQError | None = None
+        self._reserve = Reserve(path)
         _check_place(path)
+        try:
+            self._open(session)
+        except errors.OutboxFull:
+            if not self._reserve.give_up():
+                raise
+            self._failure = None
+            self._open(session)
+        _storages.add(self)
+
+    # Opening.
+
+    def _open(self, session: str) -> None:
         with self._translated():
-            self.connection = _connect(path)
+            self.connection = _connect(self.path)
         try:
             with self._translated():
                 self._prepare()
                 self._take_over(session)
-            sync_folder(path)
-            self._inode = os.stat(path).st_ino
+            sync_folder(self.path)
+            self._inode = os.stat(self.path).st_ino
         except BaseException:
             self.connection.close()
             raise
-        _storages.add(self)
-
-    # Opening.
 
     def _prepare(self) -> None:
         execute = self.connection.execute
@@ -115,6 +129,9 @@ class Storage:
         execute("PRAGMA fullfsync = 1")
         execute("PRAGMA checkpoint_fullfsync = 1")
         execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT_MAX}")
+        execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        # Else some builds of SQLite write all of what is deleted once more.
+        execute("PRAGMA secure_delete = FAST")
 
     def _take_over(self, session: str) -> None:
         with self._transaction("IMMEDIATE") as execute:
@@ -149,6 +166,34 @@ class Storage:
         with self._translated(), self._transaction("DEFERRED") as execute:
             self._check_owner(execute)
             yield execute
+
+    # Room.
+
+    def check_room(self, size: int) -> None:
+        """Raises OutboxFull unless so much can be taken in: once for the log, once for the file into which the log is
+        written; and something is left for what has to be written before it is sent."""
+        self.check_usable()
+        if not self._reserve.hold():
+            raise _full(self.path)
+        need = 2 * size + _CHECKPOINT_PAGES * _PAGE_BYTES
+        free = self._reserve.free_bytes()
+        if free < need:
+            with self.reading() as execute:
+                [pages] = execute("PRAGMA freelist_count").fetchone()
+            if free + min(size, pages * _PAGE_BYTES) < need:
+                raise _full(self.path)
+
+    def give_up_reserve(self) -> bool:
+        """False: there is none."""
+        return self._reserve.give_up()
+
+    def shrink(self) -> None:
+        """Room that a backlog has left goes back to the disk. Takes its time, unless there are no entries."""
+        with self.reading():
+            pass  # Raises Fenced.
+        with contextlib.suppress(sqlite3.Error):
+            # As a script: a statement without columns is not run to its end otherwise.
+            self.connection.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextlib.contextmanager
     def _transaction(self, kind: str) -> Iterator[Execute]:
@@ -207,10 +252,6 @@ class Storage:
     def close(self) -> None:
         if os.getpid() != self._process_id or isinstance(self._failure, errors.ClientClosed):
             return
-        if self._failure is None:
-            with contextlib.suppress(sqlite3.Error):
-                # Room that a long backlog has left goes back to the disk.
-                self.connection.execute("PRAGMA incremental_vacuum").fetchall()
         self._failure = errors.ClientClosed(f"the outbox '{self.path}' was closed")
         with contextlib.suppress(sqlite3.Error):
             self.connection.close()
@@ -249,10 +290,14 @@ def _primary_code(error: sqlite3.Error) -> int:
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
+def _full(path: str) -> errors.OutboxFull:
+    return errors.OutboxFull(f"no room for '{path}': nothing was written")
+
+
 def _translate(path: str, error: sqlite3.Error) -> errors.OnceMQError:
     code = _primary_code(error)
-    if code == sqlite3.SQLITE_FULL:
-        return errors.OutboxFull(f"no room for '{path}': nothing was written")
+    if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return _full(path)
     if code == sqlite3.SQLITE_TOOBIG:
         return errors.TooLarge(f"an operation is too large for the outbox '{path}'")
     if code == sqlite3.SQLITE_NOTADB:

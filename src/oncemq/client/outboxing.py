@@ -90,6 +90,9 @@ class Outboxing(Base):
     """The part of a client with an outbox that differs from one without."""
 
     _outbox: OutboxFile
+    #: At the end, the session ends for good if nothing is left in the outbox: then the file is of no more use.
+    _is_passing = False
+    _farewell: Pending | None = None
 
     def _begin_sending(self, outbox: OutboxFile) -> None:
         self._outbox = outbox
@@ -310,6 +313,18 @@ class Outboxing(Base):
         if failures:
             raise failures[0]
         self._raise_unkept()
+
+    def _bye(self) -> Pending:
+        is_left = self.pending or self._outbox.refusals_count
+        if not self._is_passing or is_left:
+            return super()._bye()
+        self._farewell = self._driver.core.bye(for_good=True)
+        return self._farewell
+
+    @property
+    def _has_ended(self) -> bool:
+        """The broker has forgotten the session."""
+        return self._farewell is not None and self._farewell.done and self._farewell.error is None
 
     def _end(self) -> None:
         self._let_go(self._sending)

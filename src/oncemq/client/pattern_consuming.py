@@ -7,7 +7,7 @@ message that it names.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import NoReturn
@@ -22,7 +22,7 @@ from oncemq.client.pending import again
 from oncemq.client.reading import Start, seek_of
 from oncemq.client.receiving import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
 from oncemq.client.records import Whose
-from oncemq.engine.commands import BY_PATTERN, GetAny
+from oncemq.engine.commands import BY_PATTERN, GetAny, Seek
 from oncemq.engine.replies import AnyPart, GetAnyReply, GetReply, OpenReply, SeekReply
 from oncemq.message import Message
 from oncemq.wire.frames import Frame
@@ -98,6 +98,8 @@ class PatternConsuming(Receiving):
         #: What the ack and the get that are on their way carry.
         self._acks_alone: _Acks = ()
         self._acks_riding: _Acks = ()
+        #: What the broker had confirmed when the get was sent that is on its way, by topic's id.
+        self._acked_before: dict[int, int] = {}
         #: Messages that it has lost to its topics' quotas, as far as was seen.
         self._dropped: dict[int, int] = {}
 
@@ -177,10 +179,12 @@ class PatternConsuming(Receiving):
         >>> subscription.seek("earliest")
         """
         command = seek_of(self.topic, self.subscriber, to)
-        with self._one_user:
-            yield from self._open()
-            yield from self._client._call(command, SeekReply)
-            self._reopen(sought=True)
+        return self._one_user.around(self._seek(command))
+
+    def _seek(self, command: Seek) -> Flow[None]:
+        yield from self._open()
+        yield from self._client._call(command, SeekReply)
+        self._reopen(sought=True)
 
     def _reopen(self, *, sought: bool = False) -> None:
         """Its next use opens it again, and goes on where the broker says. What was fetched ahead is dropped."""
@@ -204,13 +208,9 @@ class PatternConsuming(Receiving):
         if message is not None:
             known = self._known(message)
             if known is None:
-                raise ValueError("this message was not given since the subscription was opened")
+                raise ValueError("this message was not given yet, or comes again since another transaction failed")
             return {known.topic_id: known.offset + 1}
         return {key: topic.given for key, topic in self._topics.items() if topic.given > topic.finished}
-
-    def _given_mark(self) -> object:
-        self._note_given()
-        return tuple((key, topic.given) for key, topic in self._topics.items())
 
     def _key(self) -> str:
         return self.subscriber + BY_PATTERN + self.topic
@@ -222,13 +222,12 @@ class PatternConsuming(Receiving):
             topic.acked = max(topic.acked, upto)
             topic.ack_asked = max(topic.ack_asked, upto)
 
-    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:  # noqa: ARG002 - it opens again either way
-        """A transaction did not happen, or may not have: what it read comes again, unless it did."""
-        if isinstance(error, errors.Fenced):
-            self._error = error
-            self._forget_fetched()
-        else:
-            self._reopen(sought=isinstance(error, errors.Sought))
+    def _go_back(self, claims: Mapping[int, int]) -> None:
+        if self._opened is None or self._error is not None:
+            return
+        self._note_given()
+        if any(topic.given > max(topic.finished, claims.get(key, 0)) for key, topic in self._topics.items()):
+            self._reopen()
 
     # What is in hand.
 
@@ -370,6 +369,7 @@ class PatternConsuming(Receiving):
 
     def _ask_get(self, wait_ms: int) -> None:
         self._acks_riding = self._take_acks()
+        self._acked_before = {key: topic.acked for key, topic in self._topics.items()}
         self._get = self._driver.core.ask(self._command(max(1, self._prefetch_bytes // 2), wait_ms, self._acks_riding))
 
     def _command(self, bytes_max: int, wait_ms: int, acks: _Acks) -> GetAny:
@@ -392,6 +392,10 @@ class PatternConsuming(Receiving):
             self._refused(error)
         if not isinstance(reply, GetAnyReply):
             raise errors.Malformed(f"a get was answered with {type(reply).__name__}")
+        for part in reply.parts:
+            acked = self._acked_before.get(part.topic_id, 0)
+            if part.acked < acked:
+                self._was_rewound(f"offset {acked - 1} of '{part.topic}' was acked, and it stands at {part.acked}")
         self._were_acked(self._acks_riding)
         self._is_all = reply.is_all
         frames = iter(pending.payloads)

@@ -23,6 +23,8 @@ class PushFeed:
         """Raises SettingInvalid."""
         import zmq
 
+        if not isinstance(address, str):
+            raise errors.SettingInvalid(f"feed = {address!r} is not an address; 'tcp://127.0.0.1:5558' is.")
         self._again = zmq.Again
         self._now = int(zmq.NOBLOCK)
         self._lock = threading.Lock()

@@ -28,7 +28,7 @@ def start_of(start: Start) -> int:
         return START_EARLIEST
     if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
         return start
-    raise ValueError(f"start is 'new', 'earliest' or an offset, not {start!r}")
+    raise ValueError(f"start is 'new' (or 'latest'), 'earliest' or an offset, not {start!r}")
 
 
 def time_of(moment: datetime) -> int:

@@ -8,8 +8,9 @@ another is inside one raises RuntimeError. Only `close` may come from elsewhere;
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
+from typing import TYPE_CHECKING, NoReturn
 
 from oncemq import errors
 from oncemq.client.calling import Calling
@@ -17,10 +18,13 @@ from oncemq.client.driver import Pump, now_ms
 from oncemq.client.filtering import Filter
 from oncemq.client.flow import Flow, method
 from oncemq.client.one_thread import OneUser
-from oncemq.client.pending import Pending
+from oncemq.client.pending import Pending, again
 from oncemq.engine.commands import Open
 from oncemq.engine.replies import OpenReply
 from oncemq.message import Message
+
+if TYPE_CHECKING:
+    from oncemq.client.transacting import Transacting
 
 #: A get waits at the broker for so long, then it is repeated: a broker that went away is noticed.
 WAIT_MS = 2000.0
@@ -37,8 +41,9 @@ CAN_WAIT = (*PASSING, *NOT_FINAL, errors.Sought)
 class Receiving:
     """What a subscription has at hand."""
 
-    #: Who may use it, one at a time.
+    #: Who may use it, one at a time; and who is calling.
     _user = "thread"
+    _who = staticmethod(threading.get_ident)
 
     def __init__(
         self,
@@ -63,6 +68,8 @@ class Receiving:
         self._opened: OpenReply | None = None
         #: Of the last opening, once that is given up: a successor is left alone.
         self._former_epoch = 0
+        #: The highest of all openings: a broker gives none twice.
+        self._epoch_seen = 0
         self._current: Iterator[Message] = iter(())
         self._get: Pending | None = None
         self._ack: Pending | None = None
@@ -72,11 +79,13 @@ class Receiving:
         self._ack_sent_ms = 0.0
         #: Who asked last.
         self._reader = 0
+        #: Transactions that have acked something of it, and whose blocks have not ended.
+        self._claimants: set[Transacting] = set()
         self._paced_ms = 0.0
         #: A seek moved it: messages that were given before are not what they were.
         self._was_sought = False
         self._error: errors.OnceMQError | None = None
-        self._one_user = OneUser(repr(self), self._user)
+        self._one_user = OneUser(repr(self), self._user, self._who)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic!r}, {self.subscriber!r})"
@@ -134,19 +143,24 @@ class Receiving:
         """By what name the broker knows it on its topics."""
         raise NotImplementedError
 
-    def _given_mark(self) -> object:
-        """Another one when something was given."""
-        raise NotImplementedError
-
-    def _who(self) -> int:
-        """Who is calling."""
-        return threading.get_ident()
-
     def _committed(self, topic_id: int, upto: int) -> None:
         raise NotImplementedError
 
-    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
-        """A transaction did not happen, or may not have: what it read comes again, unless it did."""
+    def _go_back(self, claims: Mapping[int, int]) -> None:
+        """What was given and not acked comes again: a transaction did not happen. What another one claims, by
+        topic's id, does not; its block has not ended."""
+        raise NotImplementedError
+
+    def _transaction_failed(self, error: BaseException) -> None:
+        """It was sent, and brought acks of this subscription. Where it may have happened the broker knows; after a
+        seek, or when somebody else may own it, the next opening tells."""
+        if isinstance(error, errors.Sought):
+            self._reopen(sought=True)
+        elif isinstance(error, errors.Fenced) or not isinstance(error, errors.Refused):
+            self._reopen()
+
+    def _reopen(self, *, sought: bool = False) -> None:
+        """Its next use opens it again, and goes on where the broker says. What was fetched ahead is dropped."""
         raise NotImplementedError
 
     def _has_more(self) -> bool:
@@ -156,7 +170,7 @@ class Receiving:
     def _call_open(self, hold_ms: int, give_up_ms: float) -> Flow[OpenReply]:
         command = Open(self.topic, self.subscriber, hold_ms, self._former_epoch)
         try:
-            return (yield from self._client._call(command, OpenReply, give_up_ms=give_up_ms))
+            reply = yield from self._client._call(command, OpenReply, give_up_ms=give_up_ms)
         except errors.SubscriptionFenced as error:
             self._error = error
             raise
@@ -164,6 +178,16 @@ class Receiving:
             # It may have happened: it must not be taken for its own successor.
             self._former_epoch = 0
             raise
+        if reply.sharing is None and reply.epoch <= self._epoch_seen:
+            self._was_rewound(f"it was opened as owner {self._epoch_seen}, and is opened as {reply.epoch} again")
+        self._epoch_seen = reply.epoch
+        return reply
+
+    def _was_rewound(self, what: str) -> NoReturn:
+        """Final: what it would go on with is not what it has read before."""
+        self._error = errors.BrokerRewound(f"'{self.subscriber}' on '{self.topic}': {what}")
+        self._forget_fetched()
+        raise again(self._error)
 
     def _forget_opening(self) -> None:
         """Its next use opens it again."""
@@ -194,24 +218,26 @@ class Receiving:
         >>> for message in subscription.get_many(100, timeout_s=5):
         ...     cook(message.value)
         """
-        with self._one_user:
-            yield from self._pace()
-            messages = self._hand_list = list(islice(self._current, messages_max))
-            try:
-                while len(messages) < messages_max and (self._has_more() or not messages):
-                    # In hand before the next ones are looked at: what is left out of those is not done before these.
-                    self._hand = messages[-1] if messages else None
-                    if not (yield from self._try_advance(timeout_s, has_some=bool(messages))):
-                        break
-                    messages += islice(self._current, messages_max - len(messages))
-            except BaseException as error:
-                if not isinstance(error, errors.OnceMQError):
-                    # Interrupted, or the filter failed: they were not given to anybody.
-                    self._current = chain(messages, self._current)
-                    self._hand, self._hand_list = None, []
-                raise
-            self._hand = messages[-1] if messages else None
-            return messages
+        return self._one_user.around(self._get_many(messages_max, timeout_s))
+
+    def _get_many(self, messages_max: int, timeout_s: float | None) -> Flow[list[Message]]:
+        yield from self._pace()
+        messages = self._hand_list = list(islice(self._current, messages_max))
+        try:
+            while len(messages) < messages_max and (self._has_more() or not messages):
+                # In hand before the next ones are looked at: what is left out of those is not done before these.
+                self._hand = messages[-1] if messages else None
+                if not (yield from self._try_advance(timeout_s, has_some=bool(messages))):
+                    break
+                messages += islice(self._current, messages_max - len(messages))
+        except BaseException as error:
+            if not isinstance(error, errors.OnceMQError):
+                # Interrupted, or the filter failed: they were not given to anybody.
+                self._current = chain(messages, self._current)
+                self._hand, self._hand_list = None, []
+            raise
+        self._hand = messages[-1] if messages else None
+        return messages
 
     @method
     def close(self) -> Flow[None]:
@@ -243,14 +269,16 @@ class Receiving:
 
     def _next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
         """How many messages to iterate over until this is asked again; 0: none came in time."""
-        with self._one_user:
-            took_ms = yield from self._pace()
-            if has_ended and not (yield from self._advance(timeout_s)):
-                return 0
-            # The clock is read often where messages take long, and rarely where they are many.
-            if took_ms < 10:
-                return max(1, min(2 * stride, _STRIDE_MAX))
-            return max(1, stride // 4) if took_ms > 50 else max(1, stride)
+        return self._one_user.around(self._find_stride(stride, has_ended, timeout_s))
+
+    def _find_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
+        took_ms = yield from self._pace()
+        if has_ended and not (yield from self._advance(timeout_s)):
+            return 0
+        # The clock is read often where messages take long, and rarely where they are many.
+        if took_ms < 10:
+            return max(1, min(2 * stride, _STRIDE_MAX))
+        return max(1, stride // 4) if took_ms > 50 else max(1, stride)
 
     @method
     def _ensure_open(self) -> Flow[OpenReply]:

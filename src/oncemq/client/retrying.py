@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
+from oncemq import errors
 from oncemq.client.calling import Calling, answer_to, checked
 from oncemq.client.dead_letters import DEAD_SUBSCRIBER, DeadLetter, make_retry_puts
 from oncemq.client.flow import Flow, Outside, method
@@ -24,12 +25,16 @@ class Retrying(Calling):
 
     @method
     def dead_letters(self, dead_topic: str) -> Flow[list[DeadLetter]]:
-        """The letters in a dead-letter topic that nobody has taken out of it, the oldest first.
+        """The letters in a dead-letter topic that nobody has taken out of it, the oldest first. None where there is
+        no such topic: the first letter makes it.
 
         >>> [(letter.message.offset, letter.reason) for letter in client.dead_letters("orders.dead")]
         [(0, 'no such customer')]
         """
-        info = yield from self._dead_info(dead_topic)
+        try:
+            info = yield from self._dead_info(dead_topic)
+        except errors.TopicUnknown:
+            return []
         if info is None:
             return []
         # What was taken out from between is found by taking the rest, for a moment.
@@ -46,8 +51,8 @@ class Retrying(Calling):
     @method
     def retry_dead_letters(self, dead_topic: str, offsets: Iterable[int] | None = None) -> Flow[int]:
         """Put letters back to the topics that they come from, and take them out of the dead-letter topic: those at
-        these offsets of it, or all. Returns how many. Each goes back once, whatever happens. Every subscription of its
-        topic gets it.
+        these offsets of it, or all. Returns how many. Each goes back once, whatever happens, as a new message: every
+        subscription of its topic gets it, also those that had done it before.
 
         >>> client.retry_dead_letters("orders.dead", [0])
         1

@@ -148,7 +148,7 @@ class Settling:
         if wait:
             yield from self._await_settled(lease, offset)
 
-    def _nack(self, task: AnyTask, delay_s: float) -> Flow[None]:
+    def _nack(self, task: AnyTask, delay_s: float, reason: str = "") -> Flow[None]:  # noqa: ARG002
         if not 0 <= delay_s <= LEASE_MS_MAX / 1000:
             raise ValueError(f"delay_s lies between 0 and {LEASE_MS_MAX // 1000} seconds, and is {delay_s}")
         if self._check_settleable(task, RETURNED):

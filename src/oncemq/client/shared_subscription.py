@@ -8,6 +8,7 @@ from itertools import islice
 from types import TracebackType
 
 from oncemq import errors
+from oncemq.client.dead_letters import reason_of
 from oncemq.client.driver import Driver
 from oncemq.client.flow import Blocking
 from oncemq.client.task import Task
@@ -32,12 +33,13 @@ class SharedSubscription(Blocking, Working[Task]):
         >>> task = workers.take(timeout_s=5)
         """
         guard = self._one_user
-        if not guard.enter(False):
-            guard.refuse()
+        guard.enter()
         try:
+            guard.is_inside = True
             task = self._take_at_hand()
             return task if task is not None else self._driver.run(self._take_one(timeout_s))
         finally:
+            guard.is_inside = False
             guard.leave()
 
     def tasks(self, timeout_s: float | None = None) -> Iterator[Task]:
@@ -60,18 +62,19 @@ class SharedSubscription(Blocking, Working[Task]):
 
     @contextlib.contextmanager
     def handling(self, task: Task, *, delay_s: float = 0.0) -> Iterator[Task]:
-        """Ack the task when the block ends, give it back when it fails; unless the block has settled it.
+        """Ack the task when the block ends, give it back when it fails; unless the block has settled it. A dead
+        letter that comes of it has the exception as its reason.
 
         >>> with workers.handling(task):
         ...     pack(task.value)
         """
         try:
             yield task
-        except BaseException:
+        except BaseException as error:
             if not task.outcome:
                 # If that can't be done either, it comes again all the same.
                 with contextlib.suppress(errors.OnceMQError):
-                    task.nack(delay_s)
+                    task.nack(delay_s, reason=reason_of(error))
             raise
         if not task.outcome:
             task.ack()

@@ -43,8 +43,9 @@ class Subscribing(Calling, Generic[S, P]):
     ) -> Flow[S]:
         """Make a durable subscription, and its topic where there is none; harmless where it exists.
 
-        `start`: `"new"`, `"earliest"` or an offset; an existing subscription stays where it is. `filter`: a
-        function of a message, or headers with the value (or values) that each must have; the others are left out.
+        `start`: `"new"` (or `"latest"`), `"earliest"` or an offset; an existing subscription stays where it is.
+        `filter`: a function of a message, or headers with the value (or values) that each must have; the others are
+        left out.
 
         >>> client.subscribe("orders", "kitchen", start="earliest").created
         True
@@ -149,8 +150,9 @@ class Subscribing(Calling, Generic[S, P]):
 
     @method
     def seek(self, topic: str, subscriber: str, to: Start | datetime) -> Flow[int]:
-        """Move a subscription: to an offset, `"earliest"`, `"new"`, or the first message that was stored at a time
-        or later. Returns the offset (0 for a pattern). Whoever consumes it goes on there by itself.
+        """Move a subscription: to an offset, `"earliest"`, `"new"` (or `"latest"`), or the first message that was
+        stored at a time or later. Returns the offset (0 for a pattern). Whoever consumes it goes on there by itself;
+        but an inbox does again only what `inbox.seek` tells it to.
 
         >>> client.seek("orders", "kitchen", "earliest")
         0

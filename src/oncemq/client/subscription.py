@@ -26,12 +26,13 @@ class Iterating(Receiving):
         >>> message = subscription.get(timeout_s=5)
         """
         guard = self._one_user
-        if not guard.enter(False):
-            guard.refuse()
+        self._reader = guard.enter()
         try:
+            guard.is_inside = True
             message = self._get_at_hand()
             return message if message is not None else self._driver.run(self._get_one(timeout_s))
         finally:
+            guard.is_inside = False
             guard.leave()
 
     def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
@@ -60,9 +61,15 @@ class Iterating(Receiving):
 
         >>> subscription.ack(message)
         """
-        with self._one_user:
+        guard = self._one_user
+        guard.enter()
+        try:
+            guard.is_inside = True
             if wait or not self._ack_at_hand(message):
                 self._driver.run(self._ack_one(message, wait))
+        finally:
+            guard.is_inside = False
+            guard.leave()
 
     def __enter__(self) -> Self:
         return self

@@ -76,6 +76,8 @@ class Taking(Extending, Generic[K]):
         #: The take that is on its way or was answered, and what it asks for.
         self._take: Pending | None = None
         self._take_number = 1
+        #: The highest of all openings and leases: a broker gives no number twice.
+        self._epoch_seen = 0
         self._take_epoch = 0
         self._take_count = 1
         self._take_waits = False
@@ -105,8 +107,17 @@ class Taking(Extending, Generic[K]):
             # However it is shared, it keeps what comes.
             with contextlib.suppress(errors.SubscriptionExists):
                 yield from self._client._call(dead_subscription(reply.sharing.dead_topic), SubscribeReply)
+        self._note_epoch(reply.epoch)
         self._opened, self.sharing = reply, reply.sharing
         return reply
+
+    def _note_epoch(self, epoch: int) -> None:
+        if epoch < self._epoch_seen:
+            what = f"the broker has counted to {self._epoch_seen}, and is at {epoch}"
+            error = errors.BrokerRewound(f"'{self.subscriber}' on '{self.topic}': {what}")
+            self._fail(error)
+            raise again(error)
+        self._epoch_seen = epoch
 
     def _moved(self, epoch: int) -> None:
         super()._moved(epoch)
@@ -211,6 +222,8 @@ class Taking(Extending, Generic[K]):
         reply = pending.reply
         if not isinstance(reply, TakeReply):
             raise errors.Malformed(f"a take was answered with {type(reply).__name__}")
+        if reply.token:
+            self._note_epoch(reply.token)
         try:
             # It stays in place meanwhile: who is interrupted here finds it again.
             parts = yield Outside(partial(decode_take, self.topic, reply, pending.payloads))

@@ -107,13 +107,13 @@ class Task(AnyTask, gc=False, eq=False):
         if wait or not self._ack_at_hand():
             self.lease.working._run(self.lease.working._ack(self, wait))
 
-    def nack(self, delay_s: float = 0.0) -> None:
+    def nack(self, delay_s: float = 0.0, *, reason: str = "") -> None:
         """It is not done: give it back, to be delivered again at once, or after `delay_s`. After its last try it
-        goes to the dead-letter topic.
+        goes to the dead-letter topic, with this reason.
 
-        >>> task.nack(delay_s=5)
+        >>> task.nack(delay_s=5, reason="the oven is cold")
         """
-        self.lease.working._run(self.lease.working._nack(self, delay_s))
+        self.lease.working._run(self.lease.working._nack(self, delay_s, reason))
 
     def reject(self, reason: str = REJECTED) -> None:
         """It never can be done: straight to the dead-letter topic, with a reason for people.

@@ -1,7 +1,8 @@
 """Transactions: acks and puts over any topics in one command, all of it or nothing.
 
-A transaction gathers; nothing leaves the process before its block ends. An exception inside leaves nothing: what was
-read in it from a subscription comes again.
+A transaction gathers; nothing leaves the process before its block ends. An exception inside leaves nothing: what its
+thread or task was given by subscriptions that are acked by hand, and has not acked, comes again. That it was given
+before the block makes no difference: to ack "everything that was given" must never mean what had failed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oncemq import errors
 from oncemq.client.batching import (
     Headers,
     Times,
@@ -80,8 +80,7 @@ class Transacting:
         self._acks: dict[tuple[Receiving, int], int] = {}
         #: Under which opening they were given: what was moved since is refused.
         self._epochs: dict[Receiving, int] = {}
-        #: What each subscription had given when the block began, and who began it.
-        self._marks: dict[Receiving, object] = {}
+        #: Who began the block.
         self._who = 0
         self._tasks: list[Task] = []
         self._is_over = False
@@ -179,6 +178,8 @@ class Transacting:
         self._epochs.setdefault(what, what._opened.epoch)
         for topic_id, upto in what._acks_for_transaction(message).items():
             self._acks[(what, topic_id)] = max(upto, self._acks.get((what, topic_id), 0))
+        if self._who:
+            what._claimants.add(self)
 
     def _check_open(self) -> None:
         if self._is_over:
@@ -193,19 +194,17 @@ class Transacting:
 
     def _commit(self) -> Flow[None]:
         self._check_open()
-        self._is_over = True
-        puts, payloads = self._make_puts()
-        acks = tuple(
-            AckUpto(topic_id, whose._key(), self._epochs[whose], upto) for (whose, topic_id), upto in self._acks.items()
-        )
-        settles = self._make_settles()
-        if not (puts or acks or settles):
-            return
-        operation = Transact(acks, settles, puts)
+        self._be_over()
         try:
+            puts, payloads = self._make_puts()
+            operation = Transact(self._make_acks(), self._make_settles(), puts)
+            if operation == Transact():
+                return
             reply = yield from self._client._call(operation, TransactReply, payloads or None)
         except BaseException as error:
-            self._go_back(error, was_sent=True)
+            for whose in {whose for whose, _ in self._acks}:
+                whose._transaction_failed(error)
+            self._go_back()
             raise
         for (whose, topic_id), upto in self._acks.items():
             whose._committed(topic_id, upto)
@@ -219,6 +218,11 @@ class Transacting:
         made = [run.make() for run in self._runs]
         return tuple(put for put, _ in made), tuple(payload for _, payload in made)
 
+    def _make_acks(self) -> tuple[AckUpto, ...]:
+        return tuple(
+            AckUpto(topic_id, whose._key(), self._epochs[whose], upto) for (whose, topic_id), upto in self._acks.items()
+        )
+
     def _make_settles(self) -> tuple[Settle, ...]:
         by_subscription: dict[tuple[int, str, int], list[tuple[int, int, int]]] = {}
         for task in self._tasks:
@@ -226,27 +230,37 @@ class Transacting:
             ranges.append((task.token, task.offset, 1))
         return tuple(Settle(*whose, done=_merged(ranges)) for whose, ranges in by_subscription.items())
 
-    def _go_back(self, error: BaseException, *, was_sent: bool) -> None:
+    def _go_back(self) -> None:
+        """Also those that were not acked, and what was given before the block."""
         concerned = {whose for whose, _ in self._acks}
-        # Also those that it has only read from.
-        concerned |= {
-            whose
-            for whose in _manual(self._client)
-            if whose._reader == self._who and whose._given_mark() != self._marks.get(whose)
-        }
+        concerned |= {whose for whose in _manual(self._client) if whose._reader == self._who}
         for subscription in concerned:
-            subscription._go_back(error, was_sent=was_sent)
+            subscription._go_back(_claims_of(subscription))
 
     def _begin(self, who: int) -> None:
         self._who = who
-        self._marks = {whose: whose._given_mark() for whose in _manual(self._client)}
+
+    def _be_over(self) -> None:
+        self._is_over = True
+        for whose, _ in self._acks:
+            whose._claimants.discard(self)
 
     def _end(self, error: BaseException | None) -> Flow[None]:
-        if error is None and not self._is_over:
-            yield from self._commit()
+        if error is not None:
+            self._be_over()
+            self._go_back()
         elif not self._is_over:
-            self._is_over = True
-            self._go_back(error or errors.ClientClosed(), was_sent=False)
+            yield from self._commit()
+
+
+def _claims_of(subscription: Receiving) -> dict[int, int]:
+    """Topic's id → what transactions that have not ended have acked."""
+    claims: dict[int, int] = {}
+    for transaction in subscription._claimants:
+        for (whose, topic_id), upto in transaction._acks.items():
+            if whose is subscription:
+                claims[topic_id] = max(upto, claims.get(topic_id, 0))
+    return claims
 
 
 def _manual(client: Connection[Any, Any, Any]) -> list[Receiving]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from itertools import islice
@@ -34,8 +35,9 @@ _WARN_AFTER_MS = 10_000.0
 class Working(Taking[K]):
     """What a shared subscription knows and does, but for iterating and for what is at hand: see the shells for that."""
 
-    #: Who may use it, one at a time.
+    #: Who may use it, one at a time; and who is calling.
     _user = "thread"
+    _who = staticmethod(threading.get_ident)
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class Working(Taking[K]):
         )
         #: `subscribe_shared` made it; False: it was there before.
         self.created = created
-        self._one_user = OneUser(repr(self), self._user)
+        self._one_user = OneUser(repr(self), self._user, self._who)
         _workings.add(self)
 
     def __repr__(self) -> str:
@@ -80,18 +82,20 @@ class Working(Taking[K]):
         """
         if tasks_max < 1:
             raise ValueError(f"tasks_max is at least 1, and is {tasks_max}")
-        with self._one_user:
-            until_ms = _until_ms(timeout_s)
-            found: list[K] = []
-            while not found:
-                if not (yield from self._make_room(until_ms)):
-                    break
-                wanted = min(tasks_max, self._room)
-                found = list(islice(self._living(), wanted))
-                if not found and not (yield from self._advance(until_ms, wanted)):
-                    break
-            self._room -= len(found)
-            return found
+        return self._one_user.around(self._take_many(tasks_max, timeout_s))
+
+    def _take_many(self, tasks_max: int, timeout_s: float | None) -> Flow[list[K]]:
+        until_ms = _until_ms(timeout_s)
+        found: list[K] = []
+        while not found:
+            if not (yield from self._make_room(until_ms)):
+                break
+            wanted = min(tasks_max, self._room)
+            found = list(islice(self._living(), wanted))
+            if not found and not (yield from self._advance(until_ms, wanted)):
+                break
+        self._room -= len(found)
+        return found
 
     @method
     def flush(self) -> Flow[None]:
@@ -99,10 +103,12 @@ class Working(Taking[K]):
 
         >>> workers.flush()
         """
-        with self._one_user:
-            self._check()
-            yield from self._flush_settled()
-            self._check()
+        return self._one_user.around(self._flush())
+
+    def _flush(self) -> Flow[None]:
+        self._check()
+        yield from self._flush_settled()
+        self._check()
 
     @method
     def close(self) -> Flow[None]:
@@ -137,14 +143,16 @@ class Working(Taking[K]):
 
     def _next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
         """How many tasks to iterate over until this is asked again; 0: none came in time."""
-        with self._one_user:
-            # Full hands do not end it: there may be more to do.
-            yield from self._make_room(None)
-            if has_ended and not (yield from self._advance(_until_ms(timeout_s), 1)):
-                return 0
-            stride = max(1, min(2 * stride, _STRIDE_MAX, self._room))
-            self._room -= stride
-            return stride
+        return self._one_user.around(self._find_stride(stride, has_ended, timeout_s))
+
+    def _find_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
+        # Full hands do not end it: there may be more to do.
+        yield from self._make_room(None)
+        if has_ended and not (yield from self._advance(_until_ms(timeout_s), 1)):
+            return 0
+        stride = max(1, min(2 * stride, _STRIDE_MAX, self._room))
+        self._room -= stride
+        return stride
 
     # Room in the user's hands.
 

@@ -278,10 +278,12 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="hello")
 
 
 class Bye(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="bye"):
-    """End an anonymous session for good. A named one stays."""
+    """End an anonymous session for good. A named one stays, unless its client says that nothing of it is left."""
 
     session: str
     epoch: int
+    #: A named one, too: it is not to be gone on with.
+    for_good: bool = False
 
 
 class Numbered(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="n"):

@@ -268,7 +268,9 @@ class Engine:
 
     def _bye(self, now_ms: int, place: Place, command: co.Bye) -> Decision:
         session = self.state.sessions.get(command.session)
-        if session is None or not session.anonymous or session.epoch != command.epoch or place.room_bytes <= 0:
+        if session is None or session.epoch != command.epoch or place.room_bytes <= 0:
+            return Decision(re.Done())
+        if not (session.anonymous or command.for_good):
             return Decision(re.Done())
         return self._decided(now_ms, Decision(re.Done(), ev.SessionEnded(session.id)))
 

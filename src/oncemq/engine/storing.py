@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from oncemq.engine import commands as co
 from oncemq.engine import events as ev
+from oncemq.engine.letting_go import lets_go
 from oncemq.engine.replies import NotNow, Refusal
 from oncemq.engine.situation import (
     Outcome,
@@ -19,6 +22,7 @@ from oncemq.engine.situation import (
 from oncemq.engine.subscribing import joined, owned
 from oncemq.engine.tasks import decide_settle
 from oncemq.engine.topic import Topic
+from oncemq.journal.contract import record_bytes
 from oncemq.limits import BATCH_COUNT_MAX, TRANSACTION_PARTS_MAX, TTL_MS_MAX
 
 _HASH_BYTES = 8
@@ -132,7 +136,7 @@ def decide_transact(at: Situation, op: co.Transact) -> Outcome:
     refusal = _refuse_transaction(at, op)
     if refusal is not None:
         return refusal
-    parts: list[ev.Acked | ev.Settled | ev.Stored | ev.Delayed] = []
+    parts: list[ev.Acked | ev.Settled] = []
     for ack in op.acks:
         acked = _ack(at, ack)
         if isinstance(acked, Refusal):
@@ -144,13 +148,24 @@ def decide_transact(at: Situation, op: co.Transact) -> Outcome:
         if isinstance(settled, Refusal):
             return settled
         parts.append(settled)
+    puts: list[ev.Stored | ev.Delayed] = []
+    if op.puts and parts:
+        _open_reserve(at, op, parts)
     for put in op.puts:
         stored = _store(at, put, None)
         if isinstance(stored, Refusal | NotNow):
             return stored
         at.count_put(stored)
-        parts.append(stored)
-    return ev.Transacted(at.claim, tuple(parts))
+        puts.append(stored)
+    return ev.Transacted(at.claim, (*parts, *puts))
+
+
+def _open_reserve(at: Situation, op: co.Transact, parts: Iterable[ev.Acked | ev.Settled]) -> None:
+    """On a full disk, what lets go of as much as it puts has to go on, or the disk would stay full."""
+    need = sum(record_bytes(put.envelope.size) for put in op.puts)
+    place = at.place
+    if place.writable_bytes < need <= place.reserve_bytes and lets_go(at.state, parts, need):
+        at.place = msgspec.structs.replace(place, writable_bytes=place.reserve_bytes)
 
 
 def _refuse_transaction(at: Situation, op: co.Transact) -> Refusal | None:

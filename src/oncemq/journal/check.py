@@ -16,10 +16,11 @@ import msgspec
 import xxhash
 
 from oncemq import errors
+from oncemq.journal.begun import Begun
 from oncemq.journal.contract import RECORD_HEADER_BYTES
 from oncemq.journal.disk import Disk
 from oncemq.journal.group import RECORD, Decoded
-from oncemq.journal.layout import CUT, GROUP_HEADER_BYTES, LAST, LOCK, SEGMENTS, SNAPSHOTS, Layout
+from oncemq.journal.layout import BEGUN, CUT, GROUP_HEADER_BYTES, LAST, LOCK, SEGMENTS, SNAPSHOTS, Layout, segment_path
 from oncemq.journal.recovery import save_cut
 from oncemq.journal.snapshot import Invalid, SnapshotHead, read_snapshot
 from oncemq.journal.walk import Problem, Progress, Segment, open_layout, segments, stretches, unfinished_bytes
@@ -113,6 +114,9 @@ class _Chain:
         self._needed_from = replay_from // layout.segment_bytes
         self._previous: Segment | None = None
         self._at = layout.block_bytes
+        #: The last segment that has a head or a group, and where its groups end.
+        self._begun: Segment | None = None
+        self._begun_at = 0
         self.sequence = 0
 
     def take(self, segment: Segment) -> None:
@@ -135,6 +139,11 @@ class _Chain:
             expected = group.sequence + 1
             at = stretch.end
         self._previous, self._at = segment, at
+        if segment.first_sequence is not None or at > self._layout.block_bytes:
+            self._begun, self._begun_at = segment, at
+            if segment.file_bytes < len(segment.data):
+                what = "the segment is shorter than it was made"
+                self._report.problems.append(segment.problem(segment.file_bytes, what))
 
     def _count(self, group: Decoded) -> None:
         report = self._report
@@ -158,11 +167,16 @@ class _Chain:
             what = f"group {self.sequence + 1} is damaged or missing, and segment {segment.number} follows"
             self._report.problems.append(previous.problem(self._at, what))
 
-    def end(self) -> None:
-        segment = self._previous
+    def end(self, noted: int) -> None:
+        """`noted`: the last segment that is known to have been begun."""
+        segment, begun = self._previous, self._begun
         if segment is None:
             return
-        if segment.first_sequence is None and self._at == self._layout.block_bytes:
+        if begun is not None and begun.number < noted:
+            position = begun.number * self._layout.segment_bytes + self._begun_at
+            what = f"the segment was begun, and is missing or damaged; what is left ends at position {position}"
+            self._report.problems.append(Problem(segment_path(noted), 0, position, what))
+        elif segment.first_sequence is None and self._at == self._layout.block_bytes:
             self._report.notes.append(f"{segment.path} was never begun; it becomes a spare at the next start")
         elif unfinished_bytes(segment, self._at, self.sequence + 1, self._layout):
             self._report.notes.append(
@@ -178,7 +192,7 @@ def _check_segments(
     for segment in segments(disk, layout, progress):
         report.segments += 1
         chain.take(segment)
-    chain.end()
+    chain.end(Begun(disk, layout).read())
     if not report.segments:
         report.problems.append(Problem(SEGMENTS, 0, 0, "there is no segment"))
 
@@ -282,6 +296,9 @@ def cut(disk: Disk, position: int, progress: Progress | None = None) -> Cut:
     lock = disk.lock(LOCK)
     try:
         number, at = divmod(position, layout.segment_bytes)
+        if at == 0:
+            # The end of a segment that is full to the last byte.
+            number, at = number - 1, layout.segment_bytes
         if at % layout.block_bytes or at < layout.block_bytes:
             raise errors.JournalError(f"{position} is not the position of a group; `oncemq journal check` names them")
         later = [segment for segment in segments(disk, layout, progress) if segment.number >= number]
@@ -289,6 +306,7 @@ def cut(disk: Disk, position: int, progress: Progress | None = None) -> Cut:
             raise errors.JournalError(f"there is no segment {number}, where position {position} would lie")
         report = Cut()
         _cut_snapshots(disk, layout, position, report)
+        _forget_begun(disk)
         for segment in reversed(later):
             _cut_segment(disk, layout, segment, at if segment.number == number else 0, report)
         return report
@@ -316,6 +334,13 @@ def _cut_snapshots(disk: Disk, layout: Layout, position: int, report: Cut) -> No
         disk.remove(path)
         report.snapshots += 1
     disk.sync_folder(SNAPSHOTS, "cut snapshots")
+
+
+def _forget_begun(disk: Disk) -> None:
+    """What was begun behind the cut is given up; the next start makes the note anew."""
+    if disk.exists(BEGUN):
+        disk.remove(BEGUN)
+        disk.sync_folder("", "cut note")
 
 
 def _cut_segment(disk: Disk, layout: Layout, segment: Segment, at: int, report: Cut) -> None:

@@ -48,6 +48,9 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     room_bytes: int
     #: What of that may be new messages: 0 when the disk is full. The rest is kept for acks and moves.
     writable_bytes: int
+    #: What of it may be messages of a transaction whose acks let go of as much. The last extent is kept from them, too:
+    #: acks alone, and moves, must always find room.
+    reserve_bytes: int = 0
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -57,3 +57,18 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> Lock:
         """Held until closed or until this process ends; raises JournalLocked. Not inherited by children."""
+
+
+def write_file(disk: Disk, path: str, content: bytes, label: str) -> None:
+    """A whole file, synced; its name is not."""
+    if disk.exists(path):
+        disk.remove(path)
+    file = disk.open(path, create=True)
+    try:
+        file.write(0, [content])
+        file.sync(label)
+    except OSError:
+        file.close()
+        disk.remove(path)
+        raise
+    file.close()

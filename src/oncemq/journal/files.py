@@ -150,8 +150,9 @@ class FileJournal:
         if need_bytes > room:
             self._begin_segment(min(need_bytes, self._layout.capacity_bytes))
             room = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
-        writable = room if len(self._segments.spares) >= RESERVE_SPARES else 0
-        return Place(self._position + GROUP_HEADER_BYTES, room, writable)
+        spares = len(self._segments.spares)
+        writable = room if spares >= RESERVE_SPARES else 0
+        return Place(self._position + GROUP_HEADER_BYTES, room, writable, room if spares else 0)
 
     def _begin_segment(self, need_bytes: int) -> None:
         """Unless there is no spare, or the active one is empty enough."""

@@ -1,7 +1,8 @@
-"""Where things lie in the journal's folder, and the two small heads that say so.
+"""Where things lie in the journal's folder, and the small heads that say so.
 
     journal.meta            what the folder is: id, version, sizes
     journal.lock            held while a process uses it
+    journal.begun           which segment was begun last
     journal.last            the last group's copy while recovery writes that group again
     segments/000000000001   groups; the name is the segment's number
     segments/spare-000001   a segment that waits for its number
@@ -12,17 +13,17 @@
 A position is `segment number * segment_bytes + byte in the segment`. Numbers start at 1 and only grow, so a
 position never comes back, whichever file holds it.
 
-Both heads have 64 bytes, little-endian, and keep this form in every version: an older program must be able to
+All heads have 64 bytes, little-endian, and keep this form in every version: an older program must be able to
 read the version of a newer one.
 
-    journal.meta                         first block of a segment
+    journal.meta                         first block of a segment, and "1MQBEGN\\0" in journal.begun
     byte  0  8s   "1MQMETA\\0"            0  8s   "1MQSEGM\\0"
-          8  u32  JOURNAL_VERSION         8  u32  JOURNAL_VERSION
+          8  u32  JOURNAL_VERSION         8  u32  JOURNAL_VERSION; in journal.begun 1
          12  u32  block_bytes            12  u32  block_bytes
          16  16s  journal id             16  16s  journal id
          32  u64  term, of a copy        32  u64  segment number
          40  u64  segment_bytes          40  u64  segment_bytes
-         48  u64  0                      48  u64  sequence of its first group
+         48  u64  0                      48  u64  sequence of its first group; in journal.begun 0
          56  u64  XXH3 of the above      56  u64  XXH3 of the above
 """
 
@@ -39,6 +40,7 @@ from oncemq.version import JOURNAL_VERSION
 
 META = "journal.meta"
 LOCK = "journal.lock"
+BEGUN = "journal.begun"
 LAST = "journal.last"
 SEGMENTS = "segments"
 SNAPSHOTS = "snapshots"
@@ -46,6 +48,9 @@ CUT = "cut"
 
 META_MAGIC = b"1MQMETA\0"
 SEGMENT_MAGIC = b"1MQSEGM\0"
+BEGUN_MAGIC = b"1MQBEGN\0"
+#: It is written before journal.meta has its new version, and must not keep an older OnceMQ away.
+_BEGUN_VERSION = 1
 
 _HEAD = struct.Struct("<8sII16sQQQ")
 _CHECKSUM = struct.Struct("<Q")
@@ -106,20 +111,24 @@ class Head(msgspec.Struct, frozen=True):
     first_sequence: int
 
 
-def _encode(magic: bytes, layout: Layout, number: int, first_sequence: int) -> bytes:
+def _encode(magic: bytes, version: int, layout: Layout, number: int, first_sequence: int) -> bytes:
     raw = _HEAD.pack(
-        magic, JOURNAL_VERSION, layout.block_bytes, layout.journal_id, number, layout.segment_bytes, first_sequence
+        magic, version, layout.block_bytes, layout.journal_id, number, layout.segment_bytes, first_sequence
     )
     return raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
 
 
 def encode_meta(layout: Layout, term: int) -> bytes:
-    return _encode(META_MAGIC, layout, term, 0)
+    return _encode(META_MAGIC, JOURNAL_VERSION, layout, term, 0)
+
+
+def encode_begun(layout: Layout, number: int) -> bytes:
+    return _encode(BEGUN_MAGIC, _BEGUN_VERSION, layout, number, 0)
 
 
 def encode_segment_head(layout: Layout, number: int, first_sequence: int) -> bytes:
     """A whole block, so that no older block has to be read for it."""
-    return _encode(SEGMENT_MAGIC, layout, number, first_sequence).ljust(layout.block_bytes, b"\0")
+    return _encode(SEGMENT_MAGIC, JOURNAL_VERSION, layout, number, first_sequence).ljust(layout.block_bytes, b"\0")
 
 
 def decode_head(raw: bytes, magic: bytes, path: str) -> Head | None:

@@ -190,8 +190,9 @@ class MemoryJournal:
             self._extents[number] = []
             self._position = number * self.extent_bytes
         room = max(0, self._room())
-        writable = room if self._free_extents() >= RESERVE_EXTENTS else 0
-        return Place(self._position + _GROUP_HEADER_BYTES, room, writable)
+        free = self._free_extents()
+        writable = room if free >= RESERVE_EXTENTS else 0
+        return Place(self._position + _GROUP_HEADER_BYTES, room, writable, room if free > 0 else 0)
 
     def append(self, group: Group) -> None:
         self._check()

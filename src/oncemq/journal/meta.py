@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from oncemq import errors
 from oncemq.journal.allocation import is_full
-from oncemq.journal.disk import Disk
+from oncemq.journal.disk import Disk, write_file
 from oncemq.journal.group import boundaries
 from oncemq.journal.layout import (
+    BEGUN,
     CUT,
     HEAD_BYTES,
     META,
@@ -26,7 +27,6 @@ from oncemq.journal.layout import (
     encode_meta,
     make_layout,
 )
-from oncemq.journal.recovery import write_file
 from oncemq.journal.segments import SPARES_WANTED, Segments
 from oncemq.journal.snapshots import Snapshots
 from oncemq.journal.worker import InlineWorker
@@ -126,5 +126,6 @@ def _remove_leftovers(disk: Disk) -> None:
         disk.remove(path)
     for name in disk.list(SNAPSHOTS):
         disk.remove(f"{SNAPSHOTS}/{name}")
-    if disk.exists(META + ".making"):
-        disk.remove(META + ".making")
+    for path in (META + ".making", BEGUN + ".making", BEGUN):
+        if disk.exists(path):
+            disk.remove(path)

@@ -37,6 +37,7 @@ _MISFIT = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|is not permitted to log in"
     r'|(role|database) ".*" does not exist'
 )
+_NO_DATABASE = re.compile(r'database "(.*)" does not exist')
 _MUST_BE_ON = ("fsync", "full_page_writes")
 
 
@@ -87,9 +88,17 @@ def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
         failure = failed(where, "a connection", error)
         # Of several hosts, another one may do later.
         if _MISFIT.search(str(error)) and "," not in where:
-            raise errors.SettingInvalid(failure.text) from error
+            raise _misfit(failure.text) from error
         raise failure from error
     return connection
+
+
+def _misfit(text: str) -> errors.SettingInvalid:
+    error = errors.SettingInvalid(text)
+    missing = _NO_DATABASE.search(text)
+    if missing:
+        error.advice = f"Create it: `createdb {missing[1]}`, with the host, port and user of the URL (-h, -p, -U)."
+    return error
 
 
 def _unreadable() -> errors.SettingInvalid:

@@ -1,10 +1,12 @@
 """Recovery: from files to groups, and from there to the one place where writing goes on.
 
-At each group's place there are four possibilities:
+At each group's place there are five possibilities:
 
 - the group that is expected, whole: it is replayed;
 - nothing, and the next segment's head says that it goes on there;
 - nothing good, and a good group anywhere behind it: an acknowledged group is damaged. Refuse.
+- nothing good, and nothing good behind it, but a segment behind this one was begun, as begun.py has noted: it is
+  missing or damaged. Refuse.
 - nothing good, and nothing good behind it: the end. A group that was begun here was never acknowledged, since
   the next is not written before the last is synced; its bytes are kept in `cut/`.
 
@@ -25,9 +27,9 @@ import xxhash
 from oncemq import errors
 from oncemq.journal.allocation import is_full
 from oncemq.journal.contract import Replayed
-from oncemq.journal.disk import Disk
+from oncemq.journal.disk import Disk, write_file
 from oncemq.journal.group import BadGroup, Decoded, boundaries, decode, find_good, torn_bytes
-from oncemq.journal.layout import CUT, LAST, Head, Layout, decode_segment_head, segment_path
+from oncemq.journal.layout import BEGUN, CUT, LAST, Head, Layout, decode_segment_head, segment_path
 from oncemq.journal.segments import Segments
 
 
@@ -52,6 +54,8 @@ class Recovery:
         self._segments = segments
         self._warnings = warnings
         self._copy = b""
+        #: The last segment that is known to have been begun.
+        self._begun = 0
         #: The next group's.
         self.sequence = 1
         self.number = 0
@@ -66,6 +70,7 @@ class Recovery:
 
     def start(self, sequence: int, position: int) -> None:
         """The first group expected; position 0 is the journal's beginning."""
+        self._begun = self._segments.begun.read()
         self.sequence = sequence
         if position == 0:
             position = self._layout.segment_bytes
@@ -94,14 +99,12 @@ class Recovery:
         self._secure()
 
     def _enter(self, number: int) -> bytes:
-        """All of a segment, whose head must be right once it has groups: before that, recovery itself may have
-        lost power while it wrote the head again."""
+        """All of a segment, whose head must be right once it was noted as begun, or has groups: before that, recovery
+        itself may have lost power while it wrote the head again."""
         data = self._segments.file(number).read(0, self._layout.segment_bytes)
         if decode_segment_head(data, self._layout, number) is None:
-            has_groups = self.at > self._layout.block_bytes or find_good(
-                data, 0, number * self._layout.segment_bytes, 0, self._layout
-            )
-            if has_groups:
+            was_begun = number <= self._begun or self.at > self._layout.block_bytes
+            if was_begun or find_good(data, 0, number * self._layout.segment_bytes, 0, self._layout):
                 raise self._corrupt(number, 0, "the segment's head is damaged")
         if len(data) != self._layout.segment_bytes:
             raise self._corrupt(number, len(data), "the segment is shorter than it was made")
@@ -161,7 +164,17 @@ class Recovery:
             base = number * self._layout.segment_bytes
             self._refuse_later(find_good(data, 0, base, self.sequence, self._layout))
             unused.append(number)
+        self._refuse_lost()
         self._segments.unbegin(unused)
+
+    def _refuse_lost(self) -> None:
+        if self._begun > self.number:
+            raise self._corrupt(
+                self.number,
+                self.at,
+                f"the journal ends here, and segment {self._begun} was begun: "
+                f"{segment_path(self._begun)} is missing or damaged. Restore it, if there is a copy of it",
+            )
 
     def _refuse_later(self, later: Decoded | None) -> None:
         if later is not None:
@@ -207,12 +220,25 @@ class Recovery:
             if last.group.is_empty or self._save_copy(image):
                 file.write(last.group.position % self._layout.segment_bytes, [image])
             file.sync("last group again")
-        if self.at == self._layout.block_bytes:
-            # A head without groups: it too may be in the page cache only.
+        if self.at == self._layout.block_bytes and self._begun < self.number:
+            # A head without groups: it too may be in the page cache only. One that was noted was synced before.
             self._segments.write_head(self.number, self.sequence, "segment head again")
         self._segments.active = self.number
+        self._note_begun()
         if self._disk.exists(LAST):
             self._disk.remove(LAST)
+
+    def _note_begun(self) -> None:
+        """Once more too: the note may be in the page cache only."""
+        try:
+            self._segments.begun.note(self.number, may_make=True)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._warnings.append(
+                f"the disk is too full for {BEGUN}: until a start that finds room for it, a loss of the newest segment "
+                "would not be noticed"
+            )
 
     def _save_copy(self, image: bytes) -> bool:
         """False: there is no room for it anywhere, so the group had better not be touched."""
@@ -257,21 +283,6 @@ class Recovery:
             if group.sequence == self.sequence and at + group.size <= len(source):
                 return LastGroup(self.number, group, source, at)
         return None
-
-
-def write_file(disk: Disk, path: str, content: bytes, label: str) -> None:
-    """A whole file, synced; its name is not."""
-    if disk.exists(path):
-        disk.remove(path)
-    file = disk.open(path, create=True)
-    try:
-        file.write(0, [content])
-        file.sync(label)
-    except OSError:
-        file.close()
-        disk.remove(path)
-        raise
-    file.close()
 
 
 def save_cut(disk: Disk, path: str, content: bytes) -> None:

@@ -5,10 +5,11 @@ A segment's life, all within one folder, so that one sync of the folder covers e
     spare-7.making  →  spare-7  →  000000000012  →  spare-7  →  …
       zero-filled      waits        holds groups    recycled
 
-A spare gets its number in four steps: rename, sync of the folder, head written, sync of the file. Only then
-groups are written. Losing power between any two of them leaves a file that bears a number and has no head
-of that number and no group: recovery makes it a spare again. A segment that becomes a spare needs no sync: if
-the name comes back, so does the content, since nothing is written to it before its next name is durable.
+A spare gets its number in five steps: rename, sync of the folder, head written, sync of the file, a note that it was
+begun (begun.py). Only then groups are written. Losing power before the head is synced leaves a file that bears a
+number and has no head of that number and no group: recovery makes it a spare again. A segment that becomes a spare
+needs no sync: if the name comes back, so does the content, since nothing is written to it before its next name is
+durable.
 
 Two spares are the reserve: ordinary writing does not begin a segment unless two remain after it. So a full
 disk still takes acks and moves.
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from oncemq.journal.allocation import Allocation, zero_fill
+from oncemq.journal.begun import Begun
 from oncemq.journal.disk import Disk, DiskFile
 from oncemq.journal.layout import SEGMENTS, Layout, encode_segment_head, segment_path
 from oncemq.journal.worker import Worker
@@ -39,6 +41,7 @@ class Segments:
         self._files: dict[int, DiskFile] = {}
         self._allocation = Allocation(disk, worker)
         self._spare_number = 0
+        self.begun = Begun(disk, layout)
         #: Paths of segments that wait.
         self.spares: list[str] = []
         #: Segments that hold groups, the active one included, in order.
@@ -76,6 +79,7 @@ class Segments:
                 pass
             self.spares.append(path)
         self.begin(1, 1)
+        self.begun.make(1)
 
     # Files.
 
@@ -105,6 +109,7 @@ class Segments:
         self._disk.rename(self.spares.pop(), segment_path(number))
         self._disk.sync_folder(SEGMENTS, "segment name")
         self.write_head(number, first_sequence, "segment head")
+        self.begun.note(number)
         self.numbers.append(number)
         self.active = number
 

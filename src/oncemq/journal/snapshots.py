@@ -9,7 +9,8 @@ The worker syncs `writing`, gives it its name and syncs the folder; then it coun
 if the disk damages one, the other still leads to the same state. What replay from either needs is not released.
 
 Kept ones and reserves are three together, from the journal's first day: a full disk is freed by two snapshots
-in a row, and the second has to find room as well.
+in a row, and the second has to find room as well. A reserve is to have twice the newest one's size; a smaller one
+goes only when a larger one is there, since on a full disk somebody else would take its room.
 """
 
 from __future__ import annotations
@@ -104,8 +105,10 @@ class Snapshots:
         self._allocation = Allocation(disk, worker)
         self._writer: FileSnapshotWriter | None = None
         self._task: Task | None = None
-        #: Paths of files that wait to be written over.
-        self._reserves: list[str] = []
+        #: Files that wait to be written over: path → size.
+        self._reserves: dict[str, int] = {}
+        #: The last one that was begun did not fit.
+        self._is_short = False
         self._reserve_number = 0
         self._reserve_bytes = RESERVE_BYTES_MIN
         #: Valid ones, at most two, the newest last.
@@ -138,7 +141,7 @@ class Snapshots:
         number = name.removeprefix(RESERVE_PREFIX)
         if number != name and number.isdigit():
             self._reserve_number = max(self._reserve_number, int(number))
-            self._reserves.append(path)
+            self._add_reserve(path)
         elif not name.endswith(".bad"):
             self._disk.remove(path)
 
@@ -170,10 +173,15 @@ class Snapshots:
 
     @property
     def can_begin(self) -> bool:
-        return self._writer is None and bool(self._reserves)
+        if self._writer is not None or not self._reserves:
+            return False
+        # What did not fit is tried again as often as a larger reserve is.
+        return self._large_reserves() > 0 or not (self._is_short and self._allocation.is_paused)
 
     def begin(self, sequence: int, position: int) -> FileSnapshotWriter:
-        self._disk.rename(self._reserves.pop(), WRITING)
+        path = max(self._reserves, key=lambda path: (self._reserves[path], path))
+        del self._reserves[path]
+        self._disk.rename(path, WRITING)
         self._writer = FileSnapshotWriter(self, self._disk.open(WRITING), self._layout, sequence, position)
         return self._writer
 
@@ -192,20 +200,30 @@ class Snapshots:
         self._disk.sync_folder(SNAPSHOTS, "snapshot name")
 
     def drop(self, writer: FileSnapshotWriter) -> None:
-        """Given up: its file is the reserve again, unless a larger one is needed."""
+        """Given up: its file is a reserve again."""
         self._writer = None
+        writer.file.close()
         if writer.is_full:
+            self._is_short = True
             self._reserve_bytes = max(self._reserve_bytes, 2 * writer.chunks_bytes)
-        self._keep_as_reserve(WRITING, writer.file)
+        self._keep_as_reserve(WRITING)
 
-    def _keep_as_reserve(self, path: str, file: DiskFile) -> None:
-        is_large_enough = file.size() >= self._reserve_bytes
+    def _keep_as_reserve(self, path: str) -> None:
+        reserve = self._reserve_path()
+        self._disk.rename(path, reserve)
+        self._add_reserve(reserve)
+
+    def _add_reserve(self, path: str) -> None:
+        file = self._disk.open(path)
+        self._reserves[path] = file.size()
         file.close()
-        if is_large_enough:
-            self._reserves.append(self._reserve_path())
-            self._disk.rename(path, self._reserves[-1])
-        else:
-            self._disk.remove(path)
+
+    def _remove_surplus(self) -> None:
+        """Reserves that are too small, the smallest first, where larger ones have come."""
+        for path, size in sorted(self._reserves.items(), key=lambda item: (item[1], item[0])):
+            if size < self._reserve_bytes and self._files() > FILES:
+                del self._reserves[path]
+                self._disk.remove(path)
 
     def _size_reserve(self) -> None:
         if self.kept:
@@ -219,13 +237,18 @@ class Snapshots:
         self._allocation.tick()
         path = self._allocation.take()
         if path is not None:
-            self._reserves.append(path)
-        if self._count() < FILES and not self._allocation.is_running and not self._allocation.is_paused:
+            self._add_reserve(path)
+        self._remove_surplus()
+        large_files = self._files() - len(self._reserves) + self._large_reserves()
+        if large_files < FILES and not self._allocation.is_running and not self._allocation.is_paused:
             self._allocation.start(self._reserve_path(), self._reserve_bytes)
         return finished
 
-    def _count(self) -> int:
+    def _files(self) -> int:
         return len(self.kept) + len(self._reserves) + (self._writer is not None)
+
+    def _large_reserves(self) -> int:
+        return sum(size >= self._reserve_bytes for size in self._reserves.values())
 
     def _take_finished(self) -> SnapshotHead | None:
         task, writer = self._task, self._writer
@@ -234,11 +257,11 @@ class Snapshots:
         if task.error is not None:
             raise errors.JournalFailed(f"a snapshot could not be synced: {task.error}") from task.error
         self._task = self._writer = None
+        self._is_short = False
         self.kept.append(writer.head)
         self._size_reserve()
         if len(self.kept) > KEPT:
-            path = snapshot_path(self.kept.pop(0).sequence)
-            self._keep_as_reserve(path, self._disk.open(path))
+            self._keep_as_reserve(snapshot_path(self.kept.pop(0).sequence))
             self._remove_bad()
         return writer.head
 

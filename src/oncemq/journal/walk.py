@@ -38,7 +38,9 @@ class Stretch(msgspec.Struct, frozen=True):
 
 class Segment(msgspec.Struct, frozen=True):
     number: int
+    #: As long as it was made, with zeros where the file is shorter.
     data: bytes
+    file_bytes: int
     #: None: damaged, or never begun.
     first_sequence: int | None
 
@@ -63,10 +65,11 @@ def segments(disk: Disk, layout: Layout, progress: Progress | None = None) -> It
         if progress is not None:
             progress(done, len(numbers))
         file = disk.open(segment_path(number))
-        data = file.read(0, layout.segment_bytes).ljust(layout.segment_bytes, b"\0")
+        data = file.read(0, layout.segment_bytes)
         file.close()
         head = decode_segment_head(data, layout, number)
-        yield Segment(number, data, head.first_sequence if head else None)
+        whole = data.ljust(layout.segment_bytes, b"\0")
+        yield Segment(number, whole, len(data), head.first_sequence if head else None)
     if progress is not None:
         progress(len(numbers), len(numbers))
 

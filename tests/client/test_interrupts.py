@@ -1,0 +1,152 @@
+"""A signal handler that raises: it strikes wherever a call of the client has just come back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import oncemq
+
+
+class Alarm(BaseException):
+    pass
+
+
+class StruckLock:
+    """A driver's lock. After its next release, or acquire, the handler raises."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._is_owned = lock._is_owned
+        self._release_save, self._acquire_restore = lock._release_save, lock._acquire_restore
+        self.strikes_after = ""
+
+    def release(self) -> None:
+        self._lock.release()
+        self._strike("release")
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+        self._strike("acquire")
+
+    def _strike(self, after: str) -> None:
+        if self.strikes_after == after:
+            self.strikes_after = ""
+            raise Alarm
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Iterator[oncemq.Client]:
+    made = oncemq.connect(f"memory:{request.node.name}")
+    made.subscribe("t", "s")
+    made.put_many("t", map(str, range(4)))
+    yield made
+    made._close(clean=False)
+
+
+def in_another_thread(call: Callable[[], object]) -> object:
+    """What it returns, or raises."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    return found[0]
+
+
+@pytest.mark.parametrize("after", ["release", "acquire"])
+def test_who_is_struck_while_the_lock_changes_hands_can_go_on_and_close(client: oncemq.Client, after: str) -> None:
+    driver = client._driver
+    lock = driver.lock = StruckLock(driver.lock)  # type: ignore[assignment]
+    driver._settled = threading.Condition(lock)  # type: ignore[arg-type]
+    subscription = client.subscription("t", "s", auto_ack=False)
+    assert len(subscription.get_many(10)) == 4
+    lock.strikes_after = after
+    with pytest.raises(Alarm):
+        subscription.get(timeout_s=1)
+    assert not lock.strikes_after
+    assert driver._poller is None
+    assert client.put("t", "more").offset == 4
+    assert in_another_thread(lambda: client.put("t", "and more").offset) == 5
+    client.close()
+
+
+def test_a_client_that_is_struck_in_the_midst_of_its_work_is_closed(
+    client: oncemq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strike(*_: object) -> None:
+        raise Alarm
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client._driver.core, "receive", strike)
+        with pytest.raises(Alarm):
+            client.put("t", "more")
+    with pytest.raises(oncemq.ClientClosed, match="connect again"):
+        client.put("t", "more")
+    client.close()
+
+
+def test_a_claim_that_was_left_behind_is_its_threads_own_again(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s")
+    workers = client.subscribe_shared("t", "workers", start="earliest")
+    for guard, calls in (
+        (subscription._one_user, (subscription.get, subscription.get_many, subscription.ack)),
+        (workers._one_user, (workers.take, workers.take_many, workers.flush)),
+    ):
+        for call in calls:
+            # Struck before its `try`.
+            guard.enter()
+            error = in_another_thread(call)
+            assert isinstance(error, RuntimeError)
+            assert "another thread" in str(error)
+            call()
+            assert not isinstance(in_another_thread(call), Exception)
+
+
+def test_a_filter_that_uses_its_own_subscription_is_told(client: oncemq.Client) -> None:
+    def wanted(_: oncemq.Message) -> bool:
+        assert subscription.get() is None
+        return True
+
+    subscription = client.subscription("t", "s", filter=wanted)
+    with pytest.raises(RuntimeError, match="one at a time"):
+        subscription.get()
+
+
+def test_a_flow_that_a_traceback_keeps_alive_is_over(
+    client: oncemq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Struck between two steps of the flow, where no step of it meets the exception."""
+    subscription = client.subscription("t", "s", auto_ack=False)
+    assert len(subscription.get_many(10)) == 4
+
+    def strike(*_: object) -> None:
+        raise Alarm
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client._driver, "_wait_for", strike)
+        patch.setattr(client._driver, "_regain_lock", strike)
+        with pytest.raises(Alarm) as caught:
+            subscription.get_many(1)
+    assert subscription.get_many(1) == []
+    assert caught.value.__traceback__ is not None
+
+
+def test_a_handler_that_uses_the_client_in_the_midst_of_a_call_is_told(client: oncemq.Client) -> None:
+    with client._driver.lock, pytest.raises(RuntimeError, match="midst of another call"):
+        client.put("t", "from a handler")
