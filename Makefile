@@ -38,7 +38,7 @@ $(READY): $(MADE) pyproject.toml constraints.txt
 $(BROWSER): $(READY)
 	-@$(BIN)/python -m tests.browser && touch $@
 
-.PHONY: help serve demo test test-cluster lint bench bench-http bench-postgres bench-push bench-spark simulate fuzz fuzz-http crash crash-spark reference constraints
+.PHONY: help serve demo test test-cluster lint bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http crash crash-spark reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,10 @@ bench-postgres: $(READY) ## Measure the PostgreSQL journal, beside plain COPY an
 
 bench-push: $(READY) ## Measure the push gateway's fan-out, beside getters and a bare XPUB
 	$(BIN)/python -m benchmarks.push
+
+bench-others: $(READY) ## Measure NATS JetStream and Redis Streams beside this broker
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[others]'
+	$(BIN)/python -m benchmarks.others
 
 bench-spark: $(READY) ## Measure Spark through the broker, beside Spark without one
 	$(BIN)/python -m benchmarks.spark
