@@ -7,13 +7,15 @@ import re
 from oncemq.errors import SettingInvalid
 
 DEFAULT_URL = "tcp://127.0.0.1:5555"
-#: Where each gateway listens, unless it is told otherwise. Push takes three ports in a row.
+#: Where each gateway listens, unless it is told otherwise.
 GATEWAY_ADDRESSES = {
     "http": "127.0.0.1:8002",
     "text": "127.0.0.1:5556",
     "push": "127.0.0.1:5557",
     "udp": "127.0.0.1:5560",
 }
+#: For publishers, the feed, and acknowledgements, in a row.
+PUSH_PORTS = 3
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
@@ -45,15 +47,20 @@ def check_gateway(name: str, address: str, insecure: bool) -> None:
     if address in ("auto", "none"):
         return
     match = _HOST_PORT.fullmatch(address)
-    # Push needs three ports in a row.
-    if match is None or not 1 <= int(match["port"]) <= 65_533:
+    if match is None or not 1 <= int(match["port"]) <= 65_535:
         usual = GATEWAY_ADDRESSES[name]
         raise SettingInvalid(f"{name}: {address!r} is not an address; {usual} is, and so are `auto` and `none`.")
+    if int(match["port"]) + port_count(name) - 1 > 65_535:
+        raise SettingInvalid(f"{name}: {address}: {name} needs three ports in a row, and 65535 is the last there is.")
     if not insecure and is_open(address):
         raise SettingInvalid(
             f"{name}: {address} can be reached from other machines, and the gateway asks nobody for a password. "
             "Use 127.0.0.1:PORT, or say `insecure` if the network is trusted."
         )
+
+
+def port_count(gateway: str) -> int:
+    return PUSH_PORTS if gateway == "push" else 1
 
 
 def gateway_address(name: str, address: str) -> str:
@@ -63,5 +70,5 @@ def gateway_address(name: str, address: str) -> str:
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of an address that was checked."""
-    host, _, port = address.rpartition(":")
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
     return host.strip("[]"), int(port)

@@ -306,4 +306,8 @@ def _check_journal(url: str) -> None:
         return
     # There may be a password in it.
     shown = url if _HARMLESS.fullmatch(url) else "…"
-    raise SettingInvalid(f"journal: {shown!r} is not a journal's URL; file:DIR and postgresql://HOST/DATABASE are.")
+    text = f"journal: {shown!r} is not a journal's URL; file:DIR and postgresql://HOST/DATABASE are."
+    error = SettingInvalid(text)
+    if _HARMLESS.fullmatch(url) and ":" not in url:
+        error.advice = f"For a folder: `--data {url}`, or `--journal file:{url}`."
+    raise error

@@ -59,7 +59,21 @@ def test_a_put_that_nobody_wants_is_stored_with_a_warning(shell: Shell) -> None:
     done = shell.run("put", shell.topic, "x", "--create", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["subscriptions"] == 0
-    assert b"warning" in done.stderr
+    assert f"Not kept: '{shell.topic}' has no subscription and no retention".encode() in done.stderr
+    assert shell.run("put", shell.topic, "x", "--delay", "1h").stderr == b""
+    shell.ok("topics", "create", shell.topic, "--retain", "1d", "--alter")
+    for text in ("x", "-"):
+        assert shell.run("put", shell.topic, text, stdin=b"x\n").stderr == b""
+
+
+def test_lines_that_fit_a_small_quota_one_by_one_are_not_put_together(shell: Shell) -> None:
+    shell.ok("topics", "create", shell.topic, "--quota", "1KiB", "--overflow", "drop")
+    shell.ok("sub", shell.topic, "kitchen")
+    lines = [b"%d" % number * 300 for number in range(10)]
+    shell.ok("put", shell.topic, "--key", "k", stdin=b"\n".join([*lines, *[b""] * 500]))
+    assert shell.subscription()["end_offset"] == 509
+    done = shell.run("put", shell.topic, "x" * 1024)
+    assert (done.returncode, b"--quota SIZE --alter" in done.stderr) == (4, True)
 
 
 def test_lines_of_standard_input_are_messages(shell: Shell) -> None:

@@ -84,6 +84,19 @@ def test_a_letter_whose_topic_is_gone_stays(shell: Shell, client: oncemq.Client,
     assert offsets(client, dead) == [0, 1]
 
 
+def test_a_retry_names_the_other_subscriptions_that_get_the_letters_too(
+    shell: Shell, client: oncemq.Client, bury: Bury
+) -> None:
+    dead = bury("a", "b")
+    client.subscribe(shell.topic, "billing")
+    done = shell.run("dead", "retry", dead, "0")
+    assert (done.returncode, done.stdout) == (0, b"Sent 1 dead letter back.\n")
+    said = f"{shell.topic} has 2 subscriptions, and each gets this message anew: billing, packers."
+    assert said in done.stderr.decode()
+    client.unsubscribe(shell.topic, "billing")
+    assert shell.run("dead", "retry", dead, "1").stderr == b""
+
+
 def test_letters_are_thrown_away_after_a_question(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b", "c")
     assert shell.run("dead", "rm", dead, "0", stdin=b"n\n").returncode == 1

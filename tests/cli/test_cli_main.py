@@ -24,6 +24,7 @@ from oncemq import errors
 from oncemq.bench.rows import Row
 from oncemq.cli import logs
 from oncemq.cli.command import LOOKING_ADVICE
+from oncemq.cli.gateway import _places
 from oncemq.cli.main import cli
 from oncemq.cli.output import confirm
 from oncemq.engine.replies import HealthReply, SubscriptionInfo, TopicInfo
@@ -118,6 +119,13 @@ def test_what_can_not_be_done_is_said_at_once(arguments: tuple[str, ...], said: 
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+def test_a_gateway_says_where_it_listens() -> None:
+    assert "[default: 127.0.0.1:5557]" in " ".join(run("gateway", "push", "--help").stdout.split())
+    assert _places("text", ["tcp://h:1"]) == "Text at tcp://h:1"
+    said = _places("push", ["tcp://h:1", "tcp://h:2", "ipc:///f", "tcp://h:3"])
+    assert said == "Push: publish at tcp://h:1, feed at tcp://h:2 and ipc:///f, acks at tcp://h:3"
 
 
 @pytest.mark.parametrize(("writable_bytes", "room"), [(-1, "unknown"), (2**62, "unknown"), (2**20, "1.0 MiB")])
@@ -220,7 +228,7 @@ def test_subscriptions_are_listed_with_their_lag(connect: Any) -> None:
 
 def test_removing_asks_first(connect: Any) -> None:
     removed: list[str] = []
-    connect(SimpleNamespace(delete_topic=removed.append, topics=lambda: [SimpleNamespace(name="orders")]))
+    connect(SimpleNamespace(delete_topic=removed.append, _find_topic={"orders": SimpleNamespace()}.get))
     assert run("topics", "rm", "orders", input="n\n").exit_code == 1
     assert removed == []
     assert run("topics", "rm", "orders", input="y\n").exit_code == 0
@@ -275,6 +283,7 @@ def test_where_to_begin_is_checked(start: str, connect: Any) -> None:
         ("listen", "t", "s", "--header", "region"),
         ("dead", "retry", "t.dead"),
         ("dead", "rm", "t.dead", "1", "--all"),
+        ("shell", "--as", ""),
     ],
     ids=" ".join,
 )
@@ -284,7 +293,7 @@ def test_what_can_not_be_meant_is_a_usage_error(arguments: tuple[str, ...], conn
 
 
 def test_an_overflow_needs_a_quota(connect: Any) -> None:
-    connect(SimpleNamespace(topics=list))
+    connect(SimpleNamespace(_find_topic={}.get))
     assert run("topics", "create", "t", "--overflow", "drop").exit_code == 2
 
 

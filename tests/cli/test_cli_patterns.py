@@ -98,6 +98,8 @@ def test_nobody_gets_a_message_after_its_time_to_live(shell: Shell) -> None:
 
 
 def test_a_topic_has_a_quota_and_altering_keeps_what_is_not_named(shell: Shell) -> None:
+    done = shell.run("topics", "create", shell.topic, "--quota", "1MiB", "--retain", "2d")
+    assert (done.returncode, b"Add `--overflow drop`" in done.stderr) == (4, True)
     shell.ok("topics", "create", shell.topic, "--quota", "1MiB", "--overflow", "drop", "--retain", "2d")
     assert shell.run("topics", "create", shell.topic, "--quota", "2MiB").returncode == 4
     assert b"settings are changed" in shell.ok("topics", "create", shell.topic, "--quota", "2MiB", "--alter")

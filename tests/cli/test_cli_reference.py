@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+import oncemq
 from oncemq.cli import reference
 from oncemq.cli.command import EXIT_CODES, Documented
 from oncemq.cli.main import COMMANDS, cli
@@ -53,6 +54,13 @@ def test_the_examples_are_commands_that_exist() -> None:
         for line in context.command.examples:
             for words in re.findall(r"(?<![/\w])oncemq ([a-z]+)", line):
                 assert words in COMMANDS, line
+
+
+def test_every_error_is_a_name_of_the_package() -> None:
+    assert {kind.__name__: getattr(oncemq, kind.__name__) for kind in BY_CODE.values()} == {
+        kind.__name__: kind for kind in BY_CODE.values()
+    }
+    assert {kind.__name__ for kind in BY_CODE.values()} <= set(oncemq.__all__)
 
 
 def test_every_error_has_an_exit_code_that_is_documented() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import TIMEOUT_S, Shell
+from tests.forking import ForkedBroker
 
 #: A run that dies in the moment after something was written to its state. The hold of a get that died ends soon.
 _DIES = """
@@ -94,22 +95,66 @@ def test_a_refusal_that_a_run_did_not_live_to_see_is_told_by_the_next(shell: She
     assert b"refused" not in shell.run("sub", shell.topic, "kitchen").stderr
 
 
+def test_a_put_that_no_broker_answered_is_not_kept_and_says_so(shell: Shell, state: Path) -> None:
+    nowhere = ("--url", "tcp://127.0.0.1:9", "--timeout", "0.05", "--tries", "1")
+    done = shell.run("put", shell.topic, "one", *nowhere)
+    assert done.returncode == 6
+    assert b"put the message again: it was neither stored nor kept" in done.stderr
+    assert b"Finishing" not in shell.run("put", shell.topic, "two", *nowhere).stderr
+
+
 def test_nothing_is_kept_where_nobody_wants_it(shell: Shell, state: Path, tmp_path: Path) -> None:
     shell.ok("sub", shell.topic, "kitchen", "--state", "none")
     assert not state.exists()
-    shell.ok("put", shell.topic, "one", "--state", str(tmp_path / "elsewhere"))
+    for text in ("one", "two"):
+        shell.ok("put", shell.topic, text, "--state", str(tmp_path / "elsewhere"))
     assert not state.exists()
     assert list((tmp_path / "elsewhere").rglob("*.outbox"))
 
 
+def outbox_sessions(shell: Shell) -> list[str]:
+    return [session["name"] for session in shell.objects("sessions") if session["name"].startswith("outbox-")]
+
+
+def test_a_machine_that_is_gone_after_a_run_leaves_no_session_behind(shell: Shell, tmp_path: Path) -> None:
+    before = outbox_sessions(shell)
+    for machine in range(2):
+        shell.ok("sub", shell.topic, "kitchen", "--state", str(tmp_path / f"{machine}"))
+        shell.ok("put", shell.topic, str(machine), "--state", str(tmp_path / f"{machine} again"))
+        shell.ok("get", shell.topic, "kitchen", "--state", str(tmp_path / f"{machine} got"))
+    assert outbox_sessions(shell) == before
+    assert not list(tmp_path.rglob("*.outbox"))
+
+
 def test_a_broker_that_was_begun_anew_is_no_obstacle_when_nothing_is_left(shell: Shell, state: Path) -> None:
-    shell.ok("sub", shell.topic, "kitchen")
+    for _ in range(2):
+        shell.ok("sub", shell.topic, "kitchen")
     [slot] = state.rglob("*.outbox")
     for session in shell.objects("sessions"):
         if session["name"].startswith("outbox-"):
             shell.ok("sessions", "rm", session["name"], "--yes")
     shell.ok("put", shell.topic, "one")
     assert shell.ok("get", shell.topic, "kitchen") == b"one\n"
+    assert slot.exists()
+
+
+def test_what_was_begun_at_another_broker_is_left_alone_and_told(shell: Shell, state: Path, tmp_path: Path) -> None:
+    first = ForkedBroker(tmp_path / "first")
+    first.start()
+    cut_off(shell, "Subscribe", "sub", shell.topic, "kitchen", "--url", first.url)
+    first.kill()
+    second = ForkedBroker(tmp_path / "second")
+    second.url = first.url
+    try:
+        second.start()
+        for command in (("sub", shell.topic, "bar"), ("put", shell.topic, "one"), ("get", shell.topic, "bar")):
+            done = shell.run(*command, "--url", second.url)
+            assert done.returncode == 0, done.stderr
+            assert b"1 operation of an earlier run can't be finished here" in done.stderr
+        assert done.stdout == b"one\n"
+    finally:
+        second.kill()
+    [slot] = [path for path in state.rglob("*.outbox") if path.name == "slot-0.outbox"]
     assert slot.exists()
 
 

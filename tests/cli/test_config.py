@@ -12,6 +12,7 @@ from oncemq.addresses import check_address
 from oncemq.errors import SettingInvalid
 from oncemq.gateway_options import PushOptions, UdpOptions
 from oncemq.limits import Limits
+from oncemq.ports import check_ports
 from oncemq.settings import ClientSettings, ServeSettings
 
 
@@ -167,6 +168,12 @@ def test_other_journals_are_refused(url: str) -> None:
     assert "secret" not in refused.value.text
 
 
+def test_a_folder_given_as_a_journal_is_told_its_flag() -> None:
+    with pytest.raises(SettingInvalid) as refused:
+        config.load_serve({"journal": "/srv/queue"}, {})
+    assert "`--data /srv/queue`" in refused.value.advice
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -228,6 +235,29 @@ def test_a_gateway_has_a_section_of_its_own() -> None:
 def test_what_a_gateway_can_not_be_told_is_refused(flags: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingInvalid, match=words):
         config.load_serve(flags, {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"push": "127.0.0.1:7157", "text": "127.0.0.1:7158"}, "text and push both want port 7158 of 127.0.0.1 (push"),
+        ({"push": "localhost:5553"}, "listen and push both want port 5555 of localhost"),
+        ({"text": "127.0.0.1:5557", "push": "auto"}, "text and push both want port 5557"),
+        ({"http": "0.0.0.0:5556", "text": "auto", "insecure": True}, "http and text both want port 5556"),
+        ({"push": "auto", "push_feed_listen": ("tcp://127.0.0.1:5559",)}, "push and push.feed_listen both want"),
+        ({"push": "127.0.0.1:65534"}, "push needs three ports in a row"),
+    ],
+)
+def test_a_port_that_two_want_is_told_before_anything_is_served(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingInvalid) as refused:
+        check_ports(config.load_serve(flags, {}))
+    assert said in refused.value.text
+
+
+def test_ports_of_other_kinds_and_hosts_are_others() -> None:
+    flags = {"text": "[::1]:5555", "push": "127.0.0.1:7157", "udp": "127.0.0.1:7158", "http": "127.0.0.1:65535"}
+    check_ports(config.load_serve({**flags, "listen": ("tcp://127.0.0.1:5555", "tcp://127.0.0.1:*", "ipc://x")}, {}))
+    check_ports(config.load_serve({"push_feed_listen": ("tcp://127.0.0.1:5555",), "text": "127.0.0.1:8002"}, {}))
 
 
 def test_a_batch_must_fit_into_a_segment() -> None:

@@ -64,7 +64,8 @@ def chaos(
     topics. The broker and the clients are killed with SIGKILL and start again, subscribers come and go, and the
     network between them loses, doubles and delays packets. In the end a checker compares what everybody was told
     with what the broker has stored and what every subscriber was given: each acknowledged message must be there
-    exactly once and in order. Exit code 1: it is not; then everything is kept for you to look at.
+    exactly once and in order. Exit code 1: it is not; then everything is kept for you to look at, unless it was
+    --sabotage.
 
     The seed decides what happens when; what that hits at the moment, the machine decides. Ctrl-C ends the faults,
     and the verdict follows. Nothing is left behind, and no other broker is touched.

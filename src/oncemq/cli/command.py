@@ -23,7 +23,7 @@ EXIT_CODES = {
     6: "the broker does not answer",
     7: "another client took over",
     8: "not now: try again later",
-    9: "the journal can't be used",
+    9: "the journal, or what is kept on this machine, can't be used",
     130: "interrupted (Ctrl-C)",
     141: "the reader of the output went away",
     143: "ended by SIGTERM",

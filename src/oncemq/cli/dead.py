@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented, DocumentedGroup
 from oncemq.cli.formats import bytes_entry, time_text
 from oncemq.cli.options import Name, Reach, connected, json_option, reaches_broker
-from oncemq.cli.output import confirm, count_of, json_line, note, table
+from oncemq.cli.output import confirm, count_of, is_terminal, json_line, note, table
 
 if TYPE_CHECKING:
     from oncemq.client import Client
@@ -141,23 +142,37 @@ def _beginning(value: bytes) -> str:
     advice=_OFFSET_ADVICE,
     examples="""
         oncemq dead retry orders.dead 3 4
-        oncemq dead retry orders.dead --all
+        oncemq dead retry orders.dead --all --yes
     """,
 )
 @click.argument("topic", type=DEAD_TOPIC)
 @click.argument("offsets", metavar="[OFFSET]...", nargs=-1, type=click.IntRange(min=0))
 @click.option("--all", "is_all", is_flag=True, help="All that are there.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
 @json_option
 @reaches_broker
-def retry(topic: str, offsets: tuple[int, ...], is_all: bool, as_json: bool, reach: Reach) -> None:
+def retry(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: bool, reach: Reach) -> None:
     """Send dead letters back to the topics that they come from.
 
     OFFSET is that in the dead-letter topic. Each goes back once, whatever happens: it leaves the one topic and is
-    stored in the other in one transaction. It is a new message there, and goes to every subscription. Exit code 1:
-    some could not go back, for instance since their topic is gone.
+    stored in the other in one transaction.
+
+    It is a new message there, and every subscription of the topic gets it, also those that had done it before. Where
+    there are such, this names them, and asks if there is a terminal. So that nobody else gets them, let workers work
+    on the letters where they are: `oncemq work orders.dead oncemq-dead -- COMMAND`.
+
+    Exit code 1: some could not go back, for instance since their topic is gone.
     """
+    # Not while asking: a person may take longer than a connection lasts.
     with connected(reach) as client:
-        chosen = _choose(client, topic, offsets, is_all)
+        letters = _choose(client, topic, offsets, is_all)
+        notes = _who_gets_them_too(client, letters)
+    for text in notes:
+        note(text)
+    if notes and not yes and sys.stdin.isatty() and is_terminal():
+        confirm(f"Send {count_of(len(letters), 'dead letter')} back?")
+    chosen = [letter.message.offset for letter in letters]
+    with connected(reach) as client:
         retried, failures = _retry(client, topic, chosen)
     for offset, failure in failures.items():
         note(f"offset {offset} stays: {failure}")
@@ -171,19 +186,42 @@ def retry(topic: str, offsets: tuple[int, ...], is_all: bool, as_json: bool, rea
         click.get_current_context().exit(1)
 
 
-def _choose(client: Client, topic: str, offsets: tuple[int, ...], is_all: bool) -> list[int]:
-    """Offsets of letters that are there. Raises OffsetOutOfRange where one is not."""
+def _who_gets_them_too(client: Client, letters: list[DeadLetter]) -> list[str]:
+    """A note for each topic with subscriptions that did not give these letters up."""
+    from oncemq.errors import TopicUnknown
+
+    notes = []
+    for topic in dict.fromkeys(letter.topic for letter in letters):
+        givers = {letter.subscriber for letter in letters if letter.topic == topic}
+        try:
+            names = [entry.subscriber for entry in client.subscriptions(topic)]
+        except TopicUnknown:
+            # They stay, and are told of.
+            continue
+        if set(names) - givers or len(givers) > 1:
+            have = f"{topic} has {count_of(len(names), 'subscription')}"
+            notes.append(f"{have}, and each gets {_what(letters, topic)} anew: {', '.join(names)}.")
+    return notes
+
+
+def _what(letters: list[DeadLetter], topic: str) -> str:
+    count = sum(letter.topic == topic for letter in letters)
+    return "this message" if count == 1 else f"these {count:,} messages"
+
+
+def _choose(client: Client, topic: str, offsets: tuple[int, ...], is_all: bool) -> list[DeadLetter]:
+    """Letters that are there. Raises OffsetOutOfRange where one is not."""
     from oncemq.errors import OffsetOutOfRange
 
     if is_all == bool(offsets):
         raise click.UsageError("Name offsets, or say --all.")
     _check_topic(client, topic)
-    there = [letter.message.offset for letter in client.dead_letters(topic)]
+    there = {letter.message.offset: letter for letter in client.dead_letters(topic)}
     missing = sorted(set(offsets) - set(there))
     if missing:
         named = " or ".join(f"{offset}" for offset in missing)
         raise OffsetOutOfRange(f"{topic} has no dead letter at offset {named}")
-    return there if is_all else list(dict.fromkeys(offsets))
+    return list(there.values()) if is_all else [there[offset] for offset in dict.fromkeys(offsets)]
 
 
 def _retry(client: Client, topic: str, offsets: list[int]) -> tuple[int, dict[int, str]]:
@@ -229,7 +267,7 @@ def rm(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: b
     if not yes and chosen:
         confirm(f"Throw {count_of(len(chosen), 'dead letter')} of {topic} away?")
     with connected(reach) as client:
-        removed = _remove(client, topic, set(chosen))
+        removed = _remove(client, topic, {letter.message.offset for letter in chosen})
     entry = {"topic": topic, "removed": removed}
     click.echo(json_line(entry) if as_json else f"Removed {count_of(removed, 'dead letter')}.")
 

@@ -34,7 +34,8 @@ def _options(*names: str) -> Callable[[Function], Function]:
         for name in names:
             settings += config.GATEWAY_SETTINGS[name]
         for setting in reversed(settings):
-            function = flag(setting)(function)
+            # Who asks for a gateway by its name gets it.
+            function = flag(setting, default=GATEWAY_ADDRESSES.get(setting.field, ""))(function)
         return _broker_option(function)
 
     return decorate
@@ -219,9 +220,16 @@ def _make(name: str, address: str, brokers: tuple[str, ...], settings: ServeSett
     return HttpGateway(GatewaySettings(brokers=brokers, http=address, **options))
 
 
-_KINDS = {"http": "HTTP", "text": "Text", "push": "Push", "udp": "Datagrams"}
+_KINDS = {"http": "HTTP", "text": "Text", "udp": "Datagrams"}
 
 
 def _announce(started: Mapping[str, Gateway], brokers: tuple[str, ...]) -> None:
     for name, each in started.items():
-        click.echo(f"{_KINDS[name]} at {', '.join(each.addresses)}, for {' and '.join(brokers)}.")
+        click.echo(f"{_places(name, each.addresses)}, for {' and '.join(brokers)}.")
+
+
+def _places(name: str, addresses: list[str]) -> str:
+    if name != "push":
+        return f"{_KINDS[name]} at {', '.join(addresses)}"
+    publish, *feeds, acks = addresses
+    return f"Push: publish at {publish}, feed at {' and '.join(feeds)}, acks at {acks}"

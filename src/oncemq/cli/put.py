@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -23,8 +25,8 @@ from oncemq.cli.options import (
     reaches_broker,
 )
 from oncemq.cli.output import count_of, duration_text, is_terminal, json_line, note, warn
-from oncemq.cli.state import finishing, state_option, store
-from oncemq.errors import TooLarge
+from oncemq.cli.state import finishing, keeps, state_option, store
+from oncemq.errors import OnceMQError, TooLarge
 
 if TYPE_CHECKING:
     from oncemq.client import Client, Receipt
@@ -35,12 +37,19 @@ _READ_BYTES = 1 << 20
 #: A message this much smaller than the largest batch is surely not too large.
 _ENVELOPE_BYTES_MAX = 1 << 16
 _PROGRESS_EVERY_S = 0.2
+#: Of a broker that did not answer at all.
+_NOT_KEPT = {
+    "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`); then put the message again: it was "
+    "neither stored nor kept."
+}
 
 
 @click.command(
     cls=Documented,
-    exits=(*BROKER_EXITS, 5),
+    exits=(*BROKER_EXITS, 5, 9),
     advice={
+        "TOO_LARGE": "Keep the large value elsewhere and send a reference to it. A quota is changed with "
+        "`oncemq topics create TOPIC --quota SIZE --alter`.",
         "TOPIC_UNKNOWN": "Make it with `--create`, or subscribe to it first (`oncemq sub`).",
         "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`). Of standard input, what was in "
         "flight may or may not be stored.",
@@ -85,9 +94,11 @@ def put(
     Ends when everything is on the broker's disk, and says at which offset and for how many subscriptions.
     Lost packets and a broker that restarts meanwhile do no harm: each message is stored once.
 
-    A message from the command line is first written to --state: if this run is cut off, the next put, get, sub or
-    unsub on this machine with the same --as finishes it, once; don't repeat it. Messages from standard input are not
-    kept like that: such a run that was killed may have stored some, and running it again stores them again.
+    A message from the command line is written to --state once the broker has answered, and before it is sent: if this
+    run is cut off then, the next put, get, sub or unsub on this machine with the same --as stores it, once, and says
+    so; don't repeat it. Where no broker answers, nothing is kept: put it again. With exit code 6, the error says which
+    it is. Messages from standard input are not kept at all: such a run that was cut off may have stored some, and
+    running it again stores them again.
 
     Any number of puts may run side by side, also with the same --as: each run is a session of its own.
 
@@ -101,19 +112,23 @@ def put(
     summary = Summary(topic, delay_s)
     if message is None or message == "-":
         with connected(reach, client_name=client_name) as client:
+            _fit_quota(client, topic, options)
             _put_stream(client, summary, sys.stdin.buffer, null, options)
+            summary.look(client)
     else:
-        _advise_for_one(is_kept=state != "none")
+        _advise_for_one(_NOT_KEPT)
         with finishing(reach, state, client_name=client_name) as client:
+            _advise_for_one(LOOKING_ADVICE if keeps(client) else {})
             summary.add(store(client, topic, bytes_of(message), options))
+            summary.look(client)
     summary.say(as_json)
 
 
-def _advise_for_one(is_kept: bool) -> None:
-    """A message that is kept is said to be, so that nothing else is in doubt."""
+def _advise_for_one(advice: Mapping[str, str]) -> None:
+    """Until the broker has answered, nothing is kept, and nothing was sent. From then on, a message that is kept is
+    said to be; one that is not may or may not be stored."""
     meta = click.get_current_context().meta
-    advice = {code: text for code, text in meta[ADVICE].items() if code not in LOOKING_ADVICE}
-    meta[ADVICE] = {**advice, **LOOKING_ADVICE} if is_kept else advice
+    meta[ADVICE] = {**{code: text for code, text in meta[ADVICE].items() if code != "BROKER_AWAY"}, **advice}
 
 
 def _encoded(key: str | None) -> bytes | None:
@@ -134,6 +149,8 @@ class Summary:
         #: The fewest that a message was stored for.
         self.subscriptions = -1
         self._delay_s = delay_s
+        #: Nobody will get some of them.
+        self._is_lost = False
 
     def add(self, receipt: Receipt) -> None:
         if not self.messages:
@@ -145,6 +162,15 @@ class Summary:
             self.first_offset = receipt.offset if self.first_offset is None else self.first_offset
             self.last_offset = receipt.offset + receipt.count - 1
 
+    def look(self, client: Client) -> None:
+        """Whether what nobody is subscribed to is kept all the same. What is delayed finds out when it is due."""
+        if self.subscriptions or self._delay_s:
+            return
+        # It is stored, whatever becomes of this question.
+        with suppress(OnceMQError):
+            info = client._find_topic(self.topic)
+            self._is_lost = info is not None and not info.retain_ms and not info.retain_bytes
+
     def say(self, as_json: bool) -> None:
         if as_json:
             click.echo(json_line(self.entry() if self.messages else {"topic": self.topic, "messages": 0}))
@@ -152,8 +178,9 @@ class Summary:
             note("Nothing to put: standard input was empty.")
         else:
             click.echo(self.text())
-        if self.subscriptions == 0:
-            warn(f"{self.topic} had no subscription. Unless the topic has a retention, such messages are not kept.")
+        if self._is_lost:
+            way = f"oncemq topics create {shlex.quote(self.topic)} --retain 1d --alter"
+            warn(f"Not kept: '{self.topic}' has no subscription and no retention (`{way}`).")
 
     def entry(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
@@ -169,6 +196,25 @@ class Summary:
             return f"at offset {self.first_offset}"
         is_whole = self.messages == self.last_offset - self.first_offset + 1
         return f"at offsets {self.first_offset} to {self.last_offset}" + ("" if is_whole else ", others' between them")
+
+
+def _fit_quota(client: Client, topic: str, options: dict[str, Any]) -> None:
+    """A topic never takes a batch that is larger than its quota, so several messages together must not be. With what
+    belongs to each of them, they fill three quarters of it at the most."""
+    info = client._find_topic(topic)
+    if info is None or not info.quota_bytes:
+        return
+    part_bytes = max(1, info.quota_bytes // 4)
+    client._batch_bytes = min(client._batch_bytes, part_bytes)
+    client._batch_messages = min(client._batch_messages, max(1, part_bytes // _batch_size(b"", options)))
+
+
+def _batch_size(value: bytes, options: dict[str, Any]) -> int:
+    """Of one message, as it is sent."""
+    from oncemq.message import encode_batch
+
+    key, headers = options["key"], options["headers"]
+    return len(encode_batch([value], None if key is None else [key], None if headers is None else [headers]))
 
 
 def _put_stream(client: Client, summary: Summary, stream: BinaryIO, null: bool, options: dict[str, Any]) -> None:
@@ -199,11 +245,7 @@ def _refuse_too_large(client: Client, value: bytes, number: int, options: dict[s
     limit_bytes = client.batch_bytes_max
     if len(value) + _ENVELOPE_BYTES_MAX <= limit_bytes or not limit_bytes:
         return
-    from oncemq.message import encode_batch
-
-    key, headers = options["key"], options["headers"]
-    batch = encode_batch([value], None if key is None else [key], None if headers is None else [headers])
-    if len(batch) > limit_bytes:
+    if _batch_size(value, options) > limit_bytes:
         raise TooLarge(
             f"line {number} has {len(value):,} bytes; this broker takes batches of up to {limit_bytes:,} bytes "
             "(`oncemq serve --batch-bytes-max`)"

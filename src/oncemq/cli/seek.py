@@ -66,6 +66,9 @@ def seek(topic: str, subscriber: str, to: str | int | datetime, as_json: bool, r
     To the `earliest` message that is still stored, behind the last one (`new`, or `latest`), to an offset, or to the
     first message that was stored at a time or later: ISO 8601 (without a zone: local time), or relative to this
     moment, such as -2h, -30m or -7d. Whoever consumes the subscription goes on there by itself.
+
+    An inbox goes by the position in its own database, and skips what that says is done: use `inbox.seek` in Python
+    (docs/howto/inbox.md) to have it do messages again.
     """
     with connected(reach) as client:
         offset = client.seek(topic, subscriber, to)

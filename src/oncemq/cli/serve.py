@@ -14,12 +14,15 @@ from oncemq.cli import logs
 from oncemq.cli.command import ADVICE, Documented
 from oncemq.cli.options import Function, config_option, warn_of_unknown_variables
 from oncemq.cli.output import warn
+from oncemq.ports import check_ports
 from oncemq.settings import ServeSettings
 
 
-def flag(setting: config.Setting, *, hidden: bool = False) -> Any:
-    """A setting as an option. Its value stays text: config.py reads it, as it does with the environment's."""
-    rest: dict[str, Any] = {"help": f"{setting.description} [default: {_default(setting)}]", "hidden": hidden}
+def flag(setting: config.Setting, *, hidden: bool = False, default: str = "") -> Any:
+    """A setting as an option. Its value stays text: config.py reads it, as it does with the environment's.
+    `default`: where the command has another one than the setting."""
+    default = default or _default(setting)
+    rest: dict[str, Any] = {"help": f"{setting.description} [default: {default}]", "hidden": hidden}
     kind = config.plain_kind(setting)
     if kind is bool:
         rest |= {"is_flag": True, "default": None, "help": setting.description}
@@ -36,7 +39,7 @@ def flag(setting: config.Setting, *, hidden: bool = False) -> Any:
     return click.option(setting.flag, setting.field, **rest)
 
 
-_METAVARS = {"data": "DIR", "journal": "URL", "name": "NAME", **dict.fromkeys(GATEWAY_ADDRESSES, "HOST:PORT")}
+_METAVARS = {"data": "DIR", "journal": "URL", "name": "NAME", **dict.fromkeys(GATEWAY_ADDRESSES, "[HOST:PORT]")}
 _METAVARS_OF_UNITS = {"bytes": "SIZE", "milliseconds": "TIME"}
 #: Of settings that hold several.
 _METAVARS_OF_ONE = {"http_origins": "ORIGIN", "http_hosts": "NAME"}
@@ -87,6 +90,7 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
     """
     warn_of_unknown_variables()
     settings = config.load_serve(given(flags))
+    check_ports(settings)
     logs.set_up(settings.log_level, settings.log_format)
     for folder in _missing_folders(settings):
         ctx.meta[ADVICE] = {"LISTEN_FAILED": f"The folder {folder} does not exist: make it, or listen elsewhere."}

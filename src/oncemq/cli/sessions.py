@@ -22,7 +22,9 @@ from oncemq.cli.output import confirm, duration_text, json_line, note, table
 def sessions() -> None:
     """List and remove sessions.
 
-    Alone, it lists them, as `oncemq sessions ls` does.
+    Alone, it lists them, as `oncemq sessions ls` does. An anonymous one ends with its client, or goes a day after its
+    last command. A named one stays until it is removed: those of named clients, and `outbox-…`, of outboxes and of what
+    put, get, sub and unsub keep (`--state`). Where an outbox's file is gone for good, its session can go too.
     """
 
 

@@ -56,6 +56,8 @@ def shell(name: str | None, role: str | None, reach: Reach) -> None:
     `pip install 'oncemq[shell]'`. From a pipe it reads lines, prints plain text, and needs nothing; its exit code is
     that of the first line that went wrong.
     """
+    if name == "":
+        raise click.UsageError("--as needs a name. Without --as, the shell has one of its own.")
     is_interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     if is_interactive:
         _check_extra()

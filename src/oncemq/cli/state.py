@@ -4,7 +4,9 @@
                       slot-0.lock       locked by the run that uses it
 
 BROKER is made from the address, NAME is that of `--as`. Runs that go on side by side have a slot each; a run finishes
-what it finds in the slots that nobody uses. Where the system knows no such locks, nothing is kept.
+what it finds in the slots that nobody uses; what is for another broker, at the same address, it leaves there. A run
+that made the folder, as each does in a container of its own, ends its slot's session if it is done. Where the system
+knows no such locks, nothing is kept.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import click
 
 from oncemq import errors
 from oncemq.cli.options import Function, Reach, connected
-from oncemq.cli.output import count_of, note
+from oncemq.cli.output import count_of, note, warn
 
 if TYPE_CHECKING:
     from oncemq.client import Client, Receipt
     from oncemq.client.blocking import OutboxClient
+    from oncemq.client.outbox_contract import KeptRefusal
     from oncemq.client.outboxing import Ticket
     from oncemq.client.subscription import PatternSubscription, Subscription
     from oncemq.message import Message
@@ -75,14 +78,16 @@ def finishing(reach: Reach, state: str | None, *, client_name: str | None = None
         return
     folder = default_folder() if state == "user" else Path(state)
     folder = folder / _name_of(settings.url) / quote(client_name or "-", safe="")
+    is_passing = not folder.exists()
     with ExitStack() as stack:
         mine = None
         for slot in _free_slots(folder, stack):
             is_known = slot.exists()
             if mine is None or (is_known and _has_something(slot)):
-                client = stack.enter_context(_outbox(slot, settings))
-                if _finish(client):
-                    mine = mine or client
+                found = stack.enter_context(_outbox(slot, settings))
+                if found is not None and _finish(found):
+                    found._is_passing = is_passing
+                    mine = mine or found
             if mine is not None and not is_known:
                 break
         if mine is None:
@@ -134,29 +139,52 @@ def _lock(path: Path, stack: ExitStack) -> bool:
 
 
 @contextmanager
-def _outbox(slot: Path, settings: Any) -> Iterator[OutboxClient]:
-    """A client on a slot, once its broker has answered. Raises BrokerAway, and nothing is kept."""
+def _outbox(slot: Path, settings: Any) -> Iterator[OutboxClient | None]:
+    """A client on a slot, once its broker has answered; None: what is in it is for another one. Raises BrokerAway, and
+    nothing is kept."""
     client = _connect(slot, settings)
-    if left := client.pending:
-        note(f"Finishing what an earlier run had begun: {count_of(left, 'operation')} in {slot}.")
+    left = client.pending
     try:
         client._connected()
-    except _STRANGERS:
-        if client.pending or client._outbox.refusals_count:
-            client._shut()
-            raise
-        # Another broker than before, and nothing left to say to the former one.
+    except _STRANGERS as error:
+        refusals = list(client._outbox.refusals())
         client._shut()
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.remove(f"{slot}{suffix}")
+        if left:
+            _leave_alone(slot, left, error)
+            yield None
+            return
+        # Another broker than before, and nothing left to say to the former one.
+        for refusal in refusals:
+            _tell(refusal)
+        _remove(slot)
         client = _connect(slot, settings)
         client._connected()
     except BaseException:
         client._shut()
         raise
-    with client:
-        yield client
+    if left:
+        note(f"Finishing what an earlier run had begun: {count_of(left, 'operation')} in {slot}.")
+    try:
+        with client:
+            yield client
+    finally:
+        if client._has_ended:
+            _remove(slot)
+
+
+def _leave_alone(slot: Path, left: int, error: errors.OnceMQError) -> None:
+    what = f"{count_of(left, 'operation')} of an earlier run can't be finished here"
+    warn(f"{what}: {error.text}. Kept in {slot}; delete that file if it is not wanted any more.")
+
+
+def _tell(refusal: KeptRefusal) -> None:
+    note(f"An earlier run was refused: {refusal.text} ({refusal.code}).")
+
+
+def _remove(slot: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-reserve"):
+        with suppress(FileNotFoundError):
+            os.remove(f"{slot}{suffix}")
 
 
 def _connect(slot: Path, settings: Any) -> OutboxClient:
@@ -187,9 +215,16 @@ def _finish(client: OutboxClient) -> bool:
         except errors.Refused:
             pass
     for refusal in client.refusals():
-        note(f"An earlier run was refused: {refusal.text} ({refusal.code}).")
+        _tell(refusal)
         client.seen(refusal)
     return True
+
+
+def keeps(client: Client) -> bool:
+    """What it is told is on this machine's disk before it is sent."""
+    from oncemq.client.blocking import OutboxClient
+
+    return isinstance(client, OutboxClient)
 
 
 def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> Receipt:

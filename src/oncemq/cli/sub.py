@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Documented,
-    exits=BROKER_EXITS,
+    exits=(*BROKER_EXITS, 9),
     examples="""
         oncemq sub orders kitchen
         oncemq sub orders accounting --from earliest
@@ -120,7 +120,7 @@ def offset_of(client: Client, topic: str, start: str | int | datetime) -> str | 
 
 @click.command(
     cls=Documented,
-    exits=(*BROKER_EXITS, 5),
+    exits=(*BROKER_EXITS, 5, 9),
     advice=dict.fromkeys(("TOPIC_UNKNOWN", "NOT_SUBSCRIBED"), "`oncemq subs` lists the subscriptions."),
     examples="""
         oncemq unsub orders kitchen

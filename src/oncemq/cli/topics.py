@@ -11,7 +11,6 @@ from oncemq.cli.options import TOPIC, Quantity, Reach, connected, json_option, r
 from oncemq.cli.output import bytes_text, confirm, duration_text, json_line, note, table
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
     from oncemq.engine.replies import TopicInfo
 
 
@@ -97,7 +96,10 @@ def _retention(retain_ms: int, retain_bytes: int) -> str:
 @topics.command(
     cls=Documented,
     exits=BROKER_EXITS,
-    advice={"TOPIC_EXISTS": "Use it as it is, or change its settings with `--alter`."},
+    advice={
+        "TOPIC_EXISTS": "Use it as it is, or change its settings with `--alter`.",
+        "UNSUPPORTED": "Add `--overflow drop`, or leave out the quota or the retention.",
+    },
     examples="""
         oncemq topics create orders
         oncemq topics create orders --retain 7d --retain-bytes 10GiB
@@ -124,7 +126,8 @@ def _retention(retain_ms: int, retain_bytes: int) -> str:
     "quota_bytes",
     type=Quantity("bytes"),
     metavar="SIZE",
-    help="Store no more than that, such as 1GiB. [default: what the disk takes]",
+    help="Store no more than that, such as 1GiB; beside a retention, with --overflow drop only. [default: what the "
+    "disk takes]",
 )
 @click.option(
     "--overflow",
@@ -142,7 +145,7 @@ def create(topic: str, alter: bool, as_json: bool, reach: Reach, **settings: Any
     """
     given = {name: value for name, value in settings.items() if value is not None}
     with connected(reach) as client:
-        before = _find(client, topic)
+        before = client._find_topic(topic)
         asked = _settings_of(before) | given if alter and before is not None else given
         if "overflow" in given and not asked.get("quota_bytes"):
             raise click.UsageError("--overflow needs --quota.")
@@ -161,10 +164,6 @@ def create(topic: str, alter: bool, as_json: bool, reach: Reach, **settings: Any
 
 def _settings_of(topic: TopicInfo) -> dict[str, Any]:
     return {name: getattr(topic, name) for name in ("retain_ms", "retain_bytes", "quota_bytes", "overflow")}
-
-
-def _find(client: Client, name: str) -> TopicInfo | None:
-    return next((info for info in client.topics() if info.name == name), None)
 
 
 @topics.command(
@@ -187,7 +186,7 @@ def rm(topic: str, yes: bool, as_json: bool, reach: Reach) -> None:
     if not yes:
         # Not while asking: a person may take longer than a connection lasts.
         with connected(reach) as client:
-            found = _find(client, topic)
+            found = client._find_topic(topic)
         if found is None:
             raise TopicUnknown(f"there is no topic '{topic}'")
         confirm(f"Remove {topic}, all its messages and subscriptions?")

@@ -48,8 +48,7 @@ class Session:
         self._screen.say("\n".join(self.instructions()))
         for entry in self._mine():
             if not entry.pattern:
-                waiting = count_of(entry.lag, "message") + (" waits" if entry.lag == 1 else " wait")
-                self._screen.say(f"{self.name} is subscribed to {entry.topic}, where {waiting}: sub, or get.")
+                self._screen.say(f"{self.name} is subscribed to {entry.topic}{_waiting(entry.lag)}: sub, or get.")
 
     def instructions(self) -> list[str]:
         usages = {f"{verb} {wants}".rstrip(): does for verb, (wants, does) in VERBS.items()}
@@ -208,3 +207,7 @@ class Session:
             self._client.unsubscribe(topic, self.name)
         except errors.OnceMQError as error:
             self._screen.trouble(f"{self.name} stays subscribed to {topic}: {error.text}")
+
+
+def _waiting(count: int) -> str:
+    return f", where {count_of(count, 'message')} {'waits' if count == 1 else 'wait'}" if count else ""

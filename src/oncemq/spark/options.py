@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -169,6 +169,8 @@ class _Given:
     def __init__(self, raw: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._raw = {name.lower(): value for name, value in raw.items()}
         self._refuse_slips(known)
+        #: Not ours; Spark's own, or a mistake.
+        self.strange = sorted(self._raw.keys() - {name.lower() for name in known})
 
     def _refuse_slips(self, known: tuple[str, ...]) -> None:
         """Spark has options of its own, so a name that is not ours is no mistake, unless it is nearly ours."""
@@ -212,10 +214,16 @@ class _Given:
         return default if not text else text == "true"
 
 
+def _named(names: Sequence[str]) -> str:
+    return " and ".join(f"'{name}'" for name in names)
+
+
 def _topics(options: _Given) -> tuple[tuple[str, ...], str]:
     given = [name for name in ("topic", "topics", "pattern") if options.text(name)]
     if len(given) != 1:
-        what = "none of them is given" if not given else " and ".join(f"'{name}'" for name in given) + " are given"
+        what = _named(given) + " are given" if given else "none of them is given"
+        if not given and options.strange:
+            what += f"; of those that are, OnceMQ does not know {_named(options.strange)}"
         raise errors.SettingInvalid(f"one of the options 'topic', 'topics' and 'pattern' says what to read; {what}")
     text = options.text(given[0])
     if given[0] == "topic":
