@@ -89,7 +89,7 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             description="Messages that wait in front of a slow subscriber; beyond them it misses some. One of more "
-            "than 128 KiB counts for as many as fit into it: all take up to so many times 128 KiB.",
+            "than 32 KiB counts for as many as fit into it: all take up to so many times 32 KiB.",
         ),
     ] = 2_000
     topics_max: Annotated[int, Meta(ge=1, description="Topics that are followed at a time.")] = 10_000

@@ -158,7 +158,7 @@ class Feed:
         while positions and time.monotonic() < until_s:
             await asyncio.sleep(LOOK_S)
             for following, position in list(positions.items()):
-                if following.position != position or following.beat():
+                if following.position != position or following.is_held_up or following.beat():
                     del positions[following]
         if positions:
             self.counters.trouble("feed_overflows", "a subscriber of the feed does not read, and misses messages")

@@ -22,15 +22,15 @@ from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.sockets import PushSocket
 
 #: How long a full queue holds the feed up, and how long it does not after that.
-PATIENCE_S = 0.2
-_LOSSY_S = 1.0
+PATIENCE_S = 1.0
+_LOSSY_S = 5.0
 LOOK_S = 0.001
 
 _NOW = int(zmq.NOBLOCK)
 _NOW_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 #: From this size on, pyzmq sends without copying.
 _COPY_BYTES_MAX = 64 * 1024
-SLOT_BYTES = 128 * 1024
+SLOT_BYTES = 32 * 1024
 
 
 class FeedSocket:

@@ -68,6 +68,8 @@ class Following:
         self.position = -1
         #: The broker has answered lately: heartbeats are true.
         self.is_live = False
+        #: A message waits for a slow subscriber.
+        self.is_held_up = False
         self._feed = feed
         self._link = link
         self._subscriber = feed.settings.feed_subscriber
@@ -225,7 +227,7 @@ class Following:
         if self._batches.count:
             header = batch_header(head, self.topic_id)
             if not socket.try_send(self._batch_frame, header, payload):
-                await socket.send(self._batch_frame, header, payload)
+                await self._send_later(self._batch_frame, header, payload)
             if len(payload) > SLOT_BYTES:
                 self._take_slots(self._batch_frame, head.first_offset + head.count, len(payload))
         if self._messages.count:
@@ -254,12 +256,19 @@ class Following:
             header = message_header(offset, time_ms, topic_id)
             content = payload[at + ends[index] : at + ends[index + 1]]
             if not try_send(frame, header, content):
-                await socket.send(frame, header, content)
+                await self._send_later(frame, header, content)
             if len(content) > SLOT_BYTES:
                 self._take_slots(frame, offset + 1, len(content))
             if index % _TURN_MESSAGES == _TURN_MESSAGES - 1:
                 socket.look()
                 await asyncio.sleep(0)
+
+    async def _send_later(self, *frames: bytes) -> None:
+        self.is_held_up = True
+        try:
+            await self._feed.socket.send(*frames)
+        finally:
+            self.is_held_up = False
 
     def _take_slots(self, frame: bytes, position: int, size: int) -> None:
         """A queue is bounded by the number of its messages. Heartbeats stand behind a large one, so that it counts for
