@@ -36,7 +36,6 @@ LEASE_S = 0.3
 #: Stopped for so long, around the time of a lease; and worked on before and after that for so long at the most.
 _STALL_S = (0.2, 0.8)
 _STALLED_WITHIN_S = 0.3
-_RAISE_SHARE = 0.05
 _IMPATIENT_SHARE = 0.3
 _LOOK_S = 0.002
 #: A poisoned message comes among so many.
@@ -47,6 +46,9 @@ _POISON_LEASE_S = 0.6
 
 class Worker:
     """One life of a worker. Its diary says what came too late."""
+
+    #: Of its transactions, those that it breaks off: then it gives the tasks back.
+    raise_share = 0.05
 
     def __init__(self, url: str, folder: Path, life: int, doom: Doom, tasks_max: int = 20) -> None:
         self._url = url
@@ -107,7 +109,7 @@ class Worker:
                 transaction.put(RESULTS, task.value, key=task.key)
                 transaction.ack(task)
             self._doom.reach("transaction is filled")
-            if self._random.random() < _RAISE_SHARE:
+            if self._random.random() < self.raise_share:
                 raise Interrupted
 
     def work(self, task: oncemq.Task) -> None:
@@ -248,6 +250,9 @@ def is_poisoned(number: int) -> bool:
 
 class Victim(Worker):
     """A worker that takes one task at a time, and dies of the poisoned ones."""
+
+    #: Given back three times, a sound message would be a dead letter too.
+    raise_share = 0.0
 
     def work(self, task: oncemq.Task) -> None:
         if is_poisoned(int(task.text)):
