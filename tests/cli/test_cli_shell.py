@@ -100,7 +100,7 @@ def test_a_piped_session_answers_each_line_and_shows_each_message(shell: Shell) 
         f"The messages of {shell.topic} are shown as they come.",
         f"Unsubscribed from {shell.topic}.",
         f"Created {shell.topic}.",
-        f"{shell.topic} has no subscription, so the message is not kept.",
+        f"{shell.topic} has no subscription: unless it has a retention, the message is not kept.",
     ]
 
 

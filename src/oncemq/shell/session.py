@@ -124,7 +124,7 @@ class Session:
         with self._screen.held():
             receipt = self._client.put(topic, bytes_of(message))
             stored = f"Stored at offset {receipt.offset:,}, for {count_of(receipt.subscriptions, 'subscription')}."
-            unwanted = f"{topic} has no subscription, so the message is not kept."
+            unwanted = f"{topic} has no subscription: unless it has a retention, the message is not kept."
             self._screen.say(stored if receipt.subscriptions else unwanted)
         return []
 
