@@ -20,14 +20,6 @@ from tests.gateways.udp.rig import TIMEOUT_S, GatewayProcess, GatewayThread, wai
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = ForkedBroker(tmp_path_factory.mktemp("udp") / "data", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
-    broker.start()
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
 def gateway(broker: BrokerProcess) -> Iterator[GatewayThread]:
     gateway = GatewayThread([broker.url], loopback_is_proved=False)
     yield gateway

@@ -24,14 +24,6 @@ from tests.gateways.udp.rig import GatewayProcess, GatewayThread, PlainClient, s
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = ForkedBroker(tmp_path_factory.mktemp("udp") / "data", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
-    broker.start()
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
 def gateway(broker: BrokerProcess) -> Iterator[GatewayThread]:
     gateway = GatewayThread([broker.url])
     yield gateway
