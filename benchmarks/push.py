@@ -9,7 +9,9 @@ Messages of 100 bytes to 50 subscribers, in turn:
     local     the same over a Unix socket (`push.feed_listen`), everything else over TCP
     getters   the native client, a subscription for each, batch by batch
     puts      nobody: what storing alone costs, as if it were delivered
-    bare      SUB sockets at an XPUB socket that sends the same frames out of memory, and stores nothing
+    sends     SUB sockets at an XPUB socket that sends such batches out of memory at the same pace: what no feed over
+              TCP can do without
+    bare      the same message by message, as quickly as it can
 
 Under three loads: a *flood*, 1,000 messages to a put, as quickly as the broker stores them; *live*, 100 messages to a
 put, a hundred puts a second; and *single* messages, two hundred a second. CPU is that of broker and gateway together,
@@ -124,11 +126,18 @@ class Bench:
             return Turn(delivered, time.monotonic() - began_s, used_us / delivered)
 
     def bare(self) -> Turn:
+        return self._barely(push_load.feed_barely, push_load.listen_plainly)
+
+    def sends(self) -> Turn:
+        load = self._load
+        return self._barely(push_load.feed_batches_barely, push_load.listen_to_batches, load.batch, load.pause_s)
+
+    def _barely(self, feed: Callable[..., None], listen: Callable[..., None], *options: object) -> Turn:
         address = free_url()
-        with child(push_load.feed_barely, address, _VALUE_BYTES, self._load.messages) as (feeder, pid):
+        with child(feed, address, _VALUE_BYTES, self._load.messages, *options) as (feeder, pid):
             feeder.recv()
             arguments = [(address, count, self._load.messages) for count in self._shares()]
-            return self._measure(push_load.listen_plainly, arguments, lambda: feeder.send("go"), pid)
+            return self._measure(listen, arguments, lambda: feeder.send("go"), pid)
 
     @contextmanager
     def _broker(self) -> Iterator[BrokerProcess]:
@@ -197,6 +206,7 @@ def measure(bench: Bench, load: Load, rounds: int) -> dict[str, list[Turn]]:
         "local": lambda: bench.feed(push_load.listen_to_batches, local=True),
         "getters": bench.getters,
         "puts": bench.puts,
+        "sends": bench.sends,
     }
     if not load.pause_s:
         ways["bare"] = bench.bare
@@ -223,6 +233,7 @@ def ratios(turns: dict[str, list[Turn]]) -> dict[str, float]:
     for name in _FEEDS:
         alone = (cpu_of(turns[name]) - puts_us) / (cpu_of(turns["getters"]) - puts_us)
         found[f"CPU {name} / getters, without puts"] = alone
+    found["CPU sends / getters, without puts"] = cpu_of(turns["sends"]) / (cpu_of(turns["getters"]) - puts_us)
     if "bare" in turns:
         for name in _FEEDS:
             found[f"rate {name} / bare"] = rate_of(turns[name]) / rate_of(turns["bare"])

@@ -88,20 +88,39 @@ def get_batches(url: str, subscribers: range, end: int, parent: Connection) -> N
 
 def feed_barely(address: str, value_bytes: int, end: int, parent: Connection) -> None:
     """The same frames as the gateway's, out of memory: nothing is stored."""
-    context = zmq.Context()
-    socket = context.socket(zmq.XPUB)
+    topic, content = TOPIC.encode() + b"\0", b"x" * value_bytes
+    socket = _bare_socket(address, topic, parent)
+    for offset in range(end):
+        socket.send_multipart([topic, b"message %d 1700000000000 1" % offset, content])
+    socket.send_multipart([topic, b"next %d 0 0" % end])
+    parent.recv()
+
+
+def feed_batches_barely(
+    address: str, value_bytes: int, end: int, batch: int, pause_s: float, parent: Connection
+) -> None:
+    """Batches of the same size and at the same pace as those that are put."""
+    topic, content = b"\x01" + TOPIC.encode() + b"\0", b"x" * (value_bytes * batch)
+    socket = _bare_socket(address, topic, parent)
+    next_s = time.monotonic()
+    for offset in range(0, end, batch):
+        socket.send_multipart([topic, b"batch %d 0 1 %d 0 0" % (offset, batch), content])
+        next_s += pause_s
+        time.sleep(max(0.0, next_s - time.monotonic()) if pause_s else 0.0)
+    parent.recv()
+
+
+def _bare_socket(address: str, topic: bytes, parent: Connection) -> Any:
+    """Once everybody listens, and it was told to go."""
+    socket: Any = zmq.Context().socket(zmq.XPUB)
     socket.setsockopt(zmq.XPUB_NODROP, 1)
     socket.setsockopt(zmq.XPUB_VERBOSE, 1)
     socket.setsockopt(zmq.SNDHWM, 10_000)
     socket.bind(address)
-    topic, content = TOPIC.encode() + b"\0", b"x" * value_bytes
     parent.send("ready")
     while not parent.poll():
         if socket.poll(10):
             socket.recv()
             socket.send_multipart([topic, b"next 0 0 0"])
     parent.recv()
-    for offset in range(end):
-        socket.send_multipart([topic, b"message %d 1700000000000 1" % offset, content])
-    socket.send_multipart([topic, b"next %d 0 0" % end])
-    parent.recv()
+    return socket

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from oncemq.cli.command import BROKER_EXITS, LOOKING_ADVICE, Documented
 from oncemq.cli.options import Reach, connected, json_option, reaches_broker
 from oncemq.cli.output import bytes_text, duration_text, json_line
 
-#: More than any disk has.
-_BOUNDLESS_BYTES = 2**50
+if TYPE_CHECKING:
+    from oncemq.engine.replies import HealthReply
 
 
 @click.command(
@@ -41,7 +43,7 @@ def health(as_json: bool, reach: Reach) -> None:
         ("running for", duration_text(found.uptime_ms)),
         ("topics", f"{found.topics:,}"),
         ("sessions", f"{found.sessions:,}"),
-        ("room for messages", _room_text(found.writable_bytes)),
+        ("room for messages", _room_text(found)),
         *((name.replace("_", " "), f"{value:,}") for name, value in sorted(found.counters.items())),
     ]
     width = max(len(name) for name, _ in facts)
@@ -49,8 +51,7 @@ def health(as_json: bool, reach: Reach) -> None:
         click.echo(f"{name.ljust(width)}  {value}")
 
 
-def _room_text(writable_bytes: int) -> str:
-    if writable_bytes == 0:
+def _room_text(found: HealthReply) -> str:
+    if found.writable_bytes == 0:
         return click.style("none: the disk is full, puts are refused", fg="red")
-    # A database does not tell how much room it has.
-    return "unknown" if writable_bytes < 0 or writable_bytes >= _BOUNDLESS_BYTES else bytes_text(writable_bytes)
+    return bytes_text(found.writable_bytes) if found.is_room_known else "unknown"

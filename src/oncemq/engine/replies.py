@@ -298,6 +298,10 @@ class RegistryListReply(msgspec.Struct, array_like=True, frozen=True, tag="regis
     after: str
 
 
+#: More than any disk has.
+_BOUNDLESS_BYTES = 2**50
+
+
 class HealthReply(msgspec.Struct, array_like=True, frozen=True, tag="health"):
     version: str
     broker_id: str
@@ -310,6 +314,11 @@ class HealthReply(msgspec.Struct, array_like=True, frozen=True, tag="health"):
     writable_bytes: int
     #: Counters since the start, by name.
     counters: dict[str, int]
+
+    @property
+    def is_room_known(self) -> bool:
+        """A database does not tell how much room it has: then it is more than any disk has."""
+        return 0 <= self.writable_bytes < _BOUNDLESS_BYTES
 
 
 Verdict = (

@@ -35,8 +35,6 @@ ENDPOINTS: list[Endpoint] = []
 
 #: Topics whose subscriptions are asked for together.
 _TOGETHER = 32
-#: More than any disk has: a database does not tell how much room there is.
-_BOUNDLESS_BYTES = 2**50
 
 BUILD = Family("oncemq_build_info", "gauge", "Always 1; the labels say which broker this is.")
 UPTIME = Family("oncemq_uptime_seconds", "gauge", "Since the broker was started, or took over.")
@@ -201,7 +199,7 @@ def _add_health(shown: Exposition, health: HealthReply) -> None:
     shown.add(UPTIME, health.uptime_ms / 1000)
     shown.add(TOPICS, health.topics)
     shown.add(SESSIONS, health.sessions)
-    if 0 <= health.writable_bytes < _BOUNDLESS_BYTES:
+    if health.is_room_known:
         shown.add(WRITABLE, health.writable_bytes)
     for name, value in sorted({**dict.fromkeys(COUNTERS, 0), **health.counters}.items()):
         help_text = COUNTERS.get(name, "A counter of the broker.")
