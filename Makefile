@@ -97,7 +97,7 @@ crash-spark: $(READY) ## Kill Spark's driver, its tasks and the broker, KILLS ti
 	$(BIN)/python -m tests.spark.faults --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 reference: $(READY) ## Write docs/reference/ anew
-	$(BIN)/python -m oncemq.cli.reference
+	$(BIN)/python -m oncemq.cli.tools.reference
 
 constraints: $(READY) ## Write constraints.txt from what is installed
 	@{ echo "# Every version that make installs. Refresh with: make constraints"; \

@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.raw import RawClient, put_of
-from oncemq.bench.peers import put_for
-from oncemq.bench.rows import Row, beside, quantile
-from oncemq.broker.process import BrokerProcess
-from oncemq.engine import commands as co
+from oncemq.protocol import commands
+from oncemq.testing.broker_process import BrokerProcess
+from oncemq.tools.bench.peers import put_for
+from oncemq.tools.bench.results import Row, beside, quantile
 
 _WINDOW = 1000
 
@@ -36,7 +36,7 @@ def resident_mb(pid: int) -> float:
 
 def _subscribe_all(client: RawClient, topics: list[str]) -> None:
     for at in range(0, len(topics), _WINDOW):
-        client.do([co.Subscribe(topic, "s") for topic in topics[at : at + _WINDOW]])
+        client.do([commands.Subscribe(topic, "s") for topic in topics[at : at + _WINDOW]])
 
 
 def topics(folder: Path, scale: float) -> Row:
@@ -59,7 +59,7 @@ def topics(folder: Path, scale: float) -> Row:
 def batches(folder: Path, scale: float) -> Row:
     count = int(1_000_000 * scale)
     with BrokerProcess(folder, "--log-level", "error") as broker, RawClient(broker.url) as client:
-        client.do([co.Subscribe("many", "s")])
+        client.do([commands.Subscribe("many", "s")])
         put, payload = put_of("many", 1, 10)
         for _ in range(0, count, _WINDOW):
             client.do([put] * _WINDOW, [payload] * _WINDOW)
@@ -70,13 +70,13 @@ def batches(folder: Path, scale: float) -> Row:
 def sessions(folder: Path, scale: float) -> Row:
     count = int(100_000 * scale)
     with BrokerProcess(folder) as broker, RawClient(broker.url) as client:
-        client.do([co.Subscribe("t", "s")])
+        client.do([commands.Subscribe("t", "s")])
         before = resident_mb(broker.pid)
         put, payload = put_of("t", 1, 10)
         for at in range(0, count, _WINDOW):
             names = [f"client-{index:08d}" for index in range(at, at + _WINDOW)]
-            client.call([co.Hello(name, 0, index, 64) for index, name in enumerate(names, 1)])
-            client.call([co.Numbered(name, 1, 1, 1, put) for name in names], [payload] * _WINDOW)
+            client.call([commands.Hello(name, 0, index, 64) for index, name in enumerate(names, 1)])
+            client.call([commands.Numbered(name, 1, 1, 1, put) for name in names], [payload] * _WINDOW)
         used = resident_mb(broker.pid) - before
     return beside(f"{count:,} sessions", used, "MB", {"allowed": 100.0})
 

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oncemq.bench.rows import quantile
-from oncemq.broker.process import BrokerProcess, free_url
+from oncemq.testing.broker_process import BrokerProcess, free_url
+from oncemq.tools.bench.results import quantile
 
 _BATCH = 1000
 _VALUE = json.dumps({"order": 7, "text": "x" * 176}).encode()

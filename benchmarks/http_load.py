@@ -17,7 +17,7 @@ from typing import cast
 
 import uvloop
 
-from oncemq.bench.rows import quantile
+from oncemq.tools.bench.results import quantile
 
 _LENGTH = b"content-length: "
 

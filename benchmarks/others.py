@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.others_contract import Broker
-from oncemq.bench.rows import quantile
+from oncemq.tools.bench.results import quantile
 
 VALUE = b"x" * 100
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.others_contract import BATCH, TOPIC
-from oncemq.broker.process import free_port
+from oncemq.testing.broker_process import free_port
 
 _START_S = 10.0
 

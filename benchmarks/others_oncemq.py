@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from benchmarks.others_contract import BATCH, TOPIC
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 
 
 class OnceMQ:

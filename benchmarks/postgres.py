@@ -28,13 +28,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.raw import RawClient
-from oncemq.broker.process import BrokerProcess
-from oncemq.engine import commands as co
 from oncemq.journal.contract import Group, Record, record_bytes
-from oncemq.journal.postgres import open_postgres
-from oncemq.journal.postgres_journal import PostgresJournal
-from oncemq.message import checksum, encode_batch
-from oncemq.testing_postgres import PostgresServer
+from oncemq.journal.postgres.journal import PostgresJournal
+from oncemq.journal.postgres.standby import open_postgres
+from oncemq.protocol import commands
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.testing.broker_process import BrokerProcess
+from oncemq.testing.postgres import PostgresServer
 
 _MESSAGES, _MESSAGE_BYTES = 1000, 100
 _VALUES = [b"%0*d" % (_MESSAGE_BYTES, number) for number in range(_MESSAGES)]
@@ -126,8 +126,8 @@ def _append(journal: PostgresJournal, number: int) -> None:
 @contextmanager
 def _broker(url: str, folder: Path) -> Iterator[Way]:
     with BrokerProcess(folder, "--journal", url) as broker, RawClient(broker.url) as client:
-        client.do([co.Subscribe("orders", "kitchen")])
-        put = co.Put("orders", co.Envelope(_MESSAGES, len(_PAYLOAD), _CHECKSUM))
+        client.do([commands.Subscribe("orders", "kitchen")])
+        put = commands.Put("orders", commands.Envelope(_MESSAGES, len(_PAYLOAD), _CHECKSUM))
 
         def write(groups: int) -> None:
             for _ in range(groups):

@@ -35,11 +35,11 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import push_load
-from oncemq.bench.rows import quantile
-from oncemq.broker.process import BrokerProcess, free_url
 from oncemq.gateways.push.gateway import PushGateway
 from oncemq.gateways.push.settings import PushSettings
-from oncemq.gateways.running import run
+from oncemq.server.gateway_process import run
+from oncemq.testing.broker_process import BrokerProcess, free_url
+from oncemq.tools.bench.results import quantile
 
 _VALUE_BYTES = 100
 _spawn = multiprocessing.get_context("spawn")

@@ -7,10 +7,10 @@ from types import TracebackType
 
 import zmq
 
-from oncemq.engine import commands as co
-from oncemq.engine.replies import HelloReply, Reply
-from oncemq.message import checksum, encode_batch
-from oncemq.wire.frames import Frame, decode_response, encode_request
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.commands import Command, Envelope, Hello, Numbered, Operation, Put
+from oncemq.protocol.frames import Frame, decode_response, encode_request
+from oncemq.protocol.replies import HelloReply, Reply
 
 
 class RawClient:
@@ -24,7 +24,7 @@ class RawClient:
         self._socket.connect(url)
         self._requests = 0
         self._session = session
-        hello = self.call([co.Hello(session, 0, 1, 1024)])[0]
+        hello = self.call([Hello(session, 0, 1, 1024)])[0]
         assert isinstance(hello, HelloReply), hello
         self._epoch = hello.epoch
         self._number = hello.last_number
@@ -38,24 +38,24 @@ class RawClient:
         self._socket.close(0)
         self._context.term()
 
-    def call(self, commands: Sequence[co.Command], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
+    def call(self, commands: Sequence[Command], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
         self._requests += 1
         self._socket.send_multipart(encode_request(self._requests, commands, payloads))
         return decode_response(self._socket.recv_multipart())[0].replies
 
-    def do(self, operations: Sequence[co.Operation], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
+    def do(self, operations: Sequence[Operation], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
         """Numbered, in one request; at most a window of them."""
         first = self._number + 1
         self._number += len(operations)
         return self.call(
             [
-                co.Numbered(self._session, self._epoch, first + index, first, operation)
+                Numbered(self._session, self._epoch, first + index, first, operation)
                 for index, operation in enumerate(operations)
             ],
             payloads,
         )
 
 
-def put_of(topic: str, count: int, size: int) -> tuple[co.Put, bytes]:
+def put_of(topic: str, count: int, size: int) -> tuple[Put, bytes]:
     payload = encode_batch([b"v" * size] * count)
-    return co.Put(topic, co.Envelope(count, len(payload), checksum(payload))), payload
+    return Put(topic, Envelope(count, len(payload), checksum(payload))), payload

@@ -20,8 +20,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.spark_sources import MemorySource, NowhereSink
-from oncemq.broker.process import BrokerProcess
 from oncemq.spark import session
+from oncemq.testing.broker_process import BrokerProcess
 
 #: Bytes of a value → rows of a case.
 _ROWS = {100: 3_000_000, 1000: 600_000}

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from oncemq.engine.replies import BatchHead
-from oncemq.message import encode_batch
-from oncemq.spark.columns import Stored, record_batch
-from oncemq.spark.ranges import Range, cut
+from oncemq.protocol.batch import encode_batch
+from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES, SPARK_TYPES
+from oncemq.spark.source.columns import Stored, record_batch
+from oncemq.spark.source.ranges import Range, cut
 
 #: A record batch has about as many bytes as the source's.
 _BATCH_BYTES = 2 * 1024 * 1024

@@ -10,9 +10,9 @@ import pytest
 from psycopg import sql
 
 from oncemq.broker import embedded
-from oncemq.broker.process import BrokerProcess
-from oncemq.limits import Limits
-from oncemq.testing_postgres import PostgresServer
+from oncemq.protocol.limits import Limits
+from oncemq.testing.broker_process import BrokerProcess
+from oncemq.testing.postgres import PostgresServer
 from tests.acceptance.processes import SMALL
 from tests.forking import ForkedBroker
 

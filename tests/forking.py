@@ -18,8 +18,8 @@ from contextlib import suppress
 from multiprocessing import reduction
 from typing import IO, Any, cast
 
-from oncemq.broker.process import BrokerProcess
 from oncemq.cli.main import COMMANDS
+from oncemq.testing.broker_process import BrokerProcess
 
 TIMEOUT_S = 60
 _CHUNK_BYTES = 1 << 20
@@ -28,8 +28,8 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     [
         "tests.forking",
-        "oncemq.broker.server",
-        "oncemq.client.blocking",
+        "oncemq.server.serve",
+        "oncemq.client.sync",
         *sorted({lazy.target.partition(":")[0] for lazy in COMMANDS.values()}),
     ]
 )

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import oncemq
-from oncemq.client.inbox_database import Key, Row
-from oncemq.client.inbox_sqlite import SqliteInbox
-from oncemq.testing_postgres import ENVIRONMENT
+from oncemq.client.inbox.database import Key, Row
+from oncemq.client.inbox.sqlite import SqliteInbox
+from oncemq.testing.postgres import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent
 HOWTO = ROOT / "docs/howto"

@@ -9,50 +9,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oncemq import errors as errors
-from oncemq.version import __version__ as __version__
+from oncemq.client.runtime.embedded import register_embedded_broker
+from oncemq.protocol import errors as errors
+from oncemq.protocol.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from oncemq import aio as aio
-    from oncemq.client.batching import Handle as Handle
-    from oncemq.client.blocking import Client as Client
-    from oncemq.client.blocking import OutboxClient as OutboxClient
-    from oncemq.client.blocking import connect as connect
-    from oncemq.client.dead_letters import DeadLetter as DeadLetter
-    from oncemq.client.inbox import Inbox as Inbox
-    from oncemq.client.outboxing import Ticket as Ticket
-    from oncemq.client.receipt import Receipt as Receipt
-    from oncemq.client.shared_subscription import SharedSubscription as SharedSubscription
-    from oncemq.client.subscription import PatternSubscription as PatternSubscription
-    from oncemq.client.subscription import Subscription as Subscription
-    from oncemq.client.task import Task as Task
-    from oncemq.client.transacting import Transaction as Transaction
-    from oncemq.errors import *  # noqa: F403
-    from oncemq.message import Message as Message
+    from oncemq.client.consumer.sync import PatternSubscription as PatternSubscription
+    from oncemq.client.consumer.sync import Subscription as Subscription
+    from oncemq.client.inbox.inbox import Inbox as Inbox
+    from oncemq.client.outbox.client import Ticket as Ticket
+    from oncemq.client.producer.batch_buffer import Handle as Handle
+    from oncemq.client.producer.receipt import Receipt as Receipt
+    from oncemq.client.sync import Client as Client
+    from oncemq.client.sync import OutboxClient as OutboxClient
+    from oncemq.client.sync import connect as connect
+    from oncemq.client.transaction import Transaction as Transaction
+    from oncemq.client.worker.dead_letters import DeadLetter as DeadLetter
+    from oncemq.client.worker.sync import SharedSubscription as SharedSubscription
+    from oncemq.client.worker.task import Task as Task
+    from oncemq.protocol.batch import Message as Message
+    from oncemq.protocol.errors import *  # noqa: F403
 
 #: Public names and where they live; imported when they are used, so that `import oncemq` stays quick.
 _WHERE = {
-    "Client": "client.blocking",
-    "DeadLetter": "client.dead_letters",
-    "Handle": "client.batching",
-    "Inbox": "client.inbox",
-    "Message": "message",
-    "OutboxClient": "client.blocking",
-    "PatternSubscription": "client.subscription",
-    "Receipt": "client.receipt",
-    "SharedSubscription": "client.shared_subscription",
-    "Subscription": "client.subscription",
-    "Task": "client.task",
-    "Ticket": "client.outboxing",
-    "Transaction": "client.transacting",
-    "connect": "client.blocking",
+    "Client": "client.sync",
+    "DeadLetter": "client.worker.dead_letters",
+    "Handle": "client.producer.batch_buffer",
+    "Inbox": "client.inbox.inbox",
+    "Message": "protocol.batch",
+    "OutboxClient": "client.sync",
+    "PatternSubscription": "client.consumer.sync",
+    "Receipt": "client.producer.receipt",
+    "SharedSubscription": "client.worker.sync",
+    "Subscription": "client.consumer.sync",
+    "Task": "client.worker.task",
+    "Ticket": "client.outbox.client",
+    "Transaction": "client.transaction",
+    "connect": "client.sync",
     # Every exception, so that nobody has to know which ones.
-    **dict.fromkeys((kind.__name__ for kind in errors.BY_CODE.values()), "errors"),
+    **dict.fromkeys((kind.__name__ for kind in errors.BY_CODE.values()), "protocol.errors"),
 }
 
 _MODULES = ("aio", "errors")
 
 __all__ = ["__version__", *_MODULES, *_WHERE]
+
+
+def _attach_embedded(url: str) -> Any:
+    from oncemq.broker.embedded import attach
+
+    return attach(url)
+
+
+register_embedded_broker(_attach_embedded)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,16 +10,16 @@
 over with `async for`. Errors and messages are those of `oncemq`.
 """
 
-from oncemq.client.asynchronous import Client as Client
-from oncemq.client.asynchronous import Handle as Handle
-from oncemq.client.asynchronous import OutboxClient as OutboxClient
-from oncemq.client.asynchronous import connect as connect
-from oncemq.client.asynchronous_push import PushSubscription as PushSubscription
-from oncemq.client.asynchronous_shared import SharedSubscription as SharedSubscription
-from oncemq.client.asynchronous_shared import Task as Task
-from oncemq.client.asynchronous_subscription import PatternSubscription as PatternSubscription
-from oncemq.client.asynchronous_subscription import Subscription as Subscription
-from oncemq.client.transacting import AsyncTransaction as Transaction
+from oncemq.client.aio import Client as Client
+from oncemq.client.aio import Handle as Handle
+from oncemq.client.aio import OutboxClient as OutboxClient
+from oncemq.client.aio import connect as connect
+from oncemq.client.consumer.aio import PatternSubscription as PatternSubscription
+from oncemq.client.consumer.aio import Subscription as Subscription
+from oncemq.client.push.aio import PushSubscription as PushSubscription
+from oncemq.client.transaction import AsyncTransaction as Transaction
+from oncemq.client.worker.aio import SharedSubscription as SharedSubscription
+from oncemq.client.worker.aio import Task as Task
 
 __all__ = [
     "Client",

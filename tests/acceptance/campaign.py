@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-import oncemq.client.blocking
-from oncemq.broker.process import free_url
-from oncemq.client.transport import ZmqTransport  # noqa: F401 - imported before the first fork
+import oncemq.client.sync
+from oncemq.client.runtime.transport import ZmqTransport  # noqa: F401 - imported before the first fork
+from oncemq.testing.broker_process import free_url
 from tests.acceptance import tracing
 from tests.acceptance.account import Account
 from tests.acceptance.crash import CampaignFailed

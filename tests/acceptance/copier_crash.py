@@ -16,8 +16,8 @@ from random import Random
 from typing import ClassVar
 
 import oncemq
-from oncemq.client.transacting import Transaction
-from oncemq.errors import BrokerAway, Fenced, NotNow
+from oncemq.client.transaction import Transaction
+from oncemq.protocol.errors import BrokerAway, Fenced, NotNow
 from tests.acceptance import tracing
 from tests.acceptance.campaign import FENCED, IMPATIENT, PATIENT, Campaign, Death, Interrupted, Publisher
 from tests.acceptance.evidence import entries

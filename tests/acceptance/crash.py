@@ -22,9 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import oncemq.client.blocking
-from oncemq.broker.process import free_url
-from oncemq.client.transport import ZmqTransport  # noqa: F401 - imported before the first fork
+import oncemq.client.sync
+from oncemq.client.runtime.transport import ZmqTransport  # noqa: F401 - imported before the first fork
+from oncemq.testing.broker_process import free_url
 from tests.acceptance.evidence import Evidence, Verdict, entries
 from tests.acceptance.nursery import Child
 from tests.acceptance.processes import DEADLINE_S, SMALL

@@ -27,13 +27,13 @@ from typing import Any, Literal
 import msgspec
 import psycopg
 
-import oncemq.client.blocking
-from oncemq.broker.process import free_url
-from oncemq.client import inbox_postgres, inbox_sqlite  # noqa: F401 - imported before the first fork
-from oncemq.client.inbox import Inbox
-from oncemq.client.transport import ZmqTransport  # noqa: F401 - the same
-from oncemq.errors import Fenced
-from oncemq.testing_postgres import PostgresServer
+import oncemq.client.sync
+from oncemq.client.inbox import postgres, sqlite  # noqa: F401 - imported before the first fork
+from oncemq.client.inbox.inbox import Inbox
+from oncemq.client.runtime.transport import ZmqTransport  # noqa: F401 - the same
+from oncemq.protocol.errors import Fenced
+from oncemq.testing.broker_process import free_url
+from oncemq.testing.postgres import PostgresServer
 from tests.acceptance.crash import CampaignFailed
 from tests.acceptance.nursery import Child
 from tests.acceptance.processes import DEADLINE_S

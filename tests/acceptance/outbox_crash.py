@@ -15,9 +15,9 @@ from random import Random
 from typing import ClassVar
 
 import oncemq
-from oncemq.client.blocking import OutboxClient
-from oncemq.client.outboxing import Ticket
-from oncemq.errors import Fenced, OutboxRewound
+from oncemq.client.outbox.client import Ticket
+from oncemq.client.sync import OutboxClient
+from oncemq.protocol.errors import Fenced, OutboxRewound
 from tests.acceptance import tracing
 from tests.acceptance.campaign import FENCED, PATIENT, Campaign, Death
 from tests.acceptance.evidence import entries

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.errors import NothingNew
 from oncemq.http import Consumer, Producer
+from oncemq.protocol.errors import NothingNew
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.account import Account
 from tests.acceptance.processes import DEADLINE_S, SMALL, wait_until
 from tests.forking import ForkedBroker

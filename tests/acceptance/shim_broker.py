@@ -13,12 +13,12 @@ from collections.abc import Callable
 from types import FrameType
 
 from oncemq.broker.network import ZmqNetwork
-from oncemq.broker.server import run
-from oncemq.journal.disk import Disk
-from oncemq.journal.files import FileJournal
-from oncemq.journal.os_disk import OsDisk
+from oncemq.config.settings import ServeSettings
+from oncemq.disk.contract import Disk
+from oncemq.disk.os_disk import OsDisk
+from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import ThreadWorker
-from oncemq.settings import ServeSettings
+from oncemq.server.serve import run
 from tests.acceptance.shim_disk import ShimDisk
 
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from oncemq.journal.os_disk import OsDisk, OsFile, OsLock
+from oncemq.disk.os_disk import OsDisk, OsFile, OsLock
 
 _SECTOR_BYTES = 512
 _SMALL_BYTES = 64 * 1024

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import msgspec
 
-import oncemq.client.blocking
-from oncemq.broker.process import free_url
-from oncemq.broker.server import serve
-from oncemq.errors import BrokerAway, OnceMQError, Standby
-from oncemq.journal import postgres  # noqa: F401 - imported before the first fork
-from oncemq.settings import ServeSettings
-from oncemq.testing_postgres import PostgresServer, url_of
+import oncemq.client.sync
+from oncemq.config.settings import ServeSettings
+from oncemq.journal.postgres import standby  # noqa: F401 - imported before the first fork
+from oncemq.protocol.errors import BrokerAway, OnceMQError, Standby
+from oncemq.server.serve import serve
+from oncemq.testing.broker_process import free_url
+from oncemq.testing.postgres import PostgresServer, url_of
 from tests.acceptance import crash
 from tests.acceptance.crash import CONSUMERS, PUBLISHERS, CampaignFailed
 from tests.acceptance.evidence import Evidence, Verdict

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from oncemq.broker.network import ZmqNetwork
-from oncemq.client.core import Core
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.client.outbox_storage import Storage
-from oncemq.client.transacting import Transaction
-from oncemq.client.transport import ZmqTransport
-from oncemq.journal.files import FileJournal
+from oncemq.client.core.core import Core
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.storage import Storage
+from oncemq.client.runtime.transport import ZmqTransport
+from oncemq.client.transaction import Transaction
+from oncemq.journal.files.journal import FileJournal
 
 
 class Step(msgspec.Struct, frozen=True):

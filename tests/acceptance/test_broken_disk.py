@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import oncemq
-from oncemq.broker.process import BrokerProcess
-from oncemq.errors import JournalFailed
+from oncemq.protocol.errors import JournalFailed
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import DEADLINE_S, SMALL, wait_until
 
 PUTS_MAX = 2_000

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import oncemq.aio
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.transacting import AsyncTransaction, Transaction
-from oncemq.client.transport import ZmqTransport
+from oncemq.client.runtime.transport import ZmqTransport
+from oncemq.client.transaction import AsyncTransaction, Transaction
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance import __main__ as command
 from tests.acceptance import tracing
 from tests.acceptance.account import Account

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.evidence import Evidence
 from tests.acceptance.shim_disk import ShimDisk
 from tests.acceptance.workers import Plan

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import oncemq
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import DEADLINE_S, SMALL
 
 DISK_BYTES = 24 * 2**20

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from oncemq.http import Consumer, Producer
-from oncemq.testing_postgres import url_of
+from oncemq.testing.postgres import url_of
 from tests.acceptance import queue_crash
 from tests.acceptance.processes import SMALL
 from tests.forking import ForkedBroker

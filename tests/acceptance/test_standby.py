@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from oncemq.testing_postgres import ENVIRONMENT, PostgresServer
+from oncemq.testing.postgres import ENVIRONMENT, PostgresServer
 
 CAMPAIGN_DEADLINE_S = 240
 

@@ -28,7 +28,7 @@ import msgspec
 import xxhash
 
 import oncemq
-from oncemq.errors import BrokerAway, Malformed, Standby
+from oncemq.protocol.errors import BrokerAway, Malformed, Standby
 
 #: Long enough for any restart: these clients never give up.
 PATIENT = (0.25, 240)

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import ClassVar
 
 import oncemq
-from oncemq.client.burying import Burying
-from oncemq.errors import BrokerAway, LeaseLost, NotNow
+from oncemq.client.worker.dead_lettering import Burying
+from oncemq.protocol.errors import BrokerAway, LeaseLost, NotNow
 from tests.acceptance.campaign import IMPATIENT, PATIENT, Campaign, Death, Interrupted, Publisher
 from tests.acceptance.crash import CampaignFailed
 from tests.acceptance.evidence import entries

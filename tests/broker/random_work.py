@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from oncemq.engine import commands as co
-from oncemq.message import checksum, encode_batch
+from oncemq.protocol import commands
+from oncemq.protocol.batch import checksum, encode_batch
 from tests.broker.rig import Rig
 
 TOPICS = ("orders.eu", "orders.us", "küche", "log")
@@ -48,24 +48,24 @@ class RandomWork:
         times = [10_000_000_000_000 + number for number in range(count)] if self.random.random() < 0.2 else None
         return count, encode_batch(values, keys if self.random.random() < 0.5 else None, None, times)
 
-    def _envelope(self, due_ms: int = 0) -> tuple[co.Envelope, bytes]:
+    def _envelope(self, due_ms: int = 0) -> tuple[commands.Envelope, bytes]:
         count, payload = self._payload()
         ttl_ms = self.random.choice((0, 0, 0, 5_000))
-        return co.Envelope(count, len(payload), checksum(payload), ttl_ms, due_ms), payload
+        return commands.Envelope(count, len(payload), checksum(payload), ttl_ms, due_ms), payload
 
     def put(self) -> None:
         envelope, payload = self._envelope()
-        self.rig.do(co.Put(self._topic(), envelope, True), payload=payload)
+        self.rig.do(commands.Put(self._topic(), envelope, True), payload=payload)
 
     def put_later(self) -> None:
         envelope, payload = self._envelope(self.rig.clock.time_ms + 300)
-        self.rig.do(co.Put(self._topic(), envelope, True), payload=payload)
+        self.rig.do(commands.Put(self._topic(), envelope, True), payload=payload)
 
     def stage(self) -> None:
         self._stages += 1
         for _ in range(2):
             envelope, payload = self._envelope()
-            self.rig.do(co.Stage(f"stage {self._stages}", self._topic(), "", 0, envelope), payload=payload)
+            self.rig.do(commands.Stage(f"stage {self._stages}", self._topic(), "", 0, envelope), payload=payload)
 
     def commit(self) -> None:
         parts = [(stage.topic_id, stage.name, stage.count) for stage in self.rig.broker.engine.state.stages.values()]
@@ -74,22 +74,22 @@ class RandomWork:
         for topic_id, name, count in parts:
             by_topic.setdefault(names.get(topic_id, "gone"), []).append((name, count))
         if self.random.random() < 0.2:
-            self.rig.do(co.Abort(tuple(name for _, name, _ in parts)))
+            self.rig.do(commands.Abort(tuple(name for _, name, _ in parts)))
         else:
-            self.rig.do(co.Commit("", 0, "", (), tuple((topic, tuple(stages)) for topic, stages in by_topic.items())))
+            self.rig.do(commands.Commit("", 0, "", (), tuple((topic, tuple(stages)) for topic, stages in by_topic.items())))
 
     def transact(self) -> None:
         envelope, payload = self._envelope()
-        self.rig.do(co.Transact(puts=(co.Put(self._topic(), envelope, True),)), payload=payload)
+        self.rig.do(commands.Transact(puts=(commands.Put(self._topic(), envelope, True),)), payload=payload)
 
     def subscribe(self) -> None:
-        self.rig.do(co.Subscribe(self._topic(), self._subscriber(), co.START_EARLIEST))
+        self.rig.do(commands.Subscribe(self._topic(), self._subscriber(), commands.START_EARLIEST))
 
     def share(self) -> None:
-        self.rig.do(co.Subscribe(self._topic(), "workers", co.START_EARLIEST, co.Sharing(1_000)))
+        self.rig.do(commands.Subscribe(self._topic(), "workers", commands.START_EARLIEST, commands.Sharing(1_000)))
 
     def unsubscribe(self) -> None:
-        self.rig.do(co.Unsubscribe(self._topic(), self._subscriber()))
+        self.rig.do(commands.Unsubscribe(self._topic(), self._subscriber()))
 
     def ack(self) -> None:
         state = self.rig.broker.engine.state
@@ -97,28 +97,28 @@ class RandomWork:
         subscription = topic.subscriptions.get(self._subscriber()) if topic is not None else None
         if topic is not None and subscription is not None:
             upto = self.random.randint(subscription.acked, topic.next_offset)
-            self.rig.ask(co.Ack(topic.id, subscription.subscriber, subscription.epoch, upto))
+            self.rig.ask(commands.Ack(topic.id, subscription.subscriber, subscription.epoch, upto))
 
     def seek(self) -> None:
-        self.rig.do(co.Seek(self._topic(), self._subscriber(), self.random.choice((co.START_EARLIEST, co.START_NEW))))
+        self.rig.do(commands.Seek(self._topic(), self._subscriber(), self.random.choice((commands.START_EARLIEST, commands.START_NEW))))
 
     def topic(self) -> None:
         if self.random.random() < 0.3:
-            self.rig.do(co.DeleteTopic(self._topic()))
+            self.rig.do(commands.DeleteTopic(self._topic()))
         else:
             retain_ms = self.random.choice((0, 1_000))
-            drop = self.random.choice(((0, co.REFUSE), (20_000, co.DROP), (20_000, co.EXPIRE)))
-            self.rig.do(co.CreateTopic(self._topic(), retain_ms, 0, *drop, alter=True))
+            drop = self.random.choice(((0, commands.REFUSE), (20_000, commands.DROP), (20_000, commands.EXPIRE)))
+            self.rig.do(commands.CreateTopic(self._topic(), retain_ms, 0, *drop, alter=True))
 
     def pattern(self) -> None:
         if self.random.random() < 0.6:
-            self.rig.do(co.Subscribe(_PATTERN, "watcher", co.START_EARLIEST))
+            self.rig.do(commands.Subscribe(_PATTERN, "watcher", commands.START_EARLIEST))
         else:
-            self.rig.do(co.Unsubscribe(_PATTERN, "watcher"))
+            self.rig.do(commands.Unsubscribe(_PATTERN, "watcher"))
 
     def producer(self) -> None:
         value = b'{"topic": "%s"}' % self._topic().encode() if self.random.random() < 0.7 else None
-        self.rig.do(co.RegistrySet("queue", f"producer/{self.random.choice(PRODUCERS)}", value))
+        self.rig.do(commands.RegistrySet("queue", f"producer/{self.random.choice(PRODUCERS)}", value))
 
     def wait(self) -> None:
         for _ in range(8):

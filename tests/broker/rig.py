@@ -5,17 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from oncemq import errors
-from oncemq.broker.broker import Broker
 from oncemq.broker.housekeeping import Policy
+from oncemq.broker.loop import Broker
 from oncemq.broker.network import Arrival
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
 from oncemq.journal.contract import Group, Journal, Wanted
 from oncemq.journal.memory import MemoryJournal
-from oncemq.limits import Limits
-from oncemq.message import checksum, encode_batch
-from oncemq.wire.frames import Frame, decode_response, encode_request
+from oncemq.protocol import errors, replies
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.commands import (
+    START_EARLIEST,
+    Ack,
+    Command,
+    Envelope,
+    Get,
+    Hello,
+    Leave,
+    Numbered,
+    Open,
+    Operation,
+    Put,
+    Settle,
+    Sharing,
+    Subscribe,
+    Take,
+)
+from oncemq.protocol.frames import Frame, decode_response, encode_request
+from oncemq.protocol.limits import Limits
 
 _T = TypeVar("_T")
 
@@ -102,7 +117,7 @@ class Rig:
 
     # Raw requests.
 
-    def post(self, commands: Sequence[co.Command], payloads: Sequence[Frame] = (), peer: bytes = b"peer") -> int:
+    def post(self, commands: Sequence[Command], payloads: Sequence[Frame] = (), peer: bytes = b"peer") -> int:
         """Lay a request before the broker; returns its id."""
         self._requests += 1
         self.network.arriving.append((peer, encode_request(self._requests, commands, payloads)))
@@ -113,17 +128,17 @@ class Rig:
         for _ in range(count):
             self.broker.run_once()
 
-    def answers(self) -> dict[int, tuple[list[re.Reply], list[list[Frame]]]]:
+    def answers(self) -> dict[int, tuple[list[replies.Reply], list[list[Frame]]]]:
         """What was sent since the last look, by request id."""
         sent, self.network.sent = self.network.sent, []
-        found: dict[int, tuple[list[re.Reply], list[list[Frame]]]] = {}
+        found: dict[int, tuple[list[replies.Reply], list[list[Frame]]]] = {}
         for _, frames in sent:
             response, payloads = decode_response(frames)
             assert response.request_id not in found, "a request was answered twice"
             found[response.request_id] = (list(response.replies), payloads)
         return found
 
-    def ask(self, command: co.Command, payload: Frame | None = None) -> re.Reply:
+    def ask(self, command: Command, payload: Frame | None = None) -> replies.Reply:
         """One command, one round, one reply."""
         request_id = self.post([command], [] if payload is None else [payload])
         self.rounds()
@@ -132,99 +147,99 @@ class Rig:
 
     # What clients do.
 
-    def hello(self, session: str = "alice", nonce: int = 1) -> re.HelloReply:
-        reply = expect(re.HelloReply, self.ask(co.Hello(session, 0, nonce, 1000)))
+    def hello(self, session: str = "alice", nonce: int = 1) -> replies.HelloReply:
+        reply = expect(replies.HelloReply, self.ask(Hello(session, 0, nonce, 1000)))
         self.epochs[session] = reply.epoch
         self.numbers[session] = reply.last_number
         return reply
 
-    def numbered(self, operation: co.Operation, session: str = "alice") -> co.Numbered:
+    def numbered(self, operation: Operation, session: str = "alice") -> Numbered:
         if session not in self.epochs:
             self.hello(session)
         self.numbers[session] += 1
         number = self.numbers[session]
-        return co.Numbered(session, self.epochs[session], number, number, operation)
+        return Numbered(session, self.epochs[session], number, number, operation)
 
-    def do(self, operation: co.Operation, session: str = "alice", payload: bytes | None = None) -> re.Reply:
+    def do(self, operation: Operation, session: str = "alice", payload: bytes | None = None) -> replies.Reply:
         return self.ask(self.numbered(operation, session), payload)
 
-    def put(self, *values: bytes, topic: str = "orders", session: str = "alice") -> re.PutReply:
+    def put(self, *values: bytes, topic: str = "orders", session: str = "alice") -> replies.PutReply:
         command, payload = self.put_command(*values, topic=topic, session=session)
-        return expect(re.PutReply, self.ask(command, payload))
+        return expect(replies.PutReply, self.ask(command, payload))
 
     def put_command(
         self, *values: bytes, topic: str = "orders", session: str = "alice", create: bool = False, due_ms: int = 0
-    ) -> tuple[co.Numbered, bytes]:
+    ) -> tuple[Numbered, bytes]:
         payload = encode_batch(values)
-        envelope = co.Envelope(len(values), len(payload), checksum(payload), 0, due_ms)
-        return self.numbered(co.Put(topic, envelope, create), session), payload
+        envelope = Envelope(len(values), len(payload), checksum(payload), 0, due_ms)
+        return self.numbered(Put(topic, envelope, create), session), payload
 
     def subscribe(self, topic: str = "orders", subscriber: str = "kitchen") -> Owner:
-        self.do(co.Subscribe(topic, subscriber, co.START_EARLIEST))
+        self.do(Subscribe(topic, subscriber, START_EARLIEST))
         return self.open(topic, subscriber)
 
     def share(self, topic: str = "orders", subscriber: str = "workers", lease_ms: int = 1_000) -> Workers:
-        self.do(co.Subscribe(topic, subscriber, co.START_EARLIEST, co.Sharing(lease_ms)))
+        self.do(Subscribe(topic, subscriber, START_EARLIEST, Sharing(lease_ms)))
         return Workers(subscriber, self.open(topic, subscriber).opened)
 
     def open(self, topic: str = "orders", subscriber: str = "kitchen") -> Owner:
-        reply = expect(re.OpenReply, self.do(co.Open(topic, subscriber), session=f"owner of {subscriber}"))
+        reply = expect(replies.OpenReply, self.do(Open(topic, subscriber), session=f"owner of {subscriber}"))
         return Owner(subscriber, reply)
 
 
 class Owner:
     """A subscription as its owner asks for it."""
 
-    def __init__(self, subscriber: str, opened: re.OpenReply) -> None:
+    def __init__(self, subscriber: str, opened: replies.OpenReply) -> None:
         self.subscriber = subscriber
         self.opened = opened
 
-    def get(self, position: int | None = None, *, wait_ms: int = 0, ack: int = -1) -> co.Get:
+    def get(self, position: int | None = None, *, wait_ms: int = 0, ack: int = -1) -> Get:
         opened = self.opened
         position = opened.acked if position is None else position
-        return co.Get(opened.topic_id, self.subscriber, opened.epoch, position, GET_BYTES, wait_ms, ack)
+        return Get(opened.topic_id, self.subscriber, opened.epoch, position, GET_BYTES, wait_ms, ack)
 
-    def ack(self, upto: int) -> co.Ack:
-        return co.Ack(self.opened.topic_id, self.subscriber, self.opened.epoch, upto)
+    def ack(self, upto: int) -> Ack:
+        return Ack(self.opened.topic_id, self.subscriber, self.opened.epoch, upto)
 
 
 class Workers:
     """A shared subscription as its members ask for it."""
 
-    def __init__(self, subscriber: str, opened: re.OpenReply) -> None:
+    def __init__(self, subscriber: str, opened: replies.OpenReply) -> None:
         self.subscriber = subscriber
         self.opened = opened
 
-    def take(self, member: str, number: int = 1, *, count: int = 1, wait_ms: int = 0) -> co.Take:
+    def take(self, member: str, number: int = 1, *, count: int = 1, wait_ms: int = 0) -> Take:
         opened = self.opened
-        return co.Take(opened.topic_id, self.subscriber, opened.epoch, member, number, count, GET_BYTES, wait_ms)
+        return Take(opened.topic_id, self.subscriber, opened.epoch, member, number, count, GET_BYTES, wait_ms)
 
-    def settle(self, token: int, *offsets: int, return_ms: int | None = None) -> co.Settle:
+    def settle(self, token: int, *offsets: int, return_ms: int | None = None) -> Settle:
         """As done; or given back, for so long."""
         done = [(token, offset, 1) for offset in offsets if return_ms is None]
         returned = [(token, offset, 1, return_ms) for offset in offsets if return_ms is not None]
         opened = self.opened
-        return co.Settle(opened.topic_id, self.subscriber, opened.epoch, tuple(done), tuple(returned))
+        return Settle(opened.topic_id, self.subscriber, opened.epoch, tuple(done), tuple(returned))
 
-    def leave(self, member: str) -> co.Leave:
-        return co.Leave(self.opened.topic_id, self.subscriber, self.opened.epoch, member)
+    def leave(self, member: str) -> Leave:
+        return Leave(self.opened.topic_id, self.subscriber, self.opened.epoch, member)
 
 
-def expect(kind: type[_T], reply: re.Reply) -> _T:
+def expect(kind: type[_T], reply: replies.Reply) -> _T:
     assert isinstance(reply, kind), reply
     return reply
 
 
-def code(reply: re.Reply) -> str:
-    assert isinstance(reply, re.Refusal | re.NotNow), reply
+def code(reply: replies.Reply) -> str:
+    assert isinstance(reply, replies.Refusal | replies.NotNow), reply
     return reply.code
 
 
-def offsets(reply: re.Reply) -> list[int]:
-    got = expect(re.GetReply, reply)
+def offsets(reply: replies.Reply) -> list[int]:
+    got = expect(replies.GetReply, reply)
     return [offset for head in got.batches for offset in range(head.first_offset, head.first_offset + head.count)]
 
 
-def tasks(reply: re.Reply) -> list[int]:
-    got = expect(re.TakeReply, reply)
+def tasks(reply: replies.Reply) -> list[int]:
+    got = expect(replies.TakeReply, reply)
     return [offset for head in got.heads for offset in range(head.first_offset, head.first_offset + head.count)]

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
 from oncemq.cli.main import cli
-from oncemq.journal.files import FileJournal
-from oncemq.journal.os_disk import OsDisk
+from oncemq.disk.os_disk import OsDisk
+from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import InlineWorker
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
 from tests.journal.rig import write
 

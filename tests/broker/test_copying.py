@@ -10,19 +10,19 @@ import psycopg
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.broker import copying
+from oncemq.broker import journal_copy
 from oncemq.broker.recovery import recover
-from oncemq.engine import commands as co
+from oncemq.disk.os_disk import OsDisk
 from oncemq.engine.engine import Engine
-from oncemq.engine.relocating import needed_records, relocated
-from oncemq.engine.replies import HelloReply
+from oncemq.engine.snapshot.relocation import needed_records, relocated
 from oncemq.journal.contract import Group, Journal, Wanted
-from oncemq.journal.files import FileJournal
-from oncemq.journal.os_disk import OsDisk
-from oncemq.journal.postgres import open_postgres
+from oncemq.journal.files.journal import FileJournal
+from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import InlineWorker, ThreadWorker
-from oncemq.limits import Limits
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Hello
+from oncemq.protocol.limits import Limits
+from oncemq.protocol.replies import HelloReply
 from tests.broker.random_work import RandomWork
 from tests.broker.rig import Rig
 
@@ -79,10 +79,10 @@ def test_everything_survives_the_way_to_postgresql_and_back(tmp_path: Path, url:
     make(first, 1)
     before = content_of(first)
     assert len(before[1]) > 20
-    copied = copying.copy(first, url)
+    copied = journal_copy.copy(first, url)
     assert (copied.records, copied.topics > 0, copied.sessions > 0) == (len(before[1]), True, True)
     assert content_of(url) == before
-    copying.copy(url, f"file:{last}")
+    journal_copy.copy(url, f"file:{last}")
     assert content_of(last) == before
     # The source is as it was.
     assert content_of(first) == before
@@ -93,8 +93,8 @@ def test_a_copy_goes_on_where_the_source_was(tmp_path: Path, url: str) -> None:
     with oncemq.connect(f"file:{place}", name="till") as client:
         client.subscribe("orders", "kitchen").close()
         receipts = [client.put("orders", b"pizza %d" % number) for number in range(3)]
-    copying.copy(place, url)
-    copying.copy(url, str(tmp_path / "back"))
+    journal_copy.copy(place, url)
+    journal_copy.copy(url, str(tmp_path / "back"))
     with oncemq.connect(f"file:{tmp_path / 'back'}", name="till") as client:
         assert client.put("orders", b"pizza 3").offset == receipts[-1].offset + 1
         with client.subscribe("orders", "kitchen") as kitchen:
@@ -104,11 +104,11 @@ def test_a_copy_goes_on_where_the_source_was(tmp_path: Path, url: str) -> None:
 def test_tables_are_there_after_a_copy(tmp_path: Path, url: str) -> None:
     place = str(tmp_path / "data")
     make(place, 2)
-    copying.copy(place, url)
+    journal_copy.copy(place, url)
     with psycopg.connect(url) as database:
         assert database.execute("select are_tables_current from oncemq.journal_meta").fetchone() == (True,)
         [(topics, messages)] = database.execute(
-            "select (select count(*) from oncemq.topic), (select count(*) from oncemq.message)"
+            "select (select count(*) from oncemq.topic), (select count(*) from oncemq.protocol.batch)"
         ).fetchall()
     assert topics > 1
     assert messages > 10
@@ -121,7 +121,7 @@ def test_a_copy_that_broke_off_is_refused_and_can_be_made_again(
     source, target = str(tmp_path / "source"), url if to_postgres else str(tmp_path / "target")
     make(source, 3)
     before = content_of(source)
-    monkeypatch.setattr(copying, "_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(journal_copy, "_GROUP_BYTES", 20_000)
 
     class Crash(Exception):
         pass
@@ -132,10 +132,10 @@ def test_a_copy_that_broke_off_is_refused_and_can_be_made_again(
 
     for _ in range(2):
         with pytest.raises(Crash):
-            copying.copy(source, target, crash)
+            journal_copy.copy(source, target, crash)
         with pytest.raises(errors.JournalError, match="not finished"):
             content_of(target)
-    copying.copy(source, target)
+    journal_copy.copy(source, target)
     assert content_of(target) == before
 
 
@@ -143,18 +143,18 @@ def test_a_copy_goes_only_where_there_is_no_journal(tmp_path: Path, url: str) ->
     source, other = str(tmp_path / "source"), str(tmp_path / "other")
     make(source, 4)
     make(other, 5)
-    copying.copy(source, url)
+    journal_copy.copy(source, url)
     for place in (other, url):
         with pytest.raises(errors.JournalError, match="already"):
-            copying.copy(source, place)
+            journal_copy.copy(source, place)
     with pytest.raises(errors.JournalLocked):
-        copying.copy(source, source)
+        journal_copy.copy(source, source)
 
 
 def told_term(place: str) -> int:
     """What a broker tells its clients, which listen to no lower one later."""
     rig = Rig(open_any(place))
-    reply = rig.ask(co.Hello("anybody", 0, 1, 10))
+    reply = rig.ask(Hello("anybody", 0, 1, 10))
     rig.broker.stop()
     assert isinstance(reply, HelloReply)
     return reply.term
@@ -163,12 +163,12 @@ def told_term(place: str) -> int:
 def test_the_term_goes_along(tmp_path: Path, postgres: str, url: str) -> None:
     folder = str(tmp_path / "folder")
     assert [told_term(url) for _ in range(3)] == [1, 2, 3]
-    copying.copy(url, folder)
+    journal_copy.copy(url, folder)
     terms = [told_term(folder), told_term(folder)]
     assert terms[0] == terms[1] >= 3
     with psycopg.connect(postgres, autocommit=True) as database:
         database.execute("drop schema oncemq cascade")
-    copying.copy(folder, url)
+    journal_copy.copy(folder, url)
     assert told_term(url) > terms[0]
 
 
@@ -181,7 +181,7 @@ def test_records_are_copied_into_segments_that_are_small(tmp_path: Path) -> None
         rig.post(commands, payloads)
         rig.rounds(2)
     rig.broker.stop()
-    assert copying.copy(source, target).records == 400
+    assert journal_copy.copy(source, target).records == 400
 
 
 def test_what_can_not_be_recovered_is_let_go(url: str) -> None:
@@ -199,6 +199,6 @@ def test_what_can_not_be_recovered_is_let_go(url: str) -> None:
 def test_there_has_to_be_a_source(tmp_path: Path, url: str) -> None:
     for place in (str(tmp_path / "nowhere"), url):
         with pytest.raises(errors.JournalError, match="no journal"):
-            copying.copy(place, str(tmp_path / "target"))
+            journal_copy.copy(place, str(tmp_path / "target"))
     assert not (tmp_path / "nowhere").exists()
     assert not (tmp_path / "target").exists()

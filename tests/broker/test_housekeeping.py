@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from oncemq.broker.housekeeping import Policy
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
 from oncemq.journal.contract import Record
 from oncemq.journal.memory import MemoryJournal
-from oncemq.limits import Limits
-from oncemq.message import checksum, encode_batch
+from oncemq.protocol import commands, replies
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.limits import Limits
 from tests.broker.rig import Owner, Rig, expect, offsets
 from tests.engine.world import image_of
 
@@ -102,7 +101,7 @@ def test_a_snapshot_shortens_the_replay() -> None:
 def test_a_snapshot_is_consistent_although_commands_go_on_while_it_is_taken() -> None:
     rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES), policy=Policy(snapshot_events=20, look_every_ms=0))
     for number in range(30):
-        rig.do(co.Subscribe(f"topic {number}", "s"))
+        rig.do(commands.Subscribe(f"topic {number}", "s"))
     for number in range(200):
         rig.put(b"%d" % number, topic=f"topic {number % 30}")
         if number % 20 == 19:
@@ -120,17 +119,17 @@ def test_a_full_journal_refuses_puts_takes_acks_and_goes_on_by_itself() -> None:
     rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES, extents_max=8), policy=EAGER)
     owner = rig.subscribe()
     stored = 0
-    while isinstance(reply := _try_put(rig), re.PutReply):
+    while isinstance(reply := _try_put(rig), replies.PutReply):
         stored = reply.first_offset + 1
-    assert isinstance(reply, re.NotNow)
+    assert isinstance(reply, replies.NotNow)
     assert reply.code == "DISK_FULL"
     assert stored > 100
-    acked = expect(re.AckReply, rig.ask(owner.ack(stored)))
+    acked = expect(replies.AckReply, rig.ask(owner.ack(stored)))
     assert acked.acked == stored
     _settle(rig)
     # The same command, the same number: nothing was decided before.
     command, payload = rig.put_command(bytes(1_000))
-    assert expect(re.PutReply, rig.ask(command, payload)).first_offset == stored
+    assert expect(replies.PutReply, rig.ask(command, payload)).first_offset == stored
 
 
 def test_a_full_journal_is_emptied_by_transactions_alone() -> None:
@@ -138,27 +137,27 @@ def test_a_full_journal_is_emptied_by_transactions_alone() -> None:
     mill = rig.subscribe()
     shop = rig.subscribe("out", "shop")
     stored = 0
-    while isinstance(reply := _try_put(rig), re.PutReply):
+    while isinstance(reply := _try_put(rig), replies.PutReply):
         stored = reply.first_offset + 1
     for upto in range(1, stored + 1):
-        ack = co.AckUpto(mill.opened.topic_id, mill.subscriber, mill.opened.epoch, upto)
+        ack = commands.AckUpto(mill.opened.topic_id, mill.subscriber, mill.opened.epoch, upto)
         payload = encode_batch([bytes(500)])
-        put = co.Put("out", co.Envelope(1, len(payload), checksum(payload)))
-        command = rig.numbered(co.Transact((ack,), (), (put,)))
-        while isinstance(reply := rig.ask(command, payload), re.NotNow):
+        put = commands.Put("out", commands.Envelope(1, len(payload), checksum(payload)))
+        command = rig.numbered(commands.Transact((ack,), (), (put,)))
+        while isinstance(reply := rig.ask(command, payload), replies.NotNow):
             # Housekeeping makes room between rounds.
             assert rig.clock.time_ms < 2_000_000
             rig.rounds(forward_ms=1_000)
-        assert isinstance(reply, re.TransactReply)
+        assert isinstance(reply, replies.TransactReply)
     _settle(rig)
-    assert isinstance(_try_put(rig), re.PutReply)
-    assert expect(re.AckReply, rig.ask(shop.ack(stored))).acked == stored
+    assert isinstance(_try_put(rig), replies.PutReply)
+    assert expect(replies.AckReply, rig.ask(shop.ack(stored))).acked == stored
 
 
-def _try_put(rig: Rig) -> re.Reply:
+def _try_put(rig: Rig) -> replies.Reply:
     command, payload = rig.put_command(bytes(1_000))
     reply = rig.ask(command, payload)
-    if isinstance(reply, re.NotNow):
+    if isinstance(reply, replies.NotNow):
         rig.numbers["alice"] -= 1
     return reply
 
@@ -171,7 +170,7 @@ def test_a_record_that_can_not_be_read_keeps_its_extent_and_is_said_so() -> None
     assert isinstance(journal, MemoryJournal)
     [position] = journal._records
     journal._records[position] = _damaged(journal._records[position])
-    reply = expect(re.Refusal, rig.ask(owner.get()))
+    reply = expect(replies.Refusal, rig.ask(owner.get()))
     assert reply.code == "RECORD_CORRUPT"
     assert rig.put(b"two").first_offset == 1
 
@@ -189,9 +188,9 @@ def test_a_damaged_record_does_not_hide_the_good_ones_before_it() -> None:
     assert isinstance(journal, MemoryJournal)
     third = sorted(journal._records)[2]
     journal._records[third] = _damaged(journal._records[third])
-    reply = expect(re.GetReply, rig.ask(owner.get()))
+    reply = expect(replies.GetReply, rig.ask(owner.get()))
     assert (offsets(reply), reply.next_position) == ([0, 1], 2)
-    assert expect(re.Refusal, rig.ask(owner.get(position=2))).code == "RECORD_CORRUPT"
+    assert expect(replies.Refusal, rig.ask(owner.get(position=2))).code == "RECORD_CORRUPT"
 
 
 def test_an_extent_that_dies_while_it_is_copied_is_left_alone() -> None:
@@ -215,8 +214,8 @@ def test_expired_things_count_in_the_group_that_records_them() -> None:
     rig.subscribe()
     for number in range(24):
         payload = encode_batch([b"x"])
-        envelope = co.Envelope(1, len(payload), checksum(payload))
-        rig.do(co.Stage(f"{number:-<500}", "orders", "w", 0, envelope), payload=payload)
+        envelope = commands.Envelope(1, len(payload), checksum(payload))
+        rig.do(commands.Stage(f"{number:-<500}", "orders", "w", 0, envelope), payload=payload)
     rig.clock.time_ms += 200
     for number in range(40):
         rig.put(bytes(3_000) + b"%d" % number)

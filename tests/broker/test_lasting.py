@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
 from oncemq.journal.memory import MemoryJournal
-from oncemq.message import checksum, encode_batch
-from oncemq.wire.frames import Frame
+from oncemq.protocol import commands, replies
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.frames import Frame
 from tests.broker.rig import GET_BYTES, Rig, code, expect, offsets, tasks
 from tests.broker.test_housekeeping import EAGER, EXTENT_BYTES
 
@@ -17,11 +16,11 @@ def _rig() -> Rig:
     return Rig(MemoryJournal(extent_bytes=1 << 20))
 
 
-def _put(payload: bytes, topic: str = "orders", ttl_ms: int = 0, due_ms: int = 0, create: bool = False) -> co.Put:
-    return co.Put(topic, co.Envelope(1, len(payload), checksum(payload), ttl_ms, due_ms), create)
+def _put(payload: bytes, topic: str = "orders", ttl_ms: int = 0, due_ms: int = 0, create: bool = False) -> commands.Put:
+    return commands.Put(topic, commands.Envelope(1, len(payload), checksum(payload), ttl_ms, due_ms), create)
 
 
-def _ask(rig: Rig, command: co.Command, payloads: Sequence[Frame] = ()) -> tuple[re.Reply, list[bytes]]:
+def _ask(rig: Rig, command: commands.Command, payloads: Sequence[Frame] = ()) -> tuple[replies.Reply, list[bytes]]:
     request = rig.post([command], payloads)
     rig.rounds()
     [reply], [frames] = rig.answers()[request]
@@ -35,26 +34,26 @@ def _payloads(*values: bytes) -> list[bytes]:
 def test_a_transaction_is_there_as_a_whole() -> None:
     rig = _rig()
     source, target = rig.subscribe("in", "mill"), rig.subscribe("out", "shop")
-    rig.do(co.Subscribe("new.*", "watcher"))
+    rig.do(commands.Subscribe("new.*", "watcher"))
     rig.put(b"grain", topic="in")
     one, two, three, late = _payloads(b"flour", b"bran", b"first", b"late")
-    ack = co.AckUpto(source.opened.topic_id, "mill", source.opened.epoch, 1)
+    ack = commands.AckUpto(source.opened.topic_id, "mill", source.opened.epoch, 1)
     puts = (
         _put(one, "out"),
         _put(two, "out"),
         _put(three, "new.one", create=True),
         _put(late, "out", due_ms=rig.clock.time_ms + 500),
     )
-    command = rig.numbered(co.Transact((ack,), (), puts))
+    command = rig.numbered(commands.Transact((ack,), (), puts))
     before, _ = _ask(rig, command, [one, two, three, late])
-    assert [put.first_offset for put in expect(re.TransactReply, before).puts] == [0, 1, 0, -1]
+    assert [put.first_offset for put in expect(replies.TransactReply, before).puts] == [0, 1, 0, -1]
     rig.restart()
     again, _ = _ask(rig, command, [one, two, three, late])
     assert again == before
     assert rig.open("in", "mill").opened.acked == 1
     assert _ask(rig, target.get())[1] == [one, two]
-    opened = expect(re.OpenReply, rig.do(co.Open("new.*", "watcher")))
-    assert _ask(rig, co.GetAny("new.*", "watcher", opened.epoch, (), GET_BYTES))[1] == [three]
+    opened = expect(replies.OpenReply, rig.do(commands.Open("new.*", "watcher")))
+    assert _ask(rig, commands.GetAny("new.*", "watcher", opened.epoch, (), GET_BYTES))[1] == [three]
     rig.rounds(forward_ms=500)
     assert _ask(rig, target.get(2))[1] == [late]
 
@@ -64,9 +63,9 @@ def test_a_transaction_with_a_damaged_payload_has_not_happened_at_all() -> None:
     source, target = rig.subscribe("in", "mill"), rig.subscribe("out", "shop")
     rig.put(b"grain", topic="in")
     [payload] = _payloads(b"flour")
-    ack = co.AckUpto(source.opened.topic_id, "mill", source.opened.epoch, 1)
+    ack = commands.AckUpto(source.opened.topic_id, "mill", source.opened.epoch, 1)
     damaged = encode_batch([b"brand"])
-    reply, _ = _ask(rig, rig.numbered(co.Transact((ack,), (), (_put(payload, "out"),))), [damaged])
+    reply, _ = _ask(rig, rig.numbered(commands.Transact((ack,), (), (_put(payload, "out"),))), [damaged])
     assert code(reply) == "DAMAGED_IN_TRANSIT"
     assert rig.open("in", "mill").opened.acked == 0
     assert offsets(rig.ask(target.get())) == []
@@ -132,32 +131,32 @@ def test_leases_have_their_full_time_after_a_crash() -> None:
     rig = _rig()
     group = rig.share(lease_ms=1_000)
     rig.put(b"one", b"two")
-    lease = expect(re.TakeReply, rig.ask(group.take("m", 1, count=2)))
+    lease = expect(replies.TakeReply, rig.ask(group.take("m", 1, count=2)))
     rig.rounds(forward_ms=900)
     rig.restart()
     rig.rounds()
     rig.rounds(forward_ms=900)
     assert tasks(rig.ask(group.take("n"))) == []
-    assert rig.do(group.settle(lease.token, 0)) == re.SettleReply(())
+    assert rig.do(group.settle(lease.token, 0)) == replies.SettleReply(())
     rig.rounds(forward_ms=100)
     assert tasks(rig.ask(group.take("n"))) == [1]
 
 
 def test_room_is_made_in_the_group_of_the_put_that_needs_it() -> None:
     rig = _rig()
-    rig.do(co.CreateTopic("orders", quota_bytes=200, overflow=co.DROP))
+    rig.do(commands.CreateTopic("orders", quota_bytes=200, overflow=commands.DROP))
     owner = rig.subscribe()
     for number in range(4):
         rig.put(bytes(60) + b"%d" % number)
         assert rig.broker.engine.state.topics["orders"].stored_bytes <= 200
     rig.restart()
-    reply = expect(re.GetReply, rig.ask(owner.get()))
+    reply = expect(replies.GetReply, rig.ask(owner.get()))
     assert (offsets(reply), reply.dropped) == ([2, 3], 2)
 
 
 def test_a_full_topic_is_told_so_until_there_is_room() -> None:
     rig = _rig()
-    rig.do(co.CreateTopic("orders", quota_bytes=150))
+    rig.do(commands.CreateTopic("orders", quota_bytes=150))
     owner = rig.subscribe()
     rig.put(bytes(80))
     command, payload = rig.put_command(bytes(80))
@@ -165,16 +164,16 @@ def test_a_full_topic_is_told_so_until_there_is_room() -> None:
     rig.restart()
     assert code(_ask(rig, command, [payload])[0]) == "TOPIC_FULL"
     rig.ask(owner.ack(1))
-    assert expect(re.PutReply, _ask(rig, command, [payload])[0]).first_offset == 1
+    assert expect(replies.PutReply, _ask(rig, command, [payload])[0]).first_offset == 1
 
 
 def test_a_seek_is_remembered_and_so_is_who_was_moved_by_it() -> None:
     rig = _rig()
     owner = rig.subscribe()
-    rig.do(co.CreateTopic("orders", retain_bytes=1_000_000))
+    rig.do(commands.CreateTopic("orders", retain_bytes=1_000_000))
     rig.put(b"one", b"two")
     rig.ask(owner.ack(2))
-    rig.do(co.Seek("orders", "kitchen", 1))
+    rig.do(commands.Seek("orders", "kitchen", 1))
     rig.restart()
     assert code(rig.ask(owner.ack(2))) == "SOUGHT"
     again = rig.open()

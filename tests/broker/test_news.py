@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import oncemq
-from oncemq import errors
+from oncemq.protocol import errors
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq import errors
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.limits import Limits
-from oncemq.message import encode_batch
+from oncemq.protocol import commands, errors
+from oncemq.protocol.batch import encode_batch
+from oncemq.protocol.limits import Limits
+from oncemq.protocol.replies import HealthReply, NotNow, PutReply
 from tests.broker.rig import Rig, TellingJournal, code, expect, offsets
 from tests.engine.world import image_of
 
@@ -34,7 +33,7 @@ def test_reads_and_refusals_of_a_round_wait_for_its_sync_too() -> None:
     rig.story.clear()
     rig.post([owner.get()], peer=b"reader")
     rig.post([command], [payload], peer=b"writer")
-    rig.post([co.Read("unknown", 0, 1)], peer=b"lost")
+    rig.post([commands.Read("unknown", 0, 1)], peer=b"lost")
     rig.network.arriving.append((b"garbage", [b"\xc1"]))
     rig.rounds()
     assert rig.story.count("send") == 4
@@ -61,7 +60,7 @@ def test_a_failed_write_or_sync_answers_nobody_and_raises(fault: str) -> None:
     command, payload = rig.put_command(b"two")
     rig.post([owner.get()], peer=b"reader")
     rig.post([command], [payload], peer=b"writer")
-    rig.post([co.Read("unknown", 0, 1)], peer=b"lost")
+    rig.post([commands.Read("unknown", 0, 1)], peer=b"lost")
     _telling(rig).fails = fault
     with pytest.raises(errors.JournalFailed):
         rig.rounds()
@@ -77,7 +76,7 @@ def test_what_a_failed_sync_left_undecided_is_decided_after_a_restart_once() -> 
     with pytest.raises(errors.JournalFailed):
         rig.rounds()
     rig.restart()
-    first = expect(re.PutReply, rig.ask(command, payload))
+    first = expect(PutReply, rig.ask(command, payload))
     assert first == rig.ask(command, payload)
     assert offsets(rig.ask(rig.open().get())) == [0]
 
@@ -88,7 +87,7 @@ def test_a_round_without_events_does_not_sync() -> None:
     rig.clock.time_ms += 1000
     rig.rounds()
     rig.story.clear()
-    rig.ask(co.Topics())
+    rig.ask(commands.Topics())
     assert rig.story == ["send"]
 
 
@@ -108,7 +107,7 @@ def test_a_request_larger_than_a_group_is_spread_over_rounds_and_answered_once()
     owner = rig.subscribe()
     puts = [rig.put_command(bytes(3_000)) for _ in range(20)]
     rig.post([command for command, _ in puts], [payload for _, payload in puts])
-    behind = rig.post([co.Topics()])
+    behind = rig.post([commands.Topics()])
     syncs_before = rig.story.count("sync")
     rig.rounds()
     assert rig.answers() == {}
@@ -118,7 +117,7 @@ def test_a_request_larger_than_a_group_is_spread_over_rounds_and_answered_once()
     assert len(answered) == 2
     assert behind in answered
     [(replies, _)] = [found for request_id, found in answered.items() if request_id != behind]
-    assert [expect(re.PutReply, reply).first_offset for reply in replies] == list(range(20))
+    assert [expect(PutReply, reply).first_offset for reply in replies] == list(range(20))
     assert rig.story.count("sync") - syncs_before > 3
     assert offsets(rig.ask(owner.get())) == list(range(20))
 
@@ -131,7 +130,7 @@ def test_one_request_carries_commands_of_several_sessions() -> None:
     request = rig.post([command for command, _ in puts], [payload for _, payload in puts])
     rig.rounds()
     replies, _ = rig.answers()[request]
-    assert [expect(re.PutReply, reply).first_offset for reply in replies] == [0, 1, 2, 3]
+    assert [expect(PutReply, reply).first_offset for reply in replies] == [0, 1, 2, 3]
 
 
 def test_a_payload_that_does_not_match_its_checksum_is_not_stored_and_uses_up_no_number() -> None:
@@ -140,16 +139,16 @@ def test_a_payload_that_does_not_match_its_checksum_is_not_stored_and_uses_up_no
     command, payload = rig.put_command(b"one")
     damaged = bytes([payload[0] ^ 1]) + payload[1:]
     reply = rig.ask(command, damaged)
-    assert isinstance(reply, re.NotNow)
+    assert isinstance(reply, NotNow)
     assert code(reply) == "DAMAGED_IN_TRANSIT"
-    assert expect(re.PutReply, rig.ask(command, payload)).first_offset == 0
+    assert expect(PutReply, rig.ask(command, payload)).first_offset == 0
 
 
 def test_health_tells_what_there_is() -> None:
     rig = Rig()
     rig.subscribe()
     rig.put(b"one")
-    health = expect(re.HealthReply, rig.ask(co.Health()))
+    health = expect(HealthReply, rig.ask(commands.Health()))
     assert (health.topics, health.sessions) == (1, 2)
     assert health.counters["groups"] > 0
     assert health.writable_bytes > 0
@@ -164,7 +163,7 @@ def test_recovery_after_any_round_gives_the_same_state() -> None:
         if number % 7 == 0:
             rig.ask(owner.ack(number))
         if number % 11 == 0:
-            rig.do(co.Subscribe("orders", f"subscriber {number}"))
+            rig.do(commands.Subscribe("orders", f"subscriber {number}"))
         before = image_of(rig.broker.engine)
         rig.restart()
         assert image_of(rig.broker.engine) == before
@@ -179,7 +178,7 @@ def test_an_engine_that_fails_to_decide_refuses_and_lives_on(monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(rig.broker.engine, "step", fail)
-        assert code(rig.ask(co.Topics())) == "BROKER_BUG"
+        assert code(rig.ask(commands.Topics())) == "BROKER_BUG"
     assert rig.put(b"one").first_offset == 0
 
 

@@ -11,19 +11,19 @@ import pytest
 
 import oncemq
 import oncemq.aio
-from oncemq import errors
 from oncemq.broker.network import ZmqNetwork
-from oncemq.broker.process import free_url
-from oncemq.broker.server import run_turn
 from oncemq.broker.standby import Lease, Standby, serve_in_turns
-from oncemq.engine.commands import Health, Read
-from oncemq.engine.replies import NotNow, Refusal
+from oncemq.config.settings import ServeSettings
 from oncemq.journal.contract import Journal
 from oncemq.journal.memory import MemoryJournal
-from oncemq.journal.postgres import PostgresStandby
-from oncemq.settings import ServeSettings
-from oncemq.testing_postgres import PostgresServer
-from oncemq.wire.frames import decode_response, encode_not_now, encode_request
+from oncemq.journal.postgres.standby import PostgresStandby
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Health, Read
+from oncemq.protocol.frames import decode_response, encode_not_now, encode_request
+from oncemq.protocol.replies import NotNow, Refusal
+from oncemq.server.serve import run_turn
+from oncemq.testing.broker_process import free_url
+from oncemq.testing.postgres import PostgresServer
 from tests.acceptance.processes import wait_until
 
 

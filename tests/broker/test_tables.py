@@ -8,22 +8,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from oncemq.broker import projecting
+from oncemq.broker import sql_projection
 from oncemq.broker.housekeeping import Policy
-from oncemq.broker.projecting import everything, project
-from oncemq.engine import commands as co
-from oncemq.engine import events as ev
-from oncemq.engine.state import State
-from oncemq.journal import postgres_tables
+from oncemq.broker.sql_projection import everything, project
+from oncemq.engine import events
+from oncemq.engine.state.state import State
 from oncemq.journal.contract import Journal, Wanted
-from oncemq.journal.postgres import open_postgres
+from oncemq.journal.postgres import tables
+from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import InlineWorker
-from oncemq.message import checksum, decode_batch
+from oncemq.protocol import commands
+from oncemq.protocol.batch import checksum, decode_batch
 from tests.broker.random_work import RandomWork
 from tests.broker.rig import Rig
 
 EXTENT_BYTES = 64 * 1024
-CLAIM = ev.Claim(1, 1, 0, 0)
+CLAIM = events.Claim(1, 1, 0, 0)
 EAGER = Policy(
     snapshot_bytes=EXTENT_BYTES, snapshot_events=300, copy_extents_min=1, copy_round_bytes=4_000, look_every_ms=0
 )
@@ -67,7 +67,7 @@ def check(database: psycopg.Connection[tuple[Any, ...]], rig: Rig) -> None:
     assert sorted(producers) == sorted((row.id, row.topic) for row in expected.producers)
     shown = database.execute(
         """select topic, "offset", content, key, subscribers_left, round(extract(epoch from time) * 1000)::int8,
-        topic_id from oncemq.message order by topic_id, "offset" """
+        topic_id from oncemq.protocol.batch order by topic_id, "offset" """
     ).fetchall()
     assert shown == messages_of(state, rig.journal)
 
@@ -76,7 +76,7 @@ def check(database: psycopg.Connection[tuple[Any, ...]], rig: Rig) -> None:
 def test_tables_follow_random_work(
     postgres: str, database: psycopg.Connection[tuple[Any, ...]], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_tables, "_ROWS_MAX", 2 if seed == 3 else 1000)
+    monkeypatch.setattr(tables, "_ROWS_MAX", 2 if seed == 3 else 1000)
     rig = open_rig(postgres)
     work = RandomWork(rig, seed)
     moved = 0
@@ -109,9 +109,9 @@ def test_tables_that_are_out_of_date_are_written_anew(
 def test_a_message_is_text_where_it_can_be(postgres: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
     rig = open_rig(postgres)
     rig.subscribe()
-    rig.do(co.Subscribe("orders", "till", co.START_EARLIEST))
+    rig.do(commands.Subscribe("orders", "till", commands.START_EARLIEST))
     rig.put("Pizza für zwei".encode(), b"\xff\xfe", b"", b"zero\0byte")
-    rows = database.execute('select "offset", message, content, subscribers_left from oncemq.message').fetchall()
+    rows = database.execute('select "offset", message, content, subscribers_left from oncemq.protocol.batch').fetchall()
     assert rows == [
         (0, "Pizza für zwei", "Pizza für zwei".encode(), 2),
         (1, None, b"\xff\xfe", 2),
@@ -124,7 +124,7 @@ def test_a_producer_entry_may_be_anything(postgres: str, database: psycopg.Conne
     rig = open_rig(postgres)
     nested = b'{"topic": "x", "a": ' + b"[" * 5000 + b"]" * 5000 + b"}"
     for value in (b'{"topic": "a\\u0000b"}', b'{"topic": "\xff"}', nested, b"", b'{"topic": "good"}'):
-        rig.do(co.RegistrySet("queue", f"producer/{checksum(value)}", value))
+        rig.do(commands.RegistrySet("queue", f"producer/{checksum(value)}", value))
     assert database.execute("select topic from oncemq.producer").fetchall() == [("good",)]
 
 
@@ -137,7 +137,7 @@ def test_a_projection_that_fails_leaves_tables_that_are_written_anew_later(
     rig = open_rig(postgres)
     rig.subscribe()
     with monkeypatch.context() as patch:
-        patch.setattr(projecting, "_changes", fail)
+        patch.setattr(sql_projection, "_changes", fail)
         rig.put(b"stored all the same")
     rig.put(b"after it")
     assert database.execute("select are_tables_current from oncemq.journal_meta").fetchone() == (False,)
@@ -145,7 +145,7 @@ def test_a_projection_that_fails_leaves_tables_that_are_written_anew_later(
     again = open_rig(postgres)
     again.hello(nonce=2)
     check(database, again)
-    assert database.execute("select count(*) from oncemq.message").fetchone() == (2,)
+    assert database.execute("select count(*) from oncemq.protocol.batch").fetchone() == (2,)
 
 
 def test_patterns_that_come_and_go_leave_the_tables_right(
@@ -153,11 +153,11 @@ def test_patterns_that_come_and_go_leave_the_tables_right(
 ) -> None:
     rig = open_rig(postgres)
     for name in ("log.eu", "log.us", "other"):
-        rig.do(co.Subscribe(name, "kitchen", co.START_EARLIEST))
-    watch, ignore = co.Subscribe("log.*", "watcher", co.START_EARLIEST), co.Unsubscribe("log.*", "watcher")
-    leave = [co.Unsubscribe(name, "kitchen") for name in ("log.eu", "other")]
+        rig.do(commands.Subscribe(name, "kitchen", commands.START_EARLIEST))
+    watch, ignore = commands.Subscribe("log.*", "watcher", commands.START_EARLIEST), commands.Unsubscribe("log.*", "watcher")
+    leave = [commands.Unsubscribe(name, "kitchen") for name in ("log.eu", "other")]
     # In rounds: what is in one list is committed together.
-    rounds: list[list[co.Operation]] = [[watch], [leave[0]], [ignore], [watch, ignore], [watch], [ignore, watch]]
+    rounds: list[list[commands.Operation]] = [[watch], [leave[0]], [ignore], [watch, ignore], [watch], [ignore, watch]]
     rounds.append([leave[1], ignore])
     for operations in rounds:
         rig.post([rig.numbered(operation) for operation in operations])
@@ -169,13 +169,13 @@ def test_patterns_that_come_and_go_leave_the_tables_right(
 def test_a_pattern_that_ends_touches_the_topics_that_match_it(postgres: str) -> None:
     rig = open_rig(postgres)
     for name in ("log.eu", "other"):
-        rig.do(co.Subscribe(name, "kitchen", co.START_EARLIEST))
-    rig.do(co.Subscribe("log.*", "watcher", co.START_EARLIEST))
+        rig.do(commands.Subscribe(name, "kitchen", commands.START_EARLIEST))
+    rig.do(commands.Subscribe("log.*", "watcher", commands.START_EARLIEST))
     state = rig.broker.engine.state
-    began = project(state, [ev.PatternSubscribed(CLAIM, "log.*", "watcher", 1, True, True)], "changes")
+    began = project(state, [events.PatternSubscribed(CLAIM, "log.*", "watcher", 1, True, True)], "changes")
     assert began is not None
     assert ([row.name for row in began.topics], len(began.consumers)) == (["log.eu"], 1)
-    ended = project(state, [ev.PatternUnsubscribed(CLAIM, "log.*", "watcher")], "changes")
+    ended = project(state, [events.PatternUnsubscribed(CLAIM, "log.*", "watcher")], "changes")
     assert ended is not None
     assert ([row.name for row in ended.topics], ended.has_all_names) == (["log.eu"], False)
 
@@ -188,7 +188,7 @@ def test_a_batch_that_is_none_leaves_the_view_as_it_is(
     rig.put(b"good")
     huge, short = b"\x01\0\0\0\xff\xff\xff\x7f" + b"\0" * 100, b"\x01\x07\0\0\x02\0\0\0" + b"\xff" * 40
     for payload in (b"", b"\x01", huge, b"\x01\0\0\0\xff\xff\xff\xff" + b"\0" * 100, short, b"\x07" * 100):
-        operation = co.Put("orders", co.Envelope(1, len(payload), checksum(payload)))
+        operation = commands.Put("orders", commands.Envelope(1, len(payload), checksum(payload)))
         rig.ask(rig.numbered(operation), payload)
     assert len(rig.broker.engine.state.topics["orders"].index.positions) == 7
-    assert database.execute("select message from oncemq.message").fetchall()[0] == ("good",)
+    assert database.execute("select message from oncemq.protocol.batch").fetchall()[0] == ("good",)

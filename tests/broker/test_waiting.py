@@ -5,12 +5,45 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
 from oncemq.engine.engine import Decision
 from oncemq.journal.contract import Place
-from oncemq.limits import Limits
-from oncemq.message import checksum, encode_batch
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.commands import (
+    EXPIRE,
+    START_NEW,
+    Command,
+    Commit,
+    CreateTopic,
+    DeleteTopic,
+    Envelope,
+    Get,
+    GetAny,
+    Open,
+    Operation,
+    Put,
+    Read,
+    Seek,
+    Stage,
+    Subscribe,
+    Subscriptions,
+    Take,
+    Topics,
+    Transact,
+    Unsubscribe,
+)
+from oncemq.protocol.limits import Limits
+from oncemq.protocol.replies import (
+    GetAnyReply,
+    GetReply,
+    NotNow,
+    OpenReply,
+    PutReply,
+    Refusal,
+    Reply,
+    StageReply,
+    SubscriptionsReply,
+    TakeReply,
+)
 from tests.broker.rig import GET_BYTES, Owner, Rig, Workers, code, expect, offsets, tasks
 
 
@@ -47,9 +80,9 @@ def test_a_commit_to_several_topics_ends_the_waiting_on_each() -> None:
     waiting = []
     for topic in topics:
         waiting.append(_parked(rig, rig.subscribe(topic)))
-        envelope = co.Envelope(1, len(payload), checksum(payload))
-        expect(re.StageReply, rig.do(co.Stage(topic, topic, "", 0, envelope), payload=payload))
-    rig.post([rig.numbered(co.Commit("", 0, "", (), tuple((topic, ((topic, 1),)) for topic in topics)))])
+        envelope = Envelope(1, len(payload), checksum(payload))
+        expect(StageReply, rig.do(Stage(topic, topic, "", 0, envelope), payload=payload))
+    rig.post([rig.numbered(Commit("", 0, "", (), tuple((topic, ((topic, 1),)) for topic in topics)))])
     rig.rounds()
     answers = rig.answers()
     assert [offsets(answers[request][0][0]) for request in waiting] == [[0], [0]]
@@ -75,7 +108,7 @@ def test_the_loop_wakes_up_when_a_wait_is_over() -> None:
 def test_deleting_the_topic_ends_the_waiting() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe())
-    rig.post([rig.numbered(co.DeleteTopic("orders"))])
+    rig.post([rig.numbered(DeleteTopic("orders"))])
     rig.rounds()
     assert code(rig.answers()[waiting][0][0]) == "TOPIC_GONE"
 
@@ -83,7 +116,7 @@ def test_deleting_the_topic_ends_the_waiting() -> None:
 def test_a_take_over_fences_the_one_who_waits() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe())
-    rig.post([rig.numbered(co.Open("orders", "kitchen"))])
+    rig.post([rig.numbered(Open("orders", "kitchen"))])
     rig.rounds()
     assert code(rig.answers()[waiting][0][0]) == "FENCED"
 
@@ -91,9 +124,9 @@ def test_a_take_over_fences_the_one_who_waits() -> None:
 def test_unsubscribing_ends_the_waiting() -> None:
     rig = Rig()
     owner = rig.subscribe()
-    rig.do(co.Subscribe("orders", "another"))
+    rig.do(Subscribe("orders", "another"))
     waiting = _parked(rig, owner)
-    rig.post([rig.numbered(co.Unsubscribe("orders", "kitchen"))])
+    rig.post([rig.numbered(Unsubscribe("orders", "kitchen"))])
     rig.rounds()
     assert code(rig.answers()[waiting][0][0]) == "NOT_SUBSCRIBED"
 
@@ -120,14 +153,14 @@ def test_the_ack_that_rides_on_a_waiting_get_counts_at_once() -> None:
     rig.put(b"one", b"two")
     rig.post([owner.get(2, wait_ms=5_000, ack=2)])
     rig.rounds()
-    listed = expect(re.SubscriptionsReply, rig.ask(co.Subscriptions("orders")))
+    listed = expect(SubscriptionsReply, rig.ask(Subscriptions("orders")))
     assert [found.acked for found in listed.subscriptions] == [2]
 
 
 def test_a_get_among_other_commands_does_not_wait() -> None:
     rig = Rig()
     owner = rig.subscribe()
-    request = rig.post([owner.get(wait_ms=5_000), co.Topics()])
+    request = rig.post([owner.get(wait_ms=5_000), Topics()])
     rig.rounds()
     replies, _ = rig.answers()[request]
     assert offsets(replies[0]) == []
@@ -136,7 +169,7 @@ def test_a_get_among_other_commands_does_not_wait() -> None:
 def test_readers_of_a_topic_wait_side_by_side() -> None:
     rig = Rig()
     rig.subscribe()
-    requests = [rig.post([co.Read("orders", co.START_NEW, 1000, 5_000)], peer=b"%d" % peer) for peer in range(3)]
+    requests = [rig.post([Read("orders", START_NEW, 1000, 5_000)], peer=b"%d" % peer) for peer in range(3)]
     rig.rounds()
     assert rig.answers() == {}
     command, payload = rig.put_command(b"one")
@@ -149,9 +182,9 @@ def test_readers_of_a_topic_wait_side_by_side() -> None:
 def test_a_reader_who_waits_does_not_slip_into_a_topic_that_was_made_again() -> None:
     rig = Rig()
     rig.subscribe()
-    waiting = rig.post([co.Read("orders", co.START_NEW, 1000, 5_000)], peer=b"reader")
+    waiting = rig.post([Read("orders", START_NEW, 1000, 5_000)], peer=b"reader")
     rig.rounds()
-    request = [rig.numbered(co.DeleteTopic("orders")), rig.numbered(co.CreateTopic("orders"))]
+    request = [rig.numbered(DeleteTopic("orders")), rig.numbered(CreateTopic("orders"))]
     rig.post(request)
     rig.rounds()
     assert code(rig.answers()[waiting][0][0]) == "TOPIC_GONE"
@@ -162,7 +195,7 @@ def test_a_stop_answers_those_who_wait() -> None:
     waiting = _parked(rig, rig.subscribe())
     rig.broker.stop()
     reply = rig.answers()[waiting][0][0]
-    assert isinstance(reply, re.NotNow)
+    assert isinstance(reply, NotNow)
     assert code(reply) == "STOPPING"
 
 
@@ -172,7 +205,7 @@ def test_a_stop_answers_what_has_arrived() -> None:
     command, payload = rig.put_command(b"one")
     request = rig.post([command], [payload])
     rig.broker.stop()
-    assert expect(re.PutReply, rig.answers()[request][0][0]).first_offset == 0
+    assert expect(PutReply, rig.answers()[request][0][0]).first_offset == 0
 
 
 @pytest.mark.parametrize("wait_ms", [-1, -(2**62)])
@@ -193,7 +226,7 @@ def test_a_waiting_get_is_answered_although_the_group_is_full() -> None:
     rig.post([command], [payload])
     rig.rounds()
     [reply], _ = rig.answers()[waiting]
-    assert offsets(expect(re.GetReply, reply)) == [0]
+    assert offsets(expect(GetReply, reply)) == [0]
 
 
 def test_the_gets_of_one_request_are_bounded_together() -> None:
@@ -203,7 +236,7 @@ def test_the_gets_of_one_request_are_bounded_together() -> None:
     request = rig.post([owner.get()] * 5)
     rig.rounds()
     replies, _ = rig.answers()[request]
-    assert [type(reply) for reply in replies] == [re.GetReply, re.GetReply, re.NotNow, re.NotNow, re.NotNow]
+    assert [type(reply) for reply in replies] == [GetReply, GetReply, NotNow, NotNow, NotNow]
 
 
 # Takes that wait.
@@ -216,8 +249,8 @@ def _waiting_take(rig: Rig, group: Workers, member: str, number: int = 1, *, wai
     return request
 
 
-def _leased(rig: Rig, group: Workers, member: str, count: int = 1) -> re.TakeReply:
-    return expect(re.TakeReply, rig.ask(group.take(member, 1, count=count)))
+def _leased(rig: Rig, group: Workers, member: str, count: int = 1) -> TakeReply:
+    return expect(TakeReply, rig.ask(group.take(member, 1, count=count)))
 
 
 def _post_put(rig: Rig, *values: bytes, topic: str = "orders", create: bool = False, due_ms: int = 0) -> int:
@@ -289,16 +322,16 @@ def test_a_waiting_take_gets_what_a_member_leaves_behind() -> None:
 def test_a_delayed_message_ends_the_waiting_when_it_is_due(kind: str) -> None:
     rig = Rig()
     owner, group = rig.subscribe(), rig.share()
-    rig.do(co.Subscribe("#", "all"))
-    everything = expect(re.OpenReply, rig.do(co.Open("#", "all")))
+    rig.do(Subscribe("#", "all"))
+    everything = expect(OpenReply, rig.do(Open("#", "all")))
     _post_put(rig, b"one", due_ms=rig.clock.time_ms + 500)
     rig.rounds()
     rig.answers()
-    commands: dict[str, co.Command] = {
+    commands: dict[str, Command] = {
         "get": owner.get(wait_ms=5_000),
         "take": group.take("m", wait_ms=5_000),
-        "any": co.GetAny("#", "all", everything.epoch, (), GET_BYTES, 5_000),
-        "read": co.Read("orders", 0, GET_BYTES, 5_000),
+        "any": GetAny("#", "all", everything.epoch, (), GET_BYTES, 5_000),
+        "read": Read("orders", 0, GET_BYTES, 5_000),
     }
     waiting = rig.post([commands[kind]])
     rig.rounds()
@@ -306,7 +339,7 @@ def test_a_delayed_message_ends_the_waiting_when_it_is_due(kind: str) -> None:
     assert rig.answers() == {}
     rig.rounds(forward_ms=1)
     [reply], payloads = rig.answers()[waiting]
-    assert not isinstance(reply, re.Refusal | re.NotNow)
+    assert not isinstance(reply, Refusal | NotNow)
     assert [list(frames) for frames in payloads] == [[encode_batch([b"one"])]]
 
 
@@ -385,7 +418,7 @@ def test_a_seek_ends_the_waiting_of_all_members() -> None:
     rig = Rig()
     group = rig.share()
     requests = [_waiting_take(rig, group, member) for member in ("m", "n")]
-    rig.post([rig.numbered(co.Seek("orders", "workers"))])
+    rig.post([rig.numbered(Seek("orders", "workers"))])
     rig.rounds()
     answered = rig.answers()
     assert [code(answered[request][0][0]) for request in requests] == ["SOUGHT", "SOUGHT"]
@@ -401,8 +434,8 @@ def test_work_that_is_settled_wakes_nobody_for_nothing(monkeypatch: pytest.Monke
     takes: list[str] = []
     real = rig.broker.engine.step
 
-    def step(now_ms: int, place: Place, command: co.Command) -> Decision:
-        takes.extend([command.member] if isinstance(command, co.Take) else [])
+    def step(now_ms: int, place: Place, command: Command) -> Decision:
+        takes.extend([command.member] if isinstance(command, Take) else [])
         return real(now_ms, place, command)
 
     monkeypatch.setattr(rig.broker.engine, "step", step)
@@ -493,21 +526,21 @@ def test_a_take_whose_time_is_over_without_room_is_told_to_ask_again() -> None:
 # Gets by pattern that wait.
 
 
-def _watching(rig: Rig, pattern: str = "orders.*") -> co.GetAny:
-    rig.do(co.Subscribe(pattern, "watcher"))
-    opened = expect(re.OpenReply, rig.do(co.Open(pattern, "watcher")))
-    return co.GetAny(pattern, "watcher", opened.epoch, (), GET_BYTES, 5_000)
+def _watching(rig: Rig, pattern: str = "orders.*") -> GetAny:
+    rig.do(Subscribe(pattern, "watcher"))
+    opened = expect(OpenReply, rig.do(Open(pattern, "watcher")))
+    return GetAny(pattern, "watcher", opened.epoch, (), GET_BYTES, 5_000)
 
 
-def _parked_any(rig: Rig, command: co.GetAny) -> int:
+def _parked_any(rig: Rig, command: GetAny) -> int:
     request = rig.post([command], peer=b"watcher")
     rig.rounds()
     assert rig.answers() == {}, "there is nothing to get yet"
     return request
 
 
-def seen(reply: re.Reply) -> dict[str, list[int]]:
-    parts = expect(re.GetAnyReply, reply).parts
+def seen(reply: Reply) -> dict[str, list[int]]:
+    parts = expect(GetAnyReply, reply).parts
     return {part.topic: [head.first_offset for head in part.batches] for part in parts}
 
 
@@ -528,9 +561,9 @@ def test_a_get_by_pattern_wakes_up_for_all_topics_of_a_transaction_at_once() -> 
     rig = Rig()
     waiting = _parked_any(rig, _watching(rig))
     payload = encode_batch([b"one"])
-    envelope = co.Envelope(1, len(payload), checksum(payload))
-    puts = tuple(co.Put(f"orders.{name}", envelope, True) for name in ("eu", "us"))
-    rig.post([rig.numbered(co.Transact(puts=puts))], [payload, payload])
+    envelope = Envelope(1, len(payload), checksum(payload))
+    puts = tuple(Put(f"orders.{name}", envelope, True) for name in ("eu", "us"))
+    rig.post([rig.numbered(Transact(puts=puts))], [payload, payload])
     rig.rounds()
     [reply], payloads = rig.answers()[waiting]
     assert seen(reply) == {"orders.eu": [0], "orders.us": [0]}
@@ -540,12 +573,12 @@ def test_a_get_by_pattern_wakes_up_for_all_topics_of_a_transaction_at_once() -> 
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
-        (co.Seek("orders.*", "watcher"), "SOUGHT"),
-        (co.Open("orders.*", "watcher"), "FENCED"),
-        (co.Unsubscribe("orders.*", "watcher"), "NOT_SUBSCRIBED"),
+        (Seek("orders.*", "watcher"), "SOUGHT"),
+        (Open("orders.*", "watcher"), "FENCED"),
+        (Unsubscribe("orders.*", "watcher"), "NOT_SUBSCRIBED"),
     ],
 )
-def test_whatever_happens_to_a_pattern_ends_the_waiting(operation: co.Operation, expected: str) -> None:
+def test_whatever_happens_to_a_pattern_ends_the_waiting(operation: Operation, expected: str) -> None:
     rig = Rig()
     waiting = _parked_any(rig, _watching(rig))
     rig.post([rig.numbered(operation)])
@@ -582,9 +615,9 @@ def test_the_acks_that_ride_on_a_waiting_get_by_pattern_count_at_once_and_once()
 def test_deleting_one_of_its_topics_does_not_end_the_waiting_of_a_pattern() -> None:
     rig = Rig()
     command = _watching(rig)
-    rig.do(co.CreateTopic("orders.eu"))
+    rig.do(CreateTopic("orders.eu"))
     waiting = _parked_any(rig, command)
-    rig.do(co.DeleteTopic("orders.eu"))
+    rig.do(DeleteTopic("orders.eu"))
     assert waiting not in rig.answers()
     assert len(rig.broker.waiting) == 1
 
@@ -593,10 +626,10 @@ def test_a_topic_that_goes_with_a_pattern_ends_the_waiting_of_its_readers() -> N
     rig = Rig()
     _watching(rig)
     rig.subscribe("orders.eu", "a")
-    rig.do(co.Unsubscribe("orders.eu", "a"))
-    waiting = rig.post([co.Read("orders.eu", co.START_NEW, 1000, 5_000)], peer=b"reader")
+    rig.do(Unsubscribe("orders.eu", "a"))
+    waiting = rig.post([Read("orders.eu", START_NEW, 1000, 5_000)], peer=b"reader")
     rig.rounds()
-    rig.post([rig.numbered(co.Unsubscribe("orders.*", "watcher"))])
+    rig.post([rig.numbered(Unsubscribe("orders.*", "watcher"))])
     rig.rounds()
     assert code(rig.answers()[waiting][0][0]) == "TOPIC_GONE"
 
@@ -604,14 +637,14 @@ def test_a_topic_that_goes_with_a_pattern_ends_the_waiting_of_its_readers() -> N
 def test_a_seek_ends_the_waiting_of_the_owner() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe())
-    rig.post([rig.numbered(co.Seek("orders", "kitchen"))])
+    rig.post([rig.numbered(Seek("orders", "kitchen"))])
     rig.rounds()
     assert code(rig.answers()[waiting][0][0]) == "SOUGHT"
 
 
 def test_a_subscription_that_the_quota_ends_is_told_while_it_waits() -> None:
     rig = Rig()
-    rig.do(co.CreateTopic("orders", quota_bytes=150, overflow=co.EXPIRE))
+    rig.do(CreateTopic("orders", quota_bytes=150, overflow=EXPIRE))
     owner = rig.subscribe()
     waiting = rig.post([owner.get(0, wait_ms=5_000)])
     rig.rounds()
@@ -647,8 +680,8 @@ def test_a_bug_met_while_looking_again_is_answered_and_stops_nobody(monkeypatch:
     waiting = _parked(rig, rig.subscribe())
     real = rig.broker.engine.step
 
-    def step(now_ms: int, place: Place, command: co.Command) -> Decision:
-        if isinstance(command, co.Get):
+    def step(now_ms: int, place: Place, command: Command) -> Decision:
+        if isinstance(command, Get):
             raise ZeroDivisionError
         return real(now_ms, place, command)
 
@@ -657,4 +690,4 @@ def test_a_bug_met_while_looking_again_is_answered_and_stops_nobody(monkeypatch:
     rig.rounds()
     answered = rig.answers()
     assert code(answered[waiting][0][0]) == "BROKER_BUG"
-    assert isinstance(answered[stored][0][0], re.PutReply)
+    assert isinstance(answered[stored][0][0], PutReply)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.cli.shell import Shell
 from tests.forking import ForkedBroker
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import oncemq
-from oncemq.broker.process import BrokerProcess, free_url
+from oncemq.testing.broker_process import BrokerProcess, free_url
 from tests.acceptance.processes import SMALL
 from tests.cli.shell import TIMEOUT_S, Shell
 from tests.forking import Forked, ForkedBroker

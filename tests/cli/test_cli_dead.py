@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import oncemq
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.cli.shell import Shell
 
 Bury = Callable[..., str]

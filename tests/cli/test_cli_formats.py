@@ -7,9 +7,9 @@ import json
 import click
 import pytest
 
-from oncemq.cli import output
-from oncemq.cli.formats import compile_template, json_bytes, renderer
-from oncemq.message import Message
+from oncemq.cli.messages.formats import compile_template, json_bytes, renderer
+from oncemq.cli.support import output
+from oncemq.protocol.batch import Message
 
 HELLO = Message(
     topic="orders",

@@ -20,15 +20,15 @@ from click.testing import CliRunner, Result
 
 import oncemq
 import oncemq.cli
-from oncemq import errors
-from oncemq.bench.rows import Row
-from oncemq.cli import logs
-from oncemq.cli.command import LOOKING_ADVICE
-from oncemq.cli.gateway import _places
 from oncemq.cli.main import cli
-from oncemq.cli.output import confirm
-from oncemq.engine.replies import HealthReply, SubscriptionInfo, TopicInfo
-from oncemq.version import __version__
+from oncemq.cli.server import logs
+from oncemq.cli.server.gateway import _places
+from oncemq.cli.support.command import LOOKING_ADVICE
+from oncemq.cli.support.output import confirm
+from oncemq.protocol import errors
+from oncemq.protocol.replies import HealthReply, SubscriptionInfo, TopicInfo
+from oncemq.protocol.version import __version__
+from oncemq.tools.bench.results import Row
 
 
 def run(*arguments: str, **rest: Any) -> Result:
@@ -389,7 +389,7 @@ def test_figures_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) 
         Row("put", 0.5213, "ms (median)", 0.31, "sync + echo", 1.682, 0.52, 1.5, 12.25),
         Row("8 clients", 9000.0, "messages/s", 3000.0, "one client", 3.0),
     ]
-    monkeypatch.setattr("oncemq.bench.run", lambda *_: rows)
+    monkeypatch.setattr("oncemq.tools.bench.run", lambda *_: rows)
     result = run("bench")
     lines = [line.split("  ") for line in result.stdout.splitlines()]
     cells = [[cell.strip() for cell in line if cell] for line in lines]

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from oncemq.cli.output import Output
+from oncemq.cli.support.output import Output
 
 
 class Pipe:

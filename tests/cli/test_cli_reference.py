@@ -9,10 +9,10 @@ import click
 import pytest
 
 import oncemq
-from oncemq.cli import reference
-from oncemq.cli.command import EXIT_CODES, Documented
 from oncemq.cli.main import COMMANDS, cli
-from oncemq.errors import BY_CODE
+from oncemq.cli.support.command import EXIT_CODES, Documented
+from oncemq.cli.tools import reference
+from oncemq.protocol.errors import BY_CODE
 
 ROOT = Path(__file__).parents[2]
 CONTEXTS = list(reference.walk(click.Context(cli, info_name="oncemq")))
@@ -22,7 +22,7 @@ PATHS = [context.command_path for context in CONTEXTS]
 @pytest.mark.parametrize("name", list(reference.PAGES))
 def test_the_reference_page_is_up_to_date(name: str) -> None:
     written = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
-    assert written == reference.PAGES[name](), "run: python -m oncemq.cli.reference docs/reference"
+    assert written == reference.PAGES[name](), "run: python -m oncemq.cli.tools.reference docs/reference"
 
 
 @pytest.mark.parametrize("context", CONTEXTS, ids=PATHS)

@@ -19,12 +19,12 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from oncemq.broker.process import BrokerProcess
 from oncemq.cli.main import cli
-from oncemq.shell.lines import VERBS, Completed, Line, Misunderstood, complete, parse
-from oncemq.shell.prompt import ShellCompleter, history_in, interact, prompt_of
-from oncemq.shell.roles import Publisher
-from oncemq.shell.session import Session
+from oncemq.testing.broker_process import BrokerProcess
+from oncemq.tools.shell.lines import VERBS, Completed, Line, Misunderstood, complete, parse
+from oncemq.tools.shell.prompt import ShellCompleter, history_in, interact, prompt_of
+from oncemq.tools.shell.roles import Publisher
+from oncemq.tools.shell.session import Session
 from tests.cli.shell import TIMEOUT_S, Shell
 from tests.forking import Forked
 
@@ -141,7 +141,7 @@ def test_a_pipe_needs_no_extra_and_a_terminal_names_it(broker: BrokerProcess, mo
     monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
     run = CliRunner().invoke(cli, ["shell", "--url", broker.url], input="list subs\n")
     assert run.exit_code == 0, run.output
-    monkeypatch.setattr("oncemq.cli.shell.is_terminal", lambda _: True)
+    monkeypatch.setattr("oncemq.cli.messages.shell.is_terminal", lambda _: True)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     run = CliRunner().invoke(cli, ["shell", "--url", broker.url])
     assert run.exit_code == 2

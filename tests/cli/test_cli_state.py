@@ -17,7 +17,7 @@ _DIES = """
 import os, runpy, signal, sys
 import oncemq.cli.get
 from oncemq.client.outbox_file import OutboxFile
-oncemq.cli.get._HOLD_MS = 1000
+oncemq.cli.messages.get._HOLD_MS = 1000
 append, wanted = OutboxFile.append, sys.argv[1]
 def dying(self, entries):
     numbers = append(self, entries)

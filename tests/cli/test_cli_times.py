@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from oncemq.cli.crew import Terms
-from oncemq.cli.options import DURATION, Start, moment_of
-from oncemq.cli.stopping import held_back, orderly
+from oncemq.cli.messages.worker_pool import Terms
+from oncemq.cli.support.options import DURATION, Start, moment_of
+from oncemq.cli.support.signals import held_back, orderly
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.cli import options
-from oncemq.cli.running import environment_for
-from oncemq.message import Message
+from oncemq.cli.messages.message_command import environment_for
+from oncemq.cli.support import options
+from oncemq.protocol.batch import Message
 from tests.acceptance.processes import wait_until
 from tests.cli.shell import COMMAND, TIMEOUT_S, Shell
 from tests.forking import Forked, ForkedBroker

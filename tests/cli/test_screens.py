@@ -15,11 +15,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.chaos.report import Numbers, Result
-from oncemq.chaos.screen import log_line, table_of, verdict_of
-from oncemq.message import Message
-from oncemq.shell.session import Session
+from oncemq.protocol.batch import Message
+from oncemq.testing.broker_process import BrokerProcess
+from oncemq.tools.chaos.report import Numbers, Result
+from oncemq.tools.chaos.screen import log_line, table_of, verdict_of
+from oncemq.tools.shell.session import Session
 
 SCREENS = Path(__file__).parents[2] / "docs/screens"
 WIDTH = 100

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.wire.frames import Frame, decode_request, encode_response
+from oncemq.protocol import commands
+from oncemq.protocol.frames import Frame, decode_request, encode_response
+from oncemq.protocol.replies import Done, HealthReply, HelloReply, NotNow, Refusal, Reply, Verdict
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -18,7 +18,7 @@ class LittleSession:
         self.epoch = 0
         self.nonce = 0
         self.last_number = 0
-        self.verdicts: dict[int, tuple[bytes, re.Verdict]] = {}
+        self.verdicts: dict[int, tuple[bytes, Verdict]] = {}
 
 
 class LittleBroker:
@@ -29,7 +29,7 @@ class LittleBroker:
         self.batch_bytes_max = 0
         self.sessions: dict[str, LittleSession] = {}
         #: (operation, payloads) in the order in which they happened.
-        self.executed: list[tuple[co.Operation, tuple[bytes, ...]]] = []
+        self.executed: list[tuple[commands.Operation, tuple[bytes, ...]]] = []
 
     @property
     def values(self) -> list[bytes]:
@@ -41,44 +41,44 @@ class LittleBroker:
         replies = [self._step(*each) for each in zip(request.commands, payloads, strict=True)]
         return encode_response(request.request_id, replies)
 
-    def _step(self, command: co.Command, payloads: tuple[Frame, ...]) -> re.Reply:
-        if isinstance(command, co.Hello):
+    def _step(self, command: commands.Command, payloads: tuple[Frame, ...]) -> Reply:
+        if isinstance(command, commands.Hello):
             return self._hello(command)
-        if isinstance(command, co.Numbered):
+        if isinstance(command, commands.Numbered):
             return self._numbered(command, tuple(map(bytes, payloads)))
-        assert isinstance(command, co.Health)
-        return re.HealthReply("1", self.broker_id, "memory", 0, 0, 0, 0, -1, {})
+        assert isinstance(command, commands.Health)
+        return HealthReply("1", self.broker_id, "memory", 0, 0, 0, 0, -1, {})
 
-    def _hello(self, hello: co.Hello) -> re.Reply:
+    def _hello(self, hello: commands.Hello) -> Reply:
         session = self.sessions.get(hello.session)
         if hello.epoch:
             if session is None or hello.epoch > session.epoch:
-                return re.Refusal("SESSION_UNKNOWN", "there is no such session")
+                return Refusal("SESSION_UNKNOWN", "there is no such session")
             if hello.epoch < session.epoch:
-                return re.Refusal("FENCED", "another client took over")
+                return Refusal("FENCED", "another client took over")
         else:
             session = self.sessions.setdefault(hello.session, LittleSession())
             if session.nonce != hello.nonce:
                 session.epoch += 1
                 session.nonce = hello.nonce
         verdicts = tuple((number, verdict) for number, (_, verdict) in session.verdicts.items())
-        return re.HelloReply(
+        return HelloReply(
             session.epoch, session.last_number, 64, verdicts, self.broker_id, self.batch_bytes_max
         )
 
-    def _numbered(self, command: co.Numbered, payloads: tuple[bytes, ...]) -> re.Reply:
+    def _numbered(self, command: commands.Numbered, payloads: tuple[bytes, ...]) -> Reply:
         session = self.sessions.get(command.session)
         if session is None or command.epoch > session.epoch:
-            return re.Refusal("SESSION_UNKNOWN", "there is no such session")
+            return Refusal("SESSION_UNKNOWN", "there is no such session")
         if command.epoch < session.epoch:
-            return re.Refusal("FENCED", "another client took over")
-        if isinstance(command.operation, co.Put) and command.operation.topic == "unreadable":
-            return re.Refusal("MALFORMED", "it can't be read")
+            return Refusal("FENCED", "another client took over")
+        if isinstance(command.operation, commands.Put) and command.operation.topic == "unreadable":
+            return Refusal("MALFORMED", "it can't be read")
         digest = _encode(command.operation)
         if command.number <= session.last_number:
             return self._repeat(session, command, digest)
         if command.number != session.last_number + 1:
-            return re.NotNow("GAP", "a number is missing", session.last_number)
+            return NotNow("GAP", "a number is missing", session.last_number)
         assert 1 <= command.seen_below <= command.number
         verdict = self._execute(command.operation, payloads)
         session.last_number = command.number
@@ -88,18 +88,18 @@ class LittleBroker:
         return verdict
 
     @staticmethod
-    def _repeat(session: LittleSession, command: co.Numbered, digest: bytes) -> re.Reply:
-        is_void = isinstance(command.operation, co.Void)
+    def _repeat(session: LittleSession, command: commands.Numbered, digest: bytes) -> Reply:
+        is_void = isinstance(command.operation, commands.Void)
         if command.number not in session.verdicts:
-            return re.Done() if is_void else re.Refusal("VERDICT_FORGOTTEN", "it was decided long ago")
+            return Done() if is_void else Refusal("VERDICT_FORGOTTEN", "it was decided long ago")
         known, verdict = session.verdicts[command.number]
         if known != digest and not is_void:
-            return re.Refusal("SEQUENCE_REUSED", "the number was used for something else")
+            return Refusal("SEQUENCE_REUSED", "the number was used for something else")
         return verdict
 
-    def _execute(self, operation: co.Operation, payloads: tuple[bytes, ...]) -> re.Verdict:
-        if isinstance(operation, co.Put) and operation.topic == "nowhere":
-            return re.Refusal("TOPIC_UNKNOWN", "there is no topic 'nowhere'")
-        if not isinstance(operation, co.Void):
+    def _execute(self, operation: commands.Operation, payloads: tuple[bytes, ...]) -> Verdict:
+        if isinstance(operation, commands.Put) and operation.topic == "nowhere":
+            return Refusal("TOPIC_UNKNOWN", "there is no topic 'nowhere'")
+        if not isinstance(operation, commands.Void):
             self.executed.append((operation, payloads))
-        return re.Done()
+        return Done()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core import Core
-from oncemq.client.options import Options
-from oncemq.client.outbox_contract import Outbox
-from oncemq.client.pending import Pending
-from oncemq.engine.commands import Command, Envelope, Hello, Numbered, Put
-from oncemq.engine.replies import HelloReply, PutReply, Reply, Verdict
-from oncemq.message import checksum, encode_batch
-from oncemq.wire.frames import Frame, Request, decode_request, encode_response
+from oncemq.client.core.core import Core
+from oncemq.client.core.options import Options
+from oncemq.client.core.pending import Pending
+from oncemq.client.outbox.contract import Outbox
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.commands import Command, Envelope, Hello, Numbered, Put
+from oncemq.protocol.frames import Frame, Request, decode_request, encode_response
+from oncemq.protocol.replies import HelloReply, PutReply, Reply, Verdict
 
 
 class Desk:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import oncemq.aio
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess, free_url
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess, free_url
 from tests.client.on_a_loop import become, on_a_loop
 
 

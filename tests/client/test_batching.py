@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from oncemq import errors
-from oncemq.client import keeping, producing
-from oncemq.client.batching import NO_TIMES, Stream, as_bytes, cuts, make_put
-from oncemq.client.blocking import Client
-from oncemq.client.core import Core
-from oncemq.client.driver import Driver
-from oncemq.client.options import Options
-from oncemq.engine.commands import Hello, Numbered, Put
-from oncemq.engine.replies import Done, HelloReply, PutReply, Refusal, Reply
-from oncemq.message import Message, decode_batch
-from oncemq.wire.frames import Frame, decode_request, encode_response
+from oncemq.client.core.core import Core
+from oncemq.client.core.options import Options
+from oncemq.client.producer import producer
+from oncemq.client.producer.batch_buffer import NO_TIMES, Stream, as_bytes, cuts, make_put
+from oncemq.client.runtime import background
+from oncemq.client.runtime.driver import Driver
+from oncemq.client.sync import Client
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message, decode_batch
+from oncemq.protocol.commands import Hello, Numbered, Put
+from oncemq.protocol.frames import Frame, decode_request, encode_response
+from oncemq.protocol.replies import Done, HelloReply, PutReply, Refusal, Reply
 
 
 class Store:
@@ -300,7 +301,7 @@ def test_a_batch_that_can_not_be_made_fails_alone(
             raise OverflowError("signed integer is greater than maximum")
         return make_put(topic, *parts)
 
-    monkeypatch.setattr(producing, "make_put", make)
+    monkeypatch.setattr(producer, "make_put", make)
     bad = client.put_nowait("huge", b"bad")
     good = client.put_nowait("t", b"good")
     with pytest.raises(errors.TooLarge, match="greater than maximum"):
@@ -312,7 +313,7 @@ def test_a_batch_that_can_not_be_made_fails_alone(
 
 
 def test_the_keeper_survives_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "_REST_S", 0.001)
+    monkeypatch.setattr(background, "_REST_S", 0.001)
     for client in make_client(store, linger_ms=1):
         failing = iter([ZeroDivisionError(), ZeroDivisionError()])
         real = client._is_something_lying

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess, free_url
-from oncemq.client.transport import split_urls
+from oncemq.client.runtime.transport import split_urls
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess, free_url
 
 
 def test_nobody_there_is_said_in_plain_words() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq import errors
-from oncemq.engine.commands import (
+from oncemq.protocol import errors
+from oncemq.protocol.batch import checksum
+from oncemq.protocol.commands import (
     Close,
     CreateTopic,
     Envelope,
@@ -20,9 +21,8 @@ from oncemq.engine.commands import (
     Transact,
     Void,
 )
-from oncemq.engine.replies import Done, GetReply, HealthReply, HelloReply, NotNow, PutReply, Refusal, TopicReply
-from oncemq.message import checksum
-from oncemq.wire.frames import encode_response
+from oncemq.protocol.frames import encode_response
+from oncemq.protocol.replies import Done, GetReply, HealthReply, HelloReply, NotNow, PutReply, Refusal, TopicReply
 from tests.client.scripted import Desk, stored
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq import errors
-from oncemq.client.pending import Pending
-from oncemq.engine.commands import Ack, Command, Envelope, Get, Health, Keyed, Numbered, Put, Topics
-from oncemq.engine.replies import AckReply, NotNow, PutReply, Refusal
-from oncemq.message import checksum, encode_batch
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import errors
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.commands import Ack, Command, Envelope, Get, Health, Keyed, Numbered, Put, Topics
+from oncemq.protocol.replies import AckReply, NotNow, PutReply, Refusal
 from tests.client.scripted import Desk, stored
 
 PAYLOAD = encode_batch([b"one pizza"])

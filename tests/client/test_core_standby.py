@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from oncemq import errors
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.engine.commands import Get, Health, Hello
-from oncemq.engine.replies import HealthReply, HelloReply, NotNow, Refusal
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Get, Health, Hello
+from oncemq.protocol.replies import HealthReply, HelloReply, NotNow, Refusal
 from tests.client.scripted import Desk, stored
 
 STANDBY = NotNow("STANDBY", "it waits; tcp://127.0.0.1:5555 is active")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.client.dead_letters import DEAD_SUBSCRIBER
-from oncemq.engine.replies import TransactReply
-from oncemq.wire.frames import decode_response
+from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
+from oncemq.protocol import errors
+from oncemq.protocol.frames import decode_response
+from oncemq.protocol.replies import TransactReply
 
 Connect = Callable[..., oncemq.Client]
 

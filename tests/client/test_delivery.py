@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq import errors
-from oncemq.client.delivery import Delivery
-from oncemq.engine.replies import BatchHead, GetReply
-from oncemq.message import checksum, encode_batch
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.protocol import errors
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.replies import BatchHead, GetReply
 
 
 def reply_of(*batches: tuple[int, list[bytes], int], end_offset: int = 100) -> tuple[GetReply, list[bytes]]:

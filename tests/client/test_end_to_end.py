@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
 
 Connect = Callable[..., oncemq.Client]

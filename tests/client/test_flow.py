@@ -11,10 +11,10 @@ import pytest
 
 import oncemq
 import oncemq.aio
-from oncemq import errors
-from oncemq.client.driver import now_ms
-from oncemq.client.flow import Flow, Outside, Until
-from oncemq.engine.commands import Health
+from oncemq.client.runtime.driver import now_ms
+from oncemq.client.runtime.flow import Flow, Outside, Until
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Health
 from tests.client.on_a_loop import become, on_a_loop
 
 

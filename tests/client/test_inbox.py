@@ -17,10 +17,10 @@ import pytest
 from psycopg.rows import dict_row
 
 import oncemq
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.inbox import Inbox
-from oncemq.client.subscription import Subscription
+from oncemq.client.consumer.sync import Subscription
+from oncemq.client.inbox.inbox import Inbox
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.parametrize("kind", ["sqlite", "postgres"], indirect=True)
 
@@ -629,8 +629,8 @@ def test_without_psycopg_the_pip_command_is_named(
     client: oncemq.Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    monkeypatch.delitem(sys.modules, "oncemq.client.inbox_postgres", raising=False)
-    monkeypatch.delattr("oncemq.client.inbox_postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "oncemq.client.inbox.postgres", raising=False)
+    monkeypatch.delattr("oncemq.client.inbox.postgres", raising=False)
     with pytest.raises(errors.MissingExtra, match=r"pip install 'oncemq\[postgres\]'"):
         open_inbox(client, object())
     open_inbox(client, sqlite3.connect(":memory:"))

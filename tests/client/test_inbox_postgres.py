@@ -12,8 +12,8 @@ import pytest
 from psycopg import IsolationLevel
 
 import oncemq
-from oncemq import errors
-from oncemq.client.inbox import Inbox
+from oncemq.client.inbox.inbox import Inbox
+from oncemq.protocol import errors
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import oncemq
-from oncemq.client.inbox import Inbox
+from oncemq.client.inbox.inbox import Inbox
 
 
 class AlwaysInside(sqlite3.Connection):

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from oncemq import errors
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.client.outbox_storage import FORMAT_VERSION, sync_folder
-from oncemq.engine.commands import Envelope, Operation, Put, Subscribe, Transact, Void
-from oncemq.wire.frames import Frame
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.storage import FORMAT_VERSION, sync_folder
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Envelope, Operation, Put, Subscribe, Transact, Void
+from oncemq.protocol.frames import Frame
 
 
 def put(value: bytes, topic: str = "orders") -> tuple[Operation, tuple[Frame, ...]]:
@@ -65,7 +65,7 @@ def test_each_commit_is_synced_and_the_folder_too(tmp_path: Path, monkeypatch: p
         synced.append(path)
         sync_folder(path)
 
-    monkeypatch.setattr("oncemq.client.outbox_storage.sync_folder", note)
+    monkeypatch.setattr("oncemq.client.outbox.storage.sync_folder", note)
     outbox = OutboxFile.open(tmp_path / "out")
     assert synced == [str(tmp_path / "out")]
     execute = outbox._storage.connection.execute

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from oncemq import errors
-from oncemq.client import outbox_reserve
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.client.outbox_reserve import RESERVE_BYTES, Reserve
-from oncemq.client.outbox_storage import Execute, Storage
-from oncemq.engine.commands import Envelope, Operation, Put
+from oncemq.client.outbox import reserve
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.reserve import RESERVE_BYTES, Reserve
+from oncemq.client.outbox.storage import Execute, Storage
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Envelope, Operation, Put
 
 
 def put(value: bytes) -> tuple[Operation, tuple[bytes, ...]]:
@@ -109,7 +109,7 @@ def test_nothing_is_taken_in_until_the_reserve_is_there_again(
 
     opened._storage.give_up_reserve()
     with monkeypatch.context() as patch:
-        patch.setattr(outbox_reserve, "_make", make)
+        patch.setattr(reserve, "_make", make)
         with pytest.raises(errors.OutboxFull):
             opened.append([put(b"3")])
     assert opened.append([put(b"3")]) == range(3, 4)

@@ -17,10 +17,10 @@ import pytest
 
 import oncemq
 import oncemq.aio
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
-from oncemq.client import records
-from oncemq.client.records import digest_of
+from oncemq.client.recording import records
+from oncemq.client.recording.records import digest_of
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
 from tests.client.on_a_loop import on_a_loop
 
 _VALUES = [b"a", b"b", b"c"]

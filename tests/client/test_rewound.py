@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.pending import Pending
-from oncemq.engine.replies import AnyPart, GetAnyReply, OpenReply, TakeReply
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import errors
+from oncemq.protocol.replies import AnyPart, GetAnyReply, OpenReply, TakeReply
+from oncemq.testing.broker_process import BrokerProcess
 
 
 @pytest.fixture

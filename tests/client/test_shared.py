@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import oncemq
-from oncemq import errors
+from oncemq.protocol import errors
 
 Connect = Callable[[], oncemq.Client]
 

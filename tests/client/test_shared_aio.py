@@ -9,8 +9,8 @@ import pytest
 
 import oncemq
 import oncemq.aio
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
 from tests.client.on_a_loop import become, on_a_loop
 
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
 
 
 def lag(client: oncemq.Client) -> int:

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.client.pending import Pending
-from oncemq.engine.commands import Command, Extend, Operation, Settle
-from oncemq.engine.replies import TakeReply
-from oncemq.wire.frames import decode_response
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Command, Extend, Operation, Settle
+from oncemq.protocol.frames import decode_response
+from oncemq.protocol.replies import TakeReply
 
 Connect = Callable[..., oncemq.Client]
 

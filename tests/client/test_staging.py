@@ -10,15 +10,14 @@ import pytest
 
 import oncemq
 import oncemq.aio
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
 from oncemq.client import staging
-from oncemq.client.flow import Flow, Until
-from oncemq.client.pending import Pending
+from oncemq.client.core.pending import Pending
+from oncemq.client.runtime.flow import Flow, Until
 from oncemq.client.staging import StagingAhead
-from oncemq.engine import commands as co
-from oncemq.engine.replies import Refusal, StageReply
-from oncemq.message import encode_batch
+from oncemq.protocol import commands, errors
+from oncemq.protocol.batch import encode_batch
+from oncemq.protocol.replies import Refusal, StageReply
+from oncemq.testing.broker_process import BrokerProcess
 from tests.client.on_a_loop import on_a_loop
 from tests.client.scripted import Desk
 
@@ -191,7 +190,7 @@ class HandDriven:
     def answer(self, *replies: Any) -> None:
         """Of the requests that were sent, the oldest that are not answered."""
         for reply in replies:
-            request = next(one for one in self.desk.requests if isinstance(one.commands[0], co.Numbered))
+            request = next(one for one in self.desk.requests if isinstance(one.commands[0], commands.Numbered))
             self.desk.requests.remove(request)
             self.desk.answer(request, reply)
 
@@ -209,7 +208,7 @@ def begin(hand: HandDriven) -> StagingAhead:
 
 def add(stager: StagingAhead, size: int = 10) -> Flow[None]:
     payload = bytes(size)
-    operation = co.Stage("a", "orders", "nightly", 1, co.Envelope(1, size, 0))
+    operation = commands.Stage("a", "orders", "nightly", 1, commands.Envelope(1, size, 0))
     return stager._add(operation, payload)
 
 

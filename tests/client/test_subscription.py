@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.client.pending import Pending
-from oncemq.engine.commands import Ack, Command, Get
-from oncemq.engine.replies import Refusal
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Ack, Command, Get
+from oncemq.protocol.replies import Refusal
 
 
 @pytest.fixture

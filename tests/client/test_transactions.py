@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import oncemq
-from oncemq import errors
+from oncemq.protocol import errors
 
 
 @pytest.fixture

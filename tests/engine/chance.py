@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
+from oncemq.engine.decide.ticks import TICK_BYTES_MAX
 from oncemq.engine.engine import Decision, need_bytes
 from oncemq.engine.events import Event
-from oncemq.engine.locating import Locator
-from oncemq.engine.ticking import TICK_BYTES_MAX
-from oncemq.engine.topic import Subscription, Topic
+from oncemq.engine.locator import Locator
+from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.journal.contract import RecordHead, record_bytes
-from oncemq.limits import Limits
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import Limits
 from tests.engine.recount import beside_verdicts, event_bytes
 from tests.engine.world import EXTENT_BYTES, World
 
@@ -51,18 +50,18 @@ class ChanceWorld(World):
 
     # What must hold.
 
-    def send(self, command: co.Command) -> Decision:
+    def send(self, command: commands.Command) -> Decision:
         if not self.checks:
             return super().send(command)
         before = beside_verdicts(self)
         decision = super().send(command)
         if decision.event is not None:
-            payload_bytes = sum(record_bytes(each.size) for each in co.payloads_of(command))
+            payload_bytes = sum(record_bytes(each.size) for each in commands.payloads_of(command))
             assert event_bytes(decision.event) + payload_bytes <= need_bytes(command), "a group could overflow"
-        refused = isinstance(decision.reply, re.Refusal | re.NotNow)
-        if decision.event is None or (refused and isinstance(command, co.Numbered | co.Keyed)):
+        refused = isinstance(decision.reply, replies.Refusal | replies.NotNow)
+        if decision.event is None or (refused and isinstance(command, commands.Numbered | commands.Keyed)):
             assert beside_verdicts(self) == before, "a refusal changed something"
-        if isinstance(decision.reply, re.NotNow):
+        if isinstance(decision.reply, replies.NotNow):
             assert decision.event is None
         return decision
 
@@ -96,81 +95,81 @@ class ChanceWorld(World):
     # Operations.
 
     def _operate(self) -> None:
-        makers: list[tuple[int, Callable[[], co.Operation]]] = [
+        makers: list[tuple[int, Callable[[], commands.Operation]]] = [
             (12, self._put),
             (6, self._subscribe),
             (2, self._unsubscribe),
             (3, self._open),
-            (1, lambda: co.DeleteTopic(self.rng.choice(TOPICS))),
+            (1, lambda: commands.DeleteTopic(self.rng.choice(TOPICS))),
             (3, self._create),
             (4, self._seek),
             (6, self._settle),
             (6, self._transact),
             (3, self._stage),
             (2, self._commit),
-            (1, lambda: co.Abort((f"s{self.rng.randint(0, 3)}",))),
+            (1, lambda: commands.Abort((f"s{self.rng.randint(0, 3)}",))),
             (1, self._close),
-            (1, co.Void),
+            (1, commands.Void),
         ]
         [make] = self.rng.choices([make for _, make in makers], [weight for weight, _ in makers])
         operation = make()
         if self.rng.random() < 0.1:
             self._keys += 1
-            self.send(co.Keyed("web", f"key{self._keys}", operation))
+            self.send(commands.Keyed("web", f"key{self._keys}", operation))
             return
         session = self.rng.choice(SUBSCRIBERS)
         reply = self.do(operation, session)
-        if isinstance(reply, re.NotNow):
-            self.again(co.Void(), session)
+        if isinstance(reply, replies.NotNow):
+            self.again(commands.Void(), session)
 
-    def _envelope(self) -> co.Envelope:
+    def _envelope(self) -> commands.Envelope:
         rng = self.rng
         count = rng.randint(1, 3)
         ttl_ms = rng.choice([0, 0, 0, 50, 300])
         due_ms = self.now_ms + rng.choice([-1, 40, 40, 200]) if rng.random() < 0.3 else 0
         hashes = b"".join(rng.randint(0, 2).to_bytes(8, "little") for _ in range(count))
-        return co.Envelope(count, rng.randint(1, 120), 0, ttl_ms, due_ms, hashes if rng.random() < 0.6 else b"")
+        return commands.Envelope(count, rng.randint(1, 120), 0, ttl_ms, due_ms, hashes if rng.random() < 0.6 else b"")
 
-    def _put(self) -> co.Put:
-        return co.Put(self.rng.choice(TOPICS), self._envelope(), self.rng.random() < 0.4)
+    def _put(self) -> commands.Put:
+        return commands.Put(self.rng.choice(TOPICS), self._envelope(), self.rng.random() < 0.4)
 
-    def _subscribe(self) -> co.Subscribe:
+    def _subscribe(self) -> commands.Subscribe:
         rng = self.rng
-        start = rng.choice([co.START_NEW, co.START_EARLIEST, co.START_EARLIEST, 0, 3])
+        start = rng.choice([commands.START_NEW, commands.START_EARLIEST, commands.START_EARLIEST, 0, 3])
         if rng.random() < 0.3:
-            return co.Subscribe(rng.choice(PATTERNS), rng.choice(SUBSCRIBERS), min(start, co.START_NEW))
-        sharing = co.Sharing(lease_ms=100, key_order=rng.random() < 0.4) if rng.random() < 0.4 else None
-        return co.Subscribe(rng.choice(TOPICS), rng.choice(SUBSCRIBERS), start, sharing)
+            return commands.Subscribe(rng.choice(PATTERNS), rng.choice(SUBSCRIBERS), min(start, commands.START_NEW))
+        sharing = commands.Sharing(lease_ms=100, key_order=rng.random() < 0.4) if rng.random() < 0.4 else None
+        return commands.Subscribe(rng.choice(TOPICS), rng.choice(SUBSCRIBERS), start, sharing)
 
-    def _unsubscribe(self) -> co.Unsubscribe:
-        return co.Unsubscribe(self.rng.choice(TOPICS + PATTERNS), self.rng.choice(SUBSCRIBERS))
+    def _unsubscribe(self) -> commands.Unsubscribe:
+        return commands.Unsubscribe(self.rng.choice(TOPICS + PATTERNS), self.rng.choice(SUBSCRIBERS))
 
-    def _open(self) -> co.Open:
+    def _open(self) -> commands.Open:
         hold_ms = self.rng.choice([0, 0, 50])
-        return co.Open(self.rng.choice(TOPICS + PATTERNS), self.rng.choice(SUBSCRIBERS), hold_ms)
+        return commands.Open(self.rng.choice(TOPICS + PATTERNS), self.rng.choice(SUBSCRIBERS), hold_ms)
 
-    def _close(self) -> co.Operation:
+    def _close(self) -> commands.Operation:
         found = self._subscription(shared=False)
-        return co.Close(found[0].id, found[1], self._epoch(found[2])) if found is not None else co.Void()
+        return commands.Close(found[0].id, found[1], self._epoch(found[2])) if found is not None else commands.Void()
 
-    def _create(self) -> co.CreateTopic:
+    def _create(self) -> commands.CreateTopic:
         rng = self.rng
-        quota_bytes, overflow = rng.choice([0, 0, 300]), rng.choice([co.REFUSE, co.DROP, co.EXPIRE])
+        quota_bytes, overflow = rng.choice([0, 0, 300]), rng.choice([commands.REFUSE, commands.DROP, commands.EXPIRE])
         retain_ms, retain_bytes = rng.choice([0, 0, 150]), rng.choice([0, 0, 200])
-        if quota_bytes and overflow != co.DROP and rng.random() < 0.9:
+        if quota_bytes and overflow != commands.DROP and rng.random() < 0.9:
             retain_ms = retain_bytes = 0
-        return co.CreateTopic(rng.choice(TOPICS), retain_ms, retain_bytes, quota_bytes, overflow, rng.random() < 0.6)
+        return commands.CreateTopic(rng.choice(TOPICS), retain_ms, retain_bytes, quota_bytes, overflow, rng.random() < 0.6)
 
-    def _seek(self) -> co.Seek:
+    def _seek(self) -> commands.Seek:
         rng = self.rng
         time_ms = rng.choice([0, 0, max(1, self.now_ms - rng.randint(-50, 300))])
-        to = rng.choice([co.START_NEW, co.START_EARLIEST, rng.randint(0, 10)])
-        return co.Seek(rng.choice(TOPICS + PATTERNS), rng.choice(SUBSCRIBERS), to, time_ms)
+        to = rng.choice([commands.START_NEW, commands.START_EARLIEST, rng.randint(0, 10)])
+        return commands.Seek(rng.choice(TOPICS + PATTERNS), rng.choice(SUBSCRIBERS), to, time_ms)
 
-    def _settle(self) -> co.Operation:
+    def _settle(self) -> commands.Operation:
         found = self._subscription(shared=True)
         if found is None:
-            return co.Void()
+            return commands.Void()
         topic, key, subscription = found
         shared = subscription.shared
         assert shared is not None
@@ -184,37 +183,37 @@ class ChanceWorld(World):
                     returned.append((token, first, upto - first, self.rng.choice([0, 0, 60])))
         if self.rng.random() < 0.1:
             done.append((1, 0, 1))
-        return co.Settle(topic.id, key, self._epoch(subscription), tuple(done), tuple(returned))
+        return commands.Settle(topic.id, key, self._epoch(subscription), tuple(done), tuple(returned))
 
-    def _transact(self) -> co.Transact:
+    def _transact(self) -> commands.Transact:
         rng = self.rng
         acks, settles = [], []
         if (found := self._subscription(shared=False)) is not None and rng.random() < 0.7:
             topic, key, subscription = found
-            acks.append(co.AckUpto(topic.id, key, self._epoch(subscription), self._offset(topic)))
-        if rng.random() < 0.5 and isinstance(settle := self._settle(), co.Settle):
+            acks.append(commands.AckUpto(topic.id, key, self._epoch(subscription), self._offset(topic)))
+        if rng.random() < 0.5 and isinstance(settle := self._settle(), commands.Settle):
             settles.append(settle)
         puts = tuple(self._put() for _ in range(rng.randint(0, 3)))
-        return co.Transact(tuple(acks), tuple(settles), puts)
+        return commands.Transact(tuple(acks), tuple(settles), puts)
 
-    def _stage(self) -> co.Stage:
+    def _stage(self) -> commands.Stage:
         rng = self.rng
-        envelope = co.Envelope(1, rng.randint(1, 50), 0, rng.choice([0, 100]))
-        return co.Stage(f"s{rng.randint(0, 3)}", rng.choice(TOPICS), "w", rng.randint(0, 9), envelope)
+        envelope = commands.Envelope(1, rng.randint(1, 50), 0, rng.choice([0, 100]))
+        return commands.Stage(f"s{rng.randint(0, 3)}", rng.choice(TOPICS), "w", rng.randint(0, 9), envelope)
 
-    def _commit(self) -> co.Commit:
+    def _commit(self) -> commands.Commit:
         stages = list(self.engine.state.stages.values())
         topic = self._topic()
         if not stages or topic is None:
-            return co.Commit("w", 0, "a", ())
+            return commands.Commit("w", 0, "a", ())
         if self.rng.random() < 0.4:
             return self._commit_all()
         stage = self.rng.choice(stages)
         owner = self.engine.state.topics_by_id.get(stage.topic_id, topic)
         batch = self.engine.state.writers.get("w", 0) + self.rng.randint(0, 1)
-        return co.Commit("w", batch, owner.name, ((stage.name, stage.count),))
+        return commands.Commit("w", batch, owner.name, ((stage.name, stage.count),))
 
-    def _commit_all(self) -> co.Commit:
+    def _commit_all(self) -> commands.Commit:
         """Whatever is staged, on all topics; now and then remembered by nobody."""
         state = self.engine.state
         found: dict[str, list[tuple[str, int]]] = {}
@@ -223,7 +222,7 @@ class ChanceWorld(World):
                 found.setdefault(owner.name, []).append((stage.name, stage.count))
         parts = tuple((name, tuple(stages)) for name, stages in found.items())
         writer, batch = self.rng.choice([("", 0), ("w", state.writers.get("w", 0) + 1)])
-        return co.Commit(writer, batch, "", (), parts)
+        return commands.Commit(writer, batch, "", (), parts)
 
     # The rest.
 
@@ -233,12 +232,12 @@ class ChanceWorld(World):
             ack = self._offset(topic, 0.02) if self.rng.random() < 0.4 else -1
             bytes_max = self.rng.choice([0, 150, 10_000])
             position = self._offset(topic)
-            self.send(co.Get(topic.id, key, self._epoch(subscription), position, bytes_max, 0, ack))
+            self.send(commands.Get(topic.id, key, self._epoch(subscription), position, bytes_max, 0, ack))
 
     def _ack(self) -> None:
         if (found := self._subscription(shared=False)) is not None:
             topic, key, subscription = found
-            self.send(co.Ack(topic.id, key, self._epoch(subscription), self._offset(topic)))
+            self.send(commands.Ack(topic.id, key, self._epoch(subscription), self._offset(topic)))
 
     def _get_any(self) -> None:
         patterns = list(self.engine.state.patterns.values())
@@ -247,7 +246,7 @@ class ChanceWorld(World):
             topics = [self.engine.state.topics_by_id[key] for key in pattern.topics]
             positions = tuple((each.id, self._offset(each)) for each in topics if self.rng.random() < 0.3)
             acks = tuple((each.id, self._offset(each, 0.02)) for each in topics if self.rng.random() < 0.3)
-            command = co.GetAny(pattern.pattern, pattern.subscriber, pattern.epoch, positions, 300, 0, acks)
+            command = commands.GetAny(pattern.pattern, pattern.subscriber, pattern.epoch, positions, 300, 0, acks)
             self.send(command)
 
     def _take(self) -> None:
@@ -255,21 +254,21 @@ class ChanceWorld(World):
             topic, key, subscription = found
             self._takes += self.rng.random() < 0.8
             member = self.rng.choice(["m1", "m2"])
-            self.send(co.Take(topic.id, key, self._epoch(subscription), member, self._takes + 1, 3, 500))
+            self.send(commands.Take(topic.id, key, self._epoch(subscription), member, self._takes + 1, 3, 500))
 
     def _extend_or_leave(self) -> None:
         if (found := self._subscription(shared=True)) is not None:
             topic, key, subscription = found
             assert subscription.shared is not None
             tokens = (*subscription.shared.leases, 1)
-            self.send(co.Extend(topic.id, key, subscription.epoch, tokens))
+            self.send(commands.Extend(topic.id, key, subscription.epoch, tokens))
             if self.rng.random() < 0.3:
-                self.send(co.Leave(topic.id, key, subscription.epoch, self.rng.choice(["m1", "m2"])))
+                self.send(commands.Leave(topic.id, key, subscription.epoch, self.rng.choice(["m1", "m2"])))
 
     def _read_or_find(self) -> None:
         topic = self.rng.choice(TOPICS)
-        self.send(co.Read(topic, self.rng.choice([co.START_EARLIEST, co.START_NEW, 0, 5]), 300))
-        self.send(co.Find(topic, self.now_ms - 100))
+        self.send(commands.Read(topic, self.rng.choice([commands.START_EARLIEST, commands.START_NEW, 0, 5]), 300))
+        self.send(commands.Find(topic, self.now_ms - 100))
 
     def _move(self) -> None:
         """Copy-forward of some record that is needed."""

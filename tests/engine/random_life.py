@@ -5,13 +5,46 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.engine.locating import Locator
-from oncemq.engine.topic import Subscription, Topic
+from oncemq.engine.locator import Locator
+from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.journal.contract import RecordHead
-from oncemq.limits import Limits
-from oncemq.message import key_hashes
+from oncemq.protocol import replies
+from oncemq.protocol.batch import key_hashes
+from oncemq.protocol.commands import (
+    DROP,
+    EXPIRE,
+    REFUSE,
+    START_EARLIEST,
+    START_NEW,
+    Abort,
+    Ack,
+    AckUpto,
+    Bye,
+    Close,
+    Commit,
+    CreateTopic,
+    DeleteTopic,
+    Envelope,
+    Extend,
+    GetAny,
+    Keyed,
+    Leave,
+    Open,
+    Operation,
+    Put,
+    RegistrySet,
+    RemoveSession,
+    Seek,
+    Settle,
+    Sharing,
+    Stage,
+    Subscribe,
+    Take,
+    Transact,
+    Unsubscribe,
+    Void,
+)
+from oncemq.protocol.limits import Limits
 from tests.engine.world import EXTENT_BYTES, World
 
 LIMITS = Limits(stage_ms=500, key_ms=700, session_idle_ms=900)
@@ -20,8 +53,8 @@ PATTERNS = ["#", "c.*"]
 PEOPLE = ["alice", "bob", "carol"]
 MEMBERS = ["m1", "m2"]
 KEYS: list[bytes | None] = [b"k1", b"k2", None]
-SHARINGS = [None, co.Sharing(lease_ms=200), co.Sharing(300, 2, "dead", True)]
-SETTINGS = [(0, 0, 0, co.REFUSE), (0, 300, 0, co.REFUSE), (200, 0, 600, co.DROP), (0, 0, 500, co.EXPIRE)]
+SHARINGS = [None, Sharing(lease_ms=200), Sharing(300, 2, "dead", True)]
+SETTINGS = [(0, 0, 0, REFUSE), (0, 300, 0, REFUSE), (200, 0, 600, DROP), (0, 0, 500, EXPIRE)]
 
 
 class Life:
@@ -49,10 +82,10 @@ class Life:
 
     # Operations.
 
-    def operate(self, operation: co.Operation) -> None:
+    def operate(self, operation: Operation) -> None:
         rng = self.rng
         if rng.random() < 0.2:
-            self.world.send(co.Keyed("web", f"key{rng.randint(0, 9)}", operation))
+            self.world.send(Keyed("web", f"key{rng.randint(0, 9)}", operation))
             return
         session = rng.choice(PEOPLE)
         if session not in self.world.engine.state.sessions:
@@ -60,73 +93,73 @@ class Life:
             self.world.hello(session, nonce=rng.randint(1, 1 << 60))
         self.world.do(operation, session)
 
-    def operation(self) -> co.Operation:
+    def operation(self) -> Operation:
         rng = self.rng
         topic, subscriber = rng.choice(TOPICS), rng.choice(PEOPLE)
-        operations: list[co.Operation] = [
+        operations: list[Operation] = [
             self.put(),
             self.put(),
             self.put(),
-            co.Void(),
+            Void(),
             self.create(topic),
-            co.Subscribe(topic, subscriber, rng.choice([co.START_NEW, co.START_EARLIEST]), rng.choice(SHARINGS)),
-            co.Subscribe(rng.choice(PATTERNS), subscriber, rng.choice([co.START_NEW, co.START_EARLIEST])),
-            co.Open(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([0, 0, 50])),
-            co.Seek(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([-1, -2, 3]), rng.choice([0, 0, 2_000])),
+            Subscribe(topic, subscriber, rng.choice([START_NEW, START_EARLIEST]), rng.choice(SHARINGS)),
+            Subscribe(rng.choice(PATTERNS), subscriber, rng.choice([START_NEW, START_EARLIEST])),
+            Open(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([0, 0, 50])),
+            Seek(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([-1, -2, 3]), rng.choice([0, 0, 2_000])),
             self.stage(topic),
             self.commit(topic),
-            co.RegistrySet(topic, subscriber, rng.choice([None, b"x"])),
+            RegistrySet(topic, subscriber, rng.choice([None, b"x"])),
             self.transaction(),
         ]
-        endings: list[co.Operation] = [
-            co.DeleteTopic(topic),
-            co.Unsubscribe(rng.choice([topic, *PATTERNS]), subscriber),
-            co.Abort((f"s{rng.randint(0, 2)}",)),
-            co.RemoveSession(rng.choice(["visitor", subscriber])),
+        endings: list[Operation] = [
+            DeleteTopic(topic),
+            Unsubscribe(rng.choice([topic, *PATTERNS]), subscriber),
+            Abort((f"s{rng.randint(0, 2)}",)),
+            RemoveSession(rng.choice(["visitor", subscriber])),
         ]
         return rng.choice(endings if rng.random() < 0.12 else operations)
 
-    def put(self) -> co.Put:
-        return co.Put(self.rng.choice([*TOPICS, "dead"]), self.envelope(), self.rng.random() < 0.4)
+    def put(self) -> Put:
+        return Put(self.rng.choice([*TOPICS, "dead"]), self.envelope(), self.rng.random() < 0.4)
 
-    def envelope(self) -> co.Envelope:
+    def envelope(self) -> Envelope:
         rng = self.rng
         count = rng.randint(1, 3)
         hashes = key_hashes([rng.choice(KEYS) for _ in range(count)]) if rng.random() < 0.7 else b""
         due_ms = self.world.now_ms + rng.choice([30, 200]) if rng.random() < 0.2 else 0
-        return co.Envelope(count, rng.randint(1, 200), 0, rng.choice([0, 0, 100]), due_ms, hashes)
+        return Envelope(count, rng.randint(1, 200), 0, rng.choice([0, 0, 100]), due_ms, hashes)
 
-    def create(self, topic: str) -> co.CreateTopic:
+    def create(self, topic: str) -> CreateTopic:
         retain_ms, retain_bytes, quota_bytes, overflow = self.rng.choice(SETTINGS)
-        return co.CreateTopic(topic, retain_ms, retain_bytes, quota_bytes, overflow, self.rng.random() < 0.5)
+        return CreateTopic(topic, retain_ms, retain_bytes, quota_bytes, overflow, self.rng.random() < 0.5)
 
-    def stage(self, topic: str) -> co.Stage:
-        envelope = co.Envelope(1, 10, 0, self.rng.choice([0, 50]), 0, key_hashes([self.rng.choice(KEYS)]))
-        return co.Stage(f"s{self.rng.randint(0, 2)}", topic, "w", self.rng.randint(0, 30), envelope)
+    def stage(self, topic: str) -> Stage:
+        envelope = Envelope(1, 10, 0, self.rng.choice([0, 50]), 0, key_hashes([self.rng.choice(KEYS)]))
+        return Stage(f"s{self.rng.randint(0, 2)}", topic, "w", self.rng.randint(0, 30), envelope)
 
-    def commit(self, topic: str) -> co.Commit:
+    def commit(self, topic: str) -> Commit:
         rng = self.rng
         if rng.random() < 0.5:
-            return co.Commit("w", rng.randint(0, 30), topic, ((f"s{rng.randint(0, 2)}", 1),))
+            return Commit("w", rng.randint(0, 30), topic, ((f"s{rng.randint(0, 2)}", 1),))
         found: dict[str, list[tuple[str, int]]] = {}
         for stage in self.world.engine.state.stages.values():
             owner = self.world.engine.state.topics_by_id.get(stage.topic_id)
             if owner is not None:
                 found.setdefault(owner.name, []).append((stage.name, stage.count))
         writer, batch = rng.choice([("", 0), ("w", rng.randint(0, 30))])
-        return co.Commit(writer, batch, "", (), tuple((name, tuple(stages)) for name, stages in found.items()))
+        return Commit(writer, batch, "", (), tuple((name, tuple(stages)) for name, stages in found.items()))
 
-    def transaction(self) -> co.Transact:
+    def transaction(self) -> Transact:
         found = self.subscription()
         puts = tuple(self.put() for _ in range(self.rng.randint(0, 2)))
         if found is None:
-            return co.Transact(puts=puts)
+            return Transact(puts=puts)
         topic, subscription = found
         if subscription.shared is not None:
-            return co.Transact(settles=(self.settle(topic, subscription),), puts=puts)
+            return Transact(settles=(self.settle(topic, subscription),), puts=puts)
         owner = subscription.pattern or subscription
         upto = self.rng.randint(0, topic.next_offset)
-        return co.Transact((co.AckUpto(topic.id, subscription.subscriber, owner.epoch, upto),), (), puts)
+        return Transact((AckUpto(topic.id, subscription.subscriber, owner.epoch, upto),), (), puts)
 
     # Consuming.
 
@@ -146,13 +179,13 @@ class Life:
         elif subscription.pattern is not None and rng.random() < 0.7:
             pattern = subscription.pattern
             acks = ((topic.id, rng.randint(0, topic.next_offset)),)
-            world.send(co.GetAny(pattern.pattern, pattern.subscriber, pattern.epoch, (), 1_000, 0, acks))
+            world.send(GetAny(pattern.pattern, pattern.subscriber, pattern.epoch, (), 1_000, 0, acks))
         else:
             owner = subscription.pattern or subscription
             upto = rng.randint(0, topic.next_offset)
-            world.send(co.Ack(topic.id, subscription.subscriber, owner.epoch, upto))
+            world.send(Ack(topic.id, subscription.subscriber, owner.epoch, upto))
             if rng.random() < 0.2:
-                self.operate(co.Close(topic.id, subscription.subscriber, owner.epoch))
+                self.operate(Close(topic.id, subscription.subscriber, owner.epoch))
 
     def work(self, topic: Topic, subscription: Subscription) -> None:
         rng, shared = self.rng, subscription.shared
@@ -160,16 +193,16 @@ class Life:
         member, place = rng.choice(MEMBERS), (topic.id, subscription.subscriber, subscription.epoch)
         number = shared.members[member].last_number + 1 if member in shared.members else 1
         actions: list[Callable[[], object]] = [
-            lambda: self.world.send(co.Take(*place, member, number, rng.randint(1, 4), 1_000)),
-            lambda: self.world.send(co.Take(*place, member, number, rng.randint(1, 4), 1_000)),
+            lambda: self.world.send(Take(*place, member, number, rng.randint(1, 4), 1_000)),
+            lambda: self.world.send(Take(*place, member, number, rng.randint(1, 4), 1_000)),
             lambda: self.operate(self.settle(topic, subscription)),
             lambda: self.operate(self.settle(topic, subscription)),
-            lambda: self.world.send(co.Extend(*place, tuple(shared.leases)[:2])),
-            lambda: self.world.send(co.Leave(*place, member)) if rng.random() < 0.3 else None,
+            lambda: self.world.send(Extend(*place, tuple(shared.leases)[:2])),
+            lambda: self.world.send(Leave(*place, member)) if rng.random() < 0.3 else None,
         ]
         rng.choice(actions)()
 
-    def settle(self, topic: Topic, subscription: Subscription) -> co.Settle:
+    def settle(self, topic: Topic, subscription: Subscription) -> Settle:
         """Mostly of what a lease holds."""
         rng, shared = self.rng, subscription.shared
         assert shared is not None
@@ -179,8 +212,8 @@ class Life:
         token, first, count = rng.choice(ranges)
         place = (topic.id, subscription.subscriber, subscription.epoch)
         if rng.random() < 0.6:
-            return co.Settle(*place, ((token, first, rng.randint(1, count)),))
-        return co.Settle(*place, (), ((token, first, count, rng.choice([0, 40])),))
+            return Settle(*place, ((token, first, rng.randint(1, count)),))
+        return Settle(*place, (), ((token, first, count, rng.choice([0, 40])),))
 
     # What the shell does.
 
@@ -216,8 +249,8 @@ class Life:
 
     def come_and_go(self) -> None:
         reply = self.world.hello("visitor", nonce=self.rng.randint(1, 1 << 60), anonymous=True)
-        if isinstance(reply, re.HelloReply) and self.rng.random() < 0.5:
-            self.world.send(co.Bye("visitor", reply.epoch))
+        if isinstance(reply, replies.HelloReply) and self.rng.random() < 0.5:
+            self.world.send(Bye("visitor", reply.epoch))
 
 
 def random_life(seed: int, commands: int) -> World:
@@ -226,37 +259,37 @@ def random_life(seed: int, commands: int) -> World:
 
 def still_life(world: World) -> None:
     """Leaves something of everything in the state."""
-    world.do(co.CreateTopic("still", 0, 0, 300, co.EXPIRE), "painter")
-    world.do(co.Subscribe("still", "slow"), "painter")
-    world.do(co.Subscribe("*", "walker"), "painter")
-    world.do(co.Put("still", co.Envelope(1, 10, 0)), "painter")
-    world.do(co.Subscribe("still", "eve"), "painter")
-    world.do(co.Subscribe("still", "cooks", co.START_NEW, SHARINGS[2]), "painter")
+    world.do(CreateTopic("still", 0, 0, 300, EXPIRE), "painter")
+    world.do(Subscribe("still", "slow"), "painter")
+    world.do(Subscribe("*", "walker"), "painter")
+    world.do(Put("still", Envelope(1, 10, 0)), "painter")
+    world.do(Subscribe("still", "eve"), "painter")
+    world.do(Subscribe("still", "cooks", START_NEW, SHARINGS[2]), "painter")
     opened = world.open("still", "eve")
     hashes = key_hashes([b"k1", b"k1", b"k2", None])
-    world.do(co.Put("still", co.Envelope(4, 100, 0, 0, 0, hashes)), "painter")
-    world.do(co.Put("still", co.Envelope(4, 120, 0, 5_000, 0, hashes)), "painter")
-    world.send(co.Ack(opened.topic_id, "eve", opened.epoch, 9))
+    world.do(Put("still", Envelope(4, 100, 0, 0, 0, hashes)), "painter")
+    world.do(Put("still", Envelope(4, 120, 0, 5_000, 0, hashes)), "painter")
+    world.send(Ack(opened.topic_id, "eve", opened.epoch, 9))
     shared = world.open("still", "cooks")
     place = (shared.topic_id, "cooks", shared.epoch)
-    taken = world.send(co.Take(*place, "m1", 1, 3, 1_000)).reply
-    assert isinstance(taken, re.TakeReply)
-    world.send(co.Extend(*place, (taken.token,)))
-    world.do(co.Settle(*place, ((taken.token, 4, 1),), ((taken.token, 3, 1, 40),)), "painter")
-    world.send(co.Take(*place, "m2", 1, 1, 1_000))
-    world.send(co.Leave(*place, "m2"))
-    world.do(co.Put("still", co.Envelope(1, 100, 0)), "painter")
+    taken = world.send(Take(*place, "m1", 1, 3, 1_000)).reply
+    assert isinstance(taken, replies.TakeReply)
+    world.send(Extend(*place, (taken.token,)))
+    world.do(Settle(*place, ((taken.token, 4, 1),), ((taken.token, 3, 1, 40),)), "painter")
+    world.send(Take(*place, "m2", 1, 1, 1_000))
+    world.send(Leave(*place, "m2"))
+    world.do(Put("still", Envelope(1, 100, 0)), "painter")
     while "slow" in world.engine.state.topics["still"].subscriptions:
         world.tick()
-    world.do(co.Seek("still", "eve", co.START_EARLIEST), "painter")
-    world.do(co.Put("still", co.Envelope(1, 10, 0, 0, world.now_ms + 9_000)), "painter")
-    world.do(co.Open("*", "walker"), "painter")
-    world.do(co.Stage("first", "still", "painter", 1, co.Envelope(1, 10, 0)), "painter")
-    world.do(co.Commit("painter", 1, "still", (("first", 1),)), "painter")
-    world.do(co.CreateTopic("quiet", 10**9), "painter")
-    world.do(co.Stage("both", "still", "", 0, co.Envelope(1, 10, 0)), "painter")
-    world.do(co.Stage("and", "quiet", "", 0, co.Envelope(2, 10, 0)), "painter")
-    world.do(co.Commit("", 0, "", (), (("still", (("both", 1),)), ("quiet", (("and", 2),)))), "poet")
-    world.do(co.Stage("second", "still", "painter", 2, co.Envelope(1, 10, 0)), "painter")
-    world.do(co.RegistrySet("still", "life", b"x"), "painter")
-    world.send(co.Keyed("web", "still", co.Void()))
+    world.do(Seek("still", "eve", START_EARLIEST), "painter")
+    world.do(Put("still", Envelope(1, 10, 0, 0, world.now_ms + 9_000)), "painter")
+    world.do(Open("*", "walker"), "painter")
+    world.do(Stage("first", "still", "painter", 1, Envelope(1, 10, 0)), "painter")
+    world.do(Commit("painter", 1, "still", (("first", 1),)), "painter")
+    world.do(CreateTopic("quiet", 10**9), "painter")
+    world.do(Stage("both", "still", "", 0, Envelope(1, 10, 0)), "painter")
+    world.do(Stage("and", "quiet", "", 0, Envelope(2, 10, 0)), "painter")
+    world.do(Commit("", 0, "", (), (("still", (("both", 1),)), ("quiet", (("and", 2),)))), "poet")
+    world.do(Stage("second", "still", "painter", 2, Envelope(1, 10, 0)), "painter")
+    world.do(RegistrySet("still", "life", b"x"), "painter")
+    world.send(Keyed("web", "still", Void()))

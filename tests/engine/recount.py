@@ -8,12 +8,12 @@ import msgspec
 
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Event
-from oncemq.engine.index import EXPIRED, BatchIndex
-from oncemq.engine.sharing import Shared
-from oncemq.engine.state import State
-from oncemq.engine.topic import Topic
+from oncemq.engine.state.batch_index import EXPIRED, BatchIndex
+from oncemq.engine.state.shared_subscription import Shared
+from oncemq.engine.state.state import State
+from oncemq.engine.state.topic import Topic
 from oncemq.journal.contract import record_bytes
-from oncemq.limits import Limits
+from oncemq.protocol.limits import Limits
 from tests.engine.world import EXTENT_BYTES, World, image_of
 
 _encode = msgspec.msgpack.Encoder().encode

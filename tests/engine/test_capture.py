@@ -6,11 +6,27 @@ import random
 
 import msgspec
 
-from oncemq.engine import commands as co
 from oncemq.engine.engine import Engine
-from oncemq.engine.locating import Locator
+from oncemq.engine.locator import Locator
 from oncemq.journal.contract import RecordHead
-from oncemq.limits import Limits
+from oncemq.protocol.commands import (
+    START_EARLIEST,
+    START_NEW,
+    Abort,
+    Ack,
+    Commit,
+    CreateTopic,
+    DeleteTopic,
+    Envelope,
+    Keyed,
+    Open,
+    Operation,
+    RegistrySet,
+    Stage,
+    Subscribe,
+    Unsubscribe,
+)
+from oncemq.protocol.limits import Limits
 from tests.engine.world import EXTENT_BYTES, World, image_of, put
 
 NAMES = ["a", "b", "c"]
@@ -18,28 +34,28 @@ NAMES = ["a", "b", "c"]
 
 def random_command(world: World, rng: random.Random) -> None:
     name, session = rng.choice(NAMES), rng.choice(NAMES)
-    operations: list[co.Operation] = [
+    operations: list[Operation] = [
         put(name, rng.randint(1, 3), rng.randint(1, 200), rng.random() < 0.3),
         put(name),
-        co.Subscribe(name, session, rng.choice([co.START_NEW, co.START_EARLIEST])),
-        co.Unsubscribe(name, session),
-        co.CreateTopic(name, 0, rng.choice([0, 300])),
-        co.DeleteTopic(name),
-        co.Stage(f"s{rng.randint(0, 3)}", name, "w", rng.randint(0, 5), co.Envelope(1, 10, 0)),
-        co.Commit("w", rng.randint(0, 5), name, ((f"s{rng.randint(0, 3)}", 1),)),
-        co.Abort((f"s{rng.randint(0, 3)}",)),
-        co.RegistrySet(name, session, rng.choice([None, b"x"])),
-        co.Open(name, session),
+        Subscribe(name, session, rng.choice([START_NEW, START_EARLIEST])),
+        Unsubscribe(name, session),
+        CreateTopic(name, 0, rng.choice([0, 300])),
+        DeleteTopic(name),
+        Stage(f"s{rng.randint(0, 3)}", name, "w", rng.randint(0, 5), Envelope(1, 10, 0)),
+        Commit("w", rng.randint(0, 5), name, ((f"s{rng.randint(0, 3)}", 1),)),
+        Abort((f"s{rng.randint(0, 3)}",)),
+        RegistrySet(name, session, rng.choice([None, b"x"])),
+        Open(name, session),
     ]
     operation = rng.choice(operations)
     if rng.random() < 0.2:
-        world.send(co.Keyed("web", f"key{rng.randint(0, 9)}", operation))
+        world.send(Keyed("web", f"key{rng.randint(0, 9)}", operation))
     else:
         world.do(operation, session)
     topic = world.engine.state.topics.get(name)
     if topic is not None and (subscription := topic.subscriptions.get(session)):
         upto = rng.randint(0, topic.next_offset)
-        world.send(co.Ack(topic.id, session, subscription.epoch, upto))
+        world.send(Ack(topic.id, session, subscription.epoch, upto))
     if rng.random() < 0.1:
         world.tick(rng.randint(0, 300))
 
@@ -114,7 +130,7 @@ def move(world: World, head: RecordHead, position: int) -> None:
 
 def test_a_moved_batch_is_found_at_its_new_position() -> None:
     world = World()
-    world.do(co.Subscribe("orders", "a"))
+    world.do(Subscribe("orders", "a"))
     world.do(put(count=2))
     world.do(put(count=1))
     owner = world.open("orders", "a")
@@ -128,7 +144,7 @@ def test_a_moved_batch_is_found_at_its_new_position() -> None:
 
 def test_a_record_that_all_have_acked_is_needed_by_nobody() -> None:
     world = World()
-    world.do(co.Subscribe("orders", "a"))
+    world.do(Subscribe("orders", "a"))
     world.do(put())
     owner = world.open("orders", "a")
     [entry] = world.get(owner, "a").slices
@@ -140,12 +156,12 @@ def test_a_record_that_all_have_acked_is_needed_by_nobody() -> None:
 
 def test_a_staged_batch_moves_before_and_after_its_commit() -> None:
     world = World()
-    world.do(co.Subscribe("out", "a"))
+    world.do(Subscribe("out", "a"))
     world.do(put("out"))
-    world.do(co.Stage("s", "out", "w", 0, co.Envelope(1, 10, 0)))
+    world.do(Stage("s", "out", "w", 0, Envelope(1, 10, 0)))
     position = world.engine.state.stages["s"].batches[0].position
     move(world, RecordHead(position, 1, -1, 1, 0, 10), 2 * EXTENT_BYTES)
-    world.do(co.Commit("w", 0, "out", (("s", 1),)))
+    world.do(Commit("w", 0, "out", (("s", 1),)))
     move(world, RecordHead(2 * EXTENT_BYTES, 1, -1, 1, 0, 10), 3 * EXTENT_BYTES)
     assert world.get(world.open("out", "a"), "a").slices[1].position == 3 * EXTENT_BYTES
     gone = RecordHead(position, 1, -1, 1, 0, 10)

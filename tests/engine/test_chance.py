@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from oncemq.engine import events as ev
+from oncemq.engine import events
 from oncemq.engine.engine import Engine
 from tests.engine.chance import LIMITS, ChanceWorld
 from tests.engine.recount import comparable, engine_from, recount, through_journal
@@ -84,7 +84,7 @@ def _steps_beside_a_capture(world: ChanceWorld, count: int) -> None:
 
 
 #: What has nothing to do with messages has tests of its own.
-BESIDE = {ev.LeasesBegunAnew, ev.RegistryChanged, ev.SessionEnded, ev.SessionRemoved}
+BESIDE = {events.LeasesBegunAnew, events.RegistryChanged, events.SessionEnded, events.SessionRemoved}
 
 
 def test_chance_brings_about_every_kind_of_event() -> None:
@@ -96,6 +96,6 @@ def test_chance_brings_about_every_kind_of_event() -> None:
         for _ in range(STEPS):
             world.step()
         seen |= {type(event) for _, event in world.log}
-        codes |= {event.code for _, event in world.log if isinstance(event, ev.Declined)}
-    assert set(get_args(ev.Event)) - seen <= BESIDE
+        codes |= {event.code for _, event in world.log if isinstance(event, events.Declined)}
+    assert set(get_args(events.Event)) - seen <= BESIDE
     assert {"SUBSCRIPTION_FENCED", "SOUGHT", "LEASE_LOST", "UNSUPPORTED", "LIMIT_REACHED", "RANGE_GONE"} <= codes

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
+from oncemq.engine.decide.ticks import BATCHES_PER_TICK_MAX
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Delayed, Released, Stored
-from oncemq.engine.locating import Locator
-from oncemq.engine.ticking import BATCHES_PER_TICK_MAX
+from oncemq.engine.locator import Locator
 from oncemq.journal.contract import RecordHead, record_bytes
-from oncemq.limits import TTL_MS_MAX, Limits
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import TTL_MS_MAX, Limits
 from tests.engine.recount import check, engine_from, recount
 from tests.engine.world import EXTENT_BYTES, World, code, put
 
@@ -20,11 +19,11 @@ DUE_MS = 5_000
 
 def subscribed(limits: Limits | None = None) -> World:
     world = World(limits)
-    world.do(co.Subscribe("orders", "a"))
+    world.do(commands.Subscribe("orders", "a"))
     return world
 
 
-def delayed(count: int = 1, due_ms: int = DUE_MS, size: int = 100, ttl_ms: int = 0) -> co.Put:
+def delayed(count: int = 1, due_ms: int = DUE_MS, size: int = 100, ttl_ms: int = 0) -> commands.Put:
     return put(count=count, size=size, due_ms=due_ms, ttl_ms=ttl_ms)
 
 
@@ -42,30 +41,30 @@ def wait_until(world: World, time_ms: int) -> None:
 
 def test_a_delayed_put_is_answered_without_an_offset() -> None:
     world = subscribed()
-    assert world.do(delayed(3)) == re.PutReply(1, -1, 3, world.now_ms, 1)
+    assert world.do(delayed(3)) == replies.PutReply(1, -1, 3, world.now_ms, 1)
     assert isinstance(world.log[-1][1], Delayed)
 
 
 def test_nobody_sees_it_before_it_is_due() -> None:
     world = subscribed()
-    world.do(co.Subscribe("#", "all"))
+    world.do(commands.Subscribe("#", "all"))
     world.do(delayed())
     wait_until(world, DUE_MS - 1)
     owner = world.open("orders", "a")
     assert world.get(owner, "a").waits_for == owner.topic_id
     assert world.get_any(world.open("#", "all"), "#", "all") == {}
-    read = world.send(co.Read("orders", co.START_EARLIEST, 1000))
+    read = world.send(commands.Read("orders", commands.START_EARLIEST, 1000))
     assert (read.slices, read.waits_for) == ((), owner.topic_id)
-    assert world.send(co.Find("orders", 0)).reply == re.FindReply(owner.topic_id, 0)
-    assert world.do(co.Seek("orders", "a", time_ms=1)) == re.SeekReply(owner.topic_id, 0)
-    assert code(world.do(co.Seek("orders", "a", 1))) == "OFFSET_OUT_OF_RANGE"
+    assert world.send(commands.Find("orders", 0)).reply == replies.FindReply(owner.topic_id, 0)
+    assert world.do(commands.Seek("orders", "a", time_ms=1)) == replies.SeekReply(owner.topic_id, 0)
+    assert code(world.do(commands.Seek("orders", "a", 1))) == "OFFSET_OUT_OF_RANGE"
     check(world)
 
 
 def test_it_uses_no_offset_before_it_is_due() -> None:
     world = subscribed()
     world.do(delayed())
-    assert world.do(put()) == re.PutReply(1, 0, 1, world.now_ms, 1)
+    assert world.do(put()) == replies.PutReply(1, 0, 1, world.now_ms, 1)
 
 
 def test_a_due_time_that_is_over_means_at_once() -> None:
@@ -92,8 +91,8 @@ def test_they_are_listed() -> None:
     world = subscribed()
     world.do(delayed(3))
     world.do(delayed(2))
-    listed = world.send(co.Topics()).reply
-    assert isinstance(listed, re.TopicsReply)
+    listed = world.send(commands.Topics()).reply
+    assert isinstance(listed, replies.TopicsReply)
     assert [topic.delayed for topic in listed.topics] == [5]
 
 
@@ -140,7 +139,7 @@ def test_a_tick_releases_a_bounded_number_and_keeps_the_order() -> None:
 def test_who_subscribes_after_the_put_gets_it() -> None:
     world = World()
     world.do(put(create=True, due_ms=DUE_MS))
-    world.do(co.Subscribe("orders", "a"))
+    world.do(commands.Subscribe("orders", "a"))
     wait_until(world, DUE_MS)
     assert counts(world) == [1]
     check(world)
@@ -148,9 +147,9 @@ def test_who_subscribes_after_the_put_gets_it() -> None:
 
 def test_without_a_subscriber_at_its_time_it_goes() -> None:
     world = subscribed()
-    world.do(co.CreateTopic("orders"))
+    world.do(commands.CreateTopic("orders"))
     world.do(delayed())
-    world.do(co.Unsubscribe("orders", "a"))
+    world.do(commands.Unsubscribe("orders", "a"))
     assert world.engine.state.live
     wait_until(world, DUE_MS)
     assert not world.engine.state.live
@@ -161,9 +160,9 @@ def test_without_a_subscriber_at_its_time_it_goes() -> None:
 def test_a_deleted_topic_takes_its_delayed_messages_along() -> None:
     world = subscribed()
     world.do(delayed())
-    world.do(co.DeleteTopic("orders"))
+    world.do(commands.DeleteTopic("orders"))
     assert (world.engine.state.delayed, world.engine.state.live) == (0, {})
-    world.do(co.Subscribe("orders", "a"))
+    world.do(commands.Subscribe("orders", "a"))
     assert world.tick(DUE_MS) == []
     assert counts(world) == []
     check(world)
@@ -172,7 +171,7 @@ def test_a_deleted_topic_takes_its_delayed_messages_along() -> None:
 def test_a_topic_that_goes_with_its_last_subscriber_takes_them_along() -> None:
     world = subscribed()
     world.do(delayed())
-    world.do(co.Unsubscribe("orders", "a"))
+    world.do(commands.Unsubscribe("orders", "a"))
     assert (world.engine.state.delayed, world.engine.state.live) == (0, {})
     check(world)
 
@@ -191,13 +190,13 @@ def test_the_time_to_live_counts_from_then() -> None:
 
 def test_it_reaches_shared_subscriptions_and_patterns() -> None:
     world = World()
-    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing()))
-    world.do(co.Subscribe("*", "all"))
+    world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing()))
+    world.do(commands.Subscribe("*", "all"))
     world.do(delayed())
     wait_until(world, DUE_MS)
     workers = world.open("orders", "workers")
-    taken = world.send(co.Take(workers.topic_id, "workers", workers.epoch, "m", 1, 5, 1000)).reply
-    assert isinstance(taken, re.TakeReply)
+    taken = world.send(commands.Take(workers.topic_id, "workers", workers.epoch, "m", 1, 5, 1000)).reply
+    assert isinstance(taken, replies.TakeReply)
     assert [head.first_offset for head in taken.heads] == [0]
     assert world.get_any(world.open("*", "all"), "*", "all") == {"orders": [0]}
     check(world)
@@ -207,20 +206,20 @@ def test_order_per_key_holds_for_what_was_delayed_before_anybody_wanted_it() -> 
     world = World()
     hashes = (7).to_bytes(8, "little") * 2
     for topic in ("orders", "made"):
-        world.do(co.Put(topic, co.Envelope(2, 100, 0, 0, DUE_MS, hashes), True))
-        world.do(co.Subscribe(topic, "workers", sharing=co.Sharing(key_order=True)))
+        world.do(commands.Put(topic, commands.Envelope(2, 100, 0, 0, DUE_MS, hashes), True))
+        world.do(commands.Subscribe(topic, "workers", sharing=commands.Sharing(key_order=True)))
     wait_until(world, DUE_MS)
     for topic in ("orders", "made"):
         owner = world.open(topic, "workers")
-        taken = world.send(co.Take(owner.topic_id, "workers", owner.epoch, "m", 1, 5, 1000)).reply
-        assert isinstance(taken, re.TakeReply)
+        taken = world.send(commands.Take(owner.topic_id, "workers", owner.epoch, "m", 1, 5, 1000)).reply
+        assert isinstance(taken, replies.TakeReply)
         assert [(head.first_offset, head.count) for head in taken.heads] == [(0, 1)]
     check(world)
 
 
 def test_key_hashes_are_not_kept_where_nobody_wants_them() -> None:
     world = subscribed()
-    world.do(co.Put("orders", co.Envelope(1, 100, 0, 0, DUE_MS, bytes(8))))
+    world.do(commands.Put("orders", commands.Envelope(1, 100, 0, 0, DUE_MS, bytes(8))))
     wait_until(world, DUE_MS)
     assert world.topic_of().index.keys == {}
 
@@ -234,7 +233,7 @@ def test_the_number_of_delayed_batches_is_bounded() -> None:
     world.do(delayed())
     assert code(world.do(delayed())) == "LIMIT_REACHED"
     wait_until(world, DUE_MS)
-    assert isinstance(world.do(delayed(due_ms=2 * DUE_MS)), re.PutReply)
+    assert isinstance(world.do(delayed(due_ms=2 * DUE_MS)), replies.PutReply)
 
 
 def test_a_full_disk_takes_no_delayed_put() -> None:
@@ -244,13 +243,13 @@ def test_a_full_disk_takes_no_delayed_put() -> None:
     assert code(world.do(delayed())) == "DISK_FULL"
     assert world.image() == before
     world.writable_bytes += 1
-    assert isinstance(world.again(delayed()), re.PutReply)
+    assert isinstance(world.again(delayed()), replies.PutReply)
 
 
 def test_a_quota_counts_what_is_delayed() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", quota_bytes=250))
-    world.do(co.Subscribe("orders", "a"))
+    world.do(commands.CreateTopic("orders", quota_bytes=250))
+    world.do(commands.Subscribe("orders", "a"))
     world.do(delayed())
     world.do(put())
     assert code(world.do(put())) == "TOPIC_FULL"
@@ -258,7 +257,7 @@ def test_a_quota_counts_what_is_delayed() -> None:
     wait_until(world, DUE_MS)
     assert code(world.again(put())) == "TOPIC_FULL"
     world.get(world.open("orders", "a"), "a", ack=2)
-    assert isinstance(world.again(put()), re.PutReply)
+    assert isinstance(world.again(put()), replies.PutReply)
     check(world)
 
 
@@ -322,7 +321,7 @@ def test_a_delayed_batch_of_a_deleted_topic_is_needed_by_nobody() -> None:
     world.do(delayed())
     head = head_of(world)
     assert Locator(world.engine.state).offset_of(head) == -1
-    world.do(co.DeleteTopic("orders"))
+    world.do(commands.DeleteTopic("orders"))
     assert Locator(world.engine.state).offset_of(head) is None
 
 

@@ -13,13 +13,13 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from oncemq.engine import capture as capture_module
-from oncemq.engine.capture import SessionImage, TopicImage
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Committed, Event
-from oncemq.engine.replies import CommitReply
-from oncemq.limits import Limits
-from oncemq.version import JOURNAL_VERSION, SNAPSHOT_VERSION
+from oncemq.engine.snapshot import capture as capture_module
+from oncemq.engine.snapshot.capture import SessionImage, TopicImage
+from oncemq.protocol.limits import Limits
+from oncemq.protocol.replies import CommitReply
+from oncemq.protocol.version import JOURNAL_VERSION, SNAPSHOT_VERSION
 from tests.engine.random_life import LIMITS, random_life, still_life
 from tests.engine.test_capture import comparable
 from tests.engine.world import EXTENT_BYTES, image_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncemq.engine.lowest import FEW
-from oncemq.engine.topic import Subscription, Topic
+from oncemq.engine.state.low_watermark import FEW
+from oncemq.engine.state.topic import Subscription, Topic
 
 END = 1_000
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.engine.index import Slice
-from oncemq.message import key_hashes
+from oncemq.engine.state.batch_index import Slice
+from oncemq.protocol import commands, replies
+from oncemq.protocol.batch import key_hashes
 from tests.engine.world import ROOMY, World, code
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
@@ -33,10 +32,10 @@ def _plain(cell: str) -> str:
 
 # How messages are consumed.
 
-ORDERED = co.Sharing(1_000, key_order=True)
-KINDS: dict[str, co.Sharing | None] = {
+ORDERED = commands.Sharing(1_000, key_order=True)
+KINDS: dict[str, commands.Sharing | None] = {
     "one owner": None,
-    "shared": co.Sharing(1_000),
+    "shared": commands.Sharing(1_000),
     "shared, order per key": ORDERED,
     "by pattern": None,
 }
@@ -44,7 +43,7 @@ KINDS: dict[str, co.Sharing | None] = {
 BEGUN = 1
 
 
-def offsets_of(parts: Iterable[Slice | re.TaskHead]) -> list[int]:
+def offsets_of(parts: Iterable[Slice | replies.TaskHead]) -> list[int]:
     return [offset for part in parts for offset in range(part.first_offset, part.first_offset + part.count)]
 
 
@@ -58,74 +57,74 @@ class Consumer:
         self.name = "orders.#" if kind == "by pattern" else "orders"
         self.takes = 0
 
-    def subscribe(self, start: int = co.START_EARLIEST) -> re.Reply:
-        return self.world.do(co.Subscribe(self.name, "eve", start, self.sharing))
+    def subscribe(self, start: int = commands.START_EARLIEST) -> replies.Reply:
+        return self.world.do(commands.Subscribe(self.name, "eve", start, self.sharing))
 
-    def open(self, hold_ms: int = 0, session: str = "eve") -> re.Reply:
-        return self.world.do(co.Open(self.name, "eve", hold_ms), session)
+    def open(self, hold_ms: int = 0, session: str = "eve") -> replies.Reply:
+        return self.world.do(commands.Open(self.name, "eve", hold_ms), session)
 
-    def opened(self) -> re.OpenReply:
+    def opened(self) -> replies.OpenReply:
         reply = self.open()
-        assert isinstance(reply, re.OpenReply), reply
+        assert isinstance(reply, replies.OpenReply), reply
         return reply
 
-    def seek(self, to: int, time_ms: int = 0) -> re.Reply:
-        return self.world.do(co.Seek(self.name, "eve", to, time_ms))
+    def seek(self, to: int, time_ms: int = 0) -> replies.Reply:
+        return self.world.do(commands.Seek(self.name, "eve", to, time_ms))
 
     def keep(self, messages: int) -> None:
         """Another subscriber, and so many messages before this one comes."""
-        self.world.do(co.Subscribe("orders", "keeper"))
+        self.world.do(commands.Subscribe("orders", "keeper"))
         for _ in range(messages):
             self.put()
 
-    def put(self, ttl_ms: int = 0, due_ms: int = 0) -> re.Reply:
-        envelope = co.Envelope(1, 100, 0, ttl_ms, due_ms, key_hashes([None]))
-        return self.world.do(co.Put("orders", envelope, create=True))
+    def put(self, ttl_ms: int = 0, due_ms: int = 0) -> replies.Reply:
+        envelope = commands.Envelope(1, 100, 0, ttl_ms, due_ms, key_hashes([None]))
+        return self.world.do(commands.Put("orders", envelope, create=True))
 
-    def get(self) -> tuple[list[int], co.Transact]:
+    def get(self) -> tuple[list[int], commands.Transact]:
         """Offsets that it gets, and what says that they are done."""
         opened = self.opened()
         if self.sharing is not None:
             return self._take(opened)
         if self.kind == "by pattern":
-            subscriber = "eve" + co.BY_PATTERN + self.name
-            decision = self.world.send(co.GetAny(self.name, "eve", opened.epoch, (), ROOMY))
+            subscriber = "eve" + commands.BY_PATTERN + self.name
+            decision = self.world.send(commands.GetAny(self.name, "eve", opened.epoch, (), ROOMY))
         else:
             subscriber = "eve"
             decision = self.world.get(opened, "eve")
         offsets = offsets_of(decision.slices)
         if not offsets:
-            return [], co.Transact()
+            return [], commands.Transact()
         topic_id = self.world.engine.state.topics["orders"].id
-        return offsets, co.Transact((co.AckUpto(topic_id, subscriber, opened.epoch, offsets[-1] + 1),))
+        return offsets, commands.Transact((commands.AckUpto(topic_id, subscriber, opened.epoch, offsets[-1] + 1),))
 
-    def _take(self, opened: re.OpenReply) -> tuple[list[int], co.Transact]:
+    def _take(self, opened: replies.OpenReply) -> tuple[list[int], commands.Transact]:
         self.takes += 1
-        taken = self.world.send(co.Take(opened.topic_id, "eve", opened.epoch, "m", self.takes, 100, ROOMY)).reply
-        assert isinstance(taken, re.TakeReply)
+        taken = self.world.send(commands.Take(opened.topic_id, "eve", opened.epoch, "m", self.takes, 100, ROOMY)).reply
+        assert isinstance(taken, replies.TakeReply)
         offsets = offsets_of(taken.heads)
         done = tuple((taken.token, offset, 1) for offset in offsets)
-        return offsets, co.Transact((), (co.Settle(opened.topic_id, "eve", opened.epoch, done),))
+        return offsets, commands.Transact((), (commands.Settle(opened.topic_id, "eve", opened.epoch, done),))
 
     def finish(self) -> list[int]:
         """Get everything, and say that it is done."""
         offsets, done = self.get()
-        assert isinstance(self.world.do(done), re.TransactReply)
+        assert isinstance(self.world.do(done), replies.TransactReply)
         return offsets
 
     def lost(self) -> int:
-        reply = self.world.send(co.Subscriptions("orders")).reply
-        assert isinstance(reply, re.SubscriptionsReply)
+        reply = self.world.send(commands.Subscriptions("orders")).reply
+        assert isinstance(reply, replies.SubscriptionsReply)
         [found] = [entry for entry in reply.subscriptions if entry.subscriber == "eve"]
         return found.dropped
 
     def limited(self, quota_bytes: int, overflow: str) -> None:
-        self.world.do(co.CreateTopic("orders", 0, 0, quota_bytes, overflow))
-        self.subscribe(co.START_NEW)
+        self.world.do(commands.CreateTopic("orders", 0, 0, quota_bytes, overflow))
+        self.subscribe(commands.START_NEW)
 
 
-def verdict(reply: re.Reply) -> str:
-    return f"no: {reply.code}" if isinstance(reply, re.Refusal) else "yes"
+def verdict(reply: replies.Reply) -> str:
+    return f"no: {reply.code}" if isinstance(reply, replies.Refusal) else "yes"
 
 
 def put_for_later(consumer: Consumer) -> str:
@@ -150,7 +149,7 @@ def start(at: int, expected: list[int]) -> Callable[[Consumer], str]:
     def try_out(consumer: Consumer) -> str:
         consumer.keep(BEGUN + 1)
         reply = consumer.subscribe(at)
-        if isinstance(reply, re.Refusal):
+        if isinstance(reply, replies.Refusal):
             return _begun(consumer) if consumer.sharing == ORDERED else verdict(reply)
         consumer.put()
         assert consumer.finish() == expected
@@ -162,10 +161,10 @@ def start(at: int, expected: list[int]) -> Callable[[Consumer], str]:
 def _begun(consumer: Consumer) -> str:
     """Order per key begins with another subscription; this one can start where that one did, and not before."""
     world, end = consumer.world, consumer.world.engine.state.topics["orders"].next_offset
-    world.do(co.Subscribe("orders", "other", co.START_NEW, ORDERED))
+    world.do(commands.Subscribe("orders", "other", commands.START_NEW, ORDERED))
     consumer.put()
     assert code(consumer.subscribe(end - 1)) == "UNSUPPORTED"
-    assert isinstance(consumer.subscribe(end), re.SubscribeReply)
+    assert isinstance(consumer.subscribe(end), replies.SubscribeReply)
     assert consumer.finish() == [end]
     return "where order began"
 
@@ -173,21 +172,21 @@ def _begun(consumer: Consumer) -> str:
 def seek(to: int, later: int, expected: list[int], time_ms: int = 0, later_ms: int = 0) -> Callable[[Consumer], str]:
     def try_out(consumer: Consumer) -> str:
         consumer.keep(BEGUN)
-        consumer.subscribe(co.START_NEW)
+        consumer.subscribe(commands.START_NEW)
         consumer.world.now_ms = 2_000
         consumer.put()
         consumer.put()
         assert consumer.finish() == [1, 2]
         reply = consumer.seek(to, time_ms)
-        if isinstance(reply, re.Refusal) and consumer.sharing != ORDERED:
+        if isinstance(reply, replies.Refusal) and consumer.sharing != ORDERED:
             return verdict(reply)
-        if not isinstance(reply, re.Refusal):
+        if not isinstance(reply, replies.Refusal):
             assert consumer.finish() == expected
             consumer.put()
             assert consumer.finish() == [3]
             return "yes"
         assert code(reply) == "UNSUPPORTED"
-        assert isinstance(consumer.seek(later, later_ms), re.SeekReply)
+        assert isinstance(consumer.seek(later, later_ms), replies.SeekReply)
         assert consumer.finish() == [1, 2]
         return "where order began"
 
@@ -198,8 +197,8 @@ def acks_in_a_transaction(consumer: Consumer) -> str:
     consumer.subscribe()
     consumer.put()
     offsets, done = consumer.get()
-    both = co.Transact(done.acks, done.settles, (co.Put("bills", co.Envelope(1, 10, 0), True),))
-    assert isinstance(consumer.world.do(both), re.TransactReply)
+    both = commands.Transact(done.acks, done.settles, (commands.Put("bills", commands.Envelope(1, 10, 0), True),))
+    assert isinstance(consumer.world.do(both), replies.TransactReply)
     assert (offsets, consumer.finish()) == ([0], [])
     return "yes"
 
@@ -210,8 +209,8 @@ def inbox(consumer: Consumer) -> str:
     consumer.put()
     consumer.put()
     opened = consumer.opened()
-    decision = consumer.world.send(co.Get(opened.topic_id, "eve", opened.epoch, 1, ROOMY))
-    if isinstance(decision.reply, re.Refusal):
+    decision = consumer.world.send(commands.Get(opened.topic_id, "eve", opened.epoch, 1, ROOMY))
+    if isinstance(decision.reply, replies.Refusal):
         return verdict(decision.reply) if opened.topic_id else "no"
     assert [one.first_offset for one in decision.slices] == [1]
     return "yes"
@@ -223,9 +222,9 @@ def filter_by_headers(consumer: Consumer) -> str:
     for _ in range(3):
         consumer.put()
     _, done = consumer.get()
-    acks = tuple(co.AckUpto(ack.topic_id, ack.subscriber, ack.epoch, 1) for ack in done.acks)
-    settles = tuple(co.Settle(each.topic_id, "eve", each.epoch, each.done[:1]) for each in done.settles)
-    assert isinstance(consumer.world.do(co.Transact(acks, settles)), re.TransactReply)
+    acks = tuple(commands.AckUpto(ack.topic_id, ack.subscriber, ack.epoch, 1) for ack in done.acks)
+    settles = tuple(commands.Settle(each.topic_id, "eve", each.epoch, each.done[:1]) for each in done.settles)
+    assert isinstance(consumer.world.do(commands.Transact(acks, settles)), replies.TransactReply)
     consumer.world.tick(1_000)
     assert consumer.finish() == [1, 2]
     # The broker would take it; the client leaves it to the worker.
@@ -233,17 +232,17 @@ def filter_by_headers(consumer: Consumer) -> str:
 
 
 def quota_refuse(consumer: Consumer) -> str:
-    consumer.limited(150, co.REFUSE)
+    consumer.limited(150, commands.REFUSE)
     consumer.put()
-    full = consumer.world.do(co.Put("orders", co.Envelope(1, 100, 0)), "waiting")
-    assert (code(full), isinstance(full, re.NotNow)) == ("TOPIC_FULL", True)
+    full = consumer.world.do(commands.Put("orders", commands.Envelope(1, 100, 0)), "waiting")
+    assert (code(full), isinstance(full, replies.NotNow)) == ("TOPIC_FULL", True)
     assert consumer.finish() == [0]
-    assert isinstance(consumer.world.again(co.Put("orders", co.Envelope(1, 100, 0)), "waiting"), re.PutReply)
+    assert isinstance(consumer.world.again(commands.Put("orders", commands.Envelope(1, 100, 0)), "waiting"), replies.PutReply)
     return "yes"
 
 
 def quota_drop(consumer: Consumer) -> str:
-    consumer.limited(150, co.DROP)
+    consumer.limited(150, commands.DROP)
     for _ in range(3):
         consumer.put()
         consumer.world.tick()
@@ -252,7 +251,7 @@ def quota_drop(consumer: Consumer) -> str:
 
 
 def quota_expire(consumer: Consumer) -> str:
-    consumer.limited(150, co.EXPIRE)
+    consumer.limited(150, commands.EXPIRE)
     consumer.put()
     opened = consumer.opened()
     consumer.put()
@@ -263,26 +262,26 @@ def quota_expire(consumer: Consumer) -> str:
         return "goes on at the end"
     if consumer.sharing is None:
         return f"ends: {code(consumer.world.get(opened, 'eve').reply)}"
-    take = co.Take(opened.topic_id, "eve", opened.epoch, "m", 1, 1, ROOMY)
+    take = commands.Take(opened.topic_id, "eve", opened.epoch, "m", 1, 1, ROOMY)
     return f"ends: {code(consumer.world.send(take).reply)}"
 
 
 def retention(consumer: Consumer) -> str:
-    consumer.world.do(co.CreateTopic("orders", 0, 1_000))
+    consumer.world.do(commands.CreateTopic("orders", 0, 1_000))
     consumer.subscribe()
     consumer.put()
     assert consumer.finish() == [0]
-    assert isinstance(consumer.seek(co.START_EARLIEST), re.SeekReply)
+    assert isinstance(consumer.seek(commands.START_EARLIEST), replies.SeekReply)
     assert consumer.finish() == [0]
     return "yes"
 
 
 def staged_messages(consumer: Consumer) -> str:
-    consumer.world.do(co.CreateTopic("orders"))
+    consumer.world.do(commands.CreateTopic("orders"))
     consumer.subscribe()
-    consumer.world.do(co.Stage("stage", "orders", "writer", 1, co.Envelope(2, 100, 0)))
+    consumer.world.do(commands.Stage("stage", "orders", "writer", 1, commands.Envelope(2, 100, 0)))
     assert consumer.finish() == []
-    assert isinstance(consumer.world.do(co.Commit("writer", 1, "orders", (("stage", 2),))), re.CommitReply)
+    assert isinstance(consumer.world.do(commands.Commit("writer", 1, "orders", (("stage", 2),))), replies.CommitReply)
     assert consumer.finish() == [0, 1]
     return "yes"
 
@@ -290,10 +289,10 @@ def staged_messages(consumer: Consumer) -> str:
 def hold(consumer: Consumer) -> str:
     consumer.subscribe()
     reply = consumer.open(hold_ms=1_000)
-    if isinstance(reply, re.Refusal):
+    if isinstance(reply, replies.Refusal):
         return verdict(reply)
     other = consumer.open(hold_ms=1_000, session="other")
-    if isinstance(other, re.OpenReply):
+    if isinstance(other, replies.OpenReply):
         return "has no effect"
     assert code(other) == "BUSY"
     return "yes"
@@ -302,18 +301,18 @@ def hold(consumer: Consumer) -> str:
 def shared(consumer: Consumer) -> str:
     if consumer.kind != "by pattern":
         return "–"
-    consumer.sharing = co.Sharing()
+    consumer.sharing = commands.Sharing()
     return verdict(consumer.subscribe())
 
 
 CONSUMING: dict[str, Callable[[Consumer], str]] = {
     "put for later": put_for_later,
     "time to live": time_to_live,
-    "start at new": start(co.START_NEW, [2]),
-    "start at earliest": start(co.START_EARLIEST, [0, 1, 2]),
+    "start at new": start(commands.START_NEW, [2]),
+    "start at earliest": start(commands.START_EARLIEST, [0, 1, 2]),
     "start at an offset": start(1, [1, 2]),
-    "seek to new": seek(co.START_NEW, 0, []),
-    "seek to earliest": seek(co.START_EARLIEST, BEGUN, [0, 1, 2]),
+    "seek to new": seek(commands.START_NEW, 0, []),
+    "seek to earliest": seek(commands.START_EARLIEST, BEGUN, [0, 1, 2]),
     "seek to an offset": seek(0, BEGUN, [0, 1, 2]),
     "seek to a time": seek(0, 0, [0, 1, 2], time_ms=1_000, later_ms=1_500),
     "acks in a transaction": acks_in_a_transaction,
@@ -344,34 +343,34 @@ class Producer:
         self.how = how
         self.batch = 0
 
-    def put(self, envelope: co.Envelope, topic: str = "orders", *, create: bool = False) -> re.Reply:
+    def put(self, envelope: commands.Envelope, topic: str = "orders", *, create: bool = False) -> replies.Reply:
         if self.how == "put":
-            return self.world.do(co.Put(topic, envelope, create))
+            return self.world.do(commands.Put(topic, envelope, create))
         if self.how == "in a transaction":
-            return self.world.do(co.Transact(puts=(co.Put(topic, envelope, create),)))
+            return self.world.do(commands.Transact(puts=(commands.Put(topic, envelope, create),)))
         self.batch += 1
         stage = f"stage {self.batch}"
-        reply = self.world.do(co.Stage(stage, topic, "writer", self.batch, envelope))
-        if not isinstance(reply, re.StageReply):
+        reply = self.world.do(commands.Stage(stage, topic, "writer", self.batch, envelope))
+        if not isinstance(reply, replies.StageReply):
             return reply
-        return self.world.do(co.Commit("writer", self.batch, topic, ((stage, envelope.count),)))
+        return self.world.do(commands.Commit("writer", self.batch, topic, ((stage, envelope.count),)))
 
     def offsets(self) -> list[int]:
         return self.world.offsets(self.world.open("orders", "eve"), "eve")
 
 
 def later(producer: Producer) -> str:
-    producer.world.do(co.Subscribe("orders", "eve"))
-    reply = producer.put(co.Envelope(1, 10, 0, 0, producer.world.now_ms + 50))
+    producer.world.do(commands.Subscribe("orders", "eve"))
+    reply = producer.put(commands.Envelope(1, 10, 0, 0, producer.world.now_ms + 50))
     assert producer.offsets() == []
     producer.world.tick(50)
-    assert producer.offsets() == ([] if isinstance(reply, re.Refusal) else [0])
+    assert producer.offsets() == ([] if isinstance(reply, replies.Refusal) else [0])
     return verdict(reply)
 
 
 def mortal(producer: Producer) -> str:
-    producer.world.do(co.Subscribe("orders", "eve"))
-    reply = producer.put(co.Envelope(1, 10, 0, 50))
+    producer.world.do(commands.Subscribe("orders", "eve"))
+    reply = producer.put(commands.Envelope(1, 10, 0, 50))
     assert producer.offsets() == [0]
     producer.world.tick(50)
     assert producer.offsets() == []
@@ -380,27 +379,27 @@ def mortal(producer: Producer) -> str:
 
 def in_order_per_key(producer: Producer) -> str:
     world = producer.world
-    world.do(co.CreateTopic("orders"))
-    world.do(co.Subscribe("orders", "eve", -1, ORDERED))
-    reply = producer.put(co.Envelope(3, 10, 0, 0, 0, key_hashes([b"a", b"a", b"b"])))
+    world.do(commands.CreateTopic("orders"))
+    world.do(commands.Subscribe("orders", "eve", -1, ORDERED))
+    reply = producer.put(commands.Envelope(3, 10, 0, 0, 0, key_hashes([b"a", b"a", b"b"])))
     opened = world.open("orders", "eve")
-    taken = world.send(co.Take(opened.topic_id, "eve", opened.epoch, "m", 1, 10, ROOMY)).reply
-    assert isinstance(taken, re.TakeReply)
+    taken = world.send(commands.Take(opened.topic_id, "eve", opened.epoch, "m", 1, 10, ROOMY)).reply
+    assert isinstance(taken, replies.TakeReply)
     assert [(head.first_offset, head.count) for head in taken.heads] == [(0, 1), (2, 1)]
     return verdict(reply)
 
 
 def making_the_topic(producer: Producer) -> str:
-    return verdict(producer.put(co.Envelope(1, 10, 0), create=True))
+    return verdict(producer.put(commands.Envelope(1, 10, 0), create=True))
 
 
 def full(overflow: str) -> Callable[[Producer], str]:
     def try_out(producer: Producer) -> str:
-        producer.world.do(co.CreateTopic("orders", 0, 0, 150, overflow))
-        producer.world.do(co.Subscribe("orders", "eve"))
-        producer.put(co.Envelope(1, 100, 0))
-        reply = producer.put(co.Envelope(1, 100, 0))
-        if isinstance(reply, re.NotNow):
+        producer.world.do(commands.CreateTopic("orders", 0, 0, 150, overflow))
+        producer.world.do(commands.Subscribe("orders", "eve"))
+        producer.put(commands.Envelope(1, 100, 0))
+        reply = producer.put(commands.Envelope(1, 100, 0))
+        if isinstance(reply, replies.NotNow):
             return f"waits: {reply.code}"
         producer.world.tick()
         assert producer.world.engine.state.topics["orders"].stored_bytes <= 150
@@ -414,9 +413,9 @@ PUTTING: dict[str, Callable[[Producer], str]] = {
     "time to live": mortal,
     "order per key": in_order_per_key,
     "making the topic": making_the_topic,
-    "quota refuse": full(co.REFUSE),
-    "quota drop": full(co.DROP),
-    "quota expire": full(co.EXPIRE),
+    "quota refuse": full(commands.REFUSE),
+    "quota drop": full(commands.DROP),
+    "quota expire": full(commands.EXPIRE),
 }
 
 
@@ -433,12 +432,12 @@ def test_how_messages_are_put(row: str) -> None:
 @pytest.mark.parametrize(("row", "settings"), [("retention by time", (100, 0)), ("retention by size", (0, 100))])
 def test_what_a_topic_keeps(row: str, settings: tuple[int, int]) -> None:
     found = {
-        column: verdict(World().do(co.CreateTopic("orders", *settings, quota_bytes, overflow)))
+        column: verdict(World().do(commands.CreateTopic("orders", *settings, quota_bytes, overflow)))
         for column, quota_bytes, overflow in [
-            ("no quota", 0, co.REFUSE),
-            ("quota refuse", 1_000, co.REFUSE),
-            ("quota drop", 1_000, co.DROP),
-            ("quota expire", 1_000, co.EXPIRE),
+            ("no quota", 0, commands.REFUSE),
+            ("quota refuse", 1_000, commands.REFUSE),
+            ("quota drop", 1_000, commands.DROP),
+            ("quota expire", 1_000, commands.EXPIRE),
         ]
     }
     assert found == table("What a topic keeps")[row]

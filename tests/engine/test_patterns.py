@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncemq.engine import commands as co
-from oncemq.engine import events as ev
-from oncemq.engine import replies as re
+from oncemq.engine import events
+from oncemq.engine.decide.reads import TOPICS_PER_GET
 from oncemq.engine.engine import need_bytes
-from oncemq.engine.patterns import Pattern, matches, refuse_pattern
-from oncemq.engine.reading import TOPICS_PER_GET
-from oncemq.limits import SEEK_TOPICS_MAX, Limits
+from oncemq.engine.state.pattern import Pattern
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import SEEK_TOPICS_MAX, Limits
+from oncemq.protocol.patterns import matches, refuse_pattern
 from tests.engine.recount import beside_verdicts, check, event_bytes
 from tests.engine.world import ROOMY, World, code, put
 
@@ -61,14 +61,14 @@ def test_no_pattern_takes_long() -> None:
 
 @pytest.mark.parametrize("pattern", ["a*", "a.b#", "**", "a.*b", "#.##", "*\n", "*." + "a" * 255])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    assert code(World().do(co.Subscribe(pattern, "all"))) == "NAME_INVALID"
+    assert code(World().do(commands.Subscribe(pattern, "all"))) == "NAME_INVALID"
 
 
 def test_a_refusal_of_a_long_pattern_fits_its_room() -> None:
     world = World()
     world.hello("alice")
-    operation = co.Subscribe("*." + "a*" * 100_000, "all")
-    command = co.Numbered("alice", world.epochs["alice"], 1, 1, operation)
+    operation = commands.Subscribe("*." + "a*" * 100_000, "all")
+    command = commands.Numbered("alice", world.epochs["alice"], 1, 1, operation)
     decision = world.send(command)
     assert code(decision.reply) == "NAME_INVALID"
     assert decision.event is not None
@@ -84,14 +84,14 @@ class Watched(World):
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(limits)
-        assert self.do(co.Subscribe("orders.*", "watcher")) == re.SubscribeReply(0, 0, True)
+        assert self.do(commands.Subscribe("orders.*", "watcher")) == replies.SubscribeReply(0, 0, True)
         self.owner = self.open("orders.*", "watcher")
 
     def seen(self, positions: dict[str, int] | None = None) -> dict[str, list[int]]:
         by_id = {self.topic_of(name).id: position for name, position in (positions or {}).items()}
         return self.get_any(self.owner, "orders.*", "watcher", by_id)
 
-    def ack(self, **acks: int) -> re.Reply:
+    def ack(self, **acks: int) -> replies.Reply:
         by_id = {self.topic_of(f"orders.{name}").id: upto for name, upto in acks.items()}
         return self.ack_any(self.owner, "orders.*", "watcher", by_id)
 
@@ -102,7 +102,7 @@ class Watched(World):
 
 def test_the_first_message_of_a_topic_that_a_put_makes_is_stored() -> None:
     world = Watched()
-    assert world.do(put("orders.eu", 2, create=True)) == re.PutReply(1, 0, 2, world.now_ms, 1)
+    assert world.do(put("orders.eu", 2, create=True)) == replies.PutReply(1, 0, 2, world.now_ms, 1)
     assert world.seen() == {"orders.eu": [0, 1]}
     check(world)
 
@@ -110,13 +110,13 @@ def test_the_first_message_of_a_topic_that_a_put_makes_is_stored() -> None:
 @pytest.mark.parametrize(
     "operation",
     [
-        co.CreateTopic("orders.eu"),
-        co.Subscribe("orders.eu", "a"),
-        co.Subscribe("orders.eu", "workers", sharing=co.Sharing()),
-        co.Transact(puts=(put("orders.eu", create=True, due_ms=9_000),)),
+        commands.CreateTopic("orders.eu"),
+        commands.Subscribe("orders.eu", "a"),
+        commands.Subscribe("orders.eu", "workers", sharing=commands.Sharing()),
+        commands.Transact(puts=(put("orders.eu", create=True, due_ms=9_000),)),
     ],
 )
-def test_a_topic_is_attached_by_the_event_that_makes_it(operation: co.Operation) -> None:
+def test_a_topic_is_attached_by_the_event_that_makes_it(operation: commands.Operation) -> None:
     world = Watched()
     before = len(world.log)
     world.do(operation)
@@ -129,22 +129,22 @@ def test_a_topic_is_attached_by_the_event_that_makes_it(operation: co.Operation)
 def test_topics_that_do_not_match_are_left_alone() -> None:
     world = Watched()
     for name in ("orders", "orders.eu.fr", "other.eu"):
-        assert world.do(put(name, create=True)) == re.PutReply(
+        assert world.do(put(name, create=True)) == replies.PutReply(
             world.topic_of(name).id, 0, 1, world.now_ms, 0
         )
     assert (world.seen(), world.engine.state.subscriptions) == ({}, 0)
     check(world)
 
 
-@pytest.mark.parametrize(("start", "expected"), [(co.START_NEW, [2]), (co.START_EARLIEST, [1, 2])])
+@pytest.mark.parametrize(("start", "expected"), [(commands.START_NEW, [2]), (commands.START_EARLIEST, [1, 2])])
 def test_topics_that_are_there_are_attached_at_their_end_or_their_first_message(
     start: int, expected: list[int]
 ) -> None:
     world = World()
-    for operation in (co.CreateTopic("orders.eu", retain_bytes=150), put("orders.eu"), put("orders.eu")):
+    for operation in (commands.CreateTopic("orders.eu", retain_bytes=150), put("orders.eu"), put("orders.eu")):
         world.do(operation)
     world.tick()
-    world.do(co.Subscribe("orders.*", "watcher", start))
+    world.do(commands.Subscribe("orders.*", "watcher", start))
     world.do(put("orders.eu"))
     assert world.get_any(world.open("orders.*", "watcher"), "orders.*", "watcher") == {"orders.eu": expected}
     check(world)
@@ -154,19 +154,19 @@ def test_subscribing_again_is_harmless() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     epoch = world.pattern.epoch
-    assert world.do(co.Subscribe("orders.*", "watcher", co.START_EARLIEST)) == re.SubscribeReply(0, 0, False)
+    assert world.do(commands.Subscribe("orders.*", "watcher", commands.START_EARLIEST)) == replies.SubscribeReply(0, 0, False)
     assert (world.pattern.epoch, world.seen()) == (epoch, {"orders.eu": [0]})
 
 
 @pytest.mark.parametrize("start", [0, 5, -3])
 def test_it_starts_at_no_offset(start: int) -> None:
-    assert code(World().do(co.Subscribe("*", "all", start))) == "UNSUPPORTED"
+    assert code(World().do(commands.Subscribe("*", "all", start))) == "UNSUPPORTED"
 
 
 def test_it_can_be_neither_shared_nor_held() -> None:
     world = Watched()
-    assert code(world.do(co.Subscribe("a.*", "all", sharing=co.Sharing()))) == "UNSUPPORTED"
-    assert code(world.do(co.Open("orders.*", "watcher", 1_000))) == "UNSUPPORTED"
+    assert code(world.do(commands.Subscribe("a.*", "all", sharing=commands.Sharing()))) == "UNSUPPORTED"
+    assert code(world.do(commands.Open("orders.*", "watcher", 1_000))) == "UNSUPPORTED"
 
 
 # Leaving.
@@ -174,26 +174,26 @@ def test_it_can_be_neither_shared_nor_held() -> None:
 
 def test_unsubscribing_lets_everything_go() -> None:
     world = Watched()
-    world.do(co.Subscribe("orders.eu", "a"))
+    world.do(commands.Subscribe("orders.eu", "a"))
     world.do(put("orders.eu"))
     world.do(put("orders.us", create=True))
-    assert world.do(co.Unsubscribe("orders.*", "watcher")) == re.Done()
+    assert world.do(commands.Unsubscribe("orders.*", "watcher")) == replies.Done()
     assert not world.topic_of("orders.us").index
     assert len(world.topic_of("orders.eu").index) == 1, "the other subscriber needs it"
     assert world.engine.state.subscriptions == 1
     world.do(put("orders.new", create=True))
     assert world.topic_of("orders.new").subscriptions == {}
-    assert code(world.send(co.GetAny("orders.*", "watcher", world.owner.epoch, (), 100)).reply) == "NOT_SUBSCRIBED"
+    assert code(world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), 100)).reply) == "NOT_SUBSCRIBED"
     check(world)
 
 
 def test_a_topic_that_its_subscriber_made_stays_for_the_pattern_and_goes_with_it() -> None:
     world = Watched()
-    world.do(co.Subscribe("orders.eu", "a"))
+    world.do(commands.Subscribe("orders.eu", "a"))
     world.do(put("orders.eu"))
-    world.do(co.Unsubscribe("orders.eu", "a"))
+    world.do(commands.Unsubscribe("orders.eu", "a"))
     assert world.seen() == {"orders.eu": [0]}
-    world.do(co.Unsubscribe("orders.*", "watcher"))
+    world.do(commands.Unsubscribe("orders.*", "watcher"))
     assert (world.engine.state.topics, world.engine.state.live) == ({}, {})
     check(world)
 
@@ -202,9 +202,9 @@ def test_a_deleted_topic_just_stops_to_come() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     gone = world.topic_of("orders.eu").id
-    world.do(co.DeleteTopic("orders.eu"))
+    world.do(commands.DeleteTopic("orders.eu"))
     assert (world.seen(), world.pattern.topics) == ({}, {})
-    assert isinstance(world.ack_any(world.owner, "orders.*", "watcher", {gone: 1}), re.GetAnyReply)
+    assert isinstance(world.ack_any(world.owner, "orders.*", "watcher", {gone: 1}), replies.GetAnyReply)
     world.do(put("orders.eu", create=True))
     assert world.seen() == {"orders.eu": [0]}
     check(world)
@@ -217,9 +217,9 @@ def test_a_newer_owner_fences_the_older_one() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     older, world.owner = world.owner, world.open("orders.*", "watcher")
-    refused = world.send(co.GetAny("orders.*", "watcher", older.epoch, (), 100, 0, ((1, 1),)))
+    refused = world.send(commands.GetAny("orders.*", "watcher", older.epoch, (), 100, 0, ((1, 1),)))
     assert code(refused.reply) == "FENCED"
-    assert code(world.send(co.Ack(1, world.pattern.key, older.epoch, 1)).reply) == "FENCED"
+    assert code(world.send(commands.Ack(1, world.pattern.key, older.epoch, 1)).reply) == "FENCED"
     assert world.seen() == {"orders.eu": [0]}
 
 
@@ -228,29 +228,29 @@ def test_its_part_of_a_topic_has_no_name_of_its_own() -> None:
     world.do(put("orders.eu", create=True))
     key = world.pattern.key
     before = beside_verdicts(world)
-    for operation in (co.Open("orders.eu", key), co.Unsubscribe("orders.eu", key), co.Seek("orders.eu", key)):
+    for operation in (commands.Open("orders.eu", key), commands.Unsubscribe("orders.eu", key), commands.Seek("orders.eu", key)):
         assert code(world.do(operation)) == "NOT_SUBSCRIBED"
-    assert code(world.do(co.Subscribe("orders.eu", key))) == "NAME_INVALID"
+    assert code(world.do(commands.Subscribe("orders.eu", key))) == "NAME_INVALID"
     assert beside_verdicts(world) == before
 
 
 def test_no_refusal_shows_how_it_is_attached() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
-    refused = world.send(co.Ack(1, world.pattern.key, world.owner.epoch - 1, 1)).reply
-    assert isinstance(refused, re.Refusal)
-    assert co.BY_PATTERN not in refused.text
+    refused = world.send(commands.Ack(1, world.pattern.key, world.owner.epoch - 1, 1)).reply
+    assert isinstance(refused, replies.Refusal)
+    assert commands.BY_PATTERN not in refused.text
 
 
 def test_a_plain_subscription_of_the_same_subscriber_is_another_one() -> None:
     world = Watched()
-    world.do(co.Subscribe("orders.eu", "watcher"))
+    world.do(commands.Subscribe("orders.eu", "watcher"))
     world.do(put("orders.eu"))
     plain = world.open("orders.eu", "watcher")
     world.get(plain, "watcher", ack=1)
     assert world.seen() == {"orders.eu": [0]}
-    listed = world.send(co.Subscriptions("orders.eu")).reply
-    assert isinstance(listed, re.SubscriptionsReply)
+    listed = world.send(commands.Subscriptions("orders.eu")).reply
+    assert isinstance(listed, replies.SubscriptionsReply)
     assert [(entry.subscriber, entry.pattern, entry.acked) for entry in listed.subscriptions] == [
         ("watcher", "", 1),
         ("watcher", "orders.*", 0),
@@ -261,8 +261,8 @@ def test_a_plain_subscription_of_the_same_subscriber_is_another_one() -> None:
 def test_several_patterns_have_a_position_each() -> None:
     world = Watched()
     for pattern, subscriber in [("orders.*", "other"), ("#", "watcher")]:
-        world.do(co.Subscribe(pattern, subscriber))
-    assert world.do(put("orders.eu", create=True)) == re.PutReply(1, 0, 1, world.now_ms, 3)
+        world.do(commands.Subscribe(pattern, subscriber))
+    assert world.do(put("orders.eu", create=True)) == replies.PutReply(1, 0, 1, world.now_ms, 3)
     world.ack(eu=1)
     assert world.seen() == {}
     assert world.get_any(world.open("#", "watcher"), "#", "watcher") == {"orders.eu": [0]}
@@ -274,10 +274,10 @@ def test_names_that_look_alike_are_told_apart() -> None:
     world = World()
     pairs = [("a.*", "b"), ("*", "a.b"), ("a.#", "b"), ("#", "b")]
     for pattern, subscriber in pairs:
-        world.do(co.Subscribe(pattern, subscriber))
+        world.do(commands.Subscribe(pattern, subscriber))
     world.do(put("a.b", create=True))
-    listed = world.send(co.Patterns()).reply
-    assert isinstance(listed, re.PatternsReply)
+    listed = world.send(commands.Patterns()).reply
+    assert isinstance(listed, replies.PatternsReply)
     assert {(entry.pattern, entry.subscriber): entry.topics for entry in listed.patterns} == {
         ("a.*", "b"): 1,
         ("*", "a.b"): 0,
@@ -291,11 +291,11 @@ def test_patterns_are_listed_in_pages() -> None:
     world = World()
     pairs = [("#", "a"), ("#", "b"), ("a.*", "a")]
     for pattern, subscriber in pairs:
-        world.do(co.Subscribe(pattern, subscriber))
+        world.do(commands.Subscribe(pattern, subscriber))
     found, after = [], ""
     while True:
-        page = world.send(co.Patterns(after, 1)).reply
-        assert isinstance(page, re.PatternsReply)
+        page = world.send(commands.Patterns(after, 1)).reply
+        assert isinstance(page, replies.PatternsReply)
         found += [(entry.pattern, entry.subscriber) for entry in page.patterns]
         after = page.after
         if not after:
@@ -325,7 +325,7 @@ def test_acks_are_maxima() -> None:
     assert world.seen() == {"orders.eu": [2]}
     topic = world.topic_of("orders.eu").id
     acks = ((topic, 1), (topic, 3), (topic, 2))
-    world.send(co.GetAny("orders.*", "watcher", world.owner.epoch, (), 0, 0, acks))
+    world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), 0, 0, acks))
     assert world.seen() == {}
     assert not world.topic_of("orders.eu").index
     check(world)
@@ -333,7 +333,7 @@ def test_acks_are_maxima() -> None:
 
 def test_a_position_behind_the_acked_one_is_where_it_is_acked() -> None:
     world = Watched()
-    world.do(co.CreateTopic("orders.eu", retain_bytes=1_000))
+    world.do(commands.CreateTopic("orders.eu", retain_bytes=1_000))
     world.do(put("orders.eu", 3))
     world.ack(eu=2)
     assert world.seen({"orders.eu": 0}) == {"orders.eu": [2]}
@@ -352,10 +352,10 @@ def test_acks_that_ride_on_a_get_count_before_it_reads() -> None:
     world = Watched()
     for _ in range(3):
         world.do(put("orders.eu", create=True))
-    decision = world.send(co.GetAny("orders.*", "watcher", world.owner.epoch, (), ROOMY, 0, ((1, 2),)))
+    decision = world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), ROOMY, 0, ((1, 2),)))
     assert [entry.first_offset for entry in decision.slices] == [2]
-    assert decision.event == ev.AckedMany(((1, world.pattern.key, 2),))
-    assert isinstance(decision.reply, re.GetAnyReply)
+    assert decision.event == events.AckedMany(((1, world.pattern.key, 2),))
+    assert isinstance(decision.reply, replies.GetAnyReply)
     assert (decision.reply.parts[0].acked, decision.reply.parts[0].next_position) == (2, 3)
 
 
@@ -363,23 +363,23 @@ def test_a_get_of_no_bytes_only_acks_and_never_waits() -> None:
     world = Watched()
     world.do(put("orders.eu", 2, create=True))
     for acks in (((1, 1),), ()):
-        decision = world.send(co.GetAny("orders.*", "watcher", world.owner.epoch, (), 0, 5_000, acks))
-        assert (decision.reply, decision.slices, decision.waits_for) == (re.GetAnyReply((), False), (), 0)
+        decision = world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), 0, 5_000, acks))
+        assert (decision.reply, decision.slices, decision.waits_for) == (replies.GetAnyReply((), False), (), 0)
     assert world.seen() == {"orders.eu": [1]}
 
 
 def test_with_nothing_there_it_waits() -> None:
     world = Watched()
-    decision = world.send(co.GetAny("orders.*", "watcher", world.owner.epoch, (), 100))
+    decision = world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), 100))
     assert decision.waits_for == ("orders.*", "watcher")
-    assert decision.reply == re.GetAnyReply((), True)
+    assert decision.reply == replies.GetAnyReply((), True)
 
 
 def test_acks_are_taken_on_a_full_disk_and_not_without_any_room() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     world.writable_bytes = 0
-    assert isinstance(world.ack(eu=1), re.GetAnyReply)
+    assert isinstance(world.ack(eu=1), replies.GetAnyReply)
     world.room_bytes = 0
     assert code(world.ack(eu=1)) == "DISK_FULL"
     assert world.seen() == {}
@@ -389,9 +389,9 @@ def test_a_single_topic_can_be_read_and_acked_by_its_id() -> None:
     world = Watched()
     world.do(put("orders.eu", 2, create=True))
     key = world.pattern.key
-    got = world.send(co.Get(1, key, world.owner.epoch, 0, 1000, 0, 1))
+    got = world.send(commands.Get(1, key, world.owner.epoch, 0, 1000, 0, 1))
     assert [(entry.first_offset, entry.count) for entry in got.slices] == [(1, 1)]
-    world.send(co.Ack(1, key, world.owner.epoch, 2))
+    world.send(commands.Ack(1, key, world.owner.epoch, 2))
     assert (world.seen(), dict(world.pattern.behind)) == ({}, {})
     check(world)
 
@@ -407,8 +407,8 @@ def busy(world: Watched, *names: str, puts: int = 5, size: int = 100) -> None:
 
 def parts(world: Watched, bytes_max: int) -> dict[str, int]:
     """Topic → where it goes on."""
-    reply = world.send(co.GetAny("orders.*", "watcher", world.owner.epoch, (), bytes_max)).reply
-    assert isinstance(reply, re.GetAnyReply)
+    reply = world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), bytes_max)).reply
+    assert isinstance(reply, replies.GetAnyReply)
     return {part.topic: part.next_position for part in reply.parts}
 
 
@@ -436,8 +436,8 @@ def test_a_reply_says_whether_there_is_more() -> None:
     busy(world, "a", "b", puts=2)
 
     def is_all(bytes_max: int) -> bool:
-        reply = world.send(co.GetAny("orders.*", "watcher", world.owner.epoch, (), bytes_max)).reply
-        assert isinstance(reply, re.GetAnyReply)
+        reply = world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), bytes_max)).reply
+        assert isinstance(reply, replies.GetAnyReply)
         return reply.is_all
 
     assert not is_all(100)
@@ -460,22 +460,22 @@ def test_a_topic_that_goes_on_getting_messages_keeps_its_turn() -> None:
 
 def test_the_number_of_patterns_is_bounded() -> None:
     world = World(Limits(patterns_max=1))
-    world.do(co.Subscribe("a.*", "x"))
-    assert code(world.do(co.Subscribe("b.*", "x"))) == "LIMIT_REACHED"
-    world.do(co.Unsubscribe("a.*", "x"))
-    assert isinstance(world.do(co.Subscribe("b.*", "x")), re.SubscribeReply)
+    world.do(commands.Subscribe("a.*", "x"))
+    assert code(world.do(commands.Subscribe("b.*", "x"))) == "LIMIT_REACHED"
+    world.do(commands.Unsubscribe("a.*", "x"))
+    assert isinstance(world.do(commands.Subscribe("b.*", "x")), replies.SubscribeReply)
 
 
 def test_the_limit_of_subscriptions_counts_every_topic_that_matches() -> None:
     world = World(Limits(subscriptions_max=3))
     for name in ("a.1", "a.2", "b.1"):
-        world.do(co.CreateTopic(name))
-    world.do(co.Subscribe("a.*", "x"))
-    assert code(world.do(co.Subscribe("#", "y"))) == "LIMIT_REACHED"
-    assert isinstance(world.do(co.Subscribe("b.*", "y")), re.SubscribeReply)
-    for operation in (co.CreateTopic("a.3"), put("a.3", create=True), co.Subscribe("c", "x")):
+        world.do(commands.CreateTopic(name))
+    world.do(commands.Subscribe("a.*", "x"))
+    assert code(world.do(commands.Subscribe("#", "y"))) == "LIMIT_REACHED"
+    assert isinstance(world.do(commands.Subscribe("b.*", "y")), replies.SubscribeReply)
+    for operation in (commands.CreateTopic("a.3"), put("a.3", create=True), commands.Subscribe("c", "x")):
         assert code(world.do(operation)) == "LIMIT_REACHED"
-    assert isinstance(world.do(co.CreateTopic("c")), re.TopicReply)
+    assert isinstance(world.do(commands.CreateTopic("c")), replies.TopicReply)
     assert world.engine.state.subscriptions == 3
     check(world)
 
@@ -491,20 +491,20 @@ def test_a_topic_without_room_for_its_first_message_is_not_made() -> None:
 def test_a_pattern_with_too_many_topics_is_not_moved() -> None:
     world = Watched(Limits(topics_max=SEEK_TOPICS_MAX + 1))
     for number in range(SEEK_TOPICS_MAX + 1):
-        claim = ev.KeyClaim("web", f"{number}", 0)
-        world.engine.apply(1, ev.TopicMade(claim, number + 1, f"orders.{number}", 0, 0, True))
-    assert code(world.do(co.Seek("orders.*", "watcher"))) == "LIMIT_REACHED"
-    world.do(co.DeleteTopic("orders.0"))
-    assert isinstance(world.do(co.Seek("orders.*", "watcher")), re.SeekReply)
+        claim = events.KeyClaim("web", f"{number}", 0)
+        world.engine.apply(1, events.TopicMade(claim, number + 1, f"orders.{number}", 0, 0, True))
+    assert code(world.do(commands.Seek("orders.*", "watcher"))) == "LIMIT_REACHED"
+    world.do(commands.DeleteTopic("orders.0"))
+    assert isinstance(world.do(commands.Seek("orders.*", "watcher")), replies.SeekReply)
 
 
 def test_the_longest_names_fit_their_room() -> None:
     world = World()
     pattern, subscriber = "*." + "é" * 126, "ö" * 127
-    world.do(co.Subscribe(pattern, subscriber))
+    world.do(commands.Subscribe(pattern, subscriber))
     world.do(put("ü." + "é" * 126, create=True))
     owner = world.open(pattern, subscriber)
-    command = co.GetAny(pattern, subscriber, owner.epoch, (), 0, 0, ((1, 1),))
+    command = commands.GetAny(pattern, subscriber, owner.epoch, (), 0, 0, ((1, 1),))
     decision = world.send(command)
-    assert isinstance(decision.event, ev.AckedMany)
+    assert isinstance(decision.event, events.AckedMany)
     assert event_bytes(decision.event) <= need_bytes(command)

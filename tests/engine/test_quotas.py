@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
 from oncemq.engine.events import Dropped, SubscriptionExpired
-from oncemq.engine.topic import Subscription
-from oncemq.limits import EXPIRED_NAMES_MAX
+from oncemq.engine.state.topic import Subscription
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import EXPIRED_NAMES_MAX
 from tests.engine.recount import beside_verdicts, check
 from tests.engine.world import World, code, offsets_of, put
 
@@ -20,13 +19,13 @@ class Full(World):
 
     def __init__(self, overflow: str, retain_bytes: int = 0) -> None:
         super().__init__()
-        self.do(co.CreateTopic("orders", 0, retain_bytes, QUOTA, overflow))
+        self.do(commands.CreateTopic("orders", 0, retain_bytes, QUOTA, overflow))
         for subscriber in ("a", "b"):
-            self.do(co.Subscribe("orders", subscriber))
+            self.do(commands.Subscribe("orders", subscriber))
         for _ in range(3):
-            assert isinstance(self.put(), re.PutReply)
+            assert isinstance(self.put(), replies.PutReply)
 
-    def put(self, size: int = 100, due_ms: int = 0) -> re.Reply:
+    def put(self, size: int = 100, due_ms: int = 0) -> replies.Reply:
         reply = self.do(put(size=size, due_ms=due_ms))
         self.tick()
         return reply
@@ -37,44 +36,44 @@ class Full(World):
     def got(self, name: str = "a", position: int = -1) -> tuple[list[int], int]:
         """Offsets, and what was dropped ever."""
         decision = self.get(self.open("orders", name), name, position)
-        assert isinstance(decision.reply, re.GetReply), decision.reply
+        assert isinstance(decision.reply, replies.GetReply), decision.reply
         return offsets_of(decision.slices), decision.reply.dropped
 
-    def alter(self, quota_bytes: int, overflow: str = co.REFUSE, retain_bytes: int = 0) -> None:
-        reply = self.do(co.CreateTopic("orders", 0, retain_bytes, quota_bytes, overflow, alter=True))
-        assert isinstance(reply, re.TopicReply)
+    def alter(self, quota_bytes: int, overflow: str = commands.REFUSE, retain_bytes: int = 0) -> None:
+        reply = self.do(commands.CreateTopic("orders", 0, retain_bytes, quota_bytes, overflow, alter=True))
+        assert isinstance(reply, replies.TopicReply)
 
 
 # Settings.
 
 
-@pytest.mark.parametrize("overflow", [co.REFUSE, co.EXPIRE])
+@pytest.mark.parametrize("overflow", [commands.REFUSE, commands.EXPIRE])
 @pytest.mark.parametrize("retention", [(1, 0), (0, 1)])
 def test_a_retention_goes_with_dropping_only(overflow: str, retention: tuple[int, int]) -> None:
     world = World()
-    assert code(world.do(co.CreateTopic("orders", *retention, 100, overflow))) == "UNSUPPORTED"
-    assert isinstance(world.do(co.CreateTopic("orders", *retention, 100, co.DROP)), re.TopicReply)
+    assert code(world.do(commands.CreateTopic("orders", *retention, 100, overflow))) == "UNSUPPORTED"
+    assert isinstance(world.do(commands.CreateTopic("orders", *retention, 100, commands.DROP)), replies.TopicReply)
 
 
 def test_bad_settings_are_refused() -> None:
     world = World()
-    assert code(world.do(co.CreateTopic("orders", quota_bytes=-1))) == "MALFORMED"
-    assert code(world.do(co.CreateTopic("orders", quota_bytes=1, overflow="explode"))) == "MALFORMED"
+    assert code(world.do(commands.CreateTopic("orders", quota_bytes=-1))) == "MALFORMED"
+    assert code(world.do(commands.CreateTopic("orders", quota_bytes=1, overflow="explode"))) == "MALFORMED"
 
 
 def test_other_settings_need_alter() -> None:
-    world = Full(co.REFUSE)
-    assert code(world.do(co.CreateTopic("orders", quota_bytes=999))) == "TOPIC_EXISTS"
-    assert code(world.do(co.CreateTopic("orders", quota_bytes=QUOTA, overflow=co.DROP))) == "TOPIC_EXISTS"
-    assert world.do(co.CreateTopic("orders", quota_bytes=QUOTA)) == re.TopicReply(1, False)
-    world.alter(999, co.DROP)
-    listed = world.send(co.Topics()).reply
-    assert isinstance(listed, re.TopicsReply)
-    assert (listed.topics[0].quota_bytes, listed.topics[0].overflow) == (999, co.DROP)
+    world = Full(commands.REFUSE)
+    assert code(world.do(commands.CreateTopic("orders", quota_bytes=999))) == "TOPIC_EXISTS"
+    assert code(world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.DROP))) == "TOPIC_EXISTS"
+    assert world.do(commands.CreateTopic("orders", quota_bytes=QUOTA)) == replies.TopicReply(1, False)
+    world.alter(999, commands.DROP)
+    listed = world.send(commands.Topics()).reply
+    assert isinstance(listed, replies.TopicsReply)
+    assert (listed.topics[0].quota_bytes, listed.topics[0].overflow) == (999, commands.DROP)
     check(world)
 
 
-@pytest.mark.parametrize("overflow", [co.REFUSE, co.DROP, co.EXPIRE])
+@pytest.mark.parametrize("overflow", [commands.REFUSE, commands.DROP, commands.EXPIRE])
 def test_a_batch_that_can_never_fit_is_refused_for_good(overflow: str) -> None:
     world = Full(overflow)
     before = beside_verdicts(world)
@@ -86,66 +85,66 @@ def test_a_batch_that_can_never_fit_is_refused_for_good(overflow: str) -> None:
 
 
 def test_a_full_topic_takes_no_more_and_the_number_stays_open() -> None:
-    world = Full(co.REFUSE)
+    world = Full(commands.REFUSE)
     before = world.image()
     reply = world.put()
-    assert isinstance(reply, re.NotNow)
+    assert isinstance(reply, replies.NotNow)
     assert (reply.code, world.image()) == ("TOPIC_FULL", before)
-    assert isinstance(world.again(put(size=50)), re.PutReply), "a smaller one fits"
+    assert isinstance(world.again(put(size=50)), replies.PutReply), "a smaller one fits"
 
 
 def test_it_takes_more_once_all_have_acked() -> None:
-    world = Full(co.REFUSE)
+    world = Full(commands.REFUSE)
     assert code(world.put()) == "TOPIC_FULL"
     world.get(world.open("orders", "a"), "a", ack=1)
     assert code(world.again(put())) == "TOPIC_FULL"
     world.get(world.open("orders", "b"), "b", ack=1)
-    assert world.again(put()) == re.PutReply(1, 3, 1, world.now_ms, 2)
+    assert world.again(put()) == replies.PutReply(1, 3, 1, world.now_ms, 2)
     check(world)
 
 
 def test_it_takes_more_once_messages_have_expired() -> None:
-    world = Full(co.REFUSE)
+    world = Full(commands.REFUSE)
     world.alter(450)
     world.do(put(ttl_ms=500))
     assert code(world.put()) == "TOPIC_FULL"
     world.get(world.open("orders", "a"), "a", ack=3)
     world.get(world.open("orders", "b"), "b", ack=3)
-    assert isinstance(world.again(put(size=350)), re.PutReply)
+    assert isinstance(world.again(put(size=350)), replies.PutReply)
     assert code(world.put()) == "TOPIC_FULL"
     world.tick(500)
-    assert isinstance(world.again(put()), re.PutReply)
+    assert isinstance(world.again(put()), replies.PutReply)
     check(world)
 
 
 def test_a_commit_that_does_not_fit_waits() -> None:
-    world = Full(co.REFUSE)
+    world = Full(commands.REFUSE)
     for name in ("s", "t"):
-        world.do(co.Stage(name, "orders", "w", 0, co.Envelope(1, 40, 0)))
+        world.do(commands.Stage(name, "orders", "w", 0, commands.Envelope(1, 40, 0)))
     assert world.topic_of().stored_bytes == 300, "what is staged does not count"
-    commit = co.Commit("w", 0, "orders", (("s", 1), ("t", 1)))
+    commit = commands.Commit("w", 0, "orders", (("s", 1), ("t", 1)))
     before = world.image()
     assert code(world.do(commit)) == "TOPIC_FULL"
     assert world.image() == before
     for name in ("a", "b"):
         world.get(world.open("orders", name), name, ack=1)
-    assert isinstance(world.again(commit), re.CommitReply)
+    assert isinstance(world.again(commit), replies.CommitReply)
     check(world)
 
 
 def test_a_commit_that_can_never_fit_is_refused() -> None:
-    world = Full(co.REFUSE)
+    world = Full(commands.REFUSE)
     stages = [f"s{number}" for number in range(4)]
     for name in stages:
-        world.do(co.Stage(name, "orders", "w", 0, co.Envelope(1, 100, 0)))
-    assert code(world.do(co.Commit("w", 0, "orders", tuple((name, 1) for name in stages)))) == "TOO_LARGE"
+        world.do(commands.Stage(name, "orders", "w", 0, commands.Envelope(1, 100, 0)))
+    assert code(world.do(commands.Commit("w", 0, "orders", tuple((name, 1) for name in stages)))) == "TOO_LARGE"
 
 
 def test_a_topic_without_subscribers_is_never_full() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", quota_bytes=150))
+    world.do(commands.CreateTopic("orders", quota_bytes=150))
     for _ in range(5):
-        assert isinstance(world.do(put()), re.PutReply)
+        assert isinstance(world.do(put()), replies.PutReply)
     check(world)
 
 
@@ -153,9 +152,9 @@ def test_a_topic_without_subscribers_is_never_full() -> None:
 
 
 def test_the_oldest_messages_go_whoever_needs_them() -> None:
-    world = Full(co.DROP)
+    world = Full(commands.DROP)
     world.get(world.open("orders", "b"), "b", ack=2)
-    assert isinstance(world.put(), re.PutReply)
+    assert isinstance(world.put(), replies.PutReply)
     assert world.topic_of().stored_bytes == 300
     assert world.got("a") == ([1, 2, 3], 1)
     assert world.got("b") == ([2, 3], 0)
@@ -168,7 +167,7 @@ def test_the_oldest_messages_go_whoever_needs_them() -> None:
 
 
 def test_a_getter_that_was_behind_goes_on_at_the_first_message_that_is_left() -> None:
-    world = Full(co.DROP)
+    world = Full(commands.DROP)
     owner = world.open("orders", "a")
     assert world.offsets(owner, "a") == [0, 1, 2]
     world.put()
@@ -181,15 +180,15 @@ def test_a_getter_that_was_behind_goes_on_at_the_first_message_that_is_left() ->
 
 
 def test_an_ack_of_what_was_dropped_is_harmless() -> None:
-    world = Full(co.DROP)
+    world = Full(commands.DROP)
     owner = world.open("orders", "a")
     world.put()
     world.put()
-    assert world.send(co.Ack(1, "a", owner.epoch, 1)).reply == re.AckReply(2)
+    assert world.send(commands.Ack(1, "a", owner.epoch, 1)).reply == replies.AckReply(2)
 
 
 def test_only_as_much_is_dropped_as_must_be() -> None:
-    world = Full(co.DROP)
+    world = Full(commands.DROP)
     world.put(10)
     assert world.topic_of().stored_bytes == 310
     world.put(41)
@@ -198,8 +197,8 @@ def test_only_as_much_is_dropped_as_must_be() -> None:
 
 def test_what_has_expired_is_not_counted_as_dropped_once_it_is_gone() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", quota_bytes=QUOTA, overflow=co.DROP))
-    world.do(co.Subscribe("orders", "a"))
+    world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.DROP))
+    world.do(commands.Subscribe("orders", "a"))
     for ttl_ms in (10, 10, 0, 0):
         world.do(put(ttl_ms=ttl_ms))
         world.tick(10)
@@ -212,27 +211,27 @@ def test_what_has_expired_is_not_counted_as_dropped_once_it_is_gone() -> None:
 
 def test_dropping_lets_go_of_leases_too() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", quota_bytes=QUOTA, overflow=co.DROP))
-    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing(lease_ms=1_000)))
+    world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.DROP))
+    world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing(lease_ms=1_000)))
     opened = world.open("orders", "workers")
     for _ in range(3):
         world.do(put())
-    taken = world.send(co.Take(1, "workers", opened.epoch, "m", 1, 3, 1000)).reply
-    assert isinstance(taken, re.TakeReply)
-    assert world.do(co.Settle(1, "workers", opened.epoch, ((taken.token, 1, 1),))) == re.SettleReply(())
+    taken = world.send(commands.Take(1, "workers", opened.epoch, "m", 1, 3, 1000)).reply
+    assert isinstance(taken, replies.TakeReply)
+    assert world.do(commands.Settle(1, "workers", opened.epoch, ((taken.token, 1, 1),))) == replies.SettleReply(())
     world.do(put())
     world.tick()
     assert world.topic_of().subscriptions["workers"].dropped == 1
     assert world.topic_of().subscriptions["workers"].acked == 2, "what was done above joins what was dropped"
     assert world.topic_of().index.first == 2
     check(world)
-    settle = co.Settle(1, "workers", opened.epoch, ((taken.token, 0, 1), (taken.token, 2, 1)))
-    assert world.do(settle) == re.SettleReply(((0, 1),))
+    settle = commands.Settle(1, "workers", opened.epoch, ((taken.token, 0, 1), (taken.token, 2, 1)))
+    assert world.do(settle) == replies.SettleReply(((0, 1),))
     check(world)
 
 
 def test_dropping_passes_by_subscriptions_that_have_lost_nothing() -> None:
-    world = Full(co.DROP, retain_bytes=10_000)
+    world = Full(commands.DROP, retain_bytes=10_000)
     for name in ("a", "b"):
         world.get(world.open("orders", name), name, ack=3)
     world.put()
@@ -243,7 +242,7 @@ def test_dropping_passes_by_subscriptions_that_have_lost_nothing() -> None:
 
 
 def test_dropping_and_retention_let_go_of_whatever_comes_first() -> None:
-    world = Full(co.DROP, retain_bytes=150)
+    world = Full(commands.DROP, retain_bytes=150)
     for name in ("a", "b"):
         world.get(world.open("orders", name), name, ack=3)
     world.tick()
@@ -257,9 +256,9 @@ def test_dropping_and_retention_let_go_of_whatever_comes_first() -> None:
 
 def test_many_subscriptions_lose_at_once() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", quota_bytes=1_000, overflow=co.DROP))
+    world.do(commands.CreateTopic("orders", quota_bytes=1_000, overflow=commands.DROP))
     for number in range(10):
-        world.do(co.Subscribe("orders", f"{number}"))
+        world.do(commands.Subscribe("orders", f"{number}"))
         world.do(put())
     world.do(put(size=950))
     world.tick()
@@ -269,18 +268,18 @@ def test_many_subscriptions_lose_at_once() -> None:
 
 
 def test_a_pattern_is_told_what_it_has_lost() -> None:
-    world = Full(co.DROP)
-    world.do(co.Subscribe("#", "all", co.START_EARLIEST))
+    world = Full(commands.DROP)
+    world.do(commands.Subscribe("#", "all", commands.START_EARLIEST))
     world.put()
-    reply = world.send(co.GetAny("#", "all", world.open("#", "all").epoch, (), 10_000)).reply
-    assert isinstance(reply, re.GetAnyReply)
+    reply = world.send(commands.GetAny("#", "all", world.open("#", "all").epoch, (), 10_000)).reply
+    assert isinstance(reply, replies.GetAnyReply)
     assert [(part.acked, part.next_position, part.dropped) for part in reply.parts] == [(1, 4, 1)]
     check(world)
 
 
 def test_with_a_transaction_room_is_made_as_well() -> None:
-    world = Full(co.DROP)
-    world.do(co.Transact(puts=(put(), put())))
+    world = Full(commands.DROP)
+    world.do(commands.Transact(puts=(put(), put())))
     [dropped] = world.tick()
     assert dropped == Dropped(1, 2)
     check(world)
@@ -290,18 +289,18 @@ def test_with_a_transaction_room_is_made_as_well() -> None:
 
 
 def test_the_slowest_subscription_ends_and_is_told() -> None:
-    world = Full(co.EXPIRE)
+    world = Full(commands.EXPIRE)
     owner = world.open("orders", "a")
     world.get(world.open("orders", "b"), "b", ack=1)
-    assert isinstance(world.put(), re.PutReply)
+    assert isinstance(world.put(), replies.PutReply)
     assert list(world.topic_of().subscriptions) == ["b"]
     for reply in (
         world.get(owner, "a").reply,
-        world.send(co.Ack(1, "a", owner.epoch, 1)).reply,
-        world.do(co.Open("orders", "a")),
-        world.do(co.Seek("orders", "a")),
-        world.do(co.Unsubscribe("orders", "a")),
-        world.do(co.Transact((co.AckUpto(1, "a", owner.epoch, 1),))),
+        world.send(commands.Ack(1, "a", owner.epoch, 1)).reply,
+        world.do(commands.Open("orders", "a")),
+        world.do(commands.Seek("orders", "a")),
+        world.do(commands.Unsubscribe("orders", "a")),
+        world.do(commands.Transact((commands.AckUpto(1, "a", owner.epoch, 1),))),
     ):
         assert code(reply) == "SUBSCRIPTION_EXPIRED"
     assert world.got("b") == ([1, 2, 3], 0)
@@ -309,8 +308,8 @@ def test_the_slowest_subscription_ends_and_is_told() -> None:
 
 
 def test_as_many_end_as_must_one_after_the_other() -> None:
-    world = Full(co.EXPIRE)
-    world.do(co.Subscribe("orders", "c"))
+    world = Full(commands.EXPIRE)
+    world.do(commands.Subscribe("orders", "c"))
     world.do(put(size=300))
     ended = [event.subscriber for _ in range(4) for event in world.tick() if isinstance(event, SubscriptionExpired)]
     assert ended == ["a", "b"]
@@ -319,22 +318,22 @@ def test_as_many_end_as_must_one_after_the_other() -> None:
 
 
 def test_who_subscribes_again_begins_anew() -> None:
-    world = Full(co.EXPIRE)
+    world = Full(commands.EXPIRE)
     world.put()
     world.put()
-    assert world.do(co.Subscribe("orders", "a")) == re.SubscribeReply(1, 5, True)
+    assert world.do(commands.Subscribe("orders", "a")) == replies.SubscribeReply(1, 5, True)
     world.put()
     assert world.got("a") == ([5], 0)
-    assert code(world.do(co.Open("orders", "b"))) == "SUBSCRIPTION_EXPIRED"
-    assert code(world.do(co.Open("orders", "never was"))) == "NOT_SUBSCRIBED"
+    assert code(world.do(commands.Open("orders", "b"))) == "SUBSCRIPTION_EXPIRED"
+    assert code(world.do(commands.Open("orders", "never was"))) == "NOT_SUBSCRIBED"
     check(world)
 
 
 def test_what_has_ended_is_remembered_through_a_restart_and_bounded() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", quota_bytes=100, overflow=co.EXPIRE))
+    world.do(commands.CreateTopic("orders", quota_bytes=100, overflow=commands.EXPIRE))
     for number in range(EXPIRED_NAMES_MAX + 2):
-        world.do(co.Subscribe("orders", f"{number}"))
+        world.do(commands.Subscribe("orders", f"{number}"))
         world.do(put(size=60))
         world.do(put(size=60))
         world.tick()
@@ -345,23 +344,23 @@ def test_what_has_ended_is_remembered_through_a_restart_and_bounded() -> None:
 
 def test_a_shared_subscription_ends_with_its_leases() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", quota_bytes=QUOTA, overflow=co.EXPIRE))
-    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing(lease_ms=1_000, key_order=True)))
+    world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.EXPIRE))
+    world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing(lease_ms=1_000, key_order=True)))
     opened = world.open("orders", "workers")
     for _ in range(4):
         world.do(put())
-        world.send(co.Take(1, "workers", opened.epoch, "m", 1, 3, 1000))
+        world.send(commands.Take(1, "workers", opened.epoch, "m", 1, 3, 1000))
     world.tick()
-    assert code(world.send(co.Take(1, "workers", opened.epoch, "m", 2, 3, 1000)).reply) == "SUBSCRIPTION_EXPIRED"
-    assert code(world.do(co.Settle(1, "workers", opened.epoch, ()))) == "SUBSCRIPTION_EXPIRED"
+    assert code(world.send(commands.Take(1, "workers", opened.epoch, "m", 2, 3, 1000)).reply) == "SUBSCRIPTION_EXPIRED"
+    assert code(world.do(commands.Settle(1, "workers", opened.epoch, ()))) == "SUBSCRIPTION_EXPIRED"
     assert world.tick(5_000) == []
     check(world)
 
 
 def test_a_pattern_does_not_end_but_goes_on_at_the_end_of_that_topic() -> None:
     world = World()
-    world.do(co.Subscribe("#", "all"))
-    world.do(co.CreateTopic("orders", quota_bytes=QUOTA, overflow=co.EXPIRE))
+    world.do(commands.Subscribe("#", "all"))
+    world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.EXPIRE))
     world.do(put("other", create=True))
     for _ in range(4):
         world.do(put())
@@ -370,32 +369,32 @@ def test_a_pattern_does_not_end_but_goes_on_at_the_end_of_that_topic() -> None:
     assert world.get_any(owner, "#", "all") == {"other": [0]}
     world.do(put())
     assert world.get_any(owner, "#", "all") == {"other": [0], "orders": [4]}
-    assert world.topic_of().subscriptions["all" + co.BY_PATTERN + "#"].dropped == 4
+    assert world.topic_of().subscriptions["all" + commands.BY_PATTERN + "#"].dropped == 4
     check(world)
 
 
 # Delayed messages.
 
 
-@pytest.mark.parametrize("overflow", [co.DROP, co.EXPIRE])
+@pytest.mark.parametrize("overflow", [commands.DROP, commands.EXPIRE])
 def test_what_is_delayed_makes_no_room_so_what_does_not_fit_beside_it_waits(overflow: str) -> None:
     world = World()
-    world.do(co.CreateTopic("orders", quota_bytes=250, overflow=overflow))
-    world.do(co.Subscribe("orders", "a"))
+    world.do(commands.CreateTopic("orders", quota_bytes=250, overflow=overflow))
+    world.do(commands.Subscribe("orders", "a"))
     for _ in range(2):
-        assert isinstance(world.do(put(due_ms=5_000)), re.PutReply)
+        assert isinstance(world.do(put(due_ms=5_000)), replies.PutReply)
     for operation in (put(due_ms=5_000), put()):
         assert code(world.do(operation)) == "TOPIC_FULL"
-        world.again(co.Void())
+        world.again(commands.Void())
     world.do(put(size=50))
     assert world.tick() == []
     world.tick(5_000)
-    assert isinstance(world.do(put()), re.PutReply)
+    assert isinstance(world.do(put()), replies.PutReply)
     check(world)
 
 
 def test_what_is_delayed_takes_the_room_of_older_messages() -> None:
-    world = Full(co.DROP)
+    world = Full(commands.DROP)
     world.put(due_ms=5_000)
     assert world.got("a") == ([1, 2], 1)
     world.tick(5_000)
@@ -407,28 +406,28 @@ def test_what_is_delayed_takes_the_room_of_older_messages() -> None:
 # Altering.
 
 
-@pytest.mark.parametrize("overflow", [co.DROP, co.EXPIRE])
+@pytest.mark.parametrize("overflow", [commands.DROP, commands.EXPIRE])
 def test_a_smaller_quota_holds_at_once(overflow: str) -> None:
-    world = Full(co.REFUSE)
+    world = Full(commands.REFUSE)
     world.get(world.open("orders", "b"), "b", ack=2)
     world.alter(250, overflow)
     world.tick()
     assert world.topic_of().stored_bytes <= 250
-    assert ("a" in world.topic_of().subscriptions) == (overflow == co.DROP)
+    assert ("a" in world.topic_of().subscriptions) == (overflow == commands.DROP)
     check(world)
 
 
 def test_a_smaller_quota_that_refuses_drops_nothing() -> None:
-    world = Full(co.REFUSE)
+    world = Full(commands.REFUSE)
     world.alter(50)
     assert world.tick() == []
     assert world.topic_of().stored_bytes == 300
     assert code(world.do(put(size=10))) == "TOPIC_FULL"
 
 
-@pytest.mark.parametrize(("quota_bytes", "overflow"), [(0, co.REFUSE), (QUOTA, co.REFUSE), (10_000, co.EXPIRE)])
+@pytest.mark.parametrize(("quota_bytes", "overflow"), [(0, commands.REFUSE), (QUOTA, commands.REFUSE), (10_000, commands.EXPIRE)])
 def test_a_quota_that_is_lifted_before_room_was_made_costs_nobody_anything(quota_bytes: int, overflow: str) -> None:
-    world = Full(co.DROP)
+    world = Full(commands.DROP)
     world.do(put())
     world.alter(quota_bytes, overflow)
     assert world.tick() == []
@@ -437,9 +436,9 @@ def test_a_quota_that_is_lifted_before_room_was_made_costs_nobody_anything(quota
 
 
 def test_a_quota_that_is_dropped_for_a_retention_keeps_counting_right() -> None:
-    world = Full(co.DROP)
+    world = Full(commands.DROP)
     world.put()
-    world.alter(0, co.REFUSE, retain_bytes=150)
+    world.alter(0, commands.REFUSE, retain_bytes=150)
     for name in ("a", "b"):
         world.get(world.open("orders", name), name, ack=4)
     world.tick()
@@ -448,7 +447,7 @@ def test_a_quota_that_is_dropped_for_a_retention_keeps_counting_right() -> None:
 
 
 def test_after_a_restart_room_is_made_for_what_was_put_before() -> None:
-    world = Full(co.DROP)
+    world = Full(commands.DROP)
     world.do(put())
     check(world)
     twin = world.replayed()

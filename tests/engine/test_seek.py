@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
+from oncemq.protocol import commands, replies
 from tests.engine.recount import beside_verdicts, check, engine_from
 from tests.engine.world import World, code, put
 
@@ -15,29 +14,29 @@ class Seekable(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.do(co.CreateTopic("orders", retain_bytes=1_000_000))
-        self.do(co.Subscribe("orders", "a"))
+        self.do(commands.CreateTopic("orders", retain_bytes=1_000_000))
+        self.do(commands.Subscribe("orders", "a"))
         for _ in range(10):
             self.do(put())
             self.now_ms += 1_000
         self.owner = self.open("orders", "a")
         self.get(self.owner, "a", ack=4)
 
-    def seek(self, to: int = co.START_EARLIEST, time_ms: int = 0) -> re.Reply:
-        return self.do(co.Seek("orders", "a", to, time_ms))
+    def seek(self, to: int = commands.START_EARLIEST, time_ms: int = 0) -> replies.Reply:
+        return self.do(commands.Seek("orders", "a", to, time_ms))
 
     @property
     def acked(self) -> int:
         return self.topic_of().subscriptions["a"].acked
 
 
-def asked(world: World, owner: re.OpenReply, subscriber: str = "a") -> str:
+def asked(world: World, owner: replies.OpenReply, subscriber: str = "a") -> str:
     """What an owner is told that gets, and that acks: the same."""
     got, acked = (
         world.send(command).reply
         for command in (
-            co.Get(owner.topic_id, subscriber, owner.epoch, 5, 100),
-            co.Ack(owner.topic_id, subscriber, owner.epoch, 10),
+            commands.Get(owner.topic_id, subscriber, owner.epoch, 5, 100),
+            commands.Ack(owner.topic_id, subscriber, owner.epoch, 10),
         )
     )
     assert code(got) == code(acked)
@@ -48,11 +47,11 @@ def asked(world: World, owner: re.OpenReply, subscriber: str = "a") -> str:
 
 
 @pytest.mark.parametrize(
-    ("to", "expected"), [(co.START_EARLIEST, 0), (co.START_NEW, 10), (0, 0), (7, 7), (10, 10)]
+    ("to", "expected"), [(commands.START_EARLIEST, 0), (commands.START_NEW, 10), (0, 0), (7, 7), (10, 10)]
 )
 def test_to_an_offset_the_earliest_or_the_end(to: int, expected: int) -> None:
     world = Seekable()
-    assert world.seek(to) == re.SeekReply(1, expected)
+    assert world.seek(to) == replies.SeekReply(1, expected)
     assert world.open("orders", "a").acked == world.acked == expected
     check(world)
 
@@ -60,26 +59,26 @@ def test_to_an_offset_the_earliest_or_the_end(to: int, expected: int) -> None:
 @pytest.mark.parametrize(("time_ms", "expected"), [(1, 0), (1_000, 0), (1_001, 1), (5_000, 4), (99_000, 10)])
 def test_to_the_first_message_of_a_time_or_later(time_ms: int, expected: int) -> None:
     world = Seekable()
-    assert world.seek(time_ms=time_ms) == re.SeekReply(1, expected)
-    assert world.send(co.Find("orders", time_ms)).reply == re.FindReply(1, expected)
+    assert world.seek(time_ms=time_ms) == replies.SeekReply(1, expected)
+    assert world.send(commands.Find("orders", time_ms)).reply == replies.FindReply(1, expected)
 
 
 @pytest.mark.parametrize(("to", "expected"), [(11, "OFFSET_OUT_OF_RANGE"), (-3, "RANGE_GONE"), (2, "RANGE_GONE")])
 def test_to_nowhere_is_refused_and_changes_nothing(to: int, expected: str) -> None:
     world = Seekable()
-    world.do(co.CreateTopic("orders", alter=True))
+    world.do(commands.CreateTopic("orders", alter=True))
     before = beside_verdicts(world)
     assert code(world.seek(to)) == expected
     assert beside_verdicts(world) == before
-    assert isinstance(world.get(world.owner, "a", 4).reply, re.GetReply), "its owner does not notice"
+    assert isinstance(world.get(world.owner, "a", 4).reply, replies.GetReply), "its owner does not notice"
 
 
 def test_what_is_unknown_is_refused() -> None:
     world = Seekable()
     assert code(world.seek(time_ms=-1)) == "MALFORMED"
-    assert code(world.do(co.Seek("nowhere", "a"))) == "TOPIC_UNKNOWN"
-    assert code(world.do(co.Seek("orders", "nobody"))) == "NOT_SUBSCRIBED"
-    assert code(world.do(co.Seek("orders.*", "a"))) == "NOT_SUBSCRIBED"
+    assert code(world.do(commands.Seek("nowhere", "a"))) == "TOPIC_UNKNOWN"
+    assert code(world.do(commands.Seek("orders", "nobody"))) == "NOT_SUBSCRIBED"
+    assert code(world.do(commands.Seek("orders.*", "a"))) == "NOT_SUBSCRIBED"
 
 
 def test_a_repeated_seek_moves_once() -> None:
@@ -87,7 +86,7 @@ def test_a_repeated_seek_moves_once() -> None:
     world.seek(2)
     owner = world.open("orders", "a")
     world.get(owner, "a", ack=8)
-    assert world.again(co.Seek("orders", "a", 2)) == re.SeekReply(1, 2)
+    assert world.again(commands.Seek("orders", "a", 2)) == replies.SeekReply(1, 2)
     assert world.acked == 8
 
 
@@ -99,8 +98,8 @@ def test_a_late_ack_does_not_undo_it() -> None:
     world.seek(2)
     assert asked(world, world.owner) == "SOUGHT"
     assert world.acked == 2
-    ack = co.AckUpto(1, "a", world.owner.epoch, 10)
-    assert code(world.do(co.Transact((ack,)))) == "SOUGHT"
+    ack = commands.AckUpto(1, "a", world.owner.epoch, 10)
+    assert code(world.do(commands.Transact((ack,)))) == "SOUGHT"
     assert world.acked == 2
 
 
@@ -145,31 +144,31 @@ def test_an_owner_of_before_the_last_take_over_is_not_told_sought() -> None:
 def test_who_opens_again_after_a_seek_does_not_take_it_back_from_a_successor() -> None:
     world = Seekable()
     world.seek(2)
-    again = co.Open("orders", "a", former=world.owner.epoch)
-    assert isinstance(world.do(again), re.OpenReply), "it is the same owner"
+    again = commands.Open("orders", "a", former=world.owner.epoch)
+    assert isinstance(world.do(again), replies.OpenReply), "it is the same owner"
     successor = world.open("orders", "a")
     assert code(world.do(again)) == "SUBSCRIPTION_FENCED"
     world.seek(3)
     assert code(world.do(again)) == "SUBSCRIPTION_FENCED"
-    assert isinstance(world.do(co.Open("orders", "a", former=successor.epoch)), re.OpenReply)
+    assert isinstance(world.do(commands.Open("orders", "a", former=successor.epoch)), replies.OpenReply)
     check(world)
 
 
 def test_a_subscription_that_nobody_owns_is_moved_too() -> None:
     world = Seekable()
-    world.do(co.Subscribe("orders", "b"))
-    world.do(co.Seek("orders", "b"))
-    world.do(co.Seek("orders", "b", 3))
+    world.do(commands.Subscribe("orders", "b"))
+    world.do(commands.Seek("orders", "b"))
+    world.do(commands.Seek("orders", "b", 3))
     assert world.offsets(world.open("orders", "b"), "b") == list(range(3, 10))
 
 
 def test_it_ends_a_hold() -> None:
     world = Seekable()
-    assert isinstance(world.do(co.Open("orders", "a", 60_000)), re.OpenReply)
-    assert code(world.do(co.Open("orders", "a", 60_000))) == "BUSY"
-    world.again(co.Void())
+    assert isinstance(world.do(commands.Open("orders", "a", 60_000)), replies.OpenReply)
+    assert code(world.do(commands.Open("orders", "a", 60_000))) == "BUSY"
+    world.again(commands.Void())
     world.seek(2)
-    assert isinstance(world.do(co.Open("orders", "a", 60_000)), re.OpenReply)
+    assert isinstance(world.do(commands.Open("orders", "a", 60_000)), replies.OpenReply)
 
 
 def test_who_was_moved_is_known_after_a_restart() -> None:
@@ -186,16 +185,16 @@ def test_who_was_moved_is_known_after_a_restart() -> None:
 def test_forwards_it_lets_messages_go_and_backwards_it_keeps_them() -> None:
     world = World()
     for subscriber in ("a", "b"):
-        world.do(co.Subscribe("orders", subscriber))
+        world.do(commands.Subscribe("orders", subscriber))
     for _ in range(6):
         world.do(put())
     index = world.topic_of().index
-    world.do(co.Seek("orders", "a", co.START_NEW))
-    world.do(co.Seek("orders", "b", 4))
+    world.do(commands.Seek("orders", "a", commands.START_NEW))
+    world.do(commands.Seek("orders", "b", 4))
     assert index.first == 4
-    assert code(world.do(co.Seek("orders", "a", 3))) == "RANGE_GONE"
-    world.do(co.Seek("orders", "a", 4))
-    world.do(co.Seek("orders", "b", co.START_NEW))
+    assert code(world.do(commands.Seek("orders", "a", 3))) == "RANGE_GONE"
+    world.do(commands.Seek("orders", "a", 4))
+    world.do(commands.Seek("orders", "b", commands.START_NEW))
     assert index.first == 4, "the other one came back in time"
     assert world.offsets(world.open("orders", "a"), "a") == [4, 5]
     check(world)
@@ -203,13 +202,13 @@ def test_forwards_it_lets_messages_go_and_backwards_it_keeps_them() -> None:
 
 def test_back_and_forth_positions_are_counted_right() -> None:
     world = Seekable()
-    world.do(co.Subscribe("orders", "b", co.START_EARLIEST))
+    world.do(commands.Subscribe("orders", "b", commands.START_EARLIEST))
     for to in (0, 10, 5, 5, 0, 3, 10, 0):
         world.seek(to)
         check(world)
-    world.do(co.CreateTopic("orders", alter=True))
+    world.do(commands.CreateTopic("orders", alter=True))
     assert world.topic_of().index.first == 0
-    world.do(co.Seek("orders", "b", co.START_NEW))
+    world.do(commands.Seek("orders", "b", commands.START_NEW))
     world.seek(9)
     assert world.topic_of().index.first == 9
     check(world)
@@ -218,66 +217,66 @@ def test_back_and_forth_positions_are_counted_right() -> None:
 # Shared subscriptions.
 
 
-def take(world: World, opened: re.OpenReply, number: int, count: int = 3) -> re.Reply:
-    return world.send(co.Take(opened.topic_id, "workers", opened.epoch, "m", number, count, 10_000)).reply
+def take(world: World, opened: replies.OpenReply, number: int, count: int = 3) -> replies.Reply:
+    return world.send(commands.Take(opened.topic_id, "workers", opened.epoch, "m", number, count, 10_000)).reply
 
 
 def test_a_shared_subscription_begins_anew_there() -> None:
     world = Seekable()
-    world.do(co.Subscribe("orders", "workers", co.START_EARLIEST, co.Sharing()))
+    world.do(commands.Subscribe("orders", "workers", commands.START_EARLIEST, commands.Sharing()))
     opened = world.open("orders", "workers")
     leased = take(world, opened, 1)
-    assert isinstance(leased, re.TakeReply)
-    world.do(co.Settle(1, "workers", opened.epoch, ((leased.token, 1, 1),)))
-    world.do(co.Seek("orders", "workers", 1))
-    settle = co.Settle(1, "workers", opened.epoch, ((leased.token, 0, 1),))
+    assert isinstance(leased, replies.TakeReply)
+    world.do(commands.Settle(1, "workers", opened.epoch, ((leased.token, 1, 1),)))
+    world.do(commands.Seek("orders", "workers", 1))
+    settle = commands.Settle(1, "workers", opened.epoch, ((leased.token, 0, 1),))
     assert code(world.do(settle)) == code(take(world, opened, 2)) == "SOUGHT"
-    assert code(world.send(co.Extend(1, "workers", opened.epoch, (leased.token,))).reply) == "SOUGHT"
+    assert code(world.send(commands.Extend(1, "workers", opened.epoch, (leased.token,))).reply) == "SOUGHT"
     again = world.open("orders", "workers")
     assert again.acked == 1
     taken = take(world, again, 2)
-    assert isinstance(taken, re.TakeReply)
+    assert isinstance(taken, replies.TakeReply)
     assert [(head.first_offset, head.tries) for head in taken.heads] == [(1, 1), (2, 1), (3, 1)]
     check(world)
 
 
 def test_every_member_is_told_however_often_it_is_moved() -> None:
     world = Seekable()
-    world.do(co.Subscribe("orders", "workers", co.START_EARLIEST, co.Sharing()))
+    world.do(commands.Subscribe("orders", "workers", commands.START_EARLIEST, commands.Sharing()))
     first = world.open("orders", "workers")
-    world.do(co.Seek("orders", "workers", 1))
+    world.do(commands.Seek("orders", "workers", 1))
     second = world.open("orders", "workers")
-    world.do(co.Seek("orders", "workers", 2))
+    world.do(commands.Seek("orders", "workers", 2))
     assert code(take(world, first, 1)) == code(take(world, second, 1)) == "SOUGHT"
-    assert isinstance(take(world, world.open("orders", "workers"), 1), re.TakeReply)
+    assert isinstance(take(world, world.open("orders", "workers"), 1), replies.TakeReply)
 
 
 def test_a_member_of_a_former_subscription_of_that_name_is_not_told_sought() -> None:
     world = Seekable()
-    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing()))
+    world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing()))
     former = world.open("orders", "workers")
-    world.do(co.Unsubscribe("orders", "workers"))
-    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing()))
-    world.do(co.Seek("orders", "workers", 1))
+    world.do(commands.Unsubscribe("orders", "workers"))
+    world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing()))
+    world.do(commands.Seek("orders", "workers", 1))
     assert code(take(world, former, 1)) == "FENCED"
 
 
 def test_order_per_key_is_not_moved_to_where_keys_are_unknown() -> None:
     world = Seekable()
-    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing(key_order=True)))
+    world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing(key_order=True)))
     world.do(put())
-    assert code(world.do(co.Seek("orders", "workers", 9))) == "UNSUPPORTED"
-    assert world.do(co.Seek("orders", "workers", 10)) == re.SeekReply(1, 10)
+    assert code(world.do(commands.Seek("orders", "workers", 9))) == "UNSUPPORTED"
+    assert world.do(commands.Seek("orders", "workers", 10)) == replies.SeekReply(1, 10)
 
 
 # Patterns.
 
 
-def watched() -> tuple[World, re.OpenReply]:
+def watched() -> tuple[World, replies.OpenReply]:
     world = World()
-    world.do(co.Subscribe("orders.*", "all"))
+    world.do(commands.Subscribe("orders.*", "all"))
     for name in ("orders.eu", "orders.us", "orders.eu"):
-        world.do(co.CreateTopic(name, retain_bytes=1_000_000))
+        world.do(commands.CreateTopic(name, retain_bytes=1_000_000))
         world.do(put(name))
         world.now_ms += 1_000
     owner = world.open("orders.*", "all")
@@ -288,17 +287,17 @@ def watched() -> tuple[World, re.OpenReply]:
 @pytest.mark.parametrize(
     ("seek", "expected"),
     [
-        (co.Seek("orders.*", "all"), {"orders.eu": [0, 1], "orders.us": [0]}),
-        (co.Seek("orders.*", "all", co.START_NEW), {}),
-        (co.Seek("orders.*", "all", time_ms=2_000), {"orders.eu": [1], "orders.us": [0]}),
-        (co.Seek("orders.*", "all", 7, time_ms=2_001), {"orders.eu": [1]}),
+        (commands.Seek("orders.*", "all"), {"orders.eu": [0, 1], "orders.us": [0]}),
+        (commands.Seek("orders.*", "all", commands.START_NEW), {}),
+        (commands.Seek("orders.*", "all", time_ms=2_000), {"orders.eu": [1], "orders.us": [0]}),
+        (commands.Seek("orders.*", "all", 7, time_ms=2_001), {"orders.eu": [1]}),
     ],
 )
-def test_a_pattern_is_moved_on_all_its_topics(seek: co.Seek, expected: dict[str, list[int]]) -> None:
+def test_a_pattern_is_moved_on_all_its_topics(seek: commands.Seek, expected: dict[str, list[int]]) -> None:
     world, owner = watched()
-    assert world.do(seek) == re.SeekReply(0, 0)
+    assert world.do(seek) == replies.SeekReply(0, 0)
     assert code(world.ack_any(owner, "orders.*", "all", {1: 2})) == "SOUGHT"
-    assert asked(world, re.OpenReply(1, owner.epoch, 0), "all" + co.BY_PATTERN + "orders.*") == "SOUGHT"
+    assert asked(world, replies.OpenReply(1, owner.epoch, 0), "all" + commands.BY_PATTERN + "orders.*") == "SOUGHT"
     found = world.get_any(world.open("orders.*", "all"), "orders.*", "all")
     assert {name: sorted(offsets) for name, offsets in found.items()} == expected
     check(world)
@@ -307,17 +306,17 @@ def test_a_pattern_is_moved_on_all_its_topics(seek: co.Seek, expected: dict[str,
 @pytest.mark.parametrize("to", [0, 1, -3])
 def test_a_pattern_is_moved_to_no_offset(to: int) -> None:
     world, owner = watched()
-    assert code(world.do(co.Seek("orders.*", "all", to))) == "UNSUPPORTED"
-    assert isinstance(world.ack_any(owner, "orders.*", "all", {1: 1}), re.GetAnyReply)
+    assert code(world.do(commands.Seek("orders.*", "all", to))) == "UNSUPPORTED"
+    assert isinstance(world.ack_any(owner, "orders.*", "all", {1: 1}), replies.GetAnyReply)
 
 
 def test_several_seeks_of_a_pattern_are_one_to_its_owner() -> None:
     world, owner = watched()
     for _ in range(3):
-        world.do(co.Seek("orders.*", "all"))
+        world.do(commands.Seek("orders.*", "all"))
         assert code(world.ack_any(owner, "orders.*", "all", {})) == "SOUGHT"
     check(world)
     newer = world.open("orders.*", "all")
     assert code(world.ack_any(owner, "orders.*", "all", {})) == "FENCED"
-    assert code(world.do(co.Open("orders.*", "all", former=owner.epoch))) == "SUBSCRIPTION_FENCED"
-    assert isinstance(world.ack_any(newer, "orders.*", "all", {}), re.GetAnyReply)
+    assert code(world.do(commands.Open("orders.*", "all", former=owner.epoch))) == "SUBSCRIPTION_FENCED"
+    assert isinstance(world.ack_any(newer, "orders.*", "all", {}), replies.GetAnyReply)

@@ -7,10 +7,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncemq.engine.commands import Sharing
-from oncemq.engine.ranges import DoneRanges, Spans, merged
-from oncemq.engine.shared_image import image_of, shared_of
-from oncemq.engine.sharing import KeyOrder, Lease, Returned, Shared
+from oncemq.engine.snapshot.shared_image import image_of, shared_of
+from oncemq.engine.state.offset_ranges import DoneRanges, Spans, merged
+from oncemq.engine.state.shared_subscription import KeyOrder, Lease, Returned, Shared
+from oncemq.protocol.commands import Sharing
 
 SEEDS = st.integers(0, 1_000_000)
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
 from oncemq.engine.engine import need_bytes
-from oncemq.limits import STAGES_PER_COMMIT_MAX, Limits
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import STAGES_PER_COMMIT_MAX, Limits
 from tests.engine.world import World, code, put
 
 
-def stage(name: str, batch: int = 0, count: int = 2) -> co.Stage:
-    return co.Stage(name, "out", "query/out", batch, co.Envelope(count, 100, 7))
+def stage(name: str, batch: int = 0, count: int = 2) -> commands.Stage:
+    return commands.Stage(name, "out", "query/out", batch, commands.Envelope(count, 100, 7))
 
 
-def commit(batch: int, *stages: tuple[str, int]) -> co.Commit:
-    return co.Commit("query/out", batch, "out", stages)
+def commit(batch: int, *stages: tuple[str, int]) -> commands.Commit:
+    return commands.Commit("query/out", batch, "out", stages)
 
 
 def world_with_topic() -> World:
     world = World(Limits(stage_ms=1_000))
-    world.do(co.Subscribe("out", "a"))
+    world.do(commands.Subscribe("out", "a"))
     return world
 
 
@@ -32,12 +31,12 @@ def visible(world: World) -> list[int]:
 
 def test_staged_messages_are_seen_after_their_commit_in_the_order_given() -> None:
     world = world_with_topic()
-    assert world.do(stage("p1", count=1)) == re.StageReply(1)
-    assert world.do(stage("p0", count=2)) == re.StageReply(2)
-    assert world.do(stage("p0", count=1)) == re.StageReply(3)
+    assert world.do(stage("p1", count=1)) == replies.StageReply(1)
+    assert world.do(stage("p0", count=2)) == replies.StageReply(2)
+    assert world.do(stage("p0", count=1)) == replies.StageReply(3)
     assert visible(world) == []
     reply = world.do(commit(0, ("p0", 3), ("p1", 1)))
-    assert reply == re.CommitReply(1, 0, 4, world.now_ms, 1, False)
+    assert reply == replies.CommitReply(1, 0, 4, world.now_ms, 1, False)
     counts = [s.count for s in world.get(world.open("out", "a"), "a").slices]
     assert counts == [2, 1, 1]
 
@@ -49,7 +48,7 @@ def test_a_batch_that_was_committed_before_is_dropped_and_answered_yes() -> None
     world.epochs["spark2"] = 0
     world.hello("spark2", nonce=9)
     reply = world.do(commit(0, ("other", 2)), session="spark2")
-    assert isinstance(reply, re.CommitReply)
+    assert isinstance(reply, replies.CommitReply)
     assert reply.before
     assert visible(world) == [0, 1]
 
@@ -58,7 +57,7 @@ def test_staging_for_a_committed_batch_is_refused() -> None:
     world = world_with_topic()
     world.do(commit(4))
     assert code(world.do(stage("late", batch=4))) == "STAGE_COMMITTED"
-    assert isinstance(world.do(stage("next", batch=5)), re.StageReply)
+    assert isinstance(world.do(stage("next", batch=5)), replies.StageReply)
 
 
 def test_a_replayed_commit_drops_what_was_staged_meanwhile() -> None:
@@ -78,7 +77,7 @@ def test_a_commit_checks_its_stages_and_changes_nothing_if_one_does_not_fit() ->
     assert code(world.do(commit(0, ("p0", 3)))) == "STAGE_MISMATCH"
     assert code(world.do(commit(0, ("p0", 2), ("p0", 2)))) == "STAGE_MISMATCH"
     assert visible(world) == []
-    assert isinstance(world.do(commit(0, ("p0", 2))), re.CommitReply)
+    assert isinstance(world.do(commit(0, ("p0", 2))), replies.CommitReply)
 
 
 def test_an_abort_drops_stages_never_what_is_published() -> None:
@@ -86,7 +85,7 @@ def test_an_abort_drops_stages_never_what_is_published() -> None:
     world.do(stage("p0"))
     world.do(stage("p1"))
     world.do(commit(0, ("p0", 2)))
-    assert world.do(co.Abort(("p0", "p1", "unknown"))) == re.Done()
+    assert world.do(commands.Abort(("p0", "p1", "unknown"))) == replies.Done()
     assert not world.engine.state.stages
     assert visible(world) == [0, 1]
 
@@ -108,14 +107,14 @@ def test_staging_again_extends_a_stages_life() -> None:
     world.now_ms += 600
     world.do(stage("p0"))
     world.tick(600)
-    assert isinstance(world.do(commit(0, ("p0", 4))), re.CommitReply)
+    assert isinstance(world.do(commit(0, ("p0", 4))), replies.CommitReply)
 
 
 def test_a_stage_of_a_topic_that_was_made_again_is_not_committed() -> None:
     world = world_with_topic()
     world.do(stage("p0"))
-    world.do(co.DeleteTopic("out"))
-    world.do(co.Subscribe("out", "a"))
+    world.do(commands.DeleteTopic("out"))
+    world.do(commands.Subscribe("out", "a"))
     assert code(world.do(commit(0, ("p0", 2)))) == "TOPIC_GONE"
 
 
@@ -124,7 +123,7 @@ def test_a_commit_to_a_topic_that_nobody_keeps_frees_the_stages() -> None:
     world.do(put("out", create=True))
     world.do(stage("p0"))
     reply = world.do(commit(0, ("p0", 2)))
-    assert isinstance(reply, re.CommitReply)
+    assert isinstance(reply, replies.CommitReply)
     assert (reply.first_offset, reply.subscriptions) == (1, 0)
     assert not world.engine.state.live
 
@@ -133,10 +132,10 @@ def test_a_batch_that_was_committed_is_recognised_when_its_topic_is_gone() -> No
     world = world_with_topic()
     world.do(stage("p0"))
     world.do(commit(0, ("p0", 2)))
-    world.do(co.DeleteTopic("out"))
+    world.do(commands.DeleteTopic("out"))
     assert code(world.do(stage("again"))) == "STAGE_COMMITTED"
     reply = world.do(commit(0, ("again", 2)))
-    assert isinstance(reply, re.CommitReply)
+    assert isinstance(reply, replies.CommitReply)
     assert reply.before
     assert code(world.do(commit(1))) == "TOPIC_UNKNOWN"
 
@@ -147,17 +146,17 @@ def test_a_batch_that_was_committed_is_recognised_when_its_topic_is_gone() -> No
 def world_with_topics() -> World:
     """Something is staged for each of two topics."""
     world = world_with_topic()
-    world.do(co.Subscribe("bills", "a"))
+    world.do(commands.Subscribe("bills", "a"))
     for name, topic, count in (("o1", "out", 2), ("b1", "bills", 1), ("o2", "out", 3), ("b2", "bills", 4)):
-        world.do(co.Stage(name, topic, "query/all", 0, co.Envelope(count, 100, 7)))
+        world.do(commands.Stage(name, topic, "query/all", 0, commands.Envelope(count, 100, 7)))
     return world
 
 
 ALL = (("bills", (("b2", 4), ("b1", 1))), ("out", (("o1", 2), ("o2", 3))))
 
 
-def commit_all(parts: tuple[tuple[str, co.Stages], ...] = ALL, batch: int = 0) -> co.Commit:
-    return co.Commit("query/all", batch, "", (), parts)
+def commit_all(parts: tuple[tuple[str, commands.Stages], ...] = ALL, batch: int = 0) -> commands.Commit:
+    return commands.Commit("query/all", batch, "", (), parts)
 
 
 def counts(world: World, topic: str) -> list[int]:
@@ -174,8 +173,8 @@ def test_a_commit_publishes_on_several_topics_each_in_the_order_given() -> None:
     world = world_with_topics()
     bills, out = world.topic_of("bills"), world.topic_of("out")
     reply = world.do(commit_all())
-    parts = (re.CommitPart(bills.id, 0, 5, 1), re.CommitPart(out.id, 0, 5, 1))
-    assert reply == re.CommitReply(0, -1, 10, world.now_ms, 0, False, parts)
+    parts = (replies.CommitPart(bills.id, 0, 5, 1), replies.CommitPart(out.id, 0, 5, 1))
+    assert reply == replies.CommitReply(0, -1, 10, world.now_ms, 0, False, parts)
     assert (counts(world, "bills"), counts(world, "out")) == ([4, 1], [2, 3])
     assert not world.engine.state.stages
 
@@ -184,7 +183,7 @@ def test_offsets_go_on_where_each_topic_ends() -> None:
     world = world_with_topics()
     world.do(put("bills", count=7))
     reply = world.do(commit_all())
-    assert isinstance(reply, re.CommitReply)
+    assert isinstance(reply, replies.CommitReply)
     assert [part.first_offset for part in reply.parts] == [7, 0]
 
 
@@ -192,9 +191,9 @@ def test_a_commit_to_several_topics_is_repeated_harmlessly() -> None:
     world = world_with_topics()
     first = world.do(commit_all())
     assert world.again(commit_all()) == first
-    world.do(co.Stage("late", "bills", "query/all", 1, co.Envelope(1, 100, 7)))
+    world.do(commands.Stage("late", "bills", "query/all", 1, commands.Envelope(1, 100, 7)))
     replayed = world.do(commit_all((("bills", (("late", 1),)), ("nowhere", (("gone", 5),)))))
-    assert replayed == re.CommitReply(0, -1, 0, world.now_ms, 0, True)
+    assert replayed == replies.CommitReply(0, -1, 0, world.now_ms, 0, True)
     assert not world.engine.state.stages
     assert world.topic_of("bills").next_offset == 5
 
@@ -213,45 +212,45 @@ def test_a_commit_to_several_topics_is_repeated_harmlessly() -> None:
     ],
 )
 def test_a_commit_to_several_topics_is_all_or_nothing(
-    parts: tuple[tuple[str, co.Stages], ...], expected: str
+    parts: tuple[tuple[str, commands.Stages], ...], expected: str
 ) -> None:
     world = world_with_topics()
     assert code(world.do(commit_all(parts))) == expected
     assert is_untouched(world)
-    assert isinstance(world.do(commit_all()), re.CommitReply)
+    assert isinstance(world.do(commit_all()), replies.CommitReply)
 
 
 def test_the_quota_of_one_topic_holds_the_others_back() -> None:
     world = world_with_topics()
-    world.do(co.CreateTopic("out", quota_bytes=250))
+    world.do(commands.CreateTopic("out", quota_bytes=250))
     world.do(put("out", size=100))
     assert code(world.do(commit_all())) == "TOPIC_FULL"
     assert world.topic_of("bills").next_offset == 0
     owner = world.open("out", "a")
-    world.send(co.Ack(owner.topic_id, "a", owner.epoch, 1))
-    assert isinstance(world.again(commit_all()), re.CommitReply)
+    world.send(commands.Ack(owner.topic_id, "a", owner.epoch, 1))
+    assert isinstance(world.again(commit_all()), replies.CommitReply)
     assert (counts(world, "bills"), counts(world, "out")) == ([4, 1], [2, 3])
 
 
 def test_what_never_fits_into_one_of_the_topics_is_refused_for_all() -> None:
     world = world_with_topics()
-    world.do(co.CreateTopic("out", quota_bytes=150))
+    world.do(commands.CreateTopic("out", quota_bytes=150))
     assert code(world.do(commit_all())) == "TOO_LARGE"
     assert is_untouched(world)
 
 
 def test_one_topic_and_several_are_not_mixed() -> None:
     world = world_with_topics()
-    mixed = co.Commit("query/all", 0, "out", (("o1", 2),), ALL[:1])
+    mixed = commands.Commit("query/all", 0, "out", (("o1", 2),), ALL[:1])
     assert code(world.do(mixed)) == "MALFORMED"
     assert is_untouched(world)
 
 
 def test_a_batch_in_which_there_is_nothing_is_remembered() -> None:
     world = world_with_topics()
-    assert world.do(commit_all((), 3)) == re.CommitReply(0, -1, 0, world.now_ms, 0, False)
+    assert world.do(commit_all((), 3)) == replies.CommitReply(0, -1, 0, world.now_ms, 0, False)
     assert world.engine.state.writers == {"query/all": 3}
-    assert code(world.do(co.Commit("query/all", 4, "", (("o1", 2),)))) == "NAME_INVALID"
+    assert code(world.do(commands.Commit("query/all", 4, "", (("o1", 2),)))) == "NAME_INVALID"
 
 
 def test_the_stages_of_all_topics_count_together() -> None:
@@ -267,9 +266,9 @@ def test_the_room_that_a_commit_asks_for_is_enough_for_its_event() -> None:
     world.engine.state.next_topic_id = 1 << 62
     parts = tuple((f"{number}", ((f"s{number}", 1),)) for number in range(1_000))
     for name, [(stage_name, _)] in parts:
-        world.do(co.CreateTopic(name, retain_ms=10**9))
-        world.do(co.Stage(stage_name, name, "", 0, co.Envelope(1, 1, 0)))
-    command = co.Numbered("alice", 1, 1, 1, co.Commit("", 0, "", (), parts))
+        world.do(commands.CreateTopic(name, retain_ms=10**9))
+        world.do(commands.Stage(stage_name, name, "", 0, commands.Envelope(1, 1, 0)))
+    command = commands.Numbered("alice", 1, 1, 1, commands.Commit("", 0, "", (), parts))
     world.do(command.operation)
     assert len(msgspec.msgpack.encode(world.log[-1][1])) <= need_bytes(command)
 
@@ -277,18 +276,18 @@ def test_the_room_that_a_commit_asks_for_is_enough_for_its_event() -> None:
 # One-off commits.
 
 
-def one_off(*stages: tuple[str, int], batch: int = 0) -> co.Commit:
-    return co.Commit("", batch, "out", stages)
+def one_off(*stages: tuple[str, int], batch: int = 0) -> commands.Commit:
+    return commands.Commit("", batch, "out", stages)
 
 
 def test_a_one_off_commit_is_remembered_by_its_session_alone() -> None:
     world = World(Limits(writers_max=1))
-    world.do(co.Subscribe("out", "a"))
+    world.do(commands.Subscribe("out", "a"))
     world.do(commit(0))
     for name in ("p0", "p1"):
-        assert world.do(co.Stage(name, "out", "", 0, co.Envelope(2, 100, 7))) == re.StageReply(2)
+        assert world.do(commands.Stage(name, "out", "", 0, commands.Envelope(2, 100, 7))) == replies.StageReply(2)
         first = world.do(one_off((name, 2)))
-        assert isinstance(first, re.CommitReply)
+        assert isinstance(first, replies.CommitReply)
         assert not first.before
         assert world.again(one_off((name, 2))) == first
     assert visible(world) == [0, 1, 2, 3]
@@ -300,23 +299,23 @@ def test_without_a_writer_there_are_no_batches() -> None:
     world = world_with_topic()
     assert code(world.do(one_off(batch=1))) == "MALFORMED"
     assert code(world.do(one_off(batch=-1))) == "MALFORMED"
-    assert code(world.do(co.Stage("p0", "out", "", 1, co.Envelope(2, 100, 7)))) == "MALFORMED"
+    assert code(world.do(commands.Stage("p0", "out", "", 1, commands.Envelope(2, 100, 7)))) == "MALFORMED"
 
 
 def test_the_registry_compares_versions() -> None:
     world = World()
-    assert world.do(co.RegistrySet("udp", "10.0.0.1", b"x", 0)) == re.RegistryReply(1)
-    assert code(world.do(co.RegistrySet("udp", "10.0.0.1", b"y", 0))) == "REGISTRY_CONFLICT"
-    assert world.do(co.RegistrySet("udp", "10.0.0.1", b"y", 1)) == re.RegistryReply(2)
-    listed = world.send(co.RegistryList("udp", "10.")).reply
-    assert isinstance(listed, re.RegistryListReply)
+    assert world.do(commands.RegistrySet("udp", "10.0.0.1", b"x", 0)) == replies.RegistryReply(1)
+    assert code(world.do(commands.RegistrySet("udp", "10.0.0.1", b"y", 0))) == "REGISTRY_CONFLICT"
+    assert world.do(commands.RegistrySet("udp", "10.0.0.1", b"y", 1)) == replies.RegistryReply(2)
+    listed = world.send(commands.RegistryList("udp", "10.")).reply
+    assert isinstance(listed, replies.RegistryListReply)
     assert [(entry.key, entry.value) for entry in listed.entries] == [("10.0.0.1", b"y")]
-    assert world.do(co.RegistrySet("udp", "10.0.0.1", None)) == re.RegistryReply(0)
+    assert world.do(commands.RegistrySet("udp", "10.0.0.1", None)) == replies.RegistryReply(0)
     assert not world.engine.state.registry
 
 
 def test_the_registry_is_bounded() -> None:
     world = World(Limits(registry_entries_max=1))
-    world.do(co.RegistrySet("udp", "a", b""))
-    assert code(world.do(co.RegistrySet("text", "b", b""))) == "LIMIT_REACHED"
-    assert code(world.do(co.RegistrySet("udp", "a", bytes(70_000)))) == "TOO_LARGE"
+    world.do(commands.RegistrySet("udp", "a", b""))
+    assert code(world.do(commands.RegistrySet("text", "b", b""))) == "LIMIT_REACHED"
+    assert code(world.do(commands.RegistrySet("udp", "a", bytes(70_000)))) == "TOO_LARGE"

@@ -6,14 +6,13 @@ import random
 
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import events as ev
-from oncemq.engine import replies as re
-from oncemq.engine import tasks
+from oncemq.engine.decide import settles
 from oncemq.engine.engine import Decision, Engine
-from oncemq.engine.sharing import Shared
-from oncemq.engine.topic import Topic
-from oncemq.limits import BLOCKED_MAX, RANGES_MAX, Limits
+from oncemq.engine.events import Leased, LeasesExpired, MembersLeft
+from oncemq.engine.state.shared_subscription import Shared
+from oncemq.engine.state.topic import Topic
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import BLOCKED_MAX, RANGES_MAX, Limits
 from tests.engine.world import EXTENT_BYTES, ROOMY, World, code, image_of, put
 
 LEASE_MS = 1_000
@@ -26,7 +25,7 @@ class Workers(World):
 
     def __init__(self, key_order: bool = False, limits: Limits | None = None) -> None:
         super().__init__(limits)
-        self.do(co.Subscribe("orders", "workers", co.START_NEW, co.Sharing(LEASE_MS, key_order=key_order)))
+        self.do(commands.Subscribe("orders", "workers", commands.START_NEW, commands.Sharing(LEASE_MS, key_order=key_order)))
         self.epoch = self.open("orders", "workers").epoch
         self.takes: dict[str, int] = {}
 
@@ -46,10 +45,10 @@ class Workers(World):
 
     def put_keyed(self, *keys: int, ttl_ms: int = 0) -> None:
         hashes = b"".join(key.to_bytes(8, "little") for key in keys)
-        self.do(co.Put("orders", co.Envelope(len(keys), 100, 0, ttl_ms, 0, hashes)))
+        self.do(commands.Put("orders", commands.Envelope(len(keys), 100, 0, ttl_ms, 0, hashes)))
 
-    def command(self, member: str, count: int, number: int, bytes_max: int = ROOMY) -> co.Take:
-        return co.Take(self.topic.id, "workers", self.epoch, member, number, count, bytes_max)
+    def command(self, member: str, count: int, number: int, bytes_max: int = ROOMY) -> commands.Take:
+        return commands.Take(self.topic.id, "workers", self.epoch, member, number, count, bytes_max)
 
     def take(self, member: str = "m", count: int = 1, bytes_max: int = ROOMY) -> Decision:
         """The member's next take."""
@@ -62,28 +61,28 @@ class Workers(World):
     def settle(
         self, *done: tuple[int, int, int], returned: tuple[tuple[int, int, int, int], ...] = ()
     ) -> tuple[tuple[int, int], ...]:
-        reply = self.do(co.Settle(self.topic.id, "workers", self.epoch, done, returned))
-        assert isinstance(reply, re.SettleReply), reply
+        reply = self.do(commands.Settle(self.topic.id, "workers", self.epoch, done, returned))
+        assert isinstance(reply, replies.SettleReply), reply
         return reply.lost
 
-    def extend(self, *tokens: int) -> re.Reply:
-        return self.send(co.Extend(self.topic.id, "workers", self.epoch, tokens)).reply
+    def extend(self, *tokens: int) -> replies.Reply:
+        return self.send(commands.Extend(self.topic.id, "workers", self.epoch, tokens)).reply
 
     def leave(self, member: str = "m") -> None:
-        assert self.send(co.Leave(self.topic.id, "workers", self.epoch, member)).reply == re.Done()
+        assert self.send(commands.Leave(self.topic.id, "workers", self.epoch, member)).reply == replies.Done()
 
     def info(self) -> tuple[int, int, int]:
-        return tasks.info(self.shared)
+        return settles.info(self.shared)
 
 
 def token_of(decision: Decision) -> int:
-    assert isinstance(decision.reply, re.TakeReply), decision.reply
+    assert isinstance(decision.reply, replies.TakeReply), decision.reply
     return decision.reply.token
 
 
 def tries_of(decision: Decision) -> dict[int, int]:
     """Offset → deliveries, of what a take got."""
-    assert isinstance(decision.reply, re.TakeReply), decision.reply
+    assert isinstance(decision.reply, replies.TakeReply), decision.reply
     return {
         offset: head.tries
         for head in decision.reply.heads
@@ -119,7 +118,7 @@ def test_a_repeated_take_returns_the_same_lease_and_records_nothing() -> None:
     again = world.take_again("a")
     assert (token_of(again), tries_of(again), again.slices) == (token_of(first), tries_of(first), first.slices)
     assert again.event is None
-    assert isinstance(again.reply, re.TakeReply)
+    assert isinstance(again.reply, replies.TakeReply)
     assert again.reply.lease_ms == LEASE_MS - 300
 
 
@@ -142,7 +141,7 @@ def test_a_repeated_take_whose_lease_is_gone_finds_nothing() -> None:
     token = token_of(world.take("a", 2))
     world.settle((token, 0, 2))
     again = world.take_again("a")
-    assert (again.reply, again.event, again.waits_for) == (re.TakeReply(world.topic.id, 0, 0), None, 0)
+    assert (again.reply, again.event, again.waits_for) == (replies.TakeReply(world.topic.id, 0, 0), None, 0)
 
 
 def test_a_take_with_nothing_there_may_wait_and_uses_up_no_number() -> None:
@@ -162,7 +161,7 @@ def test_a_take_respects_its_bytes_and_gets_one_payload_at_least() -> None:
 def test_contiguous_messages_of_many_batches_are_one_range() -> None:
     world = with_messages(1_000, batch=10)
     event = world.take(count=1_000).event
-    assert isinstance(event, ev.Leased)
+    assert isinstance(event, Leased)
     assert event.ranges == ((0, 1_000, 1),)
 
 
@@ -172,7 +171,7 @@ def test_a_payload_is_sent_once_though_several_heads_point_into_it() -> None:
     world.settle((token, 3, 2))
     world.leave()
     decision = world.take("b", 10)
-    assert isinstance(decision.reply, re.TakeReply)
+    assert isinstance(decision.reply, replies.TakeReply)
     heads = [(head.first_offset, head.count, head.skip, head.payload) for head in decision.reply.heads]
     assert heads == [(0, 3, 0, 0), (5, 5, 5, 0)]
     assert [(entry.first_offset, entry.count) for entry in decision.slices] == [(0, 10)]
@@ -184,12 +183,12 @@ def test_deciding_changes_nothing() -> None:
     token = token_of(world.take(count=3))
     world.settle(returned=((token, 1, 1, 0), (token, 2, 1, 10)))
     world.now_ms += 10
-    before = tasks.image_of(world.shared)
+    before = settles.image_of(world.shared)
     subscription = world.topic.subscriptions["workers"]
     command = world.command("a", 5, 1)
-    first = tasks.decide_take(world.topic, subscription, world.limits, world.now_ms, 99, command)
-    assert first == tasks.decide_take(world.topic, subscription, world.limits, world.now_ms, 99, command)
-    assert tasks.image_of(world.shared) == before
+    first = settles.decide_take(world.topic, subscription, world.limits, world.now_ms, 99, command)
+    assert first == settles.decide_take(world.topic, subscription, world.limits, world.now_ms, 99, command)
+    assert settles.image_of(world.shared) == before
 
 
 def test_what_is_out_is_bounded_whether_leased_or_returned() -> None:
@@ -200,9 +199,9 @@ def test_what_is_out_is_bounded_whether_leased_or_returned() -> None:
     world.settle(returned=((token, 0, 5, 60_000),))
     blocked = world.take("b", 10)
     assert (offsets(blocked), blocked.waits_for) == ([], world.topic.id)
-    assert not tasks.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert not settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
     world.now_ms += 60_000
-    assert tasks.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
     assert offsets(world.take_again("b")) == [0]
 
 
@@ -253,9 +252,9 @@ def test_a_returned_message_with_a_delay_waits_for_it() -> None:
     assert offsets(world.take("b", 3)) == [2]
     assert world.engine.next_tick_ms() == world.now_ms + 500
     world.now_ms += 499
-    assert not tasks.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert not settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
     world.now_ms += 1
-    assert tasks.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
     assert tries_of(world.take("b", 3)) == {0: 2}
 
 
@@ -291,20 +290,20 @@ def test_what_a_lease_does_not_hold_is_lost_and_the_rest_is_settled() -> None:
 def test_a_repeated_settle_gets_the_same_answer() -> None:
     world = with_messages(2)
     token = token_of(world.take("a", 2))
-    command = co.Settle(world.topic.id, "workers", world.epoch, ((token, 0, 2),))
-    assert world.do(command) == re.SettleReply()
-    assert world.again(command) == re.SettleReply()
-    assert world.do(command) == re.SettleReply(((0, 2),))
+    command = commands.Settle(world.topic.id, "workers", world.epoch, ((token, 0, 2),))
+    assert world.do(command) == replies.SettleReply()
+    assert world.again(command) == replies.SettleReply()
+    assert world.do(command) == replies.SettleReply(((0, 2),))
 
 
 def test_a_settle_within_a_transaction_holds_every_lease_or_is_refused() -> None:
     world = with_messages(4)
     token = token_of(world.take("a", 2))
-    settle = co.Settle(world.topic.id, "workers", world.epoch, ((token, 0, 3),))
-    assert code(world.do(co.Transact(settles=(settle,)))) == "LEASE_LOST"
+    settle = commands.Settle(world.topic.id, "workers", world.epoch, ((token, 0, 3),))
+    assert code(world.do(commands.Transact(settles=(settle,)))) == "LEASE_LOST"
     assert world.info() == (0, 2, 1)
-    settle = co.Settle(world.topic.id, "workers", world.epoch, ((token, 0, 2),))
-    assert isinstance(world.do(co.Transact(settles=(settle,), puts=(put(),))), re.TransactReply)
+    settle = commands.Settle(world.topic.id, "workers", world.epoch, ((token, 0, 2),))
+    assert isinstance(world.do(commands.Transact(settles=(settle,), puts=(put(),))), replies.TransactReply)
     assert world.acked == 2
 
 
@@ -325,15 +324,15 @@ def test_a_malformed_settle_is_refused_and_changes_nothing(
 ) -> None:
     world = with_messages(4)
     world.take("a", 4)
-    before = tasks.image_of(world.shared)
-    settle = co.Settle(world.topic.id, "workers", world.epoch, done, returned)
+    before = settles.image_of(world.shared)
+    settle = commands.Settle(world.topic.id, "workers", world.epoch, done, returned)
     assert code(world.do(settle)) == "MALFORMED"
-    assert tasks.image_of(world.shared) == before
+    assert settles.image_of(world.shared) == before
 
 
 def test_a_settle_beyond_the_end_is_refused() -> None:
     world = with_messages(4)
-    settle = co.Settle(world.topic.id, "workers", world.epoch, ((1, 0, 1 << 63),))
+    settle = commands.Settle(world.topic.id, "workers", world.epoch, ((1, 0, 1 << 63),))
     assert code(world.do(settle)) == "OFFSET_OUT_OF_RANGE"
 
 
@@ -345,7 +344,7 @@ def test_a_lease_that_is_over_gives_its_messages_back() -> None:
     token = token_of(world.take("a", 3))
     world.settle((token, 1, 1))
     assert world.tick(LEASE_MS - 1) == []
-    assert world.tick(1) == [ev.LeasesExpired(world.topic.id, "workers", (token,))]
+    assert world.tick(1) == [LeasesExpired(world.topic.id, "workers", (token,))]
     assert world.engine.take_ready() == {world.topic.id}
     assert tries_of(world.take("b", 3)) == {0: 2, 2: 2, 3: 1}
     assert world.settle((token, 0, 3)) == ((0, 3),)
@@ -356,9 +355,9 @@ def test_an_extended_lease_lives_on_and_a_lost_one_is_named() -> None:
     world = with_messages(2)
     first, second = token_of(world.take("a")), token_of(world.take("a"))
     world.tick(LEASE_MS - 1)
-    assert world.extend(first, 999) == re.ExtendReply((999,))
-    assert world.tick(1) == [ev.LeasesExpired(world.topic.id, "workers", (second,))]
-    assert world.extend(second) == re.ExtendReply((second,))
+    assert world.extend(first, 999) == replies.ExtendReply((999,))
+    assert world.tick(1) == [LeasesExpired(world.topic.id, "workers", (second,))]
+    assert world.extend(second) == replies.ExtendReply((second,))
     assert world.settle((first, 0, 1)) == ()
     assert world.acked == 1
 
@@ -367,9 +366,9 @@ def test_after_a_recovery_every_lease_has_its_full_time() -> None:
     world = with_messages(2)
     token = token_of(world.take("a"))
     world.now_ms += LEASE_MS - 1
-    tasks.begin_anew(world.shared, world.now_ms)
+    settles.begin_anew(world.shared, world.now_ms)
     assert world.tick(LEASE_MS - 1) == []
-    assert world.tick(1) == [ev.LeasesExpired(world.topic.id, "workers", (token,))]
+    assert world.tick(1) == [LeasesExpired(world.topic.id, "workers", (token,))]
 
 
 def test_a_member_that_leaves_gives_its_messages_back_at_once() -> None:
@@ -389,7 +388,7 @@ def test_a_member_that_has_had_nothing_for_long_leaves() -> None:
     for _ in range(IDLE_MS // LEASE_MS):
         assert world.tick(LEASE_MS - 1) == []
         world.extend(busy)
-    assert world.tick(LEASE_MS - 1) == [ev.MembersLeft(world.topic.id, "workers", ("idle",))]
+    assert world.tick(LEASE_MS - 1) == [MembersLeft(world.topic.id, "workers", ("idle",))]
     assert list(world.shared.members) == ["busy"]
 
 
@@ -398,11 +397,11 @@ def test_a_member_that_has_had_nothing_for_long_leaves() -> None:
 
 def test_after_a_seek_old_tokens_are_lost_and_everything_is_taken_anew() -> None:
     world = Workers()
-    world.do(co.CreateTopic("orders", retain_bytes=10_000))
+    world.do(commands.CreateTopic("orders", retain_bytes=10_000))
     world.do(put(count=4))
     token = token_of(world.take("a", 2))
     world.settle((token, 0, 1))
-    world.do(co.Seek("orders", "workers", 0))
+    world.do(commands.Seek("orders", "workers", 0))
     assert code(world.take("a").reply) == "SOUGHT"
     world.epoch = world.open("orders", "workers").epoch
     assert world.settle((token, 1, 1)) == ((1, 1),)
@@ -412,7 +411,7 @@ def test_after_a_seek_old_tokens_are_lost_and_everything_is_taken_anew() -> None
 
 def test_what_a_quota_drops_is_nobodys_any_more() -> None:
     world = Workers()
-    world.do(co.CreateTopic("orders", quota_bytes=300, overflow=co.DROP))
+    world.do(commands.CreateTopic("orders", quota_bytes=300, overflow=commands.DROP))
     for _ in range(3):
         world.do(put(size=100))
     token = token_of(world.take("a", 2))
@@ -431,11 +430,11 @@ def test_what_a_quota_drops_is_nobodys_any_more() -> None:
 def test_what_has_expired_is_skipped_and_counts_as_done() -> None:
     world = Workers()
     for ttl_ms in (0, 100, 100, 0):
-        world.do(co.Put("orders", co.Envelope(2, 100, 0, ttl_ms)))
+        world.do(commands.Put("orders", commands.Envelope(2, 100, 0, ttl_ms)))
     world.tick(100)
     decision = world.take("a", 9)
     assert offsets(decision) == [0, 1, 6, 7]
-    assert isinstance(decision.event, ev.Leased)
+    assert isinstance(decision.event, Leased)
     assert decision.event.skipped == ((2, 4),)
     world.settle((token_of(decision), 0, 2))
     assert world.acked == 6
@@ -443,7 +442,7 @@ def test_what_has_expired_is_skipped_and_counts_as_done() -> None:
 
 def test_what_expired_while_it_was_out_is_not_delivered_again() -> None:
     world = Workers()
-    world.do(co.Put("orders", co.Envelope(2, 100, 0, 500)))
+    world.do(commands.Put("orders", commands.Envelope(2, 100, 0, 500)))
     world.do(put())
     world.take("a", 2)
     world.tick(LEASE_MS)
@@ -454,7 +453,7 @@ def test_what_expired_while_it_was_out_is_not_delivered_again() -> None:
 
 def test_where_everything_has_expired_the_position_rises_and_the_take_waits() -> None:
     world = Workers()
-    world.do(co.Put("orders", co.Envelope(2, 100, 0, 500)))
+    world.do(commands.Put("orders", commands.Envelope(2, 100, 0, 500)))
     world.tick(500)
     decision = world.take("a")
     assert (offsets(decision), decision.waits_for, world.acked) == ([], world.topic.id, 2)
@@ -464,7 +463,7 @@ def test_where_everything_has_expired_the_position_rises_and_the_take_waits() ->
 
 def test_a_repeated_take_of_messages_that_were_collected_finds_nothing() -> None:
     world = Workers()
-    world.do(co.Put("orders", co.Envelope(2, 100, 0, 500)))
+    world.do(commands.Put("orders", commands.Envelope(2, 100, 0, 500)))
     token = token_of(world.take("a", 2))
     world.tick(500)
     assert len(world.topic.index) == 0
@@ -539,7 +538,7 @@ def test_a_hot_key_is_passed_over_step_by_step_until_the_limit() -> None:
         looks += 1
     assert looks < 20
     assert world.shared.keys.blocked == BLOCKED_MAX
-    assert not tasks.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert not settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
     world.settle((token_of(first), 0, 1))
     assert offsets(world.take("b", 9)) == [1]
 
@@ -602,7 +601,7 @@ class Model:
         self.taken(self.world.take(member, self.rng.randint(1, 6), bytes_max), member)
 
     def taken(self, decision: Decision, member: str) -> None:
-        if isinstance(decision.event, ev.Leased):
+        if isinstance(decision.event, Leased):
             self.skip(decision.event.skipped)
         token = token_of(decision)
         if not token:
@@ -704,7 +703,7 @@ class Model:
     def extend(self) -> None:
         tokens = tuple(self.tokens[-3:])
         reply = self.world.extend(*tokens)
-        assert reply == re.ExtendReply(tuple(token for token in tokens if not self.held(token)))
+        assert reply == replies.ExtendReply(tuple(token for token in tokens if not self.held(token)))
 
     def leave(self) -> None:
         if self.rng.random() < 0.3:
@@ -717,7 +716,7 @@ class Model:
         while more := self.world.tick():
             events += more
         for event in events:
-            if isinstance(event, ev.LeasesExpired):
+            if isinstance(event, LeasesExpired):
                 assert all(self.held(token) for token in event.tokens)
                 self.give_back(set(event.tokens))
         assert all(lease.until_ms > self.world.now_ms for lease in self.world.shared.leases.values())
@@ -725,7 +724,7 @@ class Model:
     def seek(self) -> None:
         first, end = self.world.topic.index.first, self.world.topic.next_offset
         self.start = self.rng.randint(first, end)
-        assert isinstance(self.world.do(co.Seek("orders", "workers", self.start)), re.SeekReply)
+        assert isinstance(self.world.do(commands.Seek("orders", "workers", self.start)), replies.SeekReply)
         self.world.epoch = self.world.open("orders", "workers").epoch
         self.done, self.out, self.tries, self.not_before = set(), {}, {}, {}
 
@@ -798,7 +797,7 @@ def test_a_broker_that_came_back_decides_as_the_one_before(seed: int, key_order:
         twin = engine.state.topics["orders"]
         for now_ms in (world.now_ms, world.now_ms + 300):
             decisions = [
-                tasks.decide_take(topic, topic.subscriptions["workers"], world.limits, now_ms, 10**6, command)
+                settles.decide_take(topic, topic.subscriptions["workers"], world.limits, now_ms, 10**6, command)
                 for topic in (world.topic, twin)
                 for command in [world.command("fresh", 50, 1)]
             ]

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oncemq.engine import commands as co
-from oncemq.engine import events as ev
-from oncemq.engine.ticking import EXPIRED_PER_TICK_MAX, TICK_BYTES_MAX
-from oncemq.limits import KEY_BYTES_MAX, NAME_BYTES_MAX, Limits
+from oncemq.engine.decide.ticks import EXPIRED_PER_TICK_MAX, TICK_BYTES_MAX
+from oncemq.engine.events import (
+    Event,
+    Expired,
+    KeysExpired,
+    LeasesExpired,
+    MembersLeft,
+    Released,
+    SessionEnded,
+    StagesExpired,
+    SubscriptionExpired,
+    Trimmed,
+)
+from oncemq.protocol import commands
+from oncemq.protocol.limits import KEY_BYTES_MAX, NAME_BYTES_MAX, Limits
 from tests.engine.recount import check, event_bytes
 from tests.engine.world import World, put
 
@@ -23,16 +34,16 @@ def make_everything_due(world: World) -> None:
     """Within a day, with the longest names."""
     for number in range(MANY):
         world.hello(f"anonymous {number}", anonymous=True)
-        world.send(co.Keyed("web", f"{number}", co.Void()))
-        world.do(co.CreateTopic(f"old {number}", retain_ms=1_000))
-        world.do(co.CreateTopic(f"large {number}", retain_bytes=10))
-        world.do(co.Subscribe(f"brief {number}", "a"))
+        world.send(commands.Keyed("web", f"{number}", commands.Void()))
+        world.do(commands.CreateTopic(f"old {number}", retain_ms=1_000))
+        world.do(commands.CreateTopic(f"large {number}", retain_bytes=10))
+        world.do(commands.Subscribe(f"brief {number}", "a"))
         for topic in (f"old {number}", f"large {number}"):
             world.do(put(topic))
         for _ in range(4):
             world.do(put(f"brief {number}", ttl_ms=1_000))
             world.do(put(f"brief {number}", due_ms=2_000))
-        world.do(co.Stage(long(number, KEY_BYTES_MAX), "old 1", "w", 0, co.Envelope(1, 10, 0)))
+        world.do(commands.Stage(long(number, KEY_BYTES_MAX), "old 1", "w", 0, commands.Envelope(1, 10, 0)))
     for number in range(8):
         _make_tasks_due(world, f"work {number}")
         _fill(world, f"full {number}", long(number))
@@ -40,22 +51,22 @@ def make_everything_due(world: World) -> None:
 
 def _make_tasks_due(world: World, topic: str) -> None:
     group = long(0)
-    world.do(co.Subscribe(topic, group, sharing=co.Sharing(lease_ms=1_000)))
+    world.do(commands.Subscribe(topic, group, sharing=commands.Sharing(lease_ms=1_000)))
     opened = world.open(topic, group)
     for number in range(60):
         world.do(put(topic, 2))
         for take in (1, 2):
-            world.send(co.Take(opened.topic_id, group, opened.epoch, long(number), take, 1, 1000))
+            world.send(commands.Take(opened.topic_id, group, opened.epoch, long(number), take, 1, 1000))
 
 
 def _fill(world: World, topic: str, subscriber: str) -> None:
-    world.do(co.CreateTopic(topic, quota_bytes=150, overflow=co.EXPIRE))
-    world.do(co.Subscribe(topic, subscriber))
+    world.do(commands.CreateTopic(topic, quota_bytes=150, overflow=commands.EXPIRE))
+    world.do(commands.Subscribe(topic, subscriber))
     for _ in range(2):
         world.do(put(topic))
 
 
-def ticks(world: World) -> Iterator[list[ev.Event]]:
+def ticks(world: World) -> Iterator[list[Event]]:
     """As many as are asked for, and no more than can make sense."""
     for _ in range(1_000):
         next_ms = world.engine.next_tick_ms()
@@ -68,7 +79,7 @@ def ticks(world: World) -> Iterator[list[ev.Event]]:
 def test_whatever_is_due_at_once_each_tick_fits_its_room() -> None:
     world = World(Limits(session_idle_ms=DAY_MS, stage_ms=DAY_MS, key_ms=DAY_MS))
     make_everything_due(world)
-    seen: list[ev.Event] = []
+    seen: list[Event] = []
     sizes: list[int] = []
     for _ in range(2):
         world.now_ms += 2 * DAY_MS
@@ -78,8 +89,8 @@ def test_whatever_is_due_at_once_each_tick_fits_its_room() -> None:
     assert max(sizes) <= TICK_BYTES_MAX
     assert max(sizes) > TICK_BYTES_MAX / 2, "the room is not kept in vain"
     kinds = {type(event) for event in seen}
-    assert {ev.Released, ev.Expired, ev.SubscriptionExpired, ev.LeasesExpired, ev.MembersLeft} <= kinds
-    assert {ev.SessionEnded, ev.StagesExpired, ev.KeysExpired, ev.Trimmed} <= kinds
+    assert {Released, Expired, SubscriptionExpired, LeasesExpired, MembersLeft} <= kinds
+    assert {SessionEnded, StagesExpired, KeysExpired, Trimmed} <= kinds
     check(world)
 
 
@@ -87,10 +98,10 @@ def test_after_a_replay_nothing_that_has_happened_is_looked_for_again() -> None:
     world = World()
     for number in range(1_500):
         world.do(put("orders", create=True, due_ms=world.now_ms + 1))
-        world.do(co.Stage(f"{number}", "orders", "w", number, co.Envelope(1, 10, 0)))
-        world.do(co.Abort((f"{number}",)))
-        world.do(co.Subscribe(f"topic {number}", "workers", sharing=co.Sharing(lease_ms=100)))
-        world.do(co.Unsubscribe(f"topic {number}", "workers"))
+        world.do(commands.Stage(f"{number}", "orders", "w", number, commands.Envelope(1, 10, 0)))
+        world.do(commands.Abort((f"{number}",)))
+        world.do(commands.Subscribe(f"topic {number}", "workers", sharing=commands.Sharing(lease_ms=100)))
+        world.do(commands.Unsubscribe(f"topic {number}", "workers"))
         world.tick(1)
     twin = world.replayed()
     next_ms = twin.next_tick_ms()

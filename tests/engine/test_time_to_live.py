@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
+from oncemq.engine.decide.ticks import BATCHES_PER_TICK_MAX, EXPIRED_PER_TICK_MAX
 from oncemq.engine.events import Expired
-from oncemq.engine.index import EXPIRED, BatchIndex
-from oncemq.engine.ticking import BATCHES_PER_TICK_MAX, EXPIRED_PER_TICK_MAX
-from oncemq.limits import TTL_MS_MAX
+from oncemq.engine.state.batch_index import EXPIRED, BatchIndex
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import TTL_MS_MAX
 from tests.engine.recount import check, engine_from, recount
 from tests.engine.world import World, code, offsets_of, put
 
@@ -19,7 +18,7 @@ from tests.engine.world import World, code, offsets_of, put
 def subscribed(*subscribers: str) -> World:
     world = World()
     for subscriber in subscribers or ("a",):
-        world.do(co.Subscribe("orders", subscriber))
+        world.do(commands.Subscribe("orders", subscriber))
     return world
 
 
@@ -32,7 +31,7 @@ def with_ttls(world: World, *ttls_ms: int) -> World:
 def got(world: World, subscriber: str = "a", position: int = -1) -> tuple[list[int], int]:
     """Offsets, and where to go on."""
     decision = world.get(world.open("orders", subscriber), subscriber, position)
-    assert isinstance(decision.reply, re.GetReply), decision.reply
+    assert isinstance(decision.reply, replies.GetReply), decision.reply
     return offsets_of(decision.slices), decision.reply.next_position
 
 
@@ -72,14 +71,14 @@ def test_where_nothing_else_is_the_get_waits_behind_what_has_expired() -> None:
     owner = world.open("orders", "a")
     decision = world.get(owner, "a")
     assert decision.waits_for == owner.topic_id
-    assert isinstance(decision.reply, re.GetReply)
+    assert isinstance(decision.reply, replies.GetReply)
     assert (decision.reply.next_position, decision.reply.end_offset) == (2, 2)
 
 
 def test_a_read_sees_it_as_long_as_it_is_stored() -> None:
     world = with_ttls(subscribed(), 0, 500, 0)
     world.tick(500)
-    assert offsets_of(world.send(co.Read("orders", 0, 1000)).slices) == [0, 1, 2]
+    assert offsets_of(world.send(commands.Read("orders", 0, 1000)).slices) == [0, 1, 2]
 
 
 def test_positions_go_on_over_it() -> None:
@@ -160,23 +159,23 @@ def test_behind_what_is_still_needed_it_waits_to_be_collected() -> None:
 
 def test_it_does_not_count_as_behind() -> None:
     world = with_ttls(subscribed(), 500, 500, 0)
-    world.do(co.Subscribe("#", "all", co.START_EARLIEST))
+    world.do(commands.Subscribe("#", "all", commands.START_EARLIEST))
     world.tick(500)
-    listed = world.send(co.Subscriptions("orders")).reply
-    assert isinstance(listed, re.SubscriptionsReply)
+    listed = world.send(commands.Subscriptions("orders")).reply
+    assert isinstance(listed, replies.SubscriptionsReply)
     assert {entry.lag for entry in listed.subscriptions} == {1}
-    patterns = world.send(co.Patterns()).reply
-    assert isinstance(patterns, re.PatternsReply)
+    patterns = world.send(commands.Patterns()).reply
+    assert isinstance(patterns, replies.PatternsReply)
     assert [entry.lag for entry in patterns.patterns] == [1]
 
 
 def test_retention_keeps_it_for_readers() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", retain_ms=1_000))
-    world.do(co.Subscribe("orders", "a"))
+    world.do(commands.CreateTopic("orders", retain_ms=1_000))
+    world.do(commands.Subscribe("orders", "a"))
     with_ttls(world, 500, 0)
     world.tick(500)
-    assert offsets_of(world.send(co.Read("orders", co.START_EARLIEST, 1000)).slices) == [0, 1]
+    assert offsets_of(world.send(commands.Read("orders", commands.START_EARLIEST, 1000)).slices) == [0, 1]
     assert got(world) == ([1], 2)
     check(world)
     world.tick(500)
@@ -186,10 +185,10 @@ def test_retention_keeps_it_for_readers() -> None:
 
 def test_a_subscription_that_starts_at_the_earliest_skips_it_too() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", retain_bytes=10_000))
+    world.do(commands.CreateTopic("orders", retain_bytes=10_000))
     with_ttls(world, 500, 0)
     world.tick(500)
-    world.do(co.Subscribe("orders", "a", co.START_EARLIEST))
+    world.do(commands.Subscribe("orders", "a", commands.START_EARLIEST))
     assert got(world) == ([1], 2)
     check(world)
 
@@ -228,7 +227,7 @@ def test_one_tick_expires_a_bounded_number_of_batches() -> None:
 def test_many_topics_share_a_tick() -> None:
     world = World()
     for number in range(EXPIRED_PER_TICK_MAX + 5):
-        world.do(co.Subscribe(f"topic {number}", "a"))
+        world.do(commands.Subscribe(f"topic {number}", "a"))
         world.do(put(f"topic {number}", ttl_ms=10))
     assert len(world.tick(10)) == EXPIRED_PER_TICK_MAX
     assert len(world.tick()) == 5
@@ -239,7 +238,7 @@ def test_many_topics_share_a_tick() -> None:
 def test_the_batches_of_all_topics_are_bounded_together() -> None:
     world = World()
     for topic in ("a", "b", "c"):
-        world.do(co.Subscribe(topic, "a"))
+        world.do(commands.Subscribe(topic, "a"))
         for _ in range(BATCHES_PER_TICK_MAX // 2 + 1):
             world.do(put(topic, ttl_ms=10))
     expired = []
@@ -267,9 +266,9 @@ def test_what_was_acked_before_its_time_is_not_looked_for() -> None:
 
 def test_staged_messages_live_from_their_commit_on() -> None:
     world = subscribed()
-    world.do(co.Stage("s", "orders", "w", 0, co.Envelope(1, 10, 0, 500)))
+    world.do(commands.Stage("s", "orders", "w", 0, commands.Envelope(1, 10, 0, 500)))
     world.tick(400)
-    world.do(co.Commit("w", 0, "orders", (("s", 1),)))
+    world.do(commands.Commit("w", 0, "orders", (("s", 1),)))
     world.tick(499)
     assert got(world) == ([0], 1)
     world.tick(1)
@@ -302,7 +301,7 @@ def test_what_has_expired_stays_so_after_a_replay() -> None:
 
 
 def shared(world: World) -> tuple[int, int]:
-    world.do(co.Subscribe("orders", "workers", sharing=co.Sharing(lease_ms=1_000)))
+    world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing(lease_ms=1_000)))
     opened = world.open("orders", "workers")
     return opened.topic_id, opened.epoch
 
@@ -311,16 +310,16 @@ def test_a_message_that_expires_while_it_is_leased_can_be_settled() -> None:
     world = World()
     topic_id, epoch = shared(world)
     with_ttls(world, 500, 500, 0)
-    taken = world.send(co.Take(topic_id, "workers", epoch, "m", 1, 2, 1000)).reply
-    assert isinstance(taken, re.TakeReply)
+    taken = world.send(commands.Take(topic_id, "workers", epoch, "m", 1, 2, 1000)).reply
+    assert isinstance(taken, replies.TakeReply)
     world.tick(500)
     assert world.topic_of().index.first == 2
     check(world)
-    assert world.do(co.Settle(topic_id, "workers", epoch, ((taken.token, 0, 1),))) == re.SettleReply(())
+    assert world.do(commands.Settle(topic_id, "workers", epoch, ((taken.token, 0, 1),))) == replies.SettleReply(())
     world.tick(500)
     check(world)
-    taken = world.send(co.Take(topic_id, "workers", epoch, "m", 2, 2, 1000)).reply
-    assert isinstance(taken, re.TakeReply)
+    taken = world.send(commands.Take(topic_id, "workers", epoch, "m", 2, 2, 1000)).reply
+    assert isinstance(taken, replies.TakeReply)
     assert [head.first_offset for head in taken.heads] == [2], "the one that came back has expired"
     assert world.topic_of().subscriptions["workers"].acked == 2
     check(world)
@@ -328,7 +327,7 @@ def test_a_message_that_expires_while_it_is_leased_can_be_settled() -> None:
 
 def test_a_pattern_is_not_kept_busy_by_what_has_expired() -> None:
     world = World()
-    world.do(co.Subscribe("*", "all"))
+    world.do(commands.Subscribe("*", "all"))
     world.do(put("gone", create=True, ttl_ms=500))
     world.do(put("some", create=True, ttl_ms=500))
     world.do(put("some"))
@@ -341,7 +340,7 @@ def test_a_pattern_is_not_kept_busy_by_what_has_expired() -> None:
 
 def test_a_pattern_goes_on_behind_what_has_expired_in_the_middle() -> None:
     world = World()
-    world.do(co.Subscribe("*", "all"))
+    world.do(commands.Subscribe("*", "all"))
     for ttl_ms in (0, 500, 0):
         world.do(put("some", create=True, ttl_ms=ttl_ms))
     world.tick(500)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.limits import Limits
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import Limits
 from tests.engine.world import World, code, put
 
 
 def subscribed(*subscribers: str) -> World:
     world = World()
     for subscriber in subscribers:
-        world.do(co.Subscribe("orders", subscriber))
+        world.do(commands.Subscribe("orders", subscriber))
     return world
 
 
@@ -31,53 +30,53 @@ def test_a_put_to_an_unknown_topic_is_refused() -> None:
 def test_a_put_with_create_makes_a_topic_that_stays() -> None:
     world = World()
     reply = world.do(put(create=True))
-    assert isinstance(reply, re.PutReply)
+    assert isinstance(reply, replies.PutReply)
     assert reply.subscriptions == 0
-    world.do(co.Subscribe("orders", "billing"))
-    world.do(co.Unsubscribe("orders", "billing"))
+    world.do(commands.Subscribe("orders", "billing"))
+    world.do(commands.Unsubscribe("orders", "billing"))
     assert "orders" in world.engine.state.topics
 
 
 def test_a_topic_made_by_its_first_subscriber_goes_with_the_last() -> None:
     world = subscribed("billing", "audit")
-    world.do(co.Unsubscribe("orders", "billing"))
+    world.do(commands.Unsubscribe("orders", "billing"))
     assert "orders" in world.engine.state.topics
-    world.do(co.Unsubscribe("orders", "audit"))
+    world.do(commands.Unsubscribe("orders", "audit"))
     assert "orders" not in world.engine.state.topics
     assert not world.engine.state.live
 
 
 def test_a_created_topic_stays_without_subscribers() -> None:
     world = World()
-    assert world.do(co.CreateTopic("orders")) == re.TopicReply(1, True)
-    assert world.do(co.CreateTopic("orders")) == re.TopicReply(1, False)
-    assert code(world.do(co.CreateTopic("orders", retain_ms=5))) == "TOPIC_EXISTS"
+    assert world.do(commands.CreateTopic("orders")) == replies.TopicReply(1, True)
+    assert world.do(commands.CreateTopic("orders")) == replies.TopicReply(1, False)
+    assert code(world.do(commands.CreateTopic("orders", retain_ms=5))) == "TOPIC_EXISTS"
 
 
 def test_creating_a_subscribers_topic_makes_it_stay() -> None:
     world = subscribed("billing")
-    world.do(co.CreateTopic("orders", retain_bytes=10_000))
-    world.do(co.Unsubscribe("orders", "billing"))
+    world.do(commands.CreateTopic("orders", retain_bytes=10_000))
+    world.do(commands.Unsubscribe("orders", "billing"))
     assert world.engine.state.topics["orders"].retain_bytes == 10_000
 
 
 def test_a_topic_that_is_made_again_has_another_id() -> None:
     world = subscribed("billing")
     owner = world.open("orders", "billing")
-    world.do(co.DeleteTopic("orders"))
-    world.do(co.Subscribe("orders", "billing"))
+    world.do(commands.DeleteTopic("orders"))
+    world.do(commands.Subscribe("orders", "billing"))
     assert code(world.get(owner, "billing").reply) == "TOPIC_GONE"
     assert world.open("orders", "billing").topic_id != owner.topic_id
 
 
 @pytest.mark.parametrize("name", ["", "a" * 256, "a\nb", "a*", "#", "é" * 128])
 def test_a_bad_name_is_refused(name: str) -> None:
-    assert code(World().do(co.CreateTopic(name))) == "NAME_INVALID"
+    assert code(World().do(commands.CreateTopic(name))) == "NAME_INVALID"
     assert code(World().do(put(name, create=True))) == "NAME_INVALID"
 
 
 def test_names_may_hold_spaces() -> None:
-    assert isinstance(World().do(co.CreateTopic("Cooking Recipes")), re.TopicReply)
+    assert isinstance(World().do(commands.CreateTopic("Cooking Recipes")), replies.TopicReply)
 
 
 # Delivery.
@@ -86,7 +85,7 @@ def test_names_may_hold_spaces() -> None:
 def test_a_put_says_for_how_many_subscriptions_it_is_stored() -> None:
     world = subscribed("a", "b")
     reply = world.do(put())
-    assert isinstance(reply, re.PutReply)
+    assert isinstance(reply, replies.PutReply)
     assert reply.subscriptions == 2
 
 
@@ -95,7 +94,7 @@ def test_offsets_have_no_gaps() -> None:
     firsts = []
     for count in (3, 1, 5):
         reply = world.do(put(count=count))
-        assert isinstance(reply, re.PutReply)
+        assert isinstance(reply, replies.PutReply)
         firsts.append(reply.first_offset)
     assert firsts == [0, 3, 4]
     assert world.offsets(world.open("orders", "a"), "a") == list(range(9))
@@ -121,16 +120,16 @@ def test_an_old_ack_changes_nothing() -> None:
     world = subscribed("a")
     world.do(put(count=4))
     owner = world.open("orders", "a")
-    assert world.send(co.Ack(owner.topic_id, "a", owner.epoch, 3)).reply == re.AckReply(3)
-    late = world.send(co.Ack(owner.topic_id, "a", owner.epoch, 1))
-    assert (late.reply, late.event) == (re.AckReply(3), None)
+    assert world.send(commands.Ack(owner.topic_id, "a", owner.epoch, 3)).reply == replies.AckReply(3)
+    late = world.send(commands.Ack(owner.topic_id, "a", owner.epoch, 1))
+    assert (late.reply, late.event) == (replies.AckReply(3), None)
 
 
 def test_an_ack_beyond_the_end_is_refused() -> None:
     world = subscribed("a")
     world.do(put())
     owner = world.open("orders", "a")
-    assert code(world.send(co.Ack(owner.topic_id, "a", owner.epoch, 2)).reply) == "OFFSET_OUT_OF_RANGE"
+    assert code(world.send(commands.Ack(owner.topic_id, "a", owner.epoch, 2)).reply) == "OFFSET_OUT_OF_RANGE"
     assert code(world.get(owner, "a", ack=2).reply) == "OFFSET_OUT_OF_RANGE"
 
 
@@ -140,49 +139,49 @@ def test_a_second_owner_fences_the_first_for_gets_and_acks() -> None:
     first = world.open("orders", "a")
     second = world.open("orders", "a")
     assert code(world.get(first, "a").reply) == "FENCED"
-    assert code(world.send(co.Ack(first.topic_id, "a", first.epoch, 1)).reply) == "FENCED"
+    assert code(world.send(commands.Ack(first.topic_id, "a", first.epoch, 1)).reply) == "FENCED"
     assert world.offsets(second, "a") == [0]
 
 
 def test_a_polite_owner_is_waited_for_until_it_closes_or_its_time_is_over() -> None:
     world = subscribed("a")
-    owner = world.do(co.Open("orders", "a", hold_ms=500))
-    assert isinstance(owner, re.OpenReply)
-    assert code(world.do(co.Open("orders", "a", hold_ms=500), session="bob")) == "BUSY"
-    assert world.do(co.Close(owner.topic_id, "a", owner.epoch)) == re.Done()
-    assert isinstance(world.again(co.Open("orders", "a", hold_ms=500), session="bob"), re.OpenReply)
-    assert code(world.do(co.Open("orders", "a", hold_ms=500), session="carol")) == "BUSY"
+    owner = world.do(commands.Open("orders", "a", hold_ms=500))
+    assert isinstance(owner, replies.OpenReply)
+    assert code(world.do(commands.Open("orders", "a", hold_ms=500), session="bob")) == "BUSY"
+    assert world.do(commands.Close(owner.topic_id, "a", owner.epoch)) == replies.Done()
+    assert isinstance(world.again(commands.Open("orders", "a", hold_ms=500), session="bob"), replies.OpenReply)
+    assert code(world.do(commands.Open("orders", "a", hold_ms=500), session="carol")) == "BUSY"
     world.now_ms += 500
-    assert isinstance(world.again(co.Open("orders", "a", hold_ms=500), session="carol"), re.OpenReply)
+    assert isinstance(world.again(commands.Open("orders", "a", hold_ms=500), session="carol"), replies.OpenReply)
 
 
 def test_starts_are_new_earliest_or_an_offset() -> None:
     world = subscribed("first")
     world.do(put(count=3))
-    for subscriber, start, acked in [("new", co.START_NEW, 3), ("early", co.START_EARLIEST, 0), ("two", 2, 2)]:
-        reply = world.do(co.Subscribe("orders", subscriber, start))
-        assert isinstance(reply, re.SubscribeReply)
+    for subscriber, start, acked in [("new", commands.START_NEW, 3), ("early", commands.START_EARLIEST, 0), ("two", 2, 2)]:
+        reply = world.do(commands.Subscribe("orders", subscriber, start))
+        assert isinstance(reply, replies.SubscribeReply)
         assert reply.acked == acked
-    assert code(world.do(co.Subscribe("orders", "late", 4))) == "OFFSET_OUT_OF_RANGE"
+    assert code(world.do(commands.Subscribe("orders", "late", 4))) == "OFFSET_OUT_OF_RANGE"
 
 
 def test_subscribing_twice_is_harmless_and_says_so() -> None:
     world = subscribed("a")
     world.do(put())
-    assert world.do(co.Subscribe("orders", "a")) == re.SubscribeReply(1, 0, False)
+    assert world.do(commands.Subscribe("orders", "a")) == replies.SubscribeReply(1, 0, False)
 
 
 def test_get_and_unsubscribe_need_a_subscription() -> None:
     world = subscribed("a")
-    assert code(world.do(co.Open("orders", "stranger"))) == "NOT_SUBSCRIBED"
-    assert code(world.do(co.Unsubscribe("orders", "stranger"))) == "NOT_SUBSCRIBED"
-    assert code(world.do(co.Unsubscribe("nowhere", "a"))) == "TOPIC_UNKNOWN"
+    assert code(world.do(commands.Open("orders", "stranger"))) == "NOT_SUBSCRIBED"
+    assert code(world.do(commands.Unsubscribe("orders", "stranger"))) == "NOT_SUBSCRIBED"
+    assert code(world.do(commands.Unsubscribe("nowhere", "a"))) == "TOPIC_UNKNOWN"
 
 
 def test_a_get_with_nothing_there_is_empty_and_may_wait() -> None:
     world = subscribed("a")
     decision = world.get(world.open("orders", "a"), "a")
-    assert decision.reply == re.GetReply(1, 0, 0, 0)
+    assert decision.reply == replies.GetReply(1, 0, 0, 0)
     assert decision.waits_for == 1
 
 
@@ -192,18 +191,18 @@ def test_a_get_returns_at_least_one_batch_and_respects_its_size() -> None:
         world.do(put(size=100))
     owner = world.open("orders", "a")
     for bytes_max, batches in [(1, 1), (200, 2), (299, 2), (300, 3)]:
-        decision = world.send(co.Get(owner.topic_id, "a", owner.epoch, 0, bytes_max))
+        decision = world.send(commands.Get(owner.topic_id, "a", owner.epoch, 0, bytes_max))
         assert len(decision.slices) == batches
 
 
 def test_a_read_by_anyone_moves_nothing() -> None:
     world = subscribed("a")
     world.do(put(count=2))
-    assert len(world.send(co.Read("orders", co.START_EARLIEST, 1000)).slices) == 1
-    assert world.send(co.Read("orders", co.START_NEW, 1000)).waits_for
+    assert len(world.send(commands.Read("orders", commands.START_EARLIEST, 1000)).slices) == 1
+    assert world.send(commands.Read("orders", commands.START_NEW, 1000)).waits_for
     assert world.open("orders", "a").acked == 0
-    assert code(world.send(co.Read("orders", 0, 1000, topic_id=77)).reply) == "TOPIC_GONE"
-    assert code(world.send(co.Read("nowhere", 0, 1000)).reply) == "TOPIC_UNKNOWN"
+    assert code(world.send(commands.Read("orders", 0, 1000, topic_id=77)).reply) == "TOPIC_GONE"
+    assert code(world.send(commands.Read("nowhere", 0, 1000)).reply) == "TOPIC_UNKNOWN"
 
 
 # Collection.
@@ -221,7 +220,7 @@ def test_a_message_is_collected_when_all_subscribers_have_acked() -> None:
     world.get(b, "b", ack=2)
     assert stored(world) == 0
     assert not world.engine.state.live
-    assert code(world.send(co.Read("orders", 0, 1000)).reply) == "RANGE_GONE"
+    assert code(world.send(commands.Read("orders", 0, 1000)).reply) == "RANGE_GONE"
 
 
 def test_the_slowest_subscriber_leaving_lets_messages_go() -> None:
@@ -229,7 +228,7 @@ def test_the_slowest_subscriber_leaving_lets_messages_go() -> None:
     world.do(put())
     world.get(world.open("orders", "fast"), "fast", ack=1)
     assert stored(world) == 1
-    world.do(co.Unsubscribe("orders", "slow"))
+    world.do(commands.Unsubscribe("orders", "slow"))
     assert stored(world) == 0
 
 
@@ -244,10 +243,10 @@ def test_a_batch_is_kept_until_its_last_message_is_acked() -> None:
 
 def test_without_subscribers_and_retention_nothing_is_stored() -> None:
     world = World()
-    world.do(co.CreateTopic("orders"))
+    world.do(commands.CreateTopic("orders"))
     world.do(put(count=3))
     assert stored(world) == 0
-    world.do(co.Subscribe("orders", "a", co.START_EARLIEST))
+    world.do(commands.Subscribe("orders", "a", commands.START_EARLIEST))
     assert world.open("orders", "a").acked == 3
 
 
@@ -256,7 +255,7 @@ def test_without_subscribers_and_retention_nothing_is_stored() -> None:
 
 def test_retention_by_time_keeps_what_all_have_acked() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", retain_ms=1_000))
+    world.do(commands.CreateTopic("orders", retain_ms=1_000))
     world.do(put())
     world.now_ms += 600
     world.do(put())
@@ -269,7 +268,7 @@ def test_retention_by_time_keeps_what_all_have_acked() -> None:
 
 def test_retention_by_size_keeps_the_newest() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", retain_bytes=250))
+    world.do(commands.CreateTopic("orders", retain_bytes=250))
     for _ in range(5):
         world.do(put(size=100))
     world.tick()
@@ -279,8 +278,8 @@ def test_retention_by_size_keeps_the_newest() -> None:
 
 def test_retention_does_not_take_what_a_subscriber_needs() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", retain_bytes=150))
-    world.do(co.Subscribe("orders", "slow"))
+    world.do(commands.CreateTopic("orders", retain_bytes=150))
+    world.do(commands.Subscribe("orders", "slow"))
     for _ in range(4):
         world.do(put(size=100))
     world.tick()
@@ -291,20 +290,20 @@ def test_retention_does_not_take_what_a_subscriber_needs() -> None:
 
 def test_an_empty_commit_to_a_topic_that_was_trimmed_whole_is_harmless() -> None:
     world = World()
-    world.do(co.CreateTopic("orders", retain_ms=1_000))
-    world.do(co.Subscribe("orders", "slow"))
+    world.do(commands.CreateTopic("orders", retain_ms=1_000))
+    world.do(commands.Subscribe("orders", "slow"))
     world.do(put())
     world.tick(2_000)
     assert world.engine.state.topics["orders"].trimmed == 1
-    assert isinstance(world.do(co.Commit("w", 0, "orders", ())), re.CommitReply)
+    assert isinstance(world.do(commands.Commit("w", 0, "orders", ())), replies.CommitReply)
 
 
 def test_what_is_due_is_forgotten_with_what_it_belonged_to() -> None:
     world = World()
-    world.do(co.Subscribe("orders", "a"))
+    world.do(commands.Subscribe("orders", "a"))
     for batch in range(3_000):
-        world.do(co.Stage(f"s{batch}", "orders", "w", batch, co.Envelope(1, 1, 0)))
-        world.do(co.Commit("w", batch, "orders", ((f"s{batch}", 1),)))
+        world.do(commands.Stage(f"s{batch}", "orders", "w", batch, commands.Envelope(1, 1, 0)))
+        world.do(commands.Commit("w", batch, "orders", ((f"s{batch}", 1),)))
     assert len(world.engine.state.schedule.stages) < 1_500
 
 
@@ -313,13 +312,13 @@ def test_what_is_due_is_forgotten_with_what_it_belonged_to() -> None:
 
 def test_limits_are_refused_with_their_code() -> None:
     world = World(Limits(topics_max=1, subscriptions_max=1, batch_bytes_max=1_000))
-    world.do(co.Subscribe("orders", "a"))
-    assert code(world.do(co.CreateTopic("more"))) == "LIMIT_REACHED"
+    world.do(commands.Subscribe("orders", "a"))
+    assert code(world.do(commands.CreateTopic("more"))) == "LIMIT_REACHED"
     assert code(world.do(put("more", create=True))) == "LIMIT_REACHED"
-    assert code(world.do(co.Subscribe("orders", "b"))) == "LIMIT_REACHED"
+    assert code(world.do(commands.Subscribe("orders", "b"))) == "LIMIT_REACHED"
     assert code(world.do(put(size=1_001))) == "TOO_LARGE"
     assert code(world.do(put(count=0))) == "MALFORMED"
-    assert code(world.do(co.Put("orders", co.Envelope(1, 10, 0, ttl_ms=-5)))) == "MALFORMED"
+    assert code(world.do(commands.Put("orders", commands.Envelope(1, 10, 0, ttl_ms=-5)))) == "MALFORMED"
 
 
 def test_a_full_disk_refuses_puts_and_takes_acks() -> None:
@@ -328,22 +327,22 @@ def test_a_full_disk_refuses_puts_and_takes_acks() -> None:
     owner = world.open("orders", "a")
     world.writable_bytes = 0
     assert code(world.do(put())) == "DISK_FULL"
-    assert world.send(co.Ack(owner.topic_id, "a", owner.epoch, 1)).reply == re.AckReply(1)
+    assert world.send(commands.Ack(owner.topic_id, "a", owner.epoch, 1)).reply == replies.AckReply(1)
     world.room_bytes = 0
-    assert code(world.send(co.Ack(owner.topic_id, "a", owner.epoch, 1)).reply) == "DISK_FULL"
+    assert code(world.send(commands.Ack(owner.topic_id, "a", owner.epoch, 1)).reply) == "DISK_FULL"
 
 
 def test_lists_come_in_pages() -> None:
     world = World()
     for name in ("c", "a", "b"):
-        world.do(co.CreateTopic(name))
-    page = world.send(co.Topics(limit=2)).reply
-    assert isinstance(page, re.TopicsReply)
+        world.do(commands.CreateTopic(name))
+    page = world.send(commands.Topics(limit=2)).reply
+    assert isinstance(page, replies.TopicsReply)
     assert ([topic.name for topic in page.topics], page.after) == (["a", "b"], "b")
-    rest = world.send(co.Topics(page.after, 2)).reply
-    assert isinstance(rest, re.TopicsReply)
+    rest = world.send(commands.Topics(page.after, 2)).reply
+    assert isinstance(rest, replies.TopicsReply)
     assert ([topic.name for topic in rest.topics], rest.after) == (["c"], "")
-    world.do(co.Subscribe("a", "s1"))
-    subscriptions = world.send(co.Subscriptions("a")).reply
-    assert isinstance(subscriptions, re.SubscriptionsReply)
+    world.do(commands.Subscribe("a", "s1"))
+    subscriptions = world.send(commands.Subscriptions("a")).reply
+    assert isinstance(subscriptions, replies.SubscriptionsReply)
     assert [entry.lag for entry in subscriptions.subscriptions] == [0]

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
 from oncemq.engine.events import Declined, Delayed, Stored, Transacted
 from oncemq.journal.contract import record_bytes
-from oncemq.limits import TRANSACTION_PARTS_MAX, Limits
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import TRANSACTION_PARTS_MAX, Limits
 from tests.engine.recount import beside_verdicts, check
 from tests.engine.world import ROOMY, World, code, put
 
@@ -20,27 +19,27 @@ class Pipeline(World):
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(limits)
-        self.do(co.Subscribe("in", "mill"))
-        self.do(co.Subscribe("tasks", "workers", sharing=co.Sharing(lease_ms=1_000)))
-        self.do(co.Subscribe("out", "shop"))
+        self.do(commands.Subscribe("in", "mill"))
+        self.do(commands.Subscribe("tasks", "workers", sharing=commands.Sharing(lease_ms=1_000)))
+        self.do(commands.Subscribe("out", "shop"))
         for _ in range(3):
             self.do(put("in"))
             self.do(put("tasks"))
         self.mill = self.open("in", "mill")
         self.workers = self.open("tasks", "workers")
-        taken = self.send(co.Take(self.workers.topic_id, "workers", self.workers.epoch, "m", 1, 2, 1000)).reply
-        assert isinstance(taken, re.TakeReply)
+        taken = self.send(commands.Take(self.workers.topic_id, "workers", self.workers.epoch, "m", 1, 2, 1000)).reply
+        assert isinstance(taken, replies.TakeReply)
         self.token = taken.token
 
-    def ack(self, upto: int = 2, epoch: int = 0) -> co.AckUpto:
-        return co.AckUpto(self.mill.topic_id, "mill", epoch or self.mill.epoch, upto)
+    def ack(self, upto: int = 2, epoch: int = 0) -> commands.AckUpto:
+        return commands.AckUpto(self.mill.topic_id, "mill", epoch or self.mill.epoch, upto)
 
-    def settle(self, first: int = 0, count: int = 2, epoch: int = 0) -> co.Settle:
+    def settle(self, first: int = 0, count: int = 2, epoch: int = 0) -> commands.Settle:
         done = ((self.token, first, count),)
-        return co.Settle(self.workers.topic_id, "workers", epoch or self.workers.epoch, done)
+        return commands.Settle(self.workers.topic_id, "workers", epoch or self.workers.epoch, done)
 
-    def transact(self, **parts: object) -> re.Reply:
-        return self.do(co.Transact(**parts))  # type: ignore[arg-type]
+    def transact(self, **parts: object) -> replies.Reply:
+        return self.do(commands.Transact(**parts))  # type: ignore[arg-type]
 
     def acked(self, topic: str, subscriber: str) -> int:
         return self.topic_of(topic).subscriptions[subscriber].acked
@@ -56,8 +55,8 @@ def test_acks_settles_and_puts_happen_together() -> None:
     world = Pipeline()
     reply = world.transact(acks=(world.ack(),), settles=(world.settle(),), puts=(put("out", 3), put("out")))
     out = world.topic_of("out").id
-    assert reply == re.TransactReply(
-        (re.PutReply(out, 0, 3, world.now_ms, 1), re.PutReply(out, 3, 1, world.now_ms, 1))
+    assert reply == replies.TransactReply(
+        (replies.PutReply(out, 0, 3, world.now_ms, 1), replies.PutReply(out, 3, 1, world.now_ms, 1))
     )
     assert (world.acked("in", "mill"), world.acked("tasks", "workers")) == (2, 2)
     assert world.offsets(world.open("out", "shop"), "shop") == [0, 1, 2, 3]
@@ -72,7 +71,7 @@ def test_a_transaction_is_one_event() -> None:
 
 
 def test_an_empty_transaction_is_answered() -> None:
-    assert Pipeline().transact() == re.TransactReply(())
+    assert Pipeline().transact() == replies.TransactReply(())
 
 
 # The same verdict, once.
@@ -80,7 +79,7 @@ def test_an_empty_transaction_is_answered() -> None:
 
 def test_a_repeated_transaction_gets_its_verdict_again_and_changes_nothing() -> None:
     world = Pipeline()
-    operation = co.Transact((world.ack(),), (world.settle(),), (put("out", 2),))
+    operation = commands.Transact((world.ack(),), (world.settle(),), (put("out", 2),))
     first = world.do(operation)
     before = world.image()
     assert world.again(operation) == first
@@ -89,9 +88,9 @@ def test_a_repeated_transaction_gets_its_verdict_again_and_changes_nothing() -> 
 
 def test_a_repeated_refusal_is_repeated_even_if_it_would_succeed_by_then() -> None:
     world = Pipeline()
-    operation = co.Transact(puts=(put("later"),))
+    operation = commands.Transact(puts=(put("later"),))
     assert code(world.do(operation)) == "TOPIC_UNKNOWN"
-    world.do(co.CreateTopic("later"), session="bob")
+    world.do(commands.CreateTopic("later"), session="bob")
     assert code(world.again(operation)) == "TOPIC_UNKNOWN"
     assert world.topic_of("later").next_offset == 0
 
@@ -99,12 +98,12 @@ def test_a_repeated_refusal_is_repeated_even_if_it_would_succeed_by_then() -> No
 def test_another_transaction_under_a_used_number_is_refused() -> None:
     world = Pipeline()
     world.transact(puts=(put("out"),))
-    assert code(world.again(co.Transact(puts=(put("out", checksum=9),)))) == "SEQUENCE_REUSED"
+    assert code(world.again(commands.Transact(puts=(put("out", checksum=9),)))) == "SEQUENCE_REUSED"
 
 
 def test_a_transaction_under_a_key_happens_once() -> None:
     world = Pipeline()
-    command = co.Keyed("web", "key", co.Transact(puts=(put("out"),)))
+    command = commands.Keyed("web", "key", commands.Transact(puts=(put("out"),)))
     first = world.send(command).reply
     assert world.send(command).reply == first
     assert world.topic_of("out").next_offset == 1
@@ -118,7 +117,7 @@ def refused(change: Callable[[Pipeline], dict[str, object]], *, expected: str, l
     parts: dict[str, object] = {"acks": (world.ack(),), "settles": (world.settle(),), "puts": (put("out"),)}
     parts |= change(world)
     before = beside_verdicts(world)
-    operation = co.Transact(**parts)  # type: ignore[arg-type]
+    operation = commands.Transact(**parts)  # type: ignore[arg-type]
     assert code(world.do(operation)) == expected
     assert beside_verdicts(world) == before
     assert isinstance(world.log[-1][1], Declined)
@@ -136,7 +135,7 @@ def test_a_lost_subscription_refuses_everything() -> None:
 
 def test_a_subscription_that_was_moved_refuses_everything() -> None:
     def seek(world: Pipeline) -> dict[str, object]:
-        world.do(co.Seek("in", "mill", 0))
+        world.do(commands.Seek("in", "mill", 0))
         return {}
 
     refused(seek, expected="SOUGHT")
@@ -144,7 +143,7 @@ def test_a_subscription_that_was_moved_refuses_everything() -> None:
 
 def test_a_shared_subscription_that_was_moved_refuses_everything() -> None:
     def seek(world: Pipeline) -> dict[str, object]:
-        world.do(co.Seek("tasks", "workers", 0))
+        world.do(commands.Seek("tasks", "workers", 0))
         return {}
 
     refused(seek, expected="SOUGHT")
@@ -168,19 +167,19 @@ def test_a_part_of_a_lease_that_was_settled_before_refuses_everything() -> None:
 
 def test_a_subscription_of_the_other_kind_refuses_everything() -> None:
     refused(
-        lambda w: {"acks": (co.AckUpto(w.workers.topic_id, "workers", w.workers.epoch, 1),), "settles": ()},
+        lambda w: {"acks": (commands.AckUpto(w.workers.topic_id, "workers", w.workers.epoch, 1),), "settles": ()},
         expected="KIND_MISMATCH",
     )
     refused(
-        lambda w: {"settles": (co.Settle(w.mill.topic_id, "mill", w.mill.epoch, ()),), "acks": ()},
+        lambda w: {"settles": (commands.Settle(w.mill.topic_id, "mill", w.mill.epoch, ()),), "acks": ()},
         expected="KIND_MISMATCH",
     )
 
 
 def test_a_deleted_topic_refuses_everything() -> None:
     def delete(world: Pipeline) -> dict[str, object]:
-        world.do(co.DeleteTopic("in"))
-        world.do(co.Subscribe("in", "mill"))
+        world.do(commands.DeleteTopic("in"))
+        world.do(commands.Subscribe("in", "mill"))
         return {}
 
     refused(delete, expected="TOPIC_GONE")
@@ -188,8 +187,8 @@ def test_a_deleted_topic_refuses_everything() -> None:
 
 def test_an_ended_subscription_refuses_everything() -> None:
     def leave(world: Pipeline) -> dict[str, object]:
-        world.do(co.Subscribe("in", "other"))
-        world.do(co.Unsubscribe("in", "mill"))
+        world.do(commands.Subscribe("in", "other"))
+        world.do(commands.Unsubscribe("in", "mill"))
         return {}
 
     refused(leave, expected="NOT_SUBSCRIBED")
@@ -206,9 +205,9 @@ def test_an_ended_subscription_refuses_everything() -> None:
         (put("tiny", size=51), "TOO_LARGE"),
     ],
 )
-def test_a_put_that_is_refused_refuses_everything(bad: co.Put, expected: str) -> None:
+def test_a_put_that_is_refused_refuses_everything(bad: commands.Put, expected: str) -> None:
     def change(world: Pipeline) -> dict[str, object]:
-        world.do(co.CreateTopic("tiny", quota_bytes=50))
+        world.do(commands.CreateTopic("tiny", quota_bytes=50))
         return {"puts": (put("out"), put("made", create=True), bad, put("out"))}
 
     refused(change, expected=expected, limits=Limits(batch_bytes_max=5_000))
@@ -227,11 +226,11 @@ def test_the_payloads_together_are_no_larger_than_a_batch_may_be() -> None:
     limits = Limits(batch_bytes_max=1_000)
     refused(lambda _: {"puts": (put("out", size=501), put("in", size=500))}, expected="TOO_LARGE", limits=limits)
     world = Pipeline(limits)
-    assert isinstance(world.transact(puts=(put("out", size=500), put("in", size=500))), re.TransactReply)
+    assert isinstance(world.transact(puts=(put("out", size=500), put("in", size=500))), replies.TransactReply)
 
 
 def test_parts_are_bounded() -> None:
-    acks = tuple(co.AckUpto(1, f"{number}", 1, 0) for number in range(TRANSACTION_PARTS_MAX + 1))
+    acks = tuple(commands.AckUpto(1, f"{number}", 1, 0) for number in range(TRANSACTION_PARTS_MAX + 1))
     refused(lambda _: {"acks": acks}, expected="MALFORMED")
 
 
@@ -242,7 +241,7 @@ def test_the_limit_of_topics_counts_those_of_the_same_transaction() -> None:
 
 def test_the_limit_of_subscriptions_counts_those_that_patterns_attach_in_the_same_transaction() -> None:
     def change(world: Pipeline) -> dict[str, object]:
-        world.do(co.Subscribe("new.*", "watcher"))
+        world.do(commands.Subscribe("new.*", "watcher"))
         return {"puts": (put("new.1", create=True), put("new.2", create=True))}
 
     refused(change, expected="LIMIT_REACHED", limits=Limits(subscriptions_max=4))
@@ -256,29 +255,29 @@ def test_the_limit_of_delayed_batches_counts_those_of_the_same_transaction() -> 
 # Not now.
 
 
-def not_now(world: Pipeline, operation: co.Transact, expected: str) -> None:
+def not_now(world: Pipeline, operation: commands.Transact, expected: str) -> None:
     before = world.image()
     reply = world.do(operation)
-    assert isinstance(reply, re.NotNow)
+    assert isinstance(reply, replies.NotNow)
     assert reply.code == expected
     assert world.image() == before
 
 
 def test_without_room_for_all_payloads_nothing_happens_and_the_number_stays_open() -> None:
     world = Pipeline()
-    operation = co.Transact((world.ack(),), (world.settle(),), (put("out", size=80), put("out", size=80)))
+    operation = commands.Transact((world.ack(),), (world.settle(),), (put("out", size=80), put("out", size=80)))
     world.writable_bytes = 2 * record_bytes(80) - 1
     not_now(world, operation, "DISK_FULL")
     world.writable_bytes += 1
-    assert isinstance(world.again(operation), re.TransactReply)
+    assert isinstance(world.again(operation), replies.TransactReply)
     check(world)
 
 
 def test_acks_alone_need_no_room_for_messages() -> None:
     world = Pipeline()
     world.writable_bytes = 0
-    assert isinstance(world.transact(acks=(world.ack(),), settles=(world.settle(),)), re.TransactReply)
-    assert isinstance(world.transact(puts=(put("unheard", create=True),)), re.TransactReply)
+    assert isinstance(world.transact(acks=(world.ack(),), settles=(world.settle(),)), replies.TransactReply)
+    assert isinstance(world.transact(puts=(put("unheard", create=True),)), replies.TransactReply)
 
 
 def full(limits: Limits | None = None) -> Pipeline:
@@ -291,65 +290,65 @@ def full(limits: Limits | None = None) -> Pipeline:
 
 def test_on_a_full_disk_what_lets_go_of_as_much_as_it_puts_is_taken() -> None:
     world = full()
-    assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), re.TransactReply)
-    assert isinstance(world.transact(settles=(world.settle(1, 1),), puts=(put("out", size=900),)), re.TransactReply)
-    too_much = co.Transact(acks=(world.ack(2),), puts=(put("out", size=2_000),))
+    assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), replies.TransactReply)
+    assert isinstance(world.transact(settles=(world.settle(1, 1),), puts=(put("out", size=900),)), replies.TransactReply)
+    too_much = commands.Transact(acks=(world.ack(2),), puts=(put("out", size=2_000),))
     not_now(world, too_much, "DISK_FULL")
     world.numbers["alice"] -= 1
     world.reserve_bytes = 50
-    not_now(world, co.Transact(acks=(world.ack(2),), puts=(put("out"),)), "DISK_FULL")
+    not_now(world, commands.Transact(acks=(world.ack(2),), puts=(put("out"),)), "DISK_FULL")
     check(world)
 
 
 @pytest.mark.parametrize("subscriber", ["mill", "slow"])
 def test_on_a_full_disk_the_last_who_needs_a_message_lets_go_of_it(subscriber: str) -> None:
     world = full()
-    world.do(co.Subscribe("in", "slow", co.START_EARLIEST))
+    world.do(commands.Subscribe("in", "slow", commands.START_EARLIEST))
     slow = world.open("in", "slow")
-    late, early = world.ack(), co.AckUpto(slow.topic_id, "slow", slow.epoch, 2)
+    late, early = world.ack(), commands.AckUpto(slow.topic_id, "slow", slow.epoch, 2)
     if subscriber == "mill":
         late, early = early, late
-    not_now(world, co.Transact(acks=(early,), puts=(put("out"),)), "DISK_FULL")
+    not_now(world, commands.Transact(acks=(early,), puts=(put("out"),)), "DISK_FULL")
     world.numbers["alice"] -= 1
-    assert isinstance(world.transact(acks=(early,)), re.TransactReply)
-    assert isinstance(world.transact(acks=(late,), puts=(put("out"),)), re.TransactReply)
+    assert isinstance(world.transact(acks=(early,)), replies.TransactReply)
+    assert isinstance(world.transact(acks=(late,), puts=(put("out"),)), replies.TransactReply)
 
 
 def test_on_a_full_disk_what_is_retained_or_acked_before_lets_go_of_nothing() -> None:
     world = full()
     world.transact(acks=(world.ack(1),))
-    not_now(world, co.Transact(acks=(world.ack(1),), puts=(put("out"),)), "DISK_FULL")
+    not_now(world, commands.Transact(acks=(world.ack(1),), puts=(put("out"),)), "DISK_FULL")
     world.numbers["alice"] -= 1
-    world.do(co.CreateTopic("in", retain_ms=1_000))
-    not_now(world, co.Transact(acks=(world.ack(3),), puts=(put("out"),)), "DISK_FULL")
+    world.do(commands.CreateTopic("in", retain_ms=1_000))
+    not_now(world, commands.Transact(acks=(world.ack(3),), puts=(put("out"),)), "DISK_FULL")
     world.numbers["alice"] -= 1
-    not_now(world, co.Transact(puts=(put("out"),)), "DISK_FULL")
+    not_now(world, commands.Transact(puts=(put("out"),)), "DISK_FULL")
 
 
 def test_on_a_full_disk_a_message_counts_as_its_share_of_its_batch() -> None:
     world = Pipeline()
     world.do(put("in", 10, size=100_000))
     world.writable_bytes, world.reserve_bytes = 0, ROOMY
-    assert isinstance(world.transact(acks=(world.ack(4),), puts=(put("out", size=9_000),)), re.TransactReply)
-    not_now(world, co.Transact(acks=(world.ack(5),), puts=(put("out", size=12_000),)), "DISK_FULL")
+    assert isinstance(world.transact(acks=(world.ack(4),), puts=(put("out", size=9_000),)), replies.TransactReply)
+    not_now(world, commands.Transact(acks=(world.ack(5),), puts=(put("out", size=12_000),)), "DISK_FULL")
 
 
 def test_a_full_topic_counts_what_the_same_transaction_puts() -> None:
     world = Pipeline()
-    world.do(co.CreateTopic("out", quota_bytes=250))
+    world.do(commands.CreateTopic("out", quota_bytes=250))
     world.do(put("out"))
-    operation = co.Transact((world.ack(),), (), (put("out"), put("out")))
+    operation = commands.Transact((world.ack(),), (), (put("out"), put("out")))
     not_now(world, operation, "TOPIC_FULL")
     shop = world.open("out", "shop")
     world.get(shop, "shop", ack=1)
-    assert isinstance(world.again(operation), re.TransactReply)
+    assert isinstance(world.again(operation), replies.TransactReply)
     assert world.topic_of("out").stored_bytes == 200
 
 
-@pytest.mark.parametrize("overflow", [co.REFUSE, co.DROP, co.EXPIRE])
+@pytest.mark.parametrize("overflow", [commands.REFUSE, commands.DROP, commands.EXPIRE])
 def test_a_transaction_that_could_never_fit_a_quota_is_refused(overflow: str) -> None:
     def change(world: Pipeline) -> dict[str, object]:
-        world.do(co.CreateTopic("out", quota_bytes=250, overflow=overflow))
+        world.do(commands.CreateTopic("out", quota_bytes=250, overflow=overflow))
         return {"puts": (put("out"), put("out"), put("out"))}
 
     refused(change, expected="TOO_LARGE")
@@ -362,7 +361,7 @@ def test_puts_to_several_topics_get_their_offsets_in_order() -> None:
     world = Pipeline()
     puts = (put("out", 2), put("in"), put("out", 3), put("in", 2))
     reply = world.transact(puts=puts)
-    assert isinstance(reply, re.TransactReply)
+    assert isinstance(reply, replies.TransactReply)
     assert [(each.first_offset, each.count) for each in reply.puts] == [(0, 2), (3, 1), (2, 3), (4, 2)]
     check(world)
 
@@ -379,10 +378,10 @@ def test_each_payload_has_a_place_of_its_own() -> None:
 
 def test_a_topic_that_is_made_gets_the_later_puts_of_the_same_transaction() -> None:
     world = Pipeline()
-    world.do(co.Subscribe("new.#", "watcher"))
+    world.do(commands.Subscribe("new.#", "watcher"))
     puts = (put("new.a", 2, create=True), put("new.b", create=True), put("new.a"), put("new.a", due_ms=9_000))
     reply = world.transact(puts=puts)
-    assert isinstance(reply, re.TransactReply)
+    assert isinstance(reply, replies.TransactReply)
     assert [each.first_offset for each in reply.puts] == [0, 0, 2, -1]
     assert [each.subscriptions for each in reply.puts] == [1, 1, 1, 1]
     watcher = world.open("new.#", "watcher")
@@ -392,7 +391,7 @@ def test_a_topic_that_is_made_gets_the_later_puts_of_the_same_transaction() -> N
 
 def test_the_second_put_to_a_topic_that_is_made_need_not_create() -> None:
     world = Pipeline()
-    assert isinstance(world.transact(puts=(put("new", create=True), put("new"))), re.TransactReply)
+    assert isinstance(world.transact(puts=(put("new", create=True), put("new"))), replies.TransactReply)
     refused(lambda _: {"puts": (put("new"), put("new", create=True))}, expected="TOPIC_UNKNOWN")
 
 
@@ -412,7 +411,7 @@ def test_delayed_batches_of_one_transaction_are_told_apart() -> None:
 def test_an_ack_that_is_behind_changes_nothing_and_refuses_nothing() -> None:
     world = Pipeline()
     world.get(world.mill, "mill", ack=3)
-    assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), re.TransactReply)
+    assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), replies.TransactReply)
     assert world.acked("in", "mill") == 3
     check(world)
 
@@ -426,23 +425,23 @@ def test_what_a_transaction_acks_is_collected() -> None:
 
 def test_a_subscription_by_pattern_acks_its_topics_in_a_transaction() -> None:
     world = Pipeline()
-    world.do(co.Subscribe("*", "all", co.START_EARLIEST))
+    world.do(commands.Subscribe("*", "all", commands.START_EARLIEST))
     owner = world.open("*", "all")
-    key = "all" + co.BY_PATTERN + "*"
-    ack = co.AckUpto(world.mill.topic_id, key, owner.epoch, 2)
-    assert isinstance(world.transact(acks=(ack, world.ack(1)), puts=(put("out"),)), re.TransactReply)
+    key = "all" + commands.BY_PATTERN + "*"
+    ack = commands.AckUpto(world.mill.topic_id, key, owner.epoch, 2)
+    assert isinstance(world.transact(acks=(ack, world.ack(1)), puts=(put("out"),)), replies.TransactReply)
     assert world.get_any(owner, "*", "all") == {"tasks": [0, 1, 2], "in": [2], "out": [0]}
     world.open("*", "all")
-    late = co.AckUpto(world.mill.topic_id, key, owner.epoch, 3)
+    late = commands.AckUpto(world.mill.topic_id, key, owner.epoch, 3)
     assert code(world.transact(acks=(late,))) == "SUBSCRIPTION_FENCED"
     check(world)
 
 
 def test_messages_given_back_in_a_transaction_come_again() -> None:
     world = Pipeline()
-    settle = co.Settle(world.workers.topic_id, "workers", world.workers.epoch, (), ((world.token, 0, 2, 0),))
-    assert isinstance(world.transact(settles=(settle,), puts=(put("out"),)), re.TransactReply)
-    taken = world.send(co.Take(world.workers.topic_id, "workers", world.workers.epoch, "n", 1, 2, 1000)).reply
-    assert isinstance(taken, re.TakeReply)
+    settle = commands.Settle(world.workers.topic_id, "workers", world.workers.epoch, (), ((world.token, 0, 2, 0),))
+    assert isinstance(world.transact(settles=(settle,), puts=(put("out"),)), replies.TransactReply)
+    taken = world.send(commands.Take(world.workers.topic_id, "workers", world.workers.epoch, "n", 1, 2, 1000)).reply
+    assert isinstance(taken, replies.TakeReply)
     assert [(head.first_offset, head.tries) for head in taken.heads] == [(0, 2), (1, 2)]
     check(world)

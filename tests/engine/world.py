@@ -7,14 +7,13 @@ from itertools import islice
 
 import msgspec
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
 from oncemq.engine.engine import Decision, Engine
 from oncemq.engine.events import Delayed, Event, Staged, Stored, Transacted
-from oncemq.engine.index import Slice
-from oncemq.engine.topic import Topic
+from oncemq.engine.state.batch_index import Slice
+from oncemq.engine.state.topic import Topic
 from oncemq.journal.contract import Place, record_bytes
-from oncemq.limits import Limits
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import Limits
 
 EXTENT_BYTES = 1 << 20
 ROOMY = 1 << 30
@@ -33,7 +32,7 @@ class World:
         self.numbers: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
 
-    def send(self, command: co.Command) -> Decision:
+    def send(self, command: commands.Command) -> Decision:
         place = Place(self.position, self.room_bytes, self.writable_bytes, self.reserve_bytes)
         decision = self.engine.step(self.now_ms, place, command)
         if decision.event is not None:
@@ -50,56 +49,56 @@ class World:
         self.log += [(self.now_ms, event) for event in events]
         return events
 
-    def hello(self, session: str = "alice", epoch: int = 0, nonce: int = 1, anonymous: bool = False) -> re.Reply:
-        reply = self.send(co.Hello(session, epoch, nonce, 8, anonymous)).reply
-        if isinstance(reply, re.HelloReply):
+    def hello(self, session: str = "alice", epoch: int = 0, nonce: int = 1, anonymous: bool = False) -> replies.Reply:
+        reply = self.send(commands.Hello(session, epoch, nonce, 8, anonymous)).reply
+        if isinstance(reply, replies.HelloReply):
             self.epochs[session] = reply.epoch
             self.numbers.setdefault(session, reply.last_number)
         return reply
 
-    def do(self, operation: co.Operation, session: str = "alice") -> re.Reply:
+    def do(self, operation: commands.Operation, session: str = "alice") -> replies.Reply:
         """The session's next command; makes the session if need be."""
         if session not in self.epochs:
             self.hello(session)
         self.numbers[session] += 1
         return self.again(operation, session)
 
-    def again(self, operation: co.Operation, session: str = "alice", number: int = 0) -> re.Reply:
+    def again(self, operation: commands.Operation, session: str = "alice", number: int = 0) -> replies.Reply:
         """Under the number used last, or a given one."""
         number = number or self.numbers[session]
-        return self.send(co.Numbered(session, self.epochs[session], number, number, operation)).reply
+        return self.send(commands.Numbered(session, self.epochs[session], number, number, operation)).reply
 
-    def open(self, topic: str, subscriber: str) -> re.OpenReply:
-        reply = self.do(co.Open(topic, subscriber), session="consumer")
-        assert isinstance(reply, re.OpenReply)
+    def open(self, topic: str, subscriber: str) -> replies.OpenReply:
+        reply = self.do(commands.Open(topic, subscriber), session="consumer")
+        assert isinstance(reply, replies.OpenReply)
         return reply
 
-    def get(self, owner: re.OpenReply, subscriber: str, position: int = -1, ack: int = -1) -> Decision:
+    def get(self, owner: replies.OpenReply, subscriber: str, position: int = -1, ack: int = -1) -> Decision:
         if position < 0:
             position = owner.acked
-        return self.send(co.Get(owner.topic_id, subscriber, owner.epoch, position, ROOMY, 0, ack))
+        return self.send(commands.Get(owner.topic_id, subscriber, owner.epoch, position, ROOMY, 0, ack))
 
-    def offsets(self, owner: re.OpenReply, subscriber: str, position: int = -1) -> list[int]:
+    def offsets(self, owner: replies.OpenReply, subscriber: str, position: int = -1) -> list[int]:
         return offsets_of(self.get(owner, subscriber, position).slices)
 
     def topic_of(self, name: str = "orders") -> Topic:
         return self.engine.state.topics[name]
 
     def get_any(
-        self, owner: re.OpenReply, pattern: str, subscriber: str, positions: Mapping[int, int] | None = None
+        self, owner: replies.OpenReply, pattern: str, subscriber: str, positions: Mapping[int, int] | None = None
     ) -> dict[str, list[int]]:
         """Offsets by topic, in the order in which a get by pattern brings them."""
         asked = tuple((positions or {}).items())
-        decision = self.send(co.GetAny(pattern, subscriber, owner.epoch, asked, ROOMY))
-        assert isinstance(decision.reply, re.GetAnyReply), decision.reply
+        decision = self.send(commands.GetAny(pattern, subscriber, owner.epoch, asked, ROOMY))
+        assert isinstance(decision.reply, replies.GetAnyReply), decision.reply
         slices = iter(decision.slices)
         return {
             part.topic: offsets_of(islice(slices, count))
             for part, count in zip(decision.reply.parts, decision.counts, strict=True)
         }
 
-    def ack_any(self, owner: re.OpenReply, pattern: str, subscriber: str, acks: Mapping[int, int]) -> re.Reply:
-        return self.send(co.GetAny(pattern, subscriber, owner.epoch, (), 0, 0, tuple(acks.items()))).reply
+    def ack_any(self, owner: replies.OpenReply, pattern: str, subscriber: str, acks: Mapping[int, int]) -> replies.Reply:
+        return self.send(commands.GetAny(pattern, subscriber, owner.epoch, (), 0, 0, tuple(acks.items()))).reply
 
     def image(self) -> list[object]:
         return image_of(self.engine)
@@ -130,14 +129,14 @@ def put(
     *,
     ttl_ms: int = 0,
     due_ms: int = 0,
-) -> co.Put:
-    return co.Put(topic, co.Envelope(count, size, checksum, ttl_ms, due_ms), create)
+) -> commands.Put:
+    return commands.Put(topic, commands.Envelope(count, size, checksum, ttl_ms, due_ms), create)
 
 
 def offsets_of(slices: Iterable[Slice]) -> list[int]:
     return [offset for s in slices for offset in range(s.first_offset, s.first_offset + s.count)]
 
 
-def code(reply: re.Reply) -> str:
-    assert isinstance(reply, re.Refusal | re.NotNow), reply
+def code(reply: replies.Reply) -> str:
+    assert isinstance(reply, replies.Refusal | replies.NotNow), reply
     return reply.code

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from oncemq.engine.commands import START_NEW, Command, CreateTopic, Read
-from oncemq.engine.replies import GetReply, Reply
 from oncemq.gateways import link as link_module
 from oncemq.gateways.link import MERGED_BYTES, Link
-from oncemq.gateways.merging import _fitting
-from oncemq.wire.frames import Frame
+from oncemq.gateways.put_batcher import _fitting
+from oncemq.protocol.commands import START_NEW, Command, CreateTopic, Read
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import GetReply, Reply
 
 
 def test_keys_and_headers_count_for_the_size_of_what_is_merged() -> None:

@@ -13,10 +13,10 @@ from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
 from tests.simulation.disk import SimCrash, SimDisk
 from tests.simulation.losing import loss_is_noticed
 
-from oncemq import errors
 from oncemq.journal.contract import Journal, Loaded, Wanted
-from oncemq.journal.files import FileJournal
+from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import StepWorker
+from oncemq.protocol import errors
 
 _encode = msgspec.msgpack.encode
 

@@ -9,14 +9,14 @@ from typing import Protocol
 
 from tests.simulation.disk import SimDisk
 
+from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.contract import Group, Journal, Record, Replayed, Wanted, after, record_bytes
-from oncemq.journal.files import FileJournal
+from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.memory import MemoryJournal
-from oncemq.journal.os_disk import OsDisk
-from oncemq.journal.postgres import open_postgres
-from oncemq.journal.postgres_journal import PostgresJournal
+from oncemq.journal.postgres.journal import PostgresJournal
+from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import InlineWorker, Worker
-from oncemq.message import checksum
+from oncemq.protocol.batch import checksum
 
 SEGMENT_BYTES = 32 * 1024
 BLOCK_BYTES = 512

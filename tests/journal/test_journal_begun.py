@@ -9,9 +9,9 @@ import pytest
 from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, events_of, loaded, new_journal, snapshot, write
 from tests.simulation.disk import SimCrash, SimDisk
 
-from oncemq import errors
-from oncemq.journal.check import check, cut
-from oncemq.journal.layout import segment_path
+from oncemq.journal.files.check import check, cut
+from oncemq.journal.files.layout import segment_path
+from oncemq.protocol import errors
 
 LAST = segment_path(3)
 NOTE = "journal.begun"

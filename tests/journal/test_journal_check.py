@@ -10,8 +10,8 @@ import pytest
 from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, snapshot, write
 from tests.simulation.disk import SimDisk
 
-from oncemq import errors
-from oncemq.journal.check import check, cut, export
+from oncemq.journal.files.check import check, cut, export
+from oncemq.protocol import errors
 
 FIRST = "segments/000000000001"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.journal.rig import BACKENDS, LARGE, SEGMENT_BYTES, Backend, begin, events_of, snapshot, write
 
-from oncemq import errors
 from oncemq.journal.contract import Group, Journal, Wanted
+from oncemq.protocol import errors
 
 
 @pytest.fixture(params=list(BACKENDS))

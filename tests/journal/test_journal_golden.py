@@ -13,12 +13,12 @@ import pytest
 from tests.journal.rig import snapshot, write
 from tests.simulation.disk import SimDisk
 
-from oncemq.journal.check import check
+from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.contract import Wanted
-from oncemq.journal.files import FileJournal
-from oncemq.journal.os_disk import OsDisk
+from oncemq.journal.files.check import check
+from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import InlineWorker
-from oncemq.version import JOURNAL_VERSION
+from oncemq.protocol.version import JOURNAL_VERSION
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITTEN = GOLDEN / f"version-{JOURNAL_VERSION}"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.journal.rig import LARGE, events_of, snapshot, write
 
-from oncemq import errors
-from oncemq.journal.files import FileJournal, open_files
-from oncemq.journal.os_disk import OsDisk
+from oncemq.disk.os_disk import OsDisk
+from oncemq.journal.files.journal import FileJournal, open_files
 from oncemq.journal.worker import InlineWorker
+from oncemq.protocol import errors
 
 SEGMENT_BYTES = 64 * 1024
 
@@ -74,7 +74,7 @@ def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
 def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
-        "from oncemq.journal.files import open_files\n"
+        "from oncemq.journal.files.journal import open_files\n"
         f"journal = open_files(sys.argv[1], segment_bytes={SEGMENT_BYTES})\n"
         "list(journal.load().groups)\n"
         "os.kill(os.getpid(), 9)\n"

@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 
 from oncemq.engine.events import Event
-from oncemq.version import JOURNAL_VERSION
+from oncemq.protocol.version import JOURNAL_VERSION
 
 PAGE = (Path(__file__).parents[2] / "docs" / "journal.md").read_text()
 

@@ -21,11 +21,11 @@ from tests.journal.rig import (
 )
 from tests.simulation.disk import SimCrash, SimDisk
 
-from oncemq import errors
 from oncemq.journal.contract import Group
-from oncemq.journal.group import encode
-from oncemq.journal.layout import decode_segment_head, make_layout
+from oncemq.journal.files.group import encode
+from oncemq.journal.files.layout import decode_segment_head, make_layout
 from oncemq.journal.worker import StepWorker
+from oncemq.protocol import errors
 
 LAYOUT = make_layout(JOURNAL_ID, SEGMENT_BYTES, BLOCK_BYTES)
 FIRST = "segments/000000000001"

@@ -9,10 +9,10 @@ import pytest
 from tests.journal.rig import LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, open_sim, snapshot, write
 from tests.simulation.disk import SimDisk
 
-from oncemq import errors
-from oncemq.journal.files import FileJournal
-from oncemq.journal.segments import SPARES_MAX
+from oncemq.journal.files.journal import FileJournal
+from oncemq.journal.files.segments import SPARES_MAX
 from oncemq.journal.worker import StepWorker
+from oncemq.protocol import errors
 
 
 def fill(journal: FileJournal) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq import errors
 from oncemq.journal.contract import Group
 from oncemq.journal.memory import MemoryJournal
+from oncemq.protocol import errors
 
 
 def append(journal: MemoryJournal, events: bytes) -> None:

@@ -14,11 +14,11 @@ import pytest
 from tests.journal.rig import JOURNAL_ID, events_of, loaded, open_sim, snapshot, write
 from tests.simulation.disk import SimCrash, SimDisk
 
-from oncemq import errors
-from oncemq.journal import layout, meta
-from oncemq.journal import snapshot as snapshot_module
-from oncemq.journal.check import check
-from oncemq.version import JOURNAL_VERSION, SNAPSHOT_VERSION
+from oncemq.journal.files import layout, meta
+from oncemq.journal.files import snapshot_codec as snapshot_module
+from oncemq.journal.files.check import check
+from oncemq.protocol import errors
+from oncemq.protocol.version import JOURNAL_VERSION, SNAPSHOT_VERSION
 
 
 @contextmanager

@@ -10,14 +10,14 @@ import pytest
 from tests.journal.postgres_proxy import Loss, Proxy
 from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, snapshot, write
 
-from oncemq import errors
-from oncemq.journal import postgres_beside
 from oncemq.journal.contract import Group
-from oncemq.journal.postgres import PostgresStandby, open_postgres
-from oncemq.journal.postgres_connection import check_settings
-from oncemq.journal.postgres_journal import PostgresJournal
+from oncemq.journal.postgres import background
+from oncemq.journal.postgres.connection import check_settings
+from oncemq.journal.postgres.journal import PostgresJournal
+from oncemq.journal.postgres.standby import PostgresStandby, open_postgres
 from oncemq.journal.worker import InlineWorker
-from oncemq.testing_postgres import PostgresServer
+from oncemq.protocol import errors
+from oncemq.testing.postgres import PostgresServer
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -218,7 +218,7 @@ def test_work_beside_the_loop_that_fails_is_done_later(
     snapshot(journal)
     assert journal.replay_bytes > replay_bytes
     assert journal.begin_snapshot() is None
-    monkeypatch.setattr(postgres_beside.Pause, "is_over", True)
+    monkeypatch.setattr(background.Pause, "is_over", True)
     snapshot(journal)
     assert journal.replay_bytes == 0
     before = journal.extents()

@@ -12,14 +12,15 @@ import psycopg
 import pytest
 from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, write
 
-from oncemq import errors
-from oncemq.journal import postgres_journal, postgres_writing
 from oncemq.journal.contract import Group
-from oncemq.journal.postgres import PostgresStandby, open_postgres
-from oncemq.journal.postgres_journal import PostgresJournal
-from oncemq.journal.postgres_lease import now_s
-from oncemq.journal.tables import Rows, TopicRow
+from oncemq.journal.postgres import journal as postgres_journal
+from oncemq.journal.postgres import writer as postgres_writing
+from oncemq.journal.postgres.journal import PostgresJournal
+from oncemq.journal.postgres.lease import now_s
+from oncemq.journal.postgres.standby import PostgresStandby, open_postgres
+from oncemq.journal.rows import Rows, TopicRow
 from oncemq.journal.worker import InlineWorker
+from oncemq.protocol import errors
 
 DEADLINE_S = 30
 LONG_MS = 60_000

@@ -13,11 +13,11 @@ import pytest
 from tests.journal.model import Living
 from tests.journal.rig import SEGMENT_BYTES, begin
 
-from oncemq import errors
 from oncemq.journal.contract import Wanted
-from oncemq.journal.postgres import open_postgres
-from oncemq.journal.postgres_journal import PostgresJournal
+from oncemq.journal.postgres.journal import PostgresJournal
+from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import StepWorker
+from oncemq.protocol import errors
 
 
 class Life(Living):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oncemq import errors
-from oncemq.client.delivery import Delivery
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors, replies
 from tests.simulation.copiers import Copier
 from tests.simulation.mailers import Mailer
 from tests.simulation.operators import Operator
@@ -28,19 +26,19 @@ class Auditor(Process):
         self._operator = operator
         self._processes = processes
         self._waiting = 0
-        self.topics: dict[str, re.TopicInfo] = {}
-        self.subscriptions: list[re.SubscriptionInfo] = []
-        self.entries: tuple[re.RegistryEntry, ...] = ()
+        self.topics: dict[str, replies.TopicInfo] = {}
+        self.subscriptions: list[replies.SubscriptionInfo] = []
+        self.entries: tuple[replies.RegistryEntry, ...] = ()
 
     def begin(self) -> None:
-        self._look(co.Topics(), self._see_topics)
-        self._look(co.RegistryList("sim"), self._see_registry)
+        self._look(commands.Topics(), self._see_topics)
+        self._look(commands.RegistryList("sim"), self._see_registry)
 
     @property
     def is_settled(self) -> bool:
         return self._waiting == 0
 
-    def _look(self, command: co.Command, see: Callable[[Pending], None]) -> None:
+    def _look(self, command: commands.Command, see: Callable[[Pending], None]) -> None:
         self._waiting += 1
 
         def seen(pending: Pending) -> None:
@@ -51,31 +49,31 @@ class Auditor(Process):
 
     def _see_topics(self, pending: Pending) -> None:
         reply = pending.result()
-        assert isinstance(reply, re.TopicsReply)
+        assert isinstance(reply, replies.TopicsReply)
         for info in reply.topics:
             self.topics[info.name] = info
-            self._look(co.Subscriptions(info.name), self._see_subscriptions)
+            self._look(commands.Subscriptions(info.name), self._see_subscriptions)
             self._read(Delivery(info.name, info.first_offset), info)
 
     def _see_subscriptions(self, pending: Pending) -> None:
         reply = pending.result()
-        assert isinstance(reply, re.SubscriptionsReply)
+        assert isinstance(reply, replies.SubscriptionsReply)
         self.subscriptions += reply.subscriptions
 
     def _see_registry(self, pending: Pending) -> None:
         reply = pending.result()
-        assert isinstance(reply, re.RegistryListReply)
+        assert isinstance(reply, replies.RegistryListReply)
         self.entries = reply.entries
 
-    def _read(self, delivery: Delivery, info: re.TopicInfo) -> None:
-        command = co.Read(info.name, delivery.position, 4_000, 0, info.topic_id)
+    def _read(self, delivery: Delivery, info: replies.TopicInfo) -> None:
+        command = commands.Read(info.name, delivery.position, 4_000, 0, info.topic_id)
         self._look(command, lambda pending: self._see_messages(pending, delivery, info))
 
-    def _see_messages(self, pending: Pending, delivery: Delivery, info: re.TopicInfo) -> None:
+    def _see_messages(self, pending: Pending, delivery: Delivery, info: replies.TopicInfo) -> None:
         if isinstance(pending.error, errors.RangeGone) and (info.retain_ms or info.name in self.around.fading):
             return
         reply = pending.result()
-        assert isinstance(reply, re.GetReply)
+        assert isinstance(reply, replies.GetReply)
         position = delivery.position
         delivery.take(reply, pending.payloads)
         while delivery:
@@ -161,7 +159,7 @@ class Auditor(Process):
             if topic not in self.topics or (self.topics[topic].topic_id, subscriber) not in there:
                 raise Violation(f"lost: the subscription of '{subscriber}' to '{topic}'")
 
-    def _check_shared(self, key: tuple[int, str], info: re.SubscriptionInfo) -> bool:
+    def _check_shared(self, key: tuple[int, str], info: replies.SubscriptionInfo) -> bool:
         """Subscriptions of several members, or of several topics, have books of their own."""
         if info.pattern:
             for watcher in self._processes:

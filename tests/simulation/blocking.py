@@ -6,16 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from oncemq import errors
-from oncemq.client.batching import make_put
-from oncemq.client.blocking import Client
-from oncemq.client.core import Core
-from oncemq.client.driver import Driver
-from oncemq.client.subscription import Subscription
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.message import Message
-from oncemq.wire.frames import Frame
+from oncemq.client.consumer.sync import Subscription
+from oncemq.client.core.core import Core
+from oncemq.client.producer.batch_buffer import make_put
+from oncemq.client.runtime.driver import Driver
+from oncemq.client.sync import Client
+from oncemq.protocol import commands, errors, replies
+from oncemq.protocol.batch import Message
+from oncemq.protocol.frames import Frame
 from tests.simulation.fibers import Fiber
 from tests.simulation.process import OPTIONS, Process, Surroundings
 from tests.simulation.subscriptions import SubscriptionBook
@@ -130,28 +128,28 @@ class BlockingConsumer(Process):
 
     # What is overheard.
 
-    def _sent_numbered(self, command: co.Numbered) -> None:
+    def _sent_numbered(self, command: commands.Numbered) -> None:
         self._sent_numbers.add(command.number)
-        if isinstance(command.operation, co.Open) and self.book is not None:
+        if isinstance(command.operation, commands.Open) and self.book is not None:
             self._acked_before.setdefault(command.number, self.book.ack_confirmed)
 
-    def _heard(self, command: co.Command, reply: re.Reply) -> None:
-        if isinstance(reply, re.GetReply | re.AckReply) and self.book is not None and not isinstance(command, co.Read):
+    def _heard(self, command: commands.Command, reply: replies.Reply) -> None:
+        if isinstance(reply, replies.GetReply | replies.AckReply) and self.book is not None and not isinstance(command, commands.Read):
             self.book.check_position(reply.acked, 0)
             self.book.ack_confirmed = max(self.book.ack_confirmed, reply.acked)
-        if isinstance(command, co.Numbered):
+        if isinstance(command, commands.Numbered):
             self._heard_verdict(command.number, reply)
-        elif isinstance(command, co.Hello) and command.epoch and isinstance(reply, re.HelloReply):
+        elif isinstance(command, commands.Hello) and command.epoch and isinstance(reply, replies.HelloReply):
             for number, verdict in reply.verdicts:
                 self._heard_verdict(number, verdict)
 
-    def _heard_verdict(self, number: int, reply: re.Reply) -> None:
+    def _heard_verdict(self, number: int, reply: replies.Reply) -> None:
         if number in self._seen_numbers or number not in self._sent_numbers:
             return
-        if isinstance(reply, re.SubscribeReply):
+        if isinstance(reply, replies.SubscribeReply):
             self._seen_numbers.add(number)
             self.book = self.around.subscriptions.subscribed(self.topic, self.name, reply)
-        elif isinstance(reply, re.OpenReply):
+        elif isinstance(reply, replies.OpenReply):
             self._seen_numbers.add(number)
             assert self.book is not None
             self.book.opened(reply, f"{self.name}~{self.lives}", self._acked_before.get(number, 0), 0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oncemq.client.core import Core
-from oncemq.client.delivery import Delivery
-from oncemq.client.flight import Flight
-from oncemq.client.pending import Entry
-from oncemq.client.subscription import Subscription
-from oncemq.engine.replies import GetReply
-from oncemq.wire.frames import Frame
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.sync import Subscription
+from oncemq.client.core.core import Core
+from oncemq.client.core.inflight import Flight
+from oncemq.client.core.pending import Entry
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import GetReply
 from tests.simulation.bugs import Patch, bug
 
 

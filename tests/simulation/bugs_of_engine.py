@@ -7,26 +7,17 @@ from typing import Any
 
 import msgspec
 
-from oncemq.engine import (
-    applying,
-    applying_messages,
-    applying_topics,
-    capture,
-    operations,
-    reading,
-    staging,
-    subscribing,
-    ticking,
-)
-from oncemq.engine import commands as co
 from oncemq.engine import engine as engine_module
-from oncemq.engine import events as ev
-from oncemq.engine import replies as re
+from oncemq.engine import events
+from oncemq.engine.apply import dispatch, messages, topics
+from oncemq.engine.decide import operations, reads, stages, subscriptions, ticks
+from oncemq.engine.decide.decision_context import Outcome, Situation
 from oncemq.engine.engine import Decision, Engine
-from oncemq.engine.session import Session
-from oncemq.engine.situation import Outcome, Situation
-from oncemq.engine.state import State
-from oncemq.engine.topic import Topic
+from oncemq.engine.snapshot import capture
+from oncemq.engine.state.session import Session
+from oncemq.engine.state.state import State
+from oncemq.engine.state.topic import Topic
+from oncemq.protocol import commands, replies
 from tests.simulation.bugs import Patch, bug
 
 _replace = msgspec.structs.replace
@@ -39,9 +30,9 @@ _replace = msgspec.structs.replace
 def refusal_leaves_its_number_open() -> Sequence[Patch]:
     real: Any = operations.decide
 
-    def operate(self: Engine, now_ms: int, place: Any, claim: ev.AnyClaim, operation: co.Operation) -> Decision:
+    def operate(self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
         outcome = real(Situation(self.state, self.limits, now_ms, place, claim), operation)
-        if isinstance(outcome, re.NotNow | re.Refusal):
+        if isinstance(outcome, replies.NotNow | replies.Refusal):
             return Decision(outcome)
         verdict = self.apply(now_ms, outcome)
         assert verdict is not None
@@ -54,10 +45,10 @@ def refusal_leaves_its_number_open() -> Sequence[Patch]:
 def not_now_uses_up_the_number() -> Sequence[Patch]:
     real: Any = Engine._operate
 
-    def operate(self: Engine, now_ms: int, place: Any, claim: ev.AnyClaim, operation: co.Operation) -> Decision:
+    def operate(self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
         decision: Decision = real(self, now_ms, place, claim, operation)
-        if isinstance(decision.reply, re.NotNow) and place.room_bytes > 0:
-            voided = ev.Voided(claim)
+        if isinstance(decision.reply, replies.NotNow) and place.room_bytes > 0:
+            voided = events.Voided(claim)
             self.apply(now_ms, voided)
             return Decision(decision.reply, voided)
         return decision
@@ -69,7 +60,7 @@ def not_now_uses_up_the_number() -> Sequence[Patch]:
 def gap_is_accepted() -> Sequence[Patch]:
     real: Any = Engine._numbered
 
-    def numbered(self: Engine, now_ms: int, place: Any, command: co.Numbered) -> Decision:
+    def numbered(self: Engine, now_ms: int, place: Any, command: commands.Numbered) -> Decision:
         session = self.state.sessions.get(command.session)
         if session is not None and session.epoch == command.epoch and command.number > session.last_number:
             session.last_number = command.number - 1
@@ -88,8 +79,8 @@ def digest_is_not_compared() -> Sequence[Patch]:
 def session_epoch_is_not_checked() -> Sequence[Patch]:
     real: Any = engine_module._refuse_epoch
 
-    def refuse(session: Session | None, name: str, epoch: int) -> re.Refusal | None:
-        refusal: re.Refusal | None = real(session, name, epoch)
+    def refuse(session: Session | None, name: str, epoch: int) -> replies.Refusal | None:
+        refusal: replies.Refusal | None = real(session, name, epoch)
         return None if refusal is not None and refusal.code == "FENCED" else refusal
 
     return [(engine_module, "_refuse_epoch", refuse)]
@@ -99,7 +90,7 @@ def session_epoch_is_not_checked() -> Sequence[Patch]:
 def hello_repetition_bumps_the_epoch() -> Sequence[Patch]:
     real: Any = Engine._hello
 
-    def hello(self: Engine, now_ms: int, place: Any, command: co.Hello) -> Decision:
+    def hello(self: Engine, now_ms: int, place: Any, command: commands.Hello) -> Decision:
         decision: Decision = real(self, now_ms, place, _replace(command, nonce=command.nonce + now_ms))
         return decision
 
@@ -110,7 +101,7 @@ def hello_repetition_bumps_the_epoch() -> Sequence[Patch]:
 def verdicts_are_forgotten_too_early() -> Sequence[Patch]:
     real: Any = Session.remember
 
-    def remember(self: Session, number: int, digest: int, seen_below: int, verdict: re.Verdict, time_ms: int) -> None:
+    def remember(self: Session, number: int, digest: int, seen_below: int, verdict: replies.Verdict, time_ms: int) -> None:
         real(self, number, digest, max(seen_below, number - 1), verdict, time_ms)
 
     return [(Session, "remember", remember)]
@@ -132,26 +123,26 @@ def session_is_forgotten_at_collection() -> Sequence[Patch]:
 
 @bug("epochs begin anew with each session and subscription of the same name")
 def epochs_begin_anew() -> Sequence[Patch]:
-    real_open: Any = subscribing.decide_open
+    real_open: Any = subscriptions.decide_open
     real_apply: Any = Engine.apply
 
-    def open_(at: Situation, op: co.Open) -> Outcome:
+    def open_(at: Situation, op: commands.Open) -> Outcome:
         outcome: Outcome = real_open(at, op)
-        if isinstance(outcome, ev.OwnerChanged):
+        if isinstance(outcome, events.OwnerChanged):
             subscription = at.state.topics[op.topic].subscriptions[op.subscriber]
             return _replace(outcome, epoch=subscription.epoch + 1)
         return outcome
 
-    def apply(self: Engine, time_ms: int, event: ev.Event) -> re.Verdict | None:
+    def apply(self: Engine, time_ms: int, event: events.Event) -> replies.Verdict | None:
         kept = self.state.next_epoch
-        if isinstance(event, ev.SessionBegun):
+        if isinstance(event, events.SessionBegun):
             known = self.state.sessions.get(event.name)
             event = _replace(event, epoch=known.epoch + 1 if known is not None else 1)
-        verdict: re.Verdict | None = real_apply(self, time_ms, event)
-        self.state.next_epoch = max(kept, self.state.next_epoch) + isinstance(event, ev.SessionBegun)
+        verdict: replies.Verdict | None = real_apply(self, time_ms, event)
+        self.state.next_epoch = max(kept, self.state.next_epoch) + isinstance(event, events.SessionBegun)
         return verdict
 
-    return [(Engine, "apply", apply), (operations, "_DECIDERS", {**operations._DECIDERS, co.Open: open_})]
+    return [(Engine, "apply", apply), (operations, "_DECIDERS", {**operations._DECIDERS, commands.Open: open_})]
 
 
 # Positions.
@@ -159,47 +150,47 @@ def epochs_begin_anew() -> Sequence[Patch]:
 
 @bug("an ack's epoch is not checked")
 def ack_epoch_is_not_checked() -> Sequence[Patch]:
-    real: Any = reading.decide_ack
+    real: Any = reads.decide_ack
 
-    def decide_ack(state: State, command: co.Ack) -> reading.Reading:
+    def decide_ack(state: State, command: commands.Ack) -> reads.Reading:
         topic = state.topics_by_id.get(command.topic_id)
         subscription = topic.subscriptions.get(command.subscriber) if topic is not None else None
         if subscription is not None:
             command = _replace(command, epoch=subscription.epoch)
-        found: reading.Reading = real(state, command)
+        found: reads.Reading = real(state, command)
         return found
 
-    return [(reading, "decide_ack", decide_ack)]
+    return [(reads, "decide_ack", decide_ack)]
 
 
 @bug("an ack moves the position by one too many")
 def ack_runs_ahead() -> Sequence[Patch]:
-    real: Any = reading.decide_ack
+    real: Any = reads.decide_ack
 
-    def decide_ack(state: State, command: co.Ack) -> reading.Reading:
-        found: reading.Reading = real(state, command)
+    def decide_ack(state: State, command: commands.Ack) -> reads.Reading:
+        found: reads.Reading = real(state, command)
         topic = state.topics_by_id.get(command.topic_id)
-        if isinstance(found.event, ev.Acked) and topic is not None and found.event.upto < topic.next_offset:
+        if isinstance(found.event, events.Acked) and topic is not None and found.event.upto < topic.next_offset:
             return _replace(found, event=_replace(found.event, upto=found.event.upto + 1))
         return found
 
-    return [(reading, "decide_ack", decide_ack)]
+    return [(reads, "decide_ack", decide_ack)]
 
 
 @bug("a get moves the position: one whose reply was lost skips messages")
 def get_moves_the_position() -> Sequence[Patch]:
-    real: Any = reading.decide_get
+    real: Any = reads.decide_get
     given: dict[tuple[int, int, str, int], int] = {}
 
-    def decide_get(state: State, limits: Any, command: co.Get) -> reading.Reading:
+    def decide_get(state: State, limits: Any, command: commands.Get) -> reads.Reading:
         key = (id(state), command.topic_id, command.subscriber, command.epoch)
         position = max(command.position, given.get(key, 0))
-        found: reading.Reading = real(state, limits, _replace(command, position=position))
-        if isinstance(found.reply, re.GetReply):
+        found: reads.Reading = real(state, limits, _replace(command, position=position))
+        if isinstance(found.reply, replies.GetReply):
             given[key] = found.reply.next_position
         return found
 
-    return [(reading, "decide_get", decide_get)]
+    return [(reads, "decide_get", decide_get)]
 
 
 @bug("retention drops what a subscriber still needs")
@@ -212,13 +203,13 @@ def retention_ignores_subscribers() -> Sequence[Patch]:
 
 @bug("a deleted topic's id is given again")
 def topic_id_is_given_again() -> Sequence[Patch]:
-    real: Any = applying_topics._topic_removed
+    real: Any = topics._topic_removed
 
-    def removed(state: State, limits: Any, time_ms: int, event: ev.TopicRemoved) -> None:
+    def removed(state: State, limits: Any, time_ms: int, event: events.TopicRemoved) -> None:
         real(state, limits, time_ms, event)
         state.next_topic_id = event.topic_id
 
-    return [(applying, "_APPLIERS", {**applying._APPLIERS, ev.TopicRemoved: removed})]
+    return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, events.TopicRemoved: removed})]
 
 
 # Stages and keys.
@@ -226,55 +217,55 @@ def topic_id_is_given_again() -> Sequence[Patch]:
 
 @bug("a repeated commit is taken for a new one")
 def commit_is_not_idempotent() -> Sequence[Patch]:
-    real: Any = staging.decide_commit
+    real: Any = stages.decide_commit
 
-    def commit(at: Situation, op: co.Commit) -> Outcome:
+    def commit(at: Situation, op: commands.Commit) -> Outcome:
         last = at.state.writers.pop(op.writer, None)
         outcome: Outcome = real(at, op)
         if last is not None:
             at.state.writers[op.writer] = last
         return outcome
 
-    return [(operations, "_DECIDERS", {**operations._DECIDERS, co.Commit: commit})]
+    return [(operations, "_DECIDERS", {**operations._DECIDERS, commands.Commit: commit})]
 
 
 @bug("stages stay after their commit, and expire with what was committed")
 def expiry_drops_what_was_committed() -> Sequence[Patch]:
-    real: Any = applying_messages._committed
+    real: Any = messages._committed
 
-    def committed(state: State, limits: Any, time_ms: int, event: ev.Committed) -> None:
+    def committed(state: State, limits: Any, time_ms: int, event: events.Committed) -> None:
         kept = {name: state.stages[name] for name in event.stages}
         real(state, limits, time_ms, event)
         state.stages.update(kept)
 
-    return [(applying, "_APPLIERS", {**applying._APPLIERS, ev.Committed: committed})]
+    return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, events.Committed: committed})]
 
 
 @bug("a commit leaves out its last stage")
 def commit_leaves_out_a_stage() -> Sequence[Patch]:
-    real: Any = staging.decide_commit
+    real: Any = stages.decide_commit
 
-    def commit(at: Situation, op: co.Commit) -> Outcome:
+    def commit(at: Situation, op: commands.Commit) -> Outcome:
         outcome: Outcome = real(at, op)
-        if isinstance(outcome, ev.Committed) and not outcome.before and len(outcome.stages) > 1:
+        if isinstance(outcome, events.Committed) and not outcome.before and len(outcome.stages) > 1:
             dropped = op.stages[-1][1]
             return _replace(outcome, stages=outcome.stages[:-1], count=outcome.count - dropped)
         return outcome
 
-    return [(operations, "_DECIDERS", {**operations._DECIDERS, co.Commit: commit})]
+    return [(operations, "_DECIDERS", {**operations._DECIDERS, commands.Commit: commit})]
 
 
 @bug("keys expire before their time")
 def keys_expire_early() -> Sequence[Patch]:
-    real: Any = ticking._expire_keys
+    real: Any = ticks._expire_keys
 
-    def expire_keys(state: State, limits: Any, now_ms: int) -> Iterator[ev.Event]:
+    def expire_keys(state: State, limits: Any, now_ms: int) -> Iterator[events.Event]:
         yield from real(state, _replace(limits, key_ms=50), now_ms)
 
     def next_tick_ms(self: Engine) -> int:
         return 0
 
-    return [(ticking, "_expire_keys", expire_keys), (Engine, "next_tick_ms", next_tick_ms)]
+    return [(ticks, "_expire_keys", expire_keys), (Engine, "next_tick_ms", next_tick_ms)]
 
 
 # Snapshots of the state.
@@ -304,8 +295,8 @@ def capture_without_copy_on_write() -> Sequence[Patch]:
 
 @bug("a batch that was moved is still looked for at its old place")
 def moved_is_not_applied() -> Sequence[Patch]:
-    def moved(state: State, _limits: Any, _time_ms: int, event: ev.Moved) -> None:
+    def moved(state: State, _limits: Any, _time_ms: int, event: events.Moved) -> None:
         state.count_dead(event.old_position, event.size)
         state.count_live(event.position, event.size)
 
-    return [(applying, "_APPLIERS", {**applying._APPLIERS, ev.Moved: moved})]
+    return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, events.Moved: moved})]

@@ -7,20 +7,15 @@ from typing import Any
 
 import msgspec
 
-from oncemq.engine import (
-    applying,
-    applying_messages,
-    applying_topics,
-    capture,
-    storing,
-    ticking,
-)
-from oncemq.engine import commands as co
-from oncemq.engine import events as ev
-from oncemq.engine.index import BatchIndex
-from oncemq.engine.situation import Situation
-from oncemq.engine.state import State
-from oncemq.engine.topic import Subscription, Topic
+from oncemq.engine import events
+from oncemq.engine.apply import dispatch, messages, topics
+from oncemq.engine.decide import puts, ticks
+from oncemq.engine.decide.decision_context import Situation
+from oncemq.engine.snapshot import capture
+from oncemq.engine.state.batch_index import BatchIndex
+from oncemq.engine.state.state import State
+from oncemq.engine.state.topic import Subscription, Topic
+from oncemq.protocol import commands
 from tests.simulation.bugs import Patch, bug
 
 _replace = msgspec.structs.replace
@@ -28,7 +23,7 @@ _replace = msgspec.structs.replace
 
 def applied(kind: type, applier: Any) -> Sequence[Patch]:
     """This event is applied in another way."""
-    return [(applying, "_APPLIERS", {**applying._APPLIERS, kind: applier})]
+    return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, kind: applier})]
 
 
 # Transactions.
@@ -36,35 +31,35 @@ def applied(kind: type, applier: Any) -> Sequence[Patch]:
 
 @bug("a transaction with several puts leaves out the last one")
 def transaction_is_applied_in_part() -> Sequence[Patch]:
-    def transacted(state: State, limits: Any, time_ms: int, event: ev.Transacted) -> None:
+    def transacted(state: State, limits: Any, time_ms: int, event: events.Transacted) -> None:
         parts = event.parts[:-1] if len(event.parts) > 2 else event.parts
         for part in parts:
-            applying._APPLIERS[type(part)](state, limits, time_ms, part)
+            dispatch._APPLIERS[type(part)](state, limits, time_ms, part)
 
-    return applied(ev.Transacted, transacted)
+    return applied(events.Transacted, transacted)
 
 
 @bug("a transaction whose ack is refused stores its puts all the same")
 def transaction_goes_on_after_a_refusal() -> Sequence[Patch]:
-    real: Any = storing._ack
+    real: Any = puts._ack
 
-    def ack(at: Situation, part: co.AckUpto) -> Any:
+    def ack(at: Situation, part: commands.AckUpto) -> Any:
         acked = real(at, part)
         return None if getattr(acked, "code", "") == "SUBSCRIPTION_FENCED" else acked
 
-    return [(storing, "_ack", ack)]
+    return [(puts, "_ack", ack)]
 
 
 @bug("an ack in a transaction does not need the owner's epoch")
 def transaction_epoch_is_not_checked() -> Sequence[Patch]:
-    real: Any = storing._ack
+    real: Any = puts._ack
 
-    def ack(at: Situation, part: co.AckUpto) -> Any:
+    def ack(at: Situation, part: commands.AckUpto) -> Any:
         topic = at.state.topics_by_id.get(part.topic_id)
         subscription = topic.subscriptions.get(part.subscriber) if topic is not None else None
         return real(at, _replace(part, epoch=subscription.epoch) if subscription is not None else part)
 
-    return [(storing, "_ack", ack)]
+    return [(puts, "_ack", ack)]
 
 
 # Delays.
@@ -72,10 +67,10 @@ def transaction_epoch_is_not_checked() -> Sequence[Patch]:
 
 @bug("a delayed batch is released twice")
 def delayed_batch_is_released_twice() -> Sequence[Patch]:
-    real: Any = applying_messages._released
+    real: Any = messages._released
     again_ms = 77_777
 
-    def released(state: State, limits: Any, time_ms: int, event: ev.Released) -> None:
+    def released(state: State, limits: Any, time_ms: int, event: events.Released) -> None:
         topic = state.topics_by_id[event.topic_id]
         batch = topic.delayed[event.delay_id]
         real(state, limits, time_ms, event)
@@ -88,7 +83,7 @@ def delayed_batch_is_released_twice() -> Sequence[Patch]:
             state.schedule.delays[event.delay_id] = topic.id
             state.schedule.due.add(time_ms + 1, event.delay_id)
 
-    return applied(ev.Released, released)
+    return applied(events.Released, released)
 
 
 @bug("delayed batches are left out of snapshots")
@@ -99,19 +94,19 @@ def delayed_batch_is_missing_in_snapshots() -> Sequence[Patch]:
 
 @bug("nobody counts what is delayed as needed, and its segment goes")
 def delayed_batch_is_collected() -> Sequence[Patch]:
-    real: Any = applying_messages._delayed
+    real: Any = messages._delayed
 
-    def delayed(state: State, limits: Any, time_ms: int, event: ev.Delayed) -> None:
+    def delayed(state: State, limits: Any, time_ms: int, event: events.Delayed) -> None:
         real(state, limits, time_ms, event)
         state.count_dead(event.position, event.size)
 
-    return applied(ev.Delayed, delayed)
+    return applied(events.Delayed, delayed)
 
 
 @bug("delayed batches are released before they are due")
 def delayed_batch_is_released_early() -> Sequence[Patch]:
-    real: Any = ticking._release
-    return [(ticking, "_release", lambda state, now_ms: real(state, now_ms + 100))]
+    real: Any = ticks._release
+    return [(ticks, "_release", lambda state, now_ms: real(state, now_ms + 100))]
 
 
 # Time to live.
@@ -124,8 +119,8 @@ def expired_message_is_delivered() -> Sequence[Patch]:
 
 @bug("messages expire before their time")
 def live_message_expires() -> Sequence[Patch]:
-    real: Any = ticking._take_expired
-    return [(ticking, "_take_expired", lambda topic, now_ms, most: real(topic, now_ms + 100, most))]
+    real: Any = ticks._take_expired
+    return [(ticks, "_take_expired", lambda topic, now_ms, most: real(topic, now_ms + 100, most))]
 
 
 @bug("after a restart what was stored before does not expire any more")
@@ -138,15 +133,15 @@ def expiry_is_forgotten_in_a_restart() -> Sequence[Patch]:
 
 @bug("the expiry of one message lets go of those behind it")
 def expiry_takes_the_living_with_it() -> Sequence[Patch]:
-    real: Any = applying_messages._expired
+    real: Any = messages._expired
 
-    def expired(state: State, limits: Any, time_ms: int, event: ev.Expired) -> None:
+    def expired(state: State, limits: Any, time_ms: int, event: events.Expired) -> None:
         index = state.topics_by_id[event.topic_id].index
         last = index.find(event.first_offsets[-1]) + 1
         behind = (index.first_offset(last),) if last < len(index.ends) else ()
         real(state, limits, time_ms, _replace(event, first_offsets=event.first_offsets + behind))
 
-    return applied(ev.Expired, expired)
+    return applied(events.Expired, expired)
 
 
 # Patterns.
@@ -154,7 +149,7 @@ def expiry_takes_the_living_with_it() -> Sequence[Patch]:
 
 @bug("a topic that is made later is not attached to the patterns that match")
 def topic_made_later_is_not_attached() -> Sequence[Patch]:
-    real: Any = applying_topics._new_topic
+    real: Any = topics._new_topic
 
     def new_topic(state: State, *args: Any, **settings: Any) -> Topic:
         patterns, state.patterns = state.patterns, {}
@@ -162,33 +157,33 @@ def topic_made_later_is_not_attached() -> Sequence[Patch]:
         state.patterns = patterns
         return topic
 
-    return [(applying_topics, "_new_topic", new_topic)]
+    return [(topics, "_new_topic", new_topic)]
 
 
 @bug("the message that makes a topic is not kept for the patterns that match")
 def first_message_is_not_kept() -> Sequence[Patch]:
-    real: Any = applying_topics._attach
+    real: Any = topics._attach
 
     def attach(state: State, pattern: Any, topic: Topic, acked: int) -> None:
         real(state, pattern, topic, acked)
         if not topic.next_offset:
             topic.subscriptions[pattern.key].acked = 1
 
-    return [(applying_topics, "_attach", attach)]
+    return [(topics, "_attach", attach)]
 
 
 @bug("a subscription by pattern forgets that a topic has something for it")
 def pattern_forgets_a_topic() -> Sequence[Patch]:
-    real: Any = applying_messages._acked_many
+    real: Any = messages._acked_many
 
-    def acked_many(state: State, limits: Any, time_ms: int, event: ev.AckedMany) -> None:
+    def acked_many(state: State, limits: Any, time_ms: int, event: events.AckedMany) -> None:
         real(state, limits, time_ms, event)
         for topic_id, _, _ in event.acks:
             for subscription in state.topics_by_id[topic_id].attached.values():
                 assert subscription.pattern is not None
                 subscription.pattern.behind.pop(topic_id, None)
 
-    return applied(ev.AckedMany, acked_many)
+    return applied(events.AckedMany, acked_many)
 
 
 # Seeks.
@@ -196,28 +191,28 @@ def pattern_forgets_a_topic() -> Sequence[Patch]:
 
 @bug("a seek leaves the owner its epoch: a late ack undoes it")
 def seek_keeps_the_epoch() -> Sequence[Patch]:
-    real: Any = applying_topics._sought
+    real: Any = topics._sought
 
-    def sought(state: State, limits: Any, time_ms: int, event: ev.Sought) -> None:
+    def sought(state: State, limits: Any, time_ms: int, event: events.Sought) -> None:
         subscription = state.topics_by_id[event.topic_id].subscriptions[event.subscriber]
         epoch = subscription.epoch
         real(state, limits, time_ms, event)
         subscription.epoch, subscription.sought_epoch = epoch, 0
 
-    return applied(ev.Sought, sought)
+    return applied(events.Sought, sought)
 
 
 @bug("a seek of a subscription by pattern leaves the owner its epoch")
 def pattern_seek_keeps_the_epoch() -> Sequence[Patch]:
-    real: Any = applying_topics._pattern_sought
+    real: Any = topics._pattern_sought
 
-    def sought(state: State, limits: Any, time_ms: int, event: ev.PatternSought) -> None:
+    def sought(state: State, limits: Any, time_ms: int, event: events.PatternSought) -> None:
         pattern = state.patterns[(event.pattern, event.subscriber)]
         epoch = pattern.epoch
         real(state, limits, time_ms, event)
         pattern.epoch, pattern.sought_epoch = epoch, 0
 
-    return applied(ev.PatternSought, sought)
+    return applied(events.PatternSought, sought)
 
 
 # Quotas.
@@ -241,21 +236,21 @@ def dropped_messages_are_not_counted() -> Sequence[Patch]:
 
 @bug("whose subscription the quota has ended is not told so")
 def ended_subscription_is_forgotten() -> Sequence[Patch]:
-    real: Any = applying_topics._subscription_expired
+    real: Any = topics._subscription_expired
 
-    def expired(state: State, limits: Any, time_ms: int, event: ev.SubscriptionExpired) -> None:
+    def expired(state: State, limits: Any, time_ms: int, event: events.SubscriptionExpired) -> None:
         real(state, limits, time_ms, event)
         state.topics_by_id[event.topic_id].expired_names.clear()
 
-    return applied(ev.SubscriptionExpired, expired)
+    return applied(events.SubscriptionExpired, expired)
 
 
 @bug("a topic that should refuse at its quota drops instead")
 def full_topic_drops_what_it_acknowledged() -> Sequence[Patch]:
-    def make_room(state: State, topic_id: int) -> Iterator[ev.Event]:
+    def make_room(state: State, topic_id: int) -> Iterator[events.Event]:
         topic = state.topics_by_id.get(topic_id)
         if topic is not None and topic.stored_bytes > topic.quota_bytes:
-            yield ev.Dropped(topic.id, ticking._quota_floor(topic))
+            yield events.Dropped(topic.id, ticks._quota_floor(topic))
 
     def watch(state: State, topic: Topic) -> None:
         if topic.quota_bytes and topic.stored_bytes > topic.quota_bytes // 2:
@@ -264,11 +259,11 @@ def full_topic_drops_what_it_acknowledged() -> Sequence[Patch]:
     def floor(topic: Topic) -> int:
         return topic.index.ends[topic.index.head] if len(topic.index) else topic.next_offset
 
-    def make_room_early(state: State, topic_id: int) -> Iterator[ev.Event]:
+    def make_room_early(state: State, topic_id: int) -> Iterator[events.Event]:
         topic = state.topics_by_id.get(topic_id)
-        if topic is not None and topic.overflow == co.REFUSE and topic.stored_bytes > topic.quota_bytes // 2:
-            yield ev.Dropped(topic.id, floor(topic))
+        if topic is not None and topic.overflow == commands.REFUSE and topic.stored_bytes > topic.quota_bytes // 2:
+            yield events.Dropped(topic.id, floor(topic))
         else:
             yield from make_room(state, topic_id)
 
-    return [(ticking, "_make_room", make_room_early), (applying_messages, "watch_quota", watch)]
+    return [(ticks, "_make_room", make_room_early), (messages, "watch_quota", watch)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oncemq import errors
-from oncemq.client.backlog import Backlog
-from oncemq.client.core import Core
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.client.outbox_storage import Storage
-from oncemq.client.pending import Entry
-from oncemq.engine.replies import HelloReply, Refusal, Reply
-from oncemq.wire.frames import Frame
+from oncemq.client.core.core import Core
+from oncemq.client.core.outbox_queue import Backlog
+from oncemq.client.core.pending import Entry
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.storage import Storage
+from oncemq.protocol import errors
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import HelloReply, Refusal, Reply
 from tests.simulation.bugs import Patch, bug
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 
-from oncemq.engine import applying, applying_messages, capture, operations, staging
-from oncemq.engine import commands as co
-from oncemq.engine import events as ev
-from oncemq.engine.situation import Outcome, Situation
-from oncemq.engine.state import State
+from oncemq.engine import events
+from oncemq.engine.apply import dispatch, messages
+from oncemq.engine.decide import operations
+from oncemq.engine.decide import stages as staging
+from oncemq.engine.decide.decision_context import Outcome, Situation
+from oncemq.engine.snapshot import capture
+from oncemq.engine.state.state import State
+from oncemq.protocol import commands
 from tests.simulation.bugs import Patch, bug
 
 _replace = msgspec.structs.replace
@@ -22,7 +25,7 @@ def _deciding(operation: type, decide: object) -> Sequence[Patch]:
 
 
 def _applying(event: type, apply: object) -> Sequence[Patch]:
-    return [(applying, "_APPLIERS", {**applying._APPLIERS, event: apply})]
+    return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, event: apply})]
 
 
 # Several topics.
@@ -30,39 +33,39 @@ def _applying(event: type, apply: object) -> Sequence[Patch]:
 
 @bug("a commit to several topics leaves out the last one")
 def commit_leaves_out_a_topic() -> Sequence[Patch]:
-    real: Any = applying_messages._committed
+    real: Any = messages._committed
 
-    def committed(state: State, limits: Any, time_ms: int, event: ev.Committed) -> None:
+    def committed(state: State, limits: Any, time_ms: int, event: events.Committed) -> None:
         real(state, limits, time_ms, _replace(event, parts=event.parts[:-1]) if len(event.parts) > 1 else event)
 
-    return _applying(ev.Committed, committed)
+    return _applying(events.Committed, committed)
 
 
 @bug("a commit publishes on its first topic before it has looked at the others")
 def commit_is_not_atomic() -> Sequence[Patch]:
     real: Any = staging.decide_commit
 
-    def commit(at: Situation, op: co.Commit) -> Outcome:
+    def commit(at: Situation, op: commands.Commit) -> Outcome:
         outcome: Outcome = real(at, op)
-        if not isinstance(outcome, ev.Committed) and len(op.parts) > 1:
+        if not isinstance(outcome, events.Committed) and len(op.parts) > 1:
             part = staging._publish(at, *op.parts[0])
-            if isinstance(part, ev.CommittedPart):
-                applying_messages._publish(at.state, at.now_ms, part)
+            if isinstance(part, events.CommittedPart):
+                messages._publish(at.state, at.now_ms, part)
         return outcome
 
-    return _deciding(co.Commit, commit)
+    return _deciding(commands.Commit, commit)
 
 
 @bug("a commit goes on without a topic that is full")
 def full_topic_is_left_out_of_a_commit() -> Sequence[Patch]:
     real: Any = staging._publish
 
-    def publish(at: Situation, name: str, stages: co.Stages) -> Any:
+    def publish(at: Situation, name: str, stages: commands.Stages) -> Any:
         part = real(at, name, stages)
         if getattr(part, "code", "") != "TOPIC_FULL":
             return part
         topic = at.state.topics[name]
-        return ev.CommittedPart(topic.id, topic.next_offset, sum(count for _, count in stages), 1, ())
+        return events.CommittedPart(topic.id, topic.next_offset, sum(count for _, count in stages), 1, ())
 
     return [(staging, "_publish", publish)]
 
@@ -71,7 +74,7 @@ def full_topic_is_left_out_of_a_commit() -> Sequence[Patch]:
 def stages_change_places() -> Sequence[Patch]:
     real: Any = staging._publish
 
-    def publish(at: Situation, name: str, stages: co.Stages) -> Any:
+    def publish(at: Situation, name: str, stages: commands.Stages) -> Any:
         return real(at, name, stages[::-1])
 
     return [(staging, "_publish", publish)]
@@ -81,7 +84,7 @@ def stages_change_places() -> Sequence[Patch]:
 def stage_counts_are_not_checked() -> Sequence[Patch]:
     real: Any = staging._refuse_stages
 
-    def refuse(at: Situation, topic: Any, stages: co.Stages) -> Any:
+    def refuse(at: Situation, topic: Any, stages: commands.Stages) -> Any:
         refusal = real(at, topic, stages)
         return None if refusal is not None and refusal.code == "STAGE_MISMATCH" else refusal
 
@@ -93,13 +96,13 @@ def stage_counts_are_not_checked() -> Sequence[Patch]:
 
 @bug("a one-off commit is remembered, and the next one is taken for it")
 def one_off_is_remembered() -> Sequence[Patch]:
-    real: Any = applying_messages._committed
+    real: Any = messages._committed
 
-    def committed(state: State, limits: Any, time_ms: int, event: ev.Committed) -> None:
+    def committed(state: State, limits: Any, time_ms: int, event: events.Committed) -> None:
         real(state, limits, time_ms, event)
         state.writers[event.writer] = event.batch
 
-    return _applying(ev.Committed, committed)
+    return _applying(events.Committed, committed)
 
 
 @bug("a writer's last batch is forgotten with the next snapshot")
@@ -115,11 +118,11 @@ def writers_are_missing_in_snapshots() -> Sequence[Patch]:
 def staging_for_a_committed_batch_is_taken() -> Sequence[Patch]:
     real: Any = staging.decide_stage
 
-    def stage(at: Situation, op: co.Stage) -> Outcome:
+    def stage(at: Situation, op: commands.Stage) -> Outcome:
         outcome: Outcome = real(at, _replace(op, writer="", batch=0))
         return outcome
 
-    return _deciding(co.Stage, stage)
+    return _deciding(commands.Stage, stage)
 
 
 # What is dropped.
@@ -127,33 +130,33 @@ def staging_for_a_committed_batch_is_taken() -> Sequence[Patch]:
 
 @bug("an abort takes back what was published")
 def abort_drops_what_was_published() -> Sequence[Patch]:
-    real_publish: Any = applying_messages._publish
+    real_publish: Any = messages._publish
 
-    def publish(state: Any, time_ms: int, part: ev.Committed | ev.CommittedPart) -> None:
+    def publish(state: Any, time_ms: int, part: events.Committed | events.CommittedPart) -> None:
         real_publish(state, time_ms, part)
         published = state.__dict__.setdefault("published", {})
         published.update((stage, (part.topic_id, part.first_offset + part.count)) for stage in part.stages)
 
-    def abort(at: Any, op: co.Abort) -> Outcome:
+    def abort(at: Any, op: commands.Abort) -> Outcome:
         published = at.state.__dict__.get("published", {})
         outcome = staging.decide_abort(at, op)
         for topic_id, floor in [published[name] for name in op.stages if name in published]:
             if topic_id in at.state.topics_by_id and at.state.topics_by_id[topic_id].index.first < floor:
-                applying_messages._dropped(at.state, at.limits, at.now_ms, ev.Dropped(topic_id, floor))
+                messages._dropped(at.state, at.limits, at.now_ms, events.Dropped(topic_id, floor))
         return outcome
 
-    return [(applying_messages, "_publish", publish), *_deciding(co.Abort, abort)]
+    return [(messages, "_publish", publish), *_deciding(commands.Abort, abort)]
 
 
 @bug("a commit that comes again leaves the stages of its second try to be seen")
 def replayed_commit_publishes_again() -> Sequence[Patch]:
     real: Any = staging.decide_commit
 
-    def commit(at: Situation, op: co.Commit) -> Outcome:
+    def commit(at: Situation, op: commands.Commit) -> Outcome:
         outcome: Outcome = real(at, op)
-        if isinstance(outcome, ev.Committed) and outcome.before and outcome.stages:
+        if isinstance(outcome, events.Committed) and outcome.before and outcome.stages:
             again: Outcome = real(at, _replace(op, writer="", batch=0))
             return again
         return outcome
 
-    return _deciding(co.Commit, commit)
+    return _deciding(commands.Commit, commit)

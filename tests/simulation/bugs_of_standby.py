@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq import errors
-from oncemq.broker.broker import Broker
-from oncemq.client.rotation import Rotation
+from oncemq.broker.loop import Broker
+from oncemq.client.core.failover import Rotation
 from oncemq.journal.memory import MemoryJournal
-from oncemq.wire.frames import Frame
+from oncemq.protocol import errors
+from oncemq.protocol.frames import Frame
 from tests.simulation.bugs import Patch, bug
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from oncemq.broker import deciding
-from oncemq.broker.broker import Broker
-from oncemq.broker.draft import Draft, copy_bytes
+from oncemq.broker import round
+from oncemq.broker.group_builder import Draft, copy_bytes
 from oncemq.broker.housekeeping import Housekeeping
+from oncemq.broker.loop import Broker
 from oncemq.engine.engine import Engine
-from oncemq.journal import group as group_module
-from oncemq.journal import recovery as recovery_module
 from oncemq.journal.contract import RecordHead
-from oncemq.journal.files import FileJournal
-from oncemq.journal.layout import GROUP_HEADER_BYTES, Layout
-from oncemq.journal.recovery import Recovery
+from oncemq.journal.files import group as group_module
+from oncemq.journal.files import recovery as recovery_module
+from oncemq.journal.files.journal import FileJournal
+from oncemq.journal.files.layout import GROUP_HEADER_BYTES, Layout
+from oncemq.journal.files.recovery import Recovery
 from tests.simulation.bugs import Patch, bug
 
 # The broker.
@@ -46,7 +46,7 @@ def damaged_payload_is_stored() -> Sequence[Patch]:
 
         __hash__ = int.__hash__
 
-    return [(deciding, "checksum", lambda _payload: Anything())]
+    return [(round, "checksum", lambda _payload: Anything())]
 
 
 @bug("a snapshot is begun at one group and holds the state of a later one")

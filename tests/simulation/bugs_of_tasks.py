@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from oncemq.engine import applying_tasks, capture, shared_image, storing, tasks
-from oncemq.engine import commands as co
-from oncemq.engine import events as ev
-from oncemq.engine.sharing import Returned, Shared
-from oncemq.engine.topic import Subscription, Topic
+from oncemq.engine import events
+from oncemq.engine.apply import leases
+from oncemq.engine.decide import puts, settles
+from oncemq.engine.snapshot import capture, shared_image
+from oncemq.engine.state.shared_subscription import Returned, Shared
+from oncemq.engine.state.topic import Subscription, Topic
+from oncemq.protocol import commands
 from tests.simulation.bugs import Patch, bug
 from tests.simulation.bugs_of_messages import applied
 
@@ -20,7 +22,7 @@ _replace = msgspec.structs.replace
 
 @bug("a settle counts, whoever has the lease by now")
 def settle_token_is_not_checked() -> Sequence[Patch]:
-    real: Any = tasks.decide_settle
+    real: Any = settles.decide_settle
 
     def holder(shared: Shared, offset: int, token: int) -> int:
         for lease in shared.leases.values():
@@ -29,7 +31,7 @@ def settle_token_is_not_checked() -> Sequence[Patch]:
         return token
 
     def decide_settle(
-        topic: Topic, subscription: Subscription, now_ms: int, claim: Any, command: co.Settle, *, strict: bool = False
+        topic: Topic, subscription: Subscription, now_ms: int, claim: Any, command: commands.Settle, *, strict: bool = False
     ) -> Any:
         assert subscription.shared is not None
         done = tuple(
@@ -39,33 +41,33 @@ def settle_token_is_not_checked() -> Sequence[Patch]:
         )
         return real(topic, subscription, now_ms, claim, _replace(command, done=done), strict=strict)
 
-    return [(storing, "decide_settle", decide_settle)]
+    return [(puts, "decide_settle", decide_settle)]
 
 
 @bug("a settle that comes too late is not told so")
 def lost_settle_is_called_done() -> Sequence[Patch]:
-    real: Any = tasks.decide_settle
+    real: Any = settles.decide_settle
 
     def decide_settle(*args: Any, strict: bool = False) -> Any:
         decided = real(*args, strict=strict)
-        return _replace(decided, lost=()) if isinstance(decided, ev.Settled) else decided
+        return _replace(decided, lost=()) if isinstance(decided, events.Settled) else decided
 
-    return [(storing, "decide_settle", decide_settle)]
+    return [(puts, "decide_settle", decide_settle)]
 
 
 @bug("a transaction settles what it can, and goes on")
 def transaction_goes_on_without_its_lease() -> Sequence[Patch]:
-    real: Any = tasks.decide_settle
+    real: Any = settles.decide_settle
 
     def decide_settle(*args: Any, strict: bool = False) -> Any:
         return real(*args, strict=False)
 
-    return [(storing, "decide_settle", decide_settle)]
+    return [(puts, "decide_settle", decide_settle)]
 
 
 @bug("leases are not begun anew after a recovery")
 def leases_are_not_begun_anew() -> Sequence[Patch]:
-    return [(tasks, "begin_anew", lambda _shared, _time_ms: None)]
+    return [(settles, "begin_anew", lambda _shared, _time_ms: None)]
 
 
 @bug("leases expire before their time")
@@ -73,12 +75,12 @@ def lease_expires_early() -> Sequence[Patch]:
     def leases_over(shared: Shared, now_ms: int, most: int) -> Iterator[int]:
         yield from [token for token, lease in shared.leases.items() if lease.until_ms <= now_ms + 60][:most]
 
-    return [(tasks, "_leases_over", leases_over)]
+    return [(settles, "_leases_over", leases_over)]
 
 
 @bug("an extension is answered, and changes nothing")
 def extension_is_not_applied() -> Sequence[Patch]:
-    return [(tasks, "apply_extended", lambda _shared, _time_ms, _event: None)]
+    return [(settles, "apply_extended", lambda _shared, _time_ms, _event: None)]
 
 
 @bug("leases are left out of snapshots, with what they hold")
@@ -130,26 +132,26 @@ def delay_of_a_return_is_ignored() -> Sequence[Patch]:
 
 @bug("deliveries are not counted where a lease was over")
 def tries_are_forgotten() -> Sequence[Patch]:
-    real: Any = applying_tasks._leases_expired
+    real: Any = leases._leases_expired
 
-    def leases_expired(state: Any, limits: Any, time_ms: int, event: ev.LeasesExpired) -> None:
+    def leases_expired(state: Any, limits: Any, time_ms: int, event: events.LeasesExpired) -> None:
         real(state, limits, time_ms, event)
         shared = state.topics_by_id[event.topic_id].subscriptions[event.subscriber].shared
         for first, (end, _, not_before_ms) in list(shared.returned.spans.items()):
             shared.returned.spans[first] = (end, 0, not_before_ms)
 
-    return applied(ev.LeasesExpired, leases_expired)
+    return applied(events.LeasesExpired, leases_expired)
 
 
 @bug("what was settled is given out again after its lease's time")
 def settled_message_comes_back() -> Sequence[Patch]:
-    real: Any = tasks.apply_settled
+    real: Any = settles.apply_settled
 
-    def apply_settled(topic: Topic, shared: Shared, time_ms: int, event: ev.Settled) -> int:
+    def apply_settled(topic: Topic, shared: Shared, time_ms: int, event: events.Settled) -> int:
         floor: int = real(topic, shared, time_ms, event)
         for _, first, count in event.done:
             if first >= floor:
                 shared.returned.add(first, first + count, 1, time_ms + shared.policy.lease_ms)
         return floor
 
-    return [(tasks, "apply_settled", apply_settled)]
+    return [(settles, "apply_settled", apply_settled)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from oncemq import errors
-from oncemq.client.delivery import Delivery
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine.replies import AckReply, GetReply, OpenReply, SubscribeReply
-from oncemq.message import Message
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors
+from oncemq.protocol.batch import Message
+from oncemq.protocol.replies import AckReply, GetReply, OpenReply, SubscribeReply
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.subscriptions import SubscriptionBook
 from tests.simulation.world import Violation
@@ -68,7 +67,7 @@ class Consumer(Process):
         self._opened = None
         self._end_offset = -1
         self.around.subscriptions.asked.setdefault(self.topic, set()).add(self.subscriber)
-        self.submit(co.Subscribe(self.topic, self.subscriber, self.start_at), None, self._subscribed)
+        self.submit(commands.Subscribe(self.topic, self.subscriber, self.start_at), None, self._subscribed)
 
     def _again(self, pending: Pending) -> bool:
         """The command failed for a reason that passes: begin anew in a while."""
@@ -78,7 +77,7 @@ class Consumer(Process):
         if error is None:
             return False
         if isinstance(error, errors.RangeGone | errors.OffsetOutOfRange) and not self._opened:
-            self.start_at = co.START_EARLIEST
+            self.start_at = commands.START_EARLIEST
         elif isinstance(error, errors.Sought):
             self._note_sought()
         elif isinstance(error, _GONE):
@@ -99,7 +98,7 @@ class Consumer(Process):
         acked_before, marks = self.book.ack_confirmed, self.book.seek_marks
         hold_ms = 300 if self.polite else 0
         self.submit(
-            co.Open(self.topic, self.subscriber, hold_ms), None, lambda done: self._open_done(done, acked_before, marks)
+            commands.Open(self.topic, self.subscriber, hold_ms), None, lambda done: self._open_done(done, acked_before, marks)
         )
 
     def _note_sought(self) -> None:
@@ -137,7 +136,7 @@ class Consumer(Process):
         ack = self._ack_on_get()
         wait_ms = 0 if random() < 0.4 else int(random() * 500)
         bytes_max = 200 if random() < 0.3 else 5_000
-        command = co.Get(
+        command = commands.Get(
             opened.topic_id, self.subscriber, opened.epoch, self._delivery.position, bytes_max, wait_ms, ack
         )
         epoch, now_ms = self.book.least_epoch, self.world.now_ms
@@ -172,7 +171,7 @@ class Consumer(Process):
             self.is_fenced = False
             self._subscribe()
 
-    def _got(self, pending: Pending, command: co.Get, epoch_when_sent: int, sent_ms: int) -> None:
+    def _got(self, pending: Pending, command: commands.Get, epoch_when_sent: int, sent_ms: int) -> None:
         if self._fenced(pending):
             return
         if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
@@ -248,7 +247,7 @@ class Consumer(Process):
         if random() < 0.25 and self._position > self._acked:
             self._ack()
         elif not self.world.healed and self.churns and random() < 0.06:
-            self.submit(co.Unsubscribe(self.topic, self.subscriber), None, self._left)
+            self.submit(commands.Unsubscribe(self.topic, self.subscriber), None, self._left)
         elif not self.world.healed and self.polite and random() < 0.08:
             self._close()
         else:
@@ -267,11 +266,11 @@ class Consumer(Process):
         assert self.book is not None
         upto = self._ack_sent = self._done_upto()
         self.book.ack_sent = max(self.book.ack_sent, upto)
-        command = co.Ack(opened.topic_id, self.subscriber, opened.epoch, upto)
+        command = commands.Ack(opened.topic_id, self.subscriber, opened.epoch, upto)
         epoch = self.book.least_epoch
         self.ask(command, lambda pending: self._ack_done(pending, command, epoch))
 
-    def _ack_done(self, pending: Pending, command: co.Ack, epoch_when_sent: int) -> None:
+    def _ack_done(self, pending: Pending, command: commands.Ack, epoch_when_sent: int) -> None:
         if self._fenced(pending):
             return
         if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
@@ -288,12 +287,12 @@ class Consumer(Process):
     def _left(self, pending: Pending) -> None:
         self.world.note(f"{self.name} left: {pending.error or pending.reply}")
         if not self._again(pending):
-            self.start_at = (co.START_NEW, co.START_EARLIEST, self._position)[int(self.random.random() * 3)]
+            self.start_at = (commands.START_NEW, commands.START_EARLIEST, self._position)[int(self.random.random() * 3)]
             self.later(50, self._subscribe)
 
     def _close(self) -> None:
         assert self._opened is not None
-        operation = co.Close(self._opened.topic_id, self.subscriber, self._opened.epoch)
+        operation = commands.Close(self._opened.topic_id, self.subscriber, self._opened.epoch)
         self._opened = None
         self.submit(operation, None, self._closed)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from oncemq import errors
-from oncemq.client.batching import make_put
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.message import Message
+from oncemq.client.core.pending import Pending
+from oncemq.client.producer.batch_buffer import make_put
+from oncemq.protocol import commands, errors
+from oncemq.protocol.batch import Message
 from tests.simulation.consumers import Consumer
 from tests.simulation.process import Surroundings
 from tests.simulation.world import Violation
@@ -18,7 +17,7 @@ class Copier(Consumer):
     """Gets as any consumer does, and acks only in transactions. A twin with a session of its own fences it."""
 
     def __init__(self, around: Surroundings, name: str, source: str, target: str, *, twin: bool) -> None:
-        super().__init__(around, name, source, "copier", co.START_EARLIEST, twin=twin, own_session=True)
+        super().__init__(around, name, source, "copier", commands.START_EARLIEST, twin=twin, own_session=True)
         self.target = target
         self._copies = 0
         self._to_copy: list[Message] = []
@@ -71,14 +70,14 @@ class Copier(Consumer):
             payloads.append(payload)
         upto = messages[-1].offset + 1
         self.book.ack_sent = max(self.book.ack_sent, upto)
-        ack = co.AckUpto(opened.topic_id, self.subscriber, opened.epoch, upto)
+        ack = commands.AckUpto(opened.topic_id, self.subscriber, opened.epoch, upto)
         epoch = self.book.least_epoch
         self.submit(
-            co.Transact((ack,), (), tuple(puts)), tuple(payloads),
+            commands.Transact((ack,), (), tuple(puts)), tuple(payloads),
             lambda pending: self._copied(pending, ack, epoch),
         )
 
-    def _copied(self, pending: Pending, ack: co.AckUpto, epoch_when_sent: int) -> None:
+    def _copied(self, pending: Pending, ack: commands.AckUpto, epoch_when_sent: int) -> None:
         self.world.note(f"{self.name} copied up to {ack.upto}: {pending.error.code if pending.error else 'done'}")
         if self._fenced(pending):
             return

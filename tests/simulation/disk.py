@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
-from oncemq import errors
+from oncemq.protocol import errors
 
 SECTOR_BYTES = 512
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.engine import commands as co
+from oncemq.protocol import commands
 from tests.simulation.consumers import Consumer
 from tests.simulation.copiers import Copier
 from tests.simulation.mailers import Mailer, PostOffice
@@ -16,7 +16,7 @@ from tests.simulation.workers import Worker
 
 #: How many of the kinds below a seed has, at the most.
 KINDS_MAX = 3
-_AT_QUOTA = {co.REFUSE: SlowConsumer, co.DROP: DroppedConsumer, co.EXPIRE: EndedConsumer}
+_AT_QUOTA = {commands.REFUSE: SlowConsumer, commands.DROP: DroppedConsumer, commands.EXPIRE: EndedConsumer}
 
 
 class Extras:
@@ -24,7 +24,7 @@ class Extras:
         self._around = around
         self._random = around.world.random("extras")
         self.churned = "churned"
-        self.topics: list[co.CreateTopic] = []
+        self.topics: list[commands.CreateTopic] = []
         self.readable: list[str] = []
         self.producers: list[Producer] = []
         self.others: list[Process] = []
@@ -44,24 +44,24 @@ class Extras:
 
     def _archive(self) -> None:
         if "copies" not in self.readable:
-            self.topics.append(co.CreateTopic("copies"))
+            self.topics.append(commands.CreateTopic("copies"))
             self.readable.append("copies")
-            self.others.append(Consumer(self._around, "archive", "copies", "archive", co.START_EARLIEST))
+            self.others.append(Consumer(self._around, "archive", "copies", "archive", commands.START_EARLIEST))
 
     def _sharing(self) -> None:
         random = self._random.random
         tries_max = 1 + int(random() * 4) if random() < 0.6 else 0
-        sharing = co.Sharing(
+        sharing = commands.Sharing(
             100 + int(random() * 200), tries_max, "copies" if tries_max else "", random() < 0.6
         )
         self._archive()
-        self.topics.append(co.CreateTopic("jobs"))
+        self.topics.append(commands.CreateTopic("jobs"))
         self.producers.append(JobProducer(self._around, "foreman", ["jobs"]))
         for number in range(2 + int(random() * 2)):
             self.others.append(Worker(self._around, f"worker {number}", "jobs", "crew", sharing, "copies"))
 
     def _timing(self) -> None:
-        self.topics.append(co.CreateTopic("later"))
+        self.topics.append(commands.CreateTopic("later"))
         self.readable.append("later")
         self._around.fading.add("later")
         self.producers.append(TimedProducer(self._around, "clock", ["later"]))
@@ -81,7 +81,7 @@ class Extras:
             self.others.append(Seeker(self._around, "seeker of patterns", [(pattern, "watcher")]))
 
     def _seeking(self) -> None:
-        self.others.append(Consumer(self._around, "reviewer", "kept", "reviewer", co.START_EARLIEST))
+        self.others.append(Consumer(self._around, "reviewer", "kept", "reviewer", commands.START_EARLIEST))
         self._around.seekable.append(("kept", "reviewer"))
         self.others.append(Seeker(self._around, "seeker", self._around.seekable))
 
@@ -93,8 +93,8 @@ class Extras:
 
     def _filling(self) -> None:
         random = self._random.random
-        overflow = (co.REFUSE, co.DROP, co.EXPIRE)[int(random() * 3)]
-        self.topics.append(co.CreateTopic("bounded", 0, 0, 1_500 + int(random() * 1_500), overflow))
+        overflow = (commands.REFUSE, commands.DROP, commands.EXPIRE)[int(random() * 3)]
+        self.topics.append(commands.CreateTopic("bounded", 0, 0, 1_500 + int(random() * 1_500), overflow))
         self.readable.append("bounded")
         self._around.fading.add("bounded")
         self.producers.append(Producer(self._around, "filler", ["bounded"], anonymous=False, twin=False))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from oncemq import errors
-from oncemq.broker.broker import Broker
+from oncemq.broker.loop import Broker
 from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Group
-from oncemq.journal.files import FileJournal
+from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import StepWorker
+from oncemq.protocol import errors
 from tests.simulation.disk import SimCrash, SimDisk
 from tests.simulation.losing import loss_is_noticed
 from tests.simulation.network import End

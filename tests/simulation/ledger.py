@@ -14,7 +14,7 @@ words: an attempt is acknowledged, refused, or its outcome is unknown. Violation
 
 from __future__ import annotations
 
-from oncemq.engine.replies import CommitReply, PutReply
+from oncemq.protocol.replies import CommitReply, PutReply
 from tests.simulation.world import Violation, World
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from oncemq import errors
-from oncemq.journal.files import FileJournal
-from oncemq.journal.layout import segment_numbers, segment_path
+from oncemq.journal.files.journal import FileJournal
+from oncemq.journal.files.layout import segment_numbers, segment_path
 from oncemq.journal.worker import InlineWorker
+from oncemq.protocol import errors
 from tests.simulation.disk import SimDisk
 
 

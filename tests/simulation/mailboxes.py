@@ -11,9 +11,9 @@ import sqlite3
 from collections.abc import Iterator
 from random import Random
 
-from oncemq import errors
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.client.outbox_storage import Execute, Storage
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.storage import Execute, Storage
+from oncemq.protocol import errors
 from tests.simulation.ledger import Attempt
 from tests.simulation.world import World
 

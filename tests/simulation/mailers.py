@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oncemq import errors
-from oncemq.client.batching import make_put
-from oncemq.client.core import Core
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.client.pending import Pending
-from oncemq.wire.frames import Frame
+from oncemq.client.core.core import Core
+from oncemq.client.core.pending import Pending
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.producer.batch_buffer import make_put
+from oncemq.protocol import errors
+from oncemq.protocol.frames import Frame
 from tests.simulation.ledger import Attempt
 from tests.simulation.mailboxes import Killed, Mailbox
 from tests.simulation.process import OPTIONS, Process, Surroundings

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from oncemq.broker.network import Arrival
-from oncemq.wire.frames import Frame
+from oncemq.protocol.frames import Frame
 from tests.simulation.world import World
 
 Receive = Callable[[list[Frame]], None]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oncemq import errors
-from oncemq.client.batching import make_put
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.wire.frames import Frame, decode_response, encode_request
+from oncemq.client.core.pending import Pending
+from oncemq.client.producer.batch_buffer import make_put
+from oncemq.protocol import commands, errors, replies
+from oncemq.protocol.frames import Frame, decode_response, encode_request
 from tests.simulation.ledger import Attempt
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.world import Violation
@@ -22,7 +20,7 @@ _EXPECTED = (
 
 class Operator(Process):
     def __init__(
-        self, around: Surroundings, name: str, kept: list[co.CreateTopic], churned: str, victim: str
+        self, around: Surroundings, name: str, kept: list[commands.CreateTopic], churned: str, victim: str
     ) -> None:
         super().__init__(around, name)
         #: Topics that are made at the start.
@@ -43,18 +41,18 @@ class Operator(Process):
     def is_settled(self) -> bool:
         return self.core is not None and self._idle
 
-    def _do(self, operation: co.Operation, then: Callable[[re.Reply], None] | None = None) -> None:
+    def _do(self, operation: commands.Operation, then: Callable[[replies.Reply], None] | None = None) -> None:
         self._idle = False
         self.submit(operation, None, lambda pending: self._did(pending, operation, then))
 
-    def _did(self, pending: Pending, operation: co.Operation, then: Callable[[re.Reply], None] | None) -> None:
+    def _did(self, pending: Pending, operation: commands.Operation, then: Callable[[replies.Reply], None] | None) -> None:
         if self.is_over(pending):
             return
         outcome = pending.error.code if pending.error is not None else pending.reply
         self.world.note(f"{self.name}: {operation} → {outcome}")
         if pending.error is not None and not isinstance(pending.error, _EXPECTED):
             raise Violation(f"{self.name}: {operation} got {pending.error.code}: {pending.error}")
-        if isinstance(operation, co.CreateTopic) and isinstance(pending.reply, re.TopicReply):
+        if isinstance(operation, commands.CreateTopic) and isinstance(pending.reply, replies.TopicReply):
             self.around.subscriptions.stays.setdefault(operation.name, pending.reply.topic_id)
         if then is not None and pending.reply is not None:
             then(pending.reply)
@@ -69,14 +67,14 @@ class Operator(Process):
             return
         chance = self.random.random()
         if chance < 0.15:
-            self._do(co.CreateTopic(self._churned))
+            self._do(commands.CreateTopic(self._churned))
         elif chance < 0.28:
-            self._do(co.DeleteTopic(self._churned))
+            self._do(commands.DeleteTopic(self._churned))
         elif chance < 0.36:
             self.around.sessions.may_vanish(self._victim)
-            self._do(co.RemoveSession(self._victim))
+            self._do(commands.RemoveSession(self._victim))
         elif chance < 0.42:
-            self._do(co.CreateTopic(f"idle {int(self.random.random() * 9)}"))
+            self._do(commands.CreateTopic(f"idle {int(self.random.random() * 9)}"))
         else:
             self._register()
 
@@ -85,14 +83,14 @@ class Operator(Process):
         value = f"registry {self._values}".encode()
         key = f"key {int(self.random.random() * 4)}"
         if key == "key 3" and self.random.random() < 0.5:
-            self._do(co.RegistrySet("sim", key, None))
+            self._do(commands.RegistrySet("sim", key, None))
             return
         version = int(self.random.random() * 4) if self.random.random() < 0.3 else -1
-        operation = co.RegistrySet("sim", key, value, version)
+        operation = commands.RegistrySet("sim", key, value, version)
         self._do(operation, lambda reply: self._registered(operation, reply))
 
-    def _registered(self, operation: co.RegistrySet, reply: re.Reply) -> None:
-        assert isinstance(reply, re.RegistryReply)
+    def _registered(self, operation: commands.RegistrySet, reply: replies.Reply) -> None:
+        assert isinstance(reply, replies.RegistryReply)
         assert operation.value is not None
         if operation.key == "key 3":
             return
@@ -127,7 +125,7 @@ class KeyedCaller:
         self._request_id = 0
         self._frames: list[Frame] = []
         self._attempt: Attempt | None = None
-        self._verdict: re.Reply | None = None
+        self._verdict: replies.Reply | None = None
         self._since_ms = 0
         self._repeats = 0
         self._is_topic_certain = False
@@ -164,7 +162,7 @@ class KeyedCaller:
         self._since_ms = self.world.now_ms
         self._repeats = int(self.random.random() * 3)
         self._request_id += 1
-        command = co.Keyed(self.name, f"key {self._count}", operation)
+        command = commands.Keyed(self.name, f"key {self._count}", operation)
         self._frames = encode_request(self._request_id, (command,), (payload,))
         self._send()
 
@@ -188,17 +186,17 @@ class KeyedCaller:
         value = f"{self.name}.misused {self._count}".encode()
         operation, payload = make_put(self.topic, False, [value])
         self.around.ledger.attempt(f"another body under key {self._count}", self.topic, [value])
-        command = co.Keyed(self.name, f"key {self._count}", operation)
+        command = commands.Keyed(self.name, f"key {self._count}", operation)
         self.around.network.request(self._peer, encode_request(MISUSE, (command,), (payload,)))
 
     def receive(self, frames: list[Frame]) -> None:
         response, _ = decode_response(frames)
         reply = response.replies[0]
         if response.request_id == MISUSE:
-            if not isinstance(reply, re.NotNow) and getattr(reply, "code", "") != "KEY_REUSED":
+            if not isinstance(reply, replies.NotNow) and getattr(reply, "code", "") != "KEY_REUSED":
                 raise Violation(f"unexpected: another body under a used key was answered by {reply}")
             return
-        if response.request_id != self._request_id or isinstance(reply, re.NotNow) or self.is_settled:
+        if response.request_id != self._request_id or isinstance(reply, replies.NotNow) or self.is_settled:
             return
         attempt = self._attempt
         assert attempt is not None
@@ -206,7 +204,7 @@ class KeyedCaller:
             self._verdict = reply
             self.world.note(f"{attempt.label} → {reply}")
             attempt.open -= 1
-            if isinstance(reply, re.PutReply):
+            if isinstance(reply, replies.PutReply):
                 attempt.done += 1
                 self.around.ledger.acknowledged(attempt, reply)
             else:
@@ -222,7 +220,7 @@ class KeyedCaller:
         else:
             self._think()
 
-    def _check_refusal(self, reply: re.Reply) -> None:
-        gone = isinstance(reply, re.Refusal) and reply.code == "TOPIC_UNKNOWN"
+    def _check_refusal(self, reply: replies.Reply) -> None:
+        gone = isinstance(reply, replies.Refusal) and reply.code == "TOPIC_UNKNOWN"
         if not gone or self._is_topic_certain:
             raise Violation(f"{self.name} was answered by {reply}")

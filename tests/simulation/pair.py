@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from oncemq import errors
-from oncemq.broker.broker import Broker
+from oncemq.broker.loop import Broker
 from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Group, Journal
 from oncemq.journal.memory import MemoryJournal
-from oncemq.wire.frames import encode_not_now
+from oncemq.protocol import errors
+from oncemq.protocol.frames import encode_not_now
 from tests.simulation.network import End
 from tests.simulation.twin import Measured
 from tests.simulation.world import Violation, World

@@ -10,13 +10,23 @@ from math import inf, isinf
 
 import msgspec
 
-from oncemq import errors
-from oncemq.client.core import Core
-from oncemq.client.options import Options
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.wire.frames import Frame, Request, Response
+from oncemq.client.core.core import Core
+from oncemq.client.core.options import Options
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import errors, replies
+from oncemq.protocol.commands import (
+    Command,
+    Commit,
+    Hello,
+    Numbered,
+    Operation,
+    Put,
+    Seek,
+    Settle,
+    Transact,
+    envelopes_of,
+)
+from oncemq.protocol.frames import Frame, Request, Response
 from tests.simulation.ledger import Attempt, Ledger
 from tests.simulation.network import SimNetwork
 from tests.simulation.sessions import Sessions
@@ -45,37 +55,37 @@ class Surroundings:
         self.tasks = Tasks(world, self.ledger)
         #: What an operation on the wire is an attempt at: by checksum of its payload, or by commit.
         self.attempts: dict[object, Attempt] = {}
-        self.commits: dict[co.Commit, tuple[Attempt, ...]] = {}
+        self.commits: dict[Commit, tuple[Attempt, ...]] = {}
         #: Subscriptions that somebody may move: topic and subscriber.
         self.seekable: list[tuple[str, str]] = []
         #: Topics whose messages may go by themselves.
         self.fading: set[str] = set()
 
-    def attempts_of(self, operation: co.Operation) -> tuple[Attempt, ...]:
+    def attempts_of(self, operation: Operation) -> tuple[Attempt, ...]:
         """What an operation stores, if it succeeds."""
-        if isinstance(operation, co.Commit):
+        if isinstance(operation, Commit):
             return self.commits.get(operation, ())
-        if isinstance(operation, co.Put | co.Transact):
-            return tuple(self.attempts[envelope.checksum] for envelope in co.envelopes_of(operation))
+        if isinstance(operation, Put | Transact):
+            return tuple(self.attempts[envelope.checksum] for envelope in envelopes_of(operation))
         return ()
 
-    def _begun(self, operation: co.Operation) -> None:
-        if isinstance(operation, co.Settle | co.Transact):
+    def _begun(self, operation: Operation) -> None:
+        if isinstance(operation, Settle | Transact):
             self.tasks.sent(operation)
-        elif isinstance(operation, co.Seek):
+        elif isinstance(operation, Seek):
             self.subscriptions.seek_sent(operation)
 
-    def _decided(self, operation: co.Operation, verdict: re.Verdict | None) -> None:
-        if isinstance(operation, co.Settle | co.Transact):
+    def _decided(self, operation: Operation, verdict: replies.Verdict | None) -> None:
+        if isinstance(operation, Settle | Transact):
             self.tasks.decided(operation, verdict)
-        elif isinstance(operation, co.Seek):
+        elif isinstance(operation, Seek):
             self.subscriptions.sought(operation, verdict)
-        elif isinstance(verdict, re.CommitReply) and verdict.before:
+        elif isinstance(verdict, replies.CommitReply) and verdict.before:
             self._committed_before(operation)
 
     @staticmethod
-    def _committed_before(operation: co.Operation) -> None:
-        if isinstance(operation, co.Commit) and not operation.writer:
+    def _committed_before(operation: Operation) -> None:
+        if isinstance(operation, Commit) and not operation.writer:
             raise Violation(f"lost: {operation} is remembered by nobody, and was answered as if it were")
 
 
@@ -96,7 +106,7 @@ class Process:
         self._connects = 0
         self._alarm_ms: float = inf
         self._alarms = 0
-        self._requests: dict[int, tuple[co.Command, ...]] = {}
+        self._requests: dict[int, tuple[Command, ...]] = {}
         self._done: list[tuple[Answered, Pending]] = []
 
     # Its life.
@@ -156,12 +166,12 @@ class Process:
     # Commands.
 
     def submit(
-        self, operation: co.Operation, payload: bytes | tuple[bytes, ...] | None, answered: Answered
+        self, operation: Operation, payload: bytes | tuple[bytes, ...] | None, answered: Answered
     ) -> Pending:
         assert self.core is not None
         return self._watch(self.core.submit(operation, payload), answered)
 
-    def ask(self, command: co.Command, answered: Answered) -> Pending:
+    def ask(self, command: Command, answered: Answered) -> Pending:
         assert self.core is not None
         return self._watch(self.core.ask(command), answered)
 
@@ -223,7 +233,7 @@ class Process:
         request = _decode_request(frames[0])
         self._requests[request.request_id] = request.commands
         for command in request.commands:
-            if isinstance(command, co.Numbered):
+            if isinstance(command, Numbered):
                 self.around.sessions.book(command.session).sent(command, self.around.attempts_of(command.operation))
                 self._sent_numbered(command)
         self.around.network.request(self._peer, frames)
@@ -243,22 +253,22 @@ class Process:
         if len(commands) != len(response.replies):
             raise Violation(f"{self.name} sent {len(commands)} commands and got {response.replies}")
         for command, reply in zip(commands, response.replies, strict=True):
-            if isinstance(reply, re.NotNow):
+            if isinstance(reply, replies.NotNow):
                 self.world.tally["not now: " + reply.code] += 1
-            elif isinstance(reply, re.Refusal):
+            elif isinstance(reply, replies.Refusal):
                 self.world.tally["refused: " + reply.code] += 1
                 if reply.code in ("BROKER_BUG", "RECORD_CORRUPT"):
                     raise Violation(f"{self.name}: {command} was answered by {reply}")
-            if isinstance(command, co.Numbered):
+            if isinstance(command, Numbered):
                 self.around.sessions.book(command.session).answered(command, reply)
-            elif isinstance(command, co.Hello) and isinstance(reply, re.HelloReply):
+            elif isinstance(command, Hello) and isinstance(reply, replies.HelloReply):
                 self.around.sessions.book(command.session).greeted(command, reply)
             self._heard(command, reply)
 
-    def _sent_numbered(self, command: co.Numbered) -> None:
+    def _sent_numbered(self, command: Numbered) -> None:
         """For whoever wants to know."""
 
-    def _heard(self, command: co.Command, reply: re.Reply) -> None:
+    def _heard(self, command: Command, reply: replies.Reply) -> None:
         """For whoever wants to know."""
 
     # Errors, in general.

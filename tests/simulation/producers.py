@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from oncemq import errors
-from oncemq.client.batching import make_put
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine.replies import PutReply
+from oncemq.client.core.pending import Pending
+from oncemq.client.producer.batch_buffer import make_put
+from oncemq.protocol import commands, errors
+from oncemq.protocol.replies import PutReply
 from tests.simulation.ledger import Attempt
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.world import Violation
@@ -89,7 +88,7 @@ class Producer(Process):
         self._in_flight += 1
         self.submit(operation, payload, lambda pending: self._put_done(pending, attempt, subscriptions))
 
-    def _made(self, operation: co.Put, attempt: Attempt) -> co.Put:
+    def _made(self, operation: commands.Put, attempt: Attempt) -> commands.Put:
         """For those whose puts are not plain."""
         self.made.append(attempt)
         return operation

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from oncemq import errors
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine.replies import GetReply, OpenReply
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors
+from oncemq.protocol.replies import GetReply, OpenReply
 from tests.simulation.consumers import Consumer
 from tests.simulation.process import Surroundings
 from tests.simulation.world import Violation
@@ -15,7 +14,7 @@ class SlowConsumer(Consumer):
     """Of a topic that refuses: it misses nothing, and makes the producers wait."""
 
     def __init__(self, around: Surroundings, name: str, topic: str) -> None:
-        super().__init__(around, name, topic, name, co.START_NEW)
+        super().__init__(around, name, topic, name, commands.START_NEW)
 
     def _think(self) -> None:
         lazy = 1 if self.world.healed or self.random.random() < 0.5 else 6
@@ -33,7 +32,7 @@ class DroppedConsumer(SlowConsumer):
         if self._opened is not None and self.book is not None:
             self.book.skip(self._opened.acked)
 
-    def _got(self, pending: Pending, command: co.Get, epoch_when_sent: int, sent_ms: int) -> None:
+    def _got(self, pending: Pending, command: commands.Get, epoch_when_sent: int, sent_ms: int) -> None:
         reply = pending.reply
         if isinstance(reply, GetReply) and self.book is not None:
             # The broker moved it, on nobody's behalf.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from oncemq import errors
-from oncemq.client.delivery import Delivery
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine.replies import GetReply
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors
+from oncemq.protocol.replies import GetReply
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.world import Violation
 
@@ -17,7 +16,7 @@ class Reader(Process):
     def __init__(self, around: Surroundings, name: str, topics: list[str]) -> None:
         super().__init__(around, name)
         self._topics = topics
-        self._delivery = Delivery(topics[0], co.START_EARLIEST)
+        self._delivery = Delivery(topics[0], commands.START_EARLIEST)
         self._idle = True
 
     def begin(self) -> None:
@@ -29,7 +28,7 @@ class Reader(Process):
 
     def _turn(self) -> None:
         topic = self._topics[int(self.random.random() * len(self._topics))]
-        self._delivery = Delivery(topic, co.START_EARLIEST if self.random.random() < 0.7 else co.START_NEW)
+        self._delivery = Delivery(topic, commands.START_EARLIEST if self.random.random() < 0.7 else commands.START_NEW)
         self._think()
 
     def _think(self) -> None:
@@ -41,10 +40,10 @@ class Reader(Process):
         self._idle = False
         wait_ms = int(self.random.random() * 200) if self.random.random() < 0.5 else 0
         delivery = self._delivery
-        command = co.Read(delivery.topic, delivery.position, 600, wait_ms, delivery.topic_id)
+        command = commands.Read(delivery.topic, delivery.position, 600, wait_ms, delivery.topic_id)
         self.ask(command, lambda pending: self._was_read(pending, command))
 
-    def _was_read(self, pending: Pending, command: co.Read) -> None:
+    def _was_read(self, pending: Pending, command: commands.Read) -> None:
         if self.is_over(pending):
             return
         delivery = self._delivery
@@ -78,7 +77,7 @@ class Reader(Process):
         else:
             self._think()
 
-    def _check_error(self, error: errors.OnceMQError, command: co.Read) -> None:
+    def _check_error(self, error: errors.OnceMQError, command: commands.Read) -> None:
         if isinstance(error, errors.TopicGone | errors.TopicUnknown | errors.RangeGone):
             return
         raise Violation(f"{self.name}: {command} got {error.code}: {error}")

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import msgspec
 
 from oncemq import client
-from oncemq.engine import commands as co
+from oncemq.protocol import commands
 from tests.simulation.audit import Auditor
 from tests.simulation.blocking import BlockingConsumer
 from tests.simulation.consumers import Consumer
@@ -85,7 +85,7 @@ class Run:
         extras = Extras(around)
         churned = extras.churned
         retain_ms, retain_bytes = (0, 3_000) if random() < 0.5 else (300, 0)
-        kept = [co.CreateTopic("orders"), co.CreateTopic("kept", retain_ms, retain_bytes), co.CreateTopic(churned)]
+        kept = [commands.CreateTopic("orders"), commands.CreateTopic("kept", retain_ms, retain_bytes), commands.CreateTopic(churned)]
         self.operator = Operator(around, "operator", kept + extras.topics, churned, "victim")
         self.processes.append(self.operator)
         self._cast_consumers(churned)
@@ -114,7 +114,7 @@ class Run:
         random = self._random.random
         twins = random() < 0.4
         apart = random() < 0.5
-        start = co.START_NEW if random() < 0.3 else co.START_EARLIEST
+        start = commands.START_NEW if random() < 0.3 else commands.START_EARLIEST
         self.processes.append(
             Consumer(around, "kitchen", "orders", "kitchen", start, twin=twins, polite=not twins and random() < 0.4)
         )
@@ -122,17 +122,17 @@ class Run:
             twin = Consumer(around, "kitchen'", "orders", "kitchen", start, twin=True, own_session=apart)
             self.processes.append(twin)
         churns = random() < 0.4
-        self.processes.append(Consumer(around, "bar", "orders", "bar", co.START_NEW, churns=churns))
+        self.processes.append(Consumer(around, "bar", "orders", "bar", commands.START_NEW, churns=churns))
         if not churns:
             around.seekable.append(("orders", "bar"))
         if random() < 0.7:
-            self.processes.append(Consumer(around, "till", churned, "till", co.START_NEW))
+            self.processes.append(Consumer(around, "till", churned, "till", commands.START_NEW))
         if random() < 0.3:
-            self.processes.append(Consumer(around, "slow", "kept", "slow", co.START_EARLIEST))
+            self.processes.append(Consumer(around, "slow", "kept", "slow", commands.START_EARLIEST))
             around.seekable.append(("kept", "slow"))
         around.subscriptions.vanishing_topics.add("passing")
         if random() < 0.4:
-            self.processes.append(Consumer(around, "guest", "passing", "guest", co.START_NEW, churns=True))
+            self.processes.append(Consumer(around, "guest", "passing", "guest", commands.START_NEW, churns=True))
 
     def _cast_producers(self, churned: str) -> None:
         around = self.around

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from oncemq import errors
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine.patterns import is_pattern
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors
+from oncemq.protocol.patterns import is_pattern
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.world import Violation
 
@@ -41,18 +40,18 @@ class Seeker(Process):
         self._idle = False
         self.submit(seek, None, lambda pending: self._did(pending, seek))
 
-    def _seek(self, topic: str, subscriber: str) -> co.Seek:
+    def _seek(self, topic: str, subscriber: str) -> commands.Seek:
         random = self.random.random
         chance = random()
         if chance < 0.4:
-            return co.Seek(topic, subscriber, co.START_EARLIEST)
+            return commands.Seek(topic, subscriber, commands.START_EARLIEST)
         if chance < 0.55:
-            return co.Seek(topic, subscriber, co.START_NEW)
+            return commands.Seek(topic, subscriber, commands.START_NEW)
         if chance < 0.75 or is_pattern(topic):
-            return co.Seek(topic, subscriber, co.START_EARLIEST, self.world.now_ms - int(random() * 600))
-        return co.Seek(topic, subscriber, int(random() * 40))
+            return commands.Seek(topic, subscriber, commands.START_EARLIEST, self.world.now_ms - int(random() * 600))
+        return commands.Seek(topic, subscriber, int(random() * 40))
 
-    def _did(self, pending: Pending, seek: co.Seek) -> None:
+    def _did(self, pending: Pending, seek: commands.Seek) -> None:
         if self.is_over(pending):
             return
         error = pending.error

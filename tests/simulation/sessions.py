@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oncemq import errors
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
+from oncemq.protocol import commands, errors, replies
 from tests.simulation.ledger import Attempt, Ledger
 from tests.simulation.world import Violation, World
 
@@ -20,15 +18,15 @@ _BUGS = frozenset({"BROKER_BUG", "MALFORMED", "RECORD_CORRUPT", "VERSION_UNSUPPO
 
 
 #: Told of an operation when it is first sent under a number.
-Begun = Callable[[co.Operation], None]
+Begun = Callable[[commands.Operation], None]
 #: Told what became of it: its verdict, or None where it never happened and never will.
-Decided = Callable[[co.Operation, re.Verdict | None], None]
+Decided = Callable[[commands.Operation, replies.Verdict | None], None]
 
 
 class Try:
     __slots__ = ("attempts", "epoch", "is_open", "is_void", "number", "operation")
 
-    def __init__(self, epoch: int, number: int, operation: co.Operation, attempts: tuple[Attempt, ...]) -> None:
+    def __init__(self, epoch: int, number: int, operation: commands.Operation, attempts: tuple[Attempt, ...]) -> None:
         self.epoch = epoch
         self.number = number
         self.operation = operation
@@ -53,24 +51,24 @@ class SessionBook:
         self.epoch = 0
         self.last_number = 0
         self._tries: dict[tuple[int, int], Try] = {}
-        self._verdicts: dict[int, re.Verdict] = {}
+        self._verdicts: dict[int, replies.Verdict] = {}
         self._seen_below = 1
         #: It may be gone: removed, expired, said goodbye.
         self.may_vanish = False
 
     # What clients send.
 
-    def sent(self, command: co.Numbered, attempts: tuple[Attempt, ...]) -> None:
+    def sent(self, command: commands.Numbered, attempts: tuple[Attempt, ...]) -> None:
         self._seen_below = max(self._seen_below, command.seen_below)
         known = self._tries.get((command.epoch, command.number))
         if known is None:
             self._begin(command, attempts)
-        elif isinstance(command.operation, co.Void):
+        elif isinstance(command.operation, commands.Void):
             known.is_void = True
         elif known.operation != command.operation:
             raise Violation(f"{self.name} sent another command under number {command.number}")
 
-    def _begin(self, command: co.Numbered, attempts: tuple[Attempt, ...]) -> None:
+    def _begin(self, command: commands.Numbered, attempts: tuple[Attempt, ...]) -> None:
         is_decided = self._is_decided(command)
         begun = Try(command.epoch, command.number, command.operation, () if is_decided else attempts)
         self._tries[command.epoch, command.number] = begun
@@ -81,7 +79,7 @@ class SessionBook:
         if command.epoch < self.epoch:
             self._never(begun)
 
-    def _is_decided(self, command: co.Numbered) -> bool:
+    def _is_decided(self, command: commands.Numbered) -> bool:
         """It comes out of an outbox whose process died before it could write the answer down."""
         return command.number in self._verdicts and any(
             found.number == command.number and found.operation == command.operation for found in self._tries.values()
@@ -89,16 +87,16 @@ class SessionBook:
 
     # What the broker answers.
 
-    def answered(self, command: co.Numbered, reply: re.Reply) -> None:
-        if isinstance(reply, re.NotNow):
+    def answered(self, command: commands.Numbered, reply: replies.Reply) -> None:
+        if isinstance(reply, replies.NotNow):
             return
         found = self._tries.get((command.epoch, command.number))
         if found is None:
             return  # Of a session that was removed since.
-        if isinstance(reply, re.Refusal) and self._is_about_session(found, command, reply):
+        if isinstance(reply, replies.Refusal) and self._is_about_session(found, command, reply):
             return
-        is_forgotten_void = isinstance(command.operation, co.Void) and isinstance(reply, re.Done)
-        if is_forgotten_void and not isinstance(found.operation, co.Void) and not found.is_open:
+        is_forgotten_void = isinstance(command.operation, commands.Void) and isinstance(reply, replies.Done)
+        if is_forgotten_void and not isinstance(found.operation, commands.Void) and not found.is_open:
             return
         if not found.is_open and command.number not in self._verdicts:
             raise Violation(
@@ -107,7 +105,7 @@ class SessionBook:
             )
         self._decide(found, reply)  # type: ignore[arg-type]
 
-    def _is_about_session(self, found: Try, command: co.Numbered, reply: re.Refusal) -> bool:
+    def _is_about_session(self, found: Try, command: commands.Numbered, reply: replies.Refusal) -> bool:
         if reply.code in _BUGS or issubclass(type(errors.from_code(reply.code, "")), errors.NotNow):
             raise Violation(f"'{self.name}' number {command.number} was answered by {reply}")
         if reply.code in _ABOUT_SESSION and self._is_meant(found.operation, reply.text):
@@ -124,13 +122,13 @@ class SessionBook:
             return True
         return False
 
-    def _is_meant(self, operation: co.Operation, text: str) -> bool:
+    def _is_meant(self, operation: commands.Operation, text: str) -> bool:
         """These two may be answered so for what they are about, too."""
-        if isinstance(operation, co.Close):
+        if isinstance(operation, commands.Close):
             return "' on '" not in text
-        return not isinstance(operation, co.RemoveSession) or f"'{self.name}'" in text
+        return not isinstance(operation, commands.RemoveSession) or f"'{self.name}'" in text
 
-    def _decide(self, found: Try, verdict: re.Verdict) -> None:
+    def _decide(self, found: Try, verdict: replies.Verdict) -> None:
         known = self._verdicts.get(found.number)
         if known is not None and known != verdict:
             raise Violation(
@@ -144,8 +142,8 @@ class SessionBook:
         self._decide_attempts(found, verdict)
         self._decided(found.operation, verdict)
 
-    def _decide_attempts(self, found: Try, verdict: re.Verdict) -> None:
-        if found.attempts and isinstance(verdict, re.Done) and not found.is_void:
+    def _decide_attempts(self, found: Try, verdict: replies.Verdict) -> None:
+        if found.attempts and isinstance(verdict, replies.Done) and not found.is_void:
             raise Violation(f"lost: {found.attempts[0].label} was answered by {verdict}")
         stored = _stored(verdict)
         if stored and len(stored) != len(found.attempts):
@@ -168,7 +166,7 @@ class SessionBook:
 
     # Hellos.
 
-    def greeted(self, hello: co.Hello, reply: re.HelloReply) -> None:
+    def greeted(self, hello: commands.Hello, reply: replies.HelloReply) -> None:
         if hello.epoch:
             if reply.epoch != hello.epoch:
                 raise Violation(f"'{self.name}' resumed epoch {hello.epoch} and was given {reply.epoch}")
@@ -190,7 +188,7 @@ class SessionBook:
         self._verdicts = {}
         self._seen_below = 1
 
-    def _take_over(self, reply: re.HelloReply) -> None:
+    def _take_over(self, reply: replies.HelloReply) -> None:
         if reply.last_number < self.last_number:
             raise Violation(
                 f"lost: '{self.name}' had number {self.last_number} answered, the broker's last is {reply.last_number}"
@@ -206,7 +204,7 @@ class SessionBook:
             elif found.number >= self._seen_below and found.number not in decided:
                 raise Violation(f"'{self.name}' number {found.number}: its verdict was forgotten before it was seen")
 
-    def _check_verdicts(self, reply: re.HelloReply) -> None:
+    def _check_verdicts(self, reply: replies.HelloReply) -> None:
         for number, verdict in reply.verdicts:
             tries = [found for found in self._tries.values() if found.number == number and found.epoch <= reply.epoch]
             alive = [found for found in tries if found.is_open or number in self._verdicts]
@@ -214,20 +212,20 @@ class SessionBook:
                 self._decide(alive[-1], verdict)
 
 
-def _stored(verdict: re.Verdict) -> tuple[re.PutReply | re.CommitReply, ...]:
-    if isinstance(verdict, re.TransactReply):
+def _stored(verdict: replies.Verdict) -> tuple[replies.PutReply | replies.CommitReply, ...]:
+    if isinstance(verdict, replies.TransactReply):
         return verdict.puts
-    if isinstance(verdict, re.CommitReply):
+    if isinstance(verdict, replies.CommitReply):
         return () if verdict.before else _published(verdict)
-    return (verdict,) if isinstance(verdict, re.PutReply) else ()
+    return (verdict,) if isinstance(verdict, replies.PutReply) else ()
 
 
-def _published(verdict: re.CommitReply) -> tuple[re.PutReply | re.CommitReply, ...]:
+def _published(verdict: replies.CommitReply) -> tuple[replies.PutReply | replies.CommitReply, ...]:
     """On each of its topics."""
     if verdict.topic_id:
         return (verdict,)
     return tuple(
-        re.PutReply(part.topic_id, part.first_offset, part.count, verdict.time_ms, part.subscriptions)
+        replies.PutReply(part.topic_id, part.first_offset, part.count, verdict.time_ms, part.subscriptions)
         for part in verdict.parts
     )
 

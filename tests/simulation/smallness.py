@@ -3,18 +3,20 @@ room than the simulation's segments have, and the ways in which the rest comes l
 
 from __future__ import annotations
 
-from oncemq.broker import deciding
-from oncemq.engine import engine, sharing, taking, tasks, ticking
+from oncemq.broker import round
+from oncemq.engine import engine
+from oncemq.engine.decide import settles, takes, ticks
+from oncemq.engine.state import shared_subscription
 
 SMALL: tuple[tuple[object, str, int], ...] = (
-    (ticking, "EXPIRED_PER_TICK_MAX", 6),
-    (ticking, "BATCHES_PER_TICK_MAX", 3),
-    (ticking, "NAMED_PER_TICK_MAX", 2),
-    (deciding, "TICK_BYTES_MAX", 4 * 1024),
+    (ticks, "EXPIRED_PER_TICK_MAX", 6),
+    (ticks, "BATCHES_PER_TICK_MAX", 3),
+    (ticks, "NAMED_PER_TICK_MAX", 2),
+    (round, "TICK_BYTES_MAX", 4 * 1024),
     (engine, "SEEK_BYTES_MAX", 1024),
-    (taking, "LOOKS_MAX", 12),
-    (taking, "RANGES_MAX", 8),
-    (tasks, "RANGES_MAX", 8),
-    (sharing, "MEMBER_IDLE_LEASES", 2),
-    (sharing, "MEMBER_IDLE_MS_MIN", 200),
+    (takes, "LOOKS_MAX", 12),
+    (takes, "RANGES_MAX", 8),
+    (settles, "RANGES_MAX", 8),
+    (shared_subscription, "MEMBER_IDLE_LEASES", 2),
+    (shared_subscription, "MEMBER_IDLE_MS_MIN", 200),
 )

@@ -6,8 +6,8 @@ owner that was fenced and still succeeds.
 
 from __future__ import annotations
 
-from oncemq.engine import commands as co
-from oncemq.engine.replies import OpenReply, SeekReply, SubscribeReply, Verdict
+from oncemq.protocol import commands
+from oncemq.protocol.replies import OpenReply, SeekReply, SubscribeReply, Verdict
 from tests.simulation.world import Violation
 
 Key = tuple[int, str]
@@ -112,7 +112,7 @@ class Subscriptions:
         #: topic → subscribers that were ever asked for, and those that are there for certain.
         self.asked: dict[str, set[str]] = {}
         self.certain: dict[str, set[str]] = {}
-        self._seeks: dict[co.Seek, list[list[tuple[SubscriptionBook, int]]]] = {}
+        self._seeks: dict[commands.Seek, list[list[tuple[SubscriptionBook, int]]]] = {}
 
     def is_topic_certain(self, topic: str) -> bool:
         return topic in self.stays and topic not in self.vanishing_topics
@@ -145,11 +145,11 @@ class Subscriptions:
 
     # Seeks.
 
-    def seek_sent(self, seek: co.Seek) -> None:
+    def seek_sent(self, seek: commands.Seek) -> None:
         entries = [(book, book.seek_sent()) for book in self._books_of(seek)]
         self._seeks.setdefault(seek, []).append(entries)
 
-    def sought(self, seek: co.Seek, verdict: Verdict | None) -> None:
+    def sought(self, seek: commands.Seek, verdict: Verdict | None) -> None:
         """What became of a seek."""
         position = verdict.acked if isinstance(verdict, SeekReply) else None
         for book, epoch_when_sent in self._seeks[seek].pop(0):
@@ -165,7 +165,7 @@ class Subscriptions:
                     entries.append((book, book.seek_sent()))
         return book
 
-    def _books_of(self, seek: co.Seek) -> list[SubscriptionBook]:
+    def _books_of(self, seek: commands.Seek) -> list[SubscriptionBook]:
         return [book for book in self.books.values() if book.name == (seek.topic, seek.subscriber)]
 
     def check_count(self, topic: str, certain_when_sent: int, count: int) -> None:

@@ -9,8 +9,7 @@ mistake.
 
 from __future__ import annotations
 
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
+from oncemq.protocol import commands, replies
 from tests.simulation.ledger import Ledger
 from tests.simulation.world import Violation, World
 
@@ -38,7 +37,7 @@ class Hold:
 
 class TaskBook:
     def __init__(
-        self, world: World, ledger: Ledger, label: str, topic_id: int, start: int, sharing: co.Sharing
+        self, world: World, ledger: Ledger, label: str, topic_id: int, start: int, sharing: commands.Sharing
     ) -> None:
         self._world = world
         self._ledger = ledger
@@ -50,7 +49,7 @@ class TaskBook:
         self.holds: dict[int, Hold] = {}
         self._tries: dict[int, int] = {}
         #: Offset → what settled it: accepted for certain, or sent and not decided.
-        self.done: dict[int, co.Operation] = {}
+        self.done: dict[int, commands.Operation] = {}
         self.maybe_done: dict[int, int] = {}
         #: Offset → (token, not again before), sent; and whether that was accepted.
         self._returned: dict[int, tuple[int, int]] = {}
@@ -127,7 +126,7 @@ class TaskBook:
 
     # Settling.
 
-    def sent(self, settle: co.Settle) -> None:
+    def sent(self, settle: commands.Settle) -> None:
         for _, first, count in settle.done:
             for offset in range(first, first + count):
                 self.maybe_done[offset] = self.maybe_done.get(offset, 0) + 1
@@ -142,7 +141,7 @@ class TaskBook:
         if hold is not None and hold.token == token:
             hold.until_ms = 0
 
-    def late(self, settle: co.Settle) -> set[int]:
+    def late(self, settle: commands.Settle) -> set[int]:
         """Offsets whose lease is known to be another's when this is sent."""
         ranges = [*settle.done, *(entry[:3] for entry in settle.returned)]
         return {
@@ -153,7 +152,7 @@ class TaskBook:
         }
 
     def settled(
-        self, operation: co.Operation, settle: co.Settle, lost: set[int] | None, late: set[int]
+        self, operation: commands.Operation, settle: commands.Settle, lost: set[int] | None, late: set[int]
     ) -> None:
         """`lost` is None where nothing happened at all."""
         for _, first, count in settle.done:
@@ -174,7 +173,7 @@ class TaskBook:
         if not self.maybe_done[offset]:
             del self.maybe_done[offset]
 
-    def _accept_done(self, offset: int, operation: co.Operation) -> None:
+    def _accept_done(self, offset: int, operation: commands.Operation) -> None:
         if offset in self.done:
             raise Violation(f"duplicated: {self.label}: {offset} was done twice")
         self.done[offset] = operation
@@ -186,7 +185,7 @@ class TaskBook:
 
     # At the end.
 
-    def check(self, info: re.SubscriptionInfo) -> None:
+    def check(self, info: replies.SubscriptionInfo) -> None:
         if info.acked != info.end_offset or info.leased or info.done:
             raise Violation(f"lost: {self.label} is not done: {info}")
         for offset in range(self.start, info.end_offset):
@@ -202,9 +201,9 @@ class Tasks:
         self._ledger = ledger
         self.books: dict[Key, TaskBook] = {}
         #: What was too late when it was sent.
-        self._late: dict[co.Operation, set[int]] = {}
+        self._late: dict[commands.Operation, set[int]] = {}
 
-    def subscribed(self, label: str, subscriber: str, reply: re.SubscribeReply, sharing: co.Sharing) -> TaskBook:
+    def subscribed(self, label: str, subscriber: str, reply: replies.SubscribeReply, sharing: commands.Sharing) -> TaskBook:
         key = (reply.topic_id, subscriber)
         found = self.books.get(key)
         if found is None:
@@ -216,23 +215,23 @@ class Tasks:
         for book in self.books.values():
             book.recovered(died_ms, now_ms)
 
-    def sent(self, operation: co.Settle | co.Transact) -> None:
+    def sent(self, operation: commands.Settle | commands.Transact) -> None:
         """Is about to be sent, for the first time."""
         for settle in _settles(operation):
             book = self.books[settle.topic_id, settle.subscriber]
             self._late[operation] = self._late.get(operation, set()) | book.late(settle)
             book.sent(settle)
 
-    def decided(self, operation: co.Settle | co.Transact, verdict: re.Verdict | None) -> None:
+    def decided(self, operation: commands.Settle | commands.Transact, verdict: replies.Verdict | None) -> None:
         lost: set[int] | None = None
-        if isinstance(verdict, re.SettleReply):
+        if isinstance(verdict, replies.SettleReply):
             lost = {offset for first, count in verdict.lost for offset in range(first, first + count)}
-        elif isinstance(verdict, re.TransactReply):
+        elif isinstance(verdict, replies.TransactReply):
             lost = set()
         for settle in _settles(operation):
             book = self.books[settle.topic_id, settle.subscriber]
             book.settled(operation, settle, lost, self._late.get(operation, set()))
 
 
-def _settles(operation: co.Settle | co.Transact) -> tuple[co.Settle, ...]:
-    return (operation,) if isinstance(operation, co.Settle) else operation.settles
+def _settles(operation: commands.Settle | commands.Transact) -> tuple[commands.Settle, ...]:
+    return (operation,) if isinstance(operation, commands.Settle) else operation.settles

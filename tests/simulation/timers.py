@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine.replies import GetReply
-from oncemq.message import Message
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands
+from oncemq.protocol.batch import Message
+from oncemq.protocol.replies import GetReply
 from tests.simulation.consumers import Consumer
 from tests.simulation.ledger import Attempt
 from tests.simulation.process import Surroundings
@@ -32,7 +32,7 @@ class TimedProducer(Producer):
     def is_settled(self) -> bool:
         return super().is_settled and self.world.now_ms > self._last_due_ms + NOTICED_MS
 
-    def _made(self, operation: co.Put, attempt: Attempt) -> co.Put:
+    def _made(self, operation: commands.Put, attempt: Attempt) -> commands.Put:
         random = self.random.random
         envelope = operation.envelope
         if random() < self.delayed:
@@ -60,7 +60,7 @@ class JobProducer(TimedProducer):
 
         return [keyed(value) for value in super().values(count)]
 
-    def _made(self, operation: co.Put, attempt: Attempt) -> co.Put:
+    def _made(self, operation: commands.Put, attempt: Attempt) -> commands.Put:
         operation = super()._made(operation, attempt)
         hashes = b"".join(int(key_of(value) or b"0").to_bytes(8, "little") for value in attempt.values)
         return msgspec.structs.replace(
@@ -72,7 +72,7 @@ class TimedConsumer(Consumer):
     """Takes its time, so that messages expire before it gets them. Messages may be left out only for that reason."""
 
     def __init__(self, around: Surroundings, name: str, topic: str) -> None:
-        super().__init__(around, name, topic, name, co.START_EARLIEST)
+        super().__init__(around, name, topic, name, commands.START_EARLIEST)
         #: What was left out, and when.
         self._skips: list[tuple[int, int]] = []
 

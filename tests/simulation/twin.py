@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from oncemq.broker import recovery as broker_recovery
-from oncemq.broker.broker import Broker
+from oncemq.broker.loop import Broker
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Event
 from oncemq.journal.contract import Journal

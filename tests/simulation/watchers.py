@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq import errors
-from oncemq.client.delivery import Delivery
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.engine.commands import BY_PATTERN
-from oncemq.wire.frames import Frame
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors, replies
+from oncemq.protocol.commands import BY_PATTERN
+from oncemq.protocol.frames import Frame
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.subscriptions import SubscriptionBook
 from tests.simulation.world import Violation
@@ -29,7 +27,7 @@ class Watcher(Process):
         #: Since then it is there for certain.
         self._since_ms = 0
         self._may_be_new = True
-        self._opened: re.OpenReply | None = None
+        self._opened: replies.OpenReply | None = None
         self._deliveries: dict[int, Delivery] = {}
         self._acked: dict[int, int] = {}
         self._looked_ms = 0
@@ -71,8 +69,8 @@ class Watcher(Process):
 
     def _subscribe(self) -> None:
         self._opened = None
-        start = co.START_EARLIEST if self.random.random() < 0.5 else co.START_NEW
-        self.submit(co.Subscribe(self.pattern, self.name, start), None, self._subscribed)
+        start = commands.START_EARLIEST if self.random.random() < 0.5 else commands.START_NEW
+        self.submit(commands.Subscribe(self.pattern, self.name, start), None, self._subscribed)
 
     def _again(self, pending: Pending) -> bool:
         if self.is_over(pending):
@@ -97,14 +95,14 @@ class Watcher(Process):
         if self._again(pending):
             return
         reply = pending.reply
-        assert isinstance(reply, re.SubscribeReply)
+        assert isinstance(reply, replies.SubscribeReply)
         if reply.created and not self._may_be_new:
             raise Violation(f"lost: {self.owner.label} was made twice, and nobody had removed it")
         if self._may_be_new:
             self._forget()
         self._may_be_new = False
         marks = self.owner.seek_marks
-        self.submit(co.Open(self.pattern, self.name), None, lambda done: self._open_done(done, marks))
+        self.submit(commands.Open(self.pattern, self.name), None, lambda done: self._open_done(done, marks))
 
     def _forget(self) -> None:
         """It is another subscription from here on."""
@@ -118,7 +116,7 @@ class Watcher(Process):
         if self._again(pending):
             return
         reply = pending.reply
-        assert isinstance(reply, re.OpenReply)
+        assert isinstance(reply, replies.OpenReply)
         self.world.note(f"{self.name} opened: {reply}")
         owner = f"{self.name}~{self.lives}"
         if self.owner.openers.setdefault(reply.epoch, owner) != owner:
@@ -145,18 +143,18 @@ class Watcher(Process):
         positions = tuple((topic_id, delivery.position) for topic_id, delivery in self._deliveries.items())
         wait_ms = 0 if random() < 0.4 else int(random() * 400)
         bytes_max = 400 if random() < 0.3 else 5_000
-        command = co.GetAny(self.pattern, self.name, opened.epoch, positions, bytes_max, wait_ms, acks)
+        command = commands.GetAny(self.pattern, self.name, opened.epoch, positions, bytes_max, wait_ms, acks)
         epoch, now_ms = self.owner.least_epoch, self.world.now_ms
         self.ask(command, lambda pending: self._got(pending, command, epoch, now_ms))
 
-    def _got(self, pending: Pending, command: co.GetAny, epoch_when_sent: int, sent_ms: int) -> None:
+    def _got(self, pending: Pending, command: commands.GetAny, epoch_when_sent: int, sent_ms: int) -> None:
         if isinstance(pending.error, _PASSING):
             self._think()
             return
         if self._again(pending):
             return
         reply = pending.reply
-        assert isinstance(reply, re.GetAnyReply)
+        assert isinstance(reply, replies.GetAnyReply)
         self.owner.succeeded(command.epoch, epoch_when_sent, "get")
         for topic_id, upto in command.acks:
             self._acked[topic_id] = max(self._acked[topic_id], upto)
@@ -172,11 +170,11 @@ class Watcher(Process):
             self._looked_ms = sent_ms
         if not self.world.healed and self.churns and self.random.random() < 0.06:
             self._may_be_new = True
-            self.submit(co.Unsubscribe(self.pattern, self.name), None, self._left)
+            self.submit(commands.Unsubscribe(self.pattern, self.name), None, self._left)
         else:
             self._think()
 
-    def _take(self, part: re.AnyPart, frames: Sequence[Frame]) -> None:
+    def _take(self, part: replies.AnyPart, frames: Sequence[Frame]) -> None:
         delivery = self._deliveries.get(part.topic_id)
         if delivery is None:
             self._begin_topic(part)
@@ -185,7 +183,7 @@ class Watcher(Process):
         book = self._book_of(part.topic_id)
         assert book is not None
         expected = delivery.position
-        reply = re.GetReply(part.topic_id, part.next_position, part.end_offset, part.acked, part.batches)
+        reply = replies.GetReply(part.topic_id, part.next_position, part.end_offset, part.acked, part.batches)
         try:
             delivery.take(reply, frames)
         except errors.DamagedInTransit:
@@ -202,7 +200,7 @@ class Watcher(Process):
                 self.world.tally["messages delivered"] += 1
         self.world.note(f"{self.name} got '{part.topic}' up to {expected - 1}")
 
-    def _begin_topic(self, part: re.AnyPart) -> None:
+    def _begin_topic(self, part: replies.AnyPart) -> None:
         """The first of a topic that this owner sees: it begins where the former one stopped."""
         book = self._book_of(part.topic_id)
         if book is None:
@@ -224,7 +222,7 @@ class Watcher(Process):
 
     # At the end.
 
-    def check(self, topic: re.TopicInfo, info: re.SubscriptionInfo) -> None:
+    def check(self, topic: replies.TopicInfo, info: replies.SubscriptionInfo) -> None:
         if info.acked != info.end_offset:
             raise Violation(f"lost: {self.owner.label} was acked up to {info.acked} of {info}")
         book = self._book_of(topic.topic_id)

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 
 from oncemq.broker.housekeeping import Policy
-from oncemq.limits import Limits
+from oncemq.protocol.limits import Limits
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True):

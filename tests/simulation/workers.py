@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq import errors
-from oncemq.client.batching import make_put
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.message import checksum, decode_batch
+from oncemq.client.core.pending import Pending
+from oncemq.client.producer.batch_buffer import make_put
+from oncemq.protocol import commands, errors, replies
+from oncemq.protocol.batch import checksum, decode_batch
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.tasks import TaskBook
 from tests.simulation.world import Violation
@@ -30,7 +28,7 @@ class Worker(Process):
     """One member of a shared subscription; of another name in each life."""
 
     def __init__(
-        self, around: Surroundings, name: str, topic: str, subscriber: str, sharing: co.Sharing, results: str
+        self, around: Surroundings, name: str, topic: str, subscriber: str, sharing: commands.Sharing, results: str
     ) -> None:
         super().__init__(around, name)
         self.topic = topic
@@ -38,7 +36,7 @@ class Worker(Process):
         self.sharing = sharing
         self.results = results
         self.book: TaskBook | None = None
-        self._opened: re.OpenReply | None = None
+        self._opened: replies.OpenReply | None = None
         self._takes = 0
         self._hand: list[Task] = []
         self._effects = 0
@@ -67,7 +65,7 @@ class Worker(Process):
         return f"{super().trouble()}: {len(self._hand)} in hand"
 
     def _subscribe(self) -> None:
-        operation = co.Subscribe(self.topic, self.subscriber, co.START_EARLIEST, self.sharing)
+        operation = commands.Subscribe(self.topic, self.subscriber, commands.START_EARLIEST, self.sharing)
         self.submit(operation, None, self._subscribed)
 
     def _again(self, pending: Pending) -> bool:
@@ -86,17 +84,17 @@ class Worker(Process):
         if self._again(pending):
             return
         reply = pending.reply
-        assert isinstance(reply, re.SubscribeReply)
+        assert isinstance(reply, replies.SubscribeReply)
         self.around.subscriptions.subscribed(self.topic, self.subscriber, reply)
         label = f"'{self.subscriber}' on '{self.topic}'"
         self.book = self.around.tasks.subscribed(label, self.subscriber, reply, self.sharing)
-        self.submit(co.Open(self.topic, self.subscriber), None, self._open_done)
+        self.submit(commands.Open(self.topic, self.subscriber), None, self._open_done)
 
     def _open_done(self, pending: Pending) -> None:
         if self._again(pending):
             return
         reply = pending.reply
-        assert isinstance(reply, re.OpenReply)
+        assert isinstance(reply, replies.OpenReply)
         if reply.sharing != self.sharing:
             raise Violation(f"{self.name} opened {reply}")
         self._opened = reply
@@ -115,20 +113,20 @@ class Worker(Process):
         count_max = 1 if random() < 0.3 else 1 + int(random() * 6)
         bytes_max = 200 if random() < 0.2 else 5_000
         wait_ms = 0 if random() < 0.5 else int(random() * 300)
-        command = co.Take(
+        command = commands.Take(
             opened.topic_id, self.subscriber, opened.epoch, self.member, self._takes, count_max, bytes_max, wait_ms
         )
         now_ms = self.world.now_ms
         self.ask(command, lambda pending: self._taken(pending, command, now_ms))
 
-    def _taken(self, pending: Pending, command: co.Take, sent_ms: int) -> None:
+    def _taken(self, pending: Pending, command: commands.Take, sent_ms: int) -> None:
         if isinstance(pending.error, _PASSING):
             self._think()
             return
         if self._again(pending):
             return
         reply = pending.reply
-        assert isinstance(reply, re.TakeReply)
+        assert isinstance(reply, replies.TakeReply)
         if not reply.heads:
             self._empty_ms = sent_ms
             self._think()
@@ -140,7 +138,7 @@ class Worker(Process):
         self.world.note(f"{self.name} took {[task.offset for task in self._hand]} under {reply.token}")
         self._work()
 
-    def _receive(self, reply: re.TakeReply, pending: Pending, until_ms: int) -> bool:
+    def _receive(self, reply: replies.TakeReply, pending: Pending, until_ms: int) -> bool:
         assert self.book is not None
         hand: list[Task] = []
         for head in reply.heads:
@@ -182,14 +180,14 @@ class Worker(Process):
     def _extend(self) -> None:
         assert self._opened is not None
         tokens = tuple(dict.fromkeys(task.token for task in self._hand))
-        command = co.Extend(self._opened.topic_id, self.subscriber, self._opened.epoch, tokens)
+        command = commands.Extend(self._opened.topic_id, self.subscriber, self._opened.epoch, tokens)
         until_ms = self.world.now_ms + self.sharing.lease_ms
         self.ask(command, lambda pending: self._extended(pending, tokens, until_ms))
 
     def _extended(self, pending: Pending, tokens: tuple[int, ...], until_ms: int) -> None:
         assert self.book is not None
         reply = pending.reply
-        if isinstance(reply, re.ExtendReply):
+        if isinstance(reply, replies.ExtendReply):
             self.book.extended(tuple(token for token in tokens if token not in reply.lost), until_ms)
         elif not isinstance(pending.error, _PASSING):
             self._again(pending)
@@ -201,7 +199,7 @@ class Worker(Process):
         assert self.book is not None
         self.book.left(self.member)
         self._hand = []
-        command = co.Leave(self._opened.topic_id, self.subscriber, self._opened.epoch, self.member)
+        command = commands.Leave(self._opened.topic_id, self.subscriber, self._opened.epoch, self.member)
         self.ask(command, self._left)
 
     def _left(self, pending: Pending) -> None:
@@ -237,9 +235,9 @@ class Worker(Process):
 
     def _settle(
         self, done: tuple[tuple[int, int, int], ...], returned: tuple[tuple[int, int, int, int], ...]
-    ) -> co.Settle:
+    ) -> commands.Settle:
         assert self._opened is not None
-        return co.Settle(self._opened.topic_id, self.subscriber, self._opened.epoch, done, returned)
+        return commands.Settle(self._opened.topic_id, self.subscriber, self._opened.epoch, done, returned)
 
     @staticmethod
     def _ranges(tasks: list[Task]) -> tuple[tuple[int, int, int], ...]:
@@ -270,17 +268,17 @@ class Worker(Process):
             puts.append(put)
             payloads.append(payload)
         settle = self._settle(self._ranges(tasks), ())
-        self._submit(co.Transact((), (settle,), tuple(puts)), tuple(payloads))
+        self._submit(commands.Transact((), (settle,), tuple(puts)), tuple(payloads))
 
-    def _submit(self, operation: co.Settle | co.Transact, payloads: tuple[bytes, ...] = ()) -> None:
+    def _submit(self, operation: commands.Settle | commands.Transact, payloads: tuple[bytes, ...] = ()) -> None:
         self.submit(operation, payloads or None, lambda pending: self._settled(pending, operation))
 
-    def _settled(self, pending: Pending, operation: co.Settle | co.Transact) -> None:
+    def _settled(self, pending: Pending, operation: commands.Settle | commands.Transact) -> None:
         error = pending.error
         outcome = error.code if error is not None else pending.reply
         self.world.note(f"{self.name}: {_in_short(operation)} → {outcome}")
         if error is None or isinstance(error, errors.LeaseLost | _PASSING):
-            if isinstance(pending.reply, re.SettleReply) and pending.reply.lost:
+            if isinstance(pending.reply, replies.SettleReply) and pending.reply.lost:
                 self.world.tally["client: settle came too late"] += 1
             # What it has not settled comes back by itself.
             self.later(int(self.random.random() * 30), self._finish)
@@ -289,19 +287,19 @@ class Worker(Process):
 
     # At the end.
 
-    def check(self, info: re.SubscriptionInfo) -> None:
+    def check(self, info: replies.SubscriptionInfo) -> None:
         """What was done in a transaction has its effect, and nothing else has."""
         assert self.book is not None
         for offset in range(self.book.start, info.end_offset):
             effect = self.around.ledger.effect((self.subscriber, offset))
-            transacted = isinstance(self.book.done.get(offset), co.Transact)
+            transacted = isinstance(self.book.done.get(offset), commands.Transact)
             if transacted and effect is None:
                 raise Violation(f"lost: {self.book.label}: {offset} was done, and what came of it is not there")
             if effect is not None and not transacted:
                 raise Violation(f"unexpected: {effect.label} is there, and {offset} was not done with it")
 
 
-def _in_short(operation: co.Settle | co.Transact) -> str:
-    if isinstance(operation, co.Transact):
+def _in_short(operation: commands.Settle | commands.Transact) -> str:
+    if isinstance(operation, commands.Transact):
         return f"done with {len(operation.puts)} effects: {operation.settles[0].done}"
     return f"done {operation.done}" if operation.done else f"returned {operation.returned}"

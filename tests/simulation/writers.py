@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq import errors
-from oncemq.client.batching import make_put
-from oncemq.client.pending import Pending
-from oncemq.engine import commands as co
-from oncemq.engine.replies import CommitReply, StageReply
+from oncemq.client.core.pending import Pending
+from oncemq.client.producer.batch_buffer import make_put
+from oncemq.protocol import commands, errors
+from oncemq.protocol.replies import CommitReply, StageReply
 from tests.simulation.ledger import Attempt
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.world import Violation
@@ -46,12 +45,12 @@ class Plan(msgspec.Struct):
     def names(self) -> tuple[str, ...]:
         return tuple(stage for stages in self.stages.values() for stage, _ in stages)
 
-    def commit(self, *, as_parts: bool) -> co.Commit:
+    def commit(self, *, as_parts: bool) -> commands.Commit:
         if len(self.stages) == 1 and not as_parts:
             [(topic, stages)] = self.stages.items()
-            return co.Commit(self.writer, self.batch, topic, tuple(stages))
+            return commands.Commit(self.writer, self.batch, topic, tuple(stages))
         parts = tuple((topic, tuple(stages)) for topic, stages in self.stages.items())
-        return co.Commit(self.writer, self.batch, "", (), parts)
+        return commands.Commit(self.writer, self.batch, "", (), parts)
 
 
 class Writer(Process):
@@ -69,7 +68,7 @@ class Writer(Process):
         self._values = 0
         self._idle = True
         #: Commits to repeat later, from whatever session.
-        self._commits: list[tuple[co.Commit, Plan]] = []
+        self._commits: list[tuple[commands.Commit, Plan]] = []
 
     def begin(self) -> None:
         self._think()
@@ -154,7 +153,7 @@ class Writer(Process):
         put, payload = make_put(topic, False, values)
         self._staged_ms[stage] = self.world.now_ms
         plan.in_flight += 1
-        operation = co.Stage(stage, topic, plan.writer, plan.batch, put.envelope)
+        operation = commands.Stage(stage, topic, plan.writer, plan.batch, put.envelope)
         self.submit(operation, payload, lambda pending: self._staged(pending, plan))
 
     def _staged(self, pending: Pending, plan: Plan) -> None:
@@ -217,7 +216,7 @@ class Writer(Process):
         self._idle = False
         names = plan.names()
         self._aborted.update(names)
-        self.submit(co.Abort(names), None, lambda pending: self._aborted_now(pending, plan))
+        self.submit(commands.Abort(names), None, lambda pending: self._aborted_now(pending, plan))
 
     def _aborted_now(self, pending: Pending, plan: Plan) -> None:
         if not self._failed(pending, plan):
@@ -259,7 +258,7 @@ class Writer(Process):
         """An attempt that was overtaken goes on, and does not know it."""
         stage, topic = plan.losers[0]
         put, payload = make_put(topic, False, plan.values[topic][:1])
-        operation = co.Stage(stage, topic, plan.writer, plan.batch, put.envelope)
+        operation = commands.Stage(stage, topic, plan.writer, plan.batch, put.envelope)
         self.submit(operation, payload, lambda pending: self._staged_late(pending, plan))
 
     def _staged_late(self, pending: Pending, plan: Plan) -> None:

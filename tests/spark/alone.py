@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from oncemq.spark import session
-from oncemq.testing_spark import QUICK_START
+from oncemq.testing.spark import QUICK_START
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

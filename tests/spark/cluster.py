@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.find_spark_home import _find_spark_home
 
 from oncemq.spark import java
-from oncemq.testing_spark import QUICK_START
+from oncemq.testing.spark import QUICK_START
 
 _START_S = 120.0
 _STOP_S = 30.0

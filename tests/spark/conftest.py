@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.blocking import Client
-from oncemq.spark import connecting
+from oncemq.client.sync import Client
+from oncemq.spark import connections
+from oncemq.testing.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def _one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProc
 def broker(_one_broker: BrokerProcess) -> Iterator[BrokerProcess]:
     """A broker without topics. One process for all tests; who stops it starts it again."""
     yield _one_broker
-    connecting.close_all()
+    connections.close_all()
     with _one_broker.connect() as client:
         for entry in client.patterns():
             client.unsubscribe(entry.pattern, entry.subscriber)

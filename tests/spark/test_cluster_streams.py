@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
 from oncemq.spark import session
+from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.cluster import Cluster
 from tests.spark.faults import faulty
 from tests.spark.faults.streams import Stream, make_topics, projected, put_numbers, rows_in

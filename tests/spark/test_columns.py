@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from oncemq import errors
-from oncemq.engine.replies import BatchHead
-from oncemq.message import Message, decode_batch, encode_batch, key_hashes
-from oncemq.spark.columns import TYPES, Stored, record_batch
-from oncemq.spark.idempotency_keys import idempotency_keys
-from oncemq.spark.payloads import payloads, rows_of
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message, decode_batch, encode_batch, key_hashes
+from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES
+from oncemq.spark.sink.payloads import payloads, rows_of
+from oncemq.spark.source.columns import TYPES, Stored, record_batch
+from oncemq.spark.source.idempotency_keys import idempotency_keys
 
 TOPIC_ID = 0xABC
 

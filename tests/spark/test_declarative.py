@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
+from oncemq.testing.broker_process import BrokerProcess
 
 RUN = Path(__file__).parents[2] / "examples" / "spark" / "declarative" / "run.py"
 _DEADLINE_S = 600

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
+from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.faults import faulty
 from tests.spark.faults.driving import Driver
 from tests.spark.faults.streams import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from oncemq import errors
+from oncemq.protocol import errors
 from oncemq.spark import java
 
 MODULE = "--add-modules=jdk.incubator.vector"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq import errors
+from oncemq.protocol import errors
 from oncemq.spark.options import EARLIEST, LATEST, Moment, Places, sink_options, source_options
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from oncemq import errors
+from oncemq.protocol import errors
 from oncemq.spark import session
 
 ROOT = Path(__file__).parents[2]

@@ -22,13 +22,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.blocking import Client
-from oncemq.spark import connecting, sink
+from oncemq.client.sync import Client
+from oncemq.protocol import errors
+from oncemq.spark import connections
 from oncemq.spark.options import sink_options
-from oncemq.spark.sink import BatchWriter, StreamWriter, Written
-from oncemq.spark.task import TaskIdentity
+from oncemq.spark.sink import sink
+from oncemq.spark.sink.sink import BatchWriter, StreamWriter, Written
+from oncemq.spark.sink.task import TaskIdentity
+from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
 
 BINARY, STRING = BinaryType(), StringType()
@@ -246,7 +247,7 @@ def test_batches_are_no_larger_than_the_broker_takes_them(
             driver = Driver(broker, monkeypatch, columns=columns, topic="out", timestamps="keep")
             driver.commit([driver.task(0, 0, iter([batch]))], 0)
             assert values_in(client, "out") == [b"%d" % number for number in range(rows)]
-        connecting.close_all()
+        connections.close_all()
 
 
 def test_rows_say_their_topic_and_all_topics_get_theirs_at_once(

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
+from oncemq.protocol import errors
 from oncemq.spark.options import source_options
-from oncemq.spark.source import BatchReader, StreamReader
+from oncemq.spark.source.source import BatchReader, StreamReader
+from oncemq.testing.broker_process import BrokerProcess
 
 Row = tuple[str, int, bytes]
 

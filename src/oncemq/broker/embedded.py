@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from oncemq import errors
-from oncemq.broker.broker import Broker
 from oncemq.broker.clock import SystemClock
+from oncemq.broker.loop import Broker
 from oncemq.broker.network import Arrival
 from oncemq.journal.contract import Journal
-from oncemq.limits import Limits
-from oncemq.wire.frames import Frame
+from oncemq.protocol import errors
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.limits import Limits
 
 #: Less than a server takes, since it lies in somebody's program: four segments are made at the start.
 SEGMENT_BYTES = 16 * 1024 * 1024
@@ -202,7 +202,7 @@ def _open_journal(scheme: str, rest: str) -> Journal:
         # Each has an id of its own: what came from another one, in an earlier run, does not fit by accident.
         return MemoryJournal(journal_id=secrets.token_bytes(16))
     if scheme == "file":
-        from oncemq.journal.files import open_files
+        from oncemq.journal.files.journal import open_files
 
         return open_files(rest or ".", segment_bytes=SEGMENT_BYTES)
     raise errors.SettingInvalid(f"'{scheme}:' is not a place for an embedded broker; use file:PATH or memory:")

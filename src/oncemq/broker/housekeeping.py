@@ -12,12 +12,12 @@ from collections import Counter, deque
 
 import msgspec
 
-from oncemq import errors
-from oncemq.broker.draft import Draft, copy_bytes
-from oncemq.engine.capture import Capture
+from oncemq.broker.group_builder import Draft, copy_bytes
 from oncemq.engine.engine import Engine
-from oncemq.engine.locating import Locator
+from oncemq.engine.locator import Locator
+from oncemq.engine.snapshot.capture import Capture
 from oncemq.journal.contract import Extent, Journal, RecordHead, SnapshotWriter, Wanted
+from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.broker")
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import zmq
 
-from oncemq import errors
-from oncemq.limits import REQUEST_HEADER_BYTES_MAX
-from oncemq.wire.frames import Frame
+from oncemq.protocol import errors
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.limits import REQUEST_HEADER_BYTES_MAX
 
 log = logging.getLogger("oncemq.broker")
 

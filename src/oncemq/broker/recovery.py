@@ -8,13 +8,13 @@ from contextlib import suppress
 
 import msgspec
 
-from oncemq import errors
 from oncemq.engine.engine import ApplyFailed, Engine
 from oncemq.engine.events import Event
 from oncemq.journal.contract import Journal
-from oncemq.limits import Limits
+from oncemq.protocol import errors
+from oncemq.protocol.limits import Limits
 
-#: The events of the first group of a copy (copying.py). A snapshot behind it says that the copy is whole; without one,
+#: The events of the first group of a copy (journal_copy.py). A snapshot behind it says that the copy is whole; without one,
 #: what was copied so far must not be served. No event is called that.
 UNFINISHED_COPY = msgspec.msgpack.encode([["unfinished copy"]])
 

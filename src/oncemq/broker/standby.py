@@ -4,7 +4,7 @@ While it waits it answers every request with STANDBY, so that clients go on to t
 fails, it answers nothing of what it had in hand: the sockets go with everything that was queued on them, and all is
 made anew.
 
-Knows that there is a lease to be had, not what it is: see journal/postgres.py.
+Knows that there is a lease to be had, not what it is: see journal/postgres/standby.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from oncemq import errors
 from oncemq.broker.network import Network, ZmqNetwork
+from oncemq.config.settings import ServeSettings
 from oncemq.journal.contract import Journal
-from oncemq.settings import ServeSettings
-from oncemq.wire.frames import encode_not_now
+from oncemq.protocol import errors
+from oncemq.protocol.frames import encode_not_now
 
 log = logging.getLogger("oncemq.broker")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from oncemq.broker.job import Job
-from oncemq.engine.commands import Get, GetAny, Read, Take
+from oncemq.broker.request import Job
+from oncemq.protocol.commands import Get, GetAny, Read, Take
 
 #: Entries of requests that were answered are kept until they are that many and half of all.
 _STALE_MIN = 1_000

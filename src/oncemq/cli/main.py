@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import click
 
-from oncemq.cli.command import ADVICE, Lazy, LazyGroup
-from oncemq.errors import OnceMQError
-from oncemq.version import __version__
+from oncemq.cli.support.command import ADVICE, Lazy, LazyGroup
+from oncemq.protocol.errors import OnceMQError
+from oncemq.protocol.version import __version__
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -19,29 +19,29 @@ READER_GONE = 141
 _MESSAGES, _THINGS, _BROKER = "Messages", "Things", "Broker and tools"
 
 COMMANDS = {
-    "put": Lazy("oncemq.cli.put:put", _MESSAGES, "Store a message, or each line of standard input."),
-    "get": Lazy("oncemq.cli.get:get", _MESSAGES, "Print a subscriber's next messages, and ack them."),
-    "listen": Lazy("oncemq.cli.listen:listen", _MESSAGES, "Print a subscriber's messages as they come, and ack them."),
-    "work": Lazy("oncemq.cli.work:work", _MESSAGES, "Run a command for each message, and ack it on success."),
-    "sub": Lazy("oncemq.cli.sub:sub", _MESSAGES, "Subscribe to a topic, or to all that match a pattern."),
-    "unsub": Lazy("oncemq.cli.sub:unsub", _MESSAGES, "End a subscription."),
-    "seek": Lazy("oncemq.cli.seek:seek", _MESSAGES, "Move a subscription forth or back."),
-    "tail": Lazy("oncemq.cli.tail:tail", _MESSAGES, "Print a topic's messages as they come, without acking."),
-    "shell": Lazy("oncemq.cli.shell:shell", _MESSAGES, "Put and receive messages by hand, at a prompt."),
-    "topics": Lazy("oncemq.cli.topics:topics", _THINGS, "List, create and remove topics."),
-    "subs": Lazy("oncemq.cli.subs:subs", _THINGS, "List subscriptions and how far behind they are."),
-    "dead": Lazy("oncemq.cli.dead:dead", _THINGS, "List, retry and remove dead letters."),
-    "sessions": Lazy("oncemq.cli.sessions:sessions", _THINGS, "List and remove sessions."),
-    "journal": Lazy("oncemq.cli.journal:journal", _THINGS, "Check, export, cut and copy a stopped broker's journal."),
-    "pipeline": Lazy("oncemq.cli.pipeline:pipeline", _THINGS, "Declare data pipelines on Spark, and run them."),
-    "serve": Lazy("oncemq.cli.serve:serve", _BROKER, "Run a broker."),
+    "put": Lazy("oncemq.cli.messages.put:put", _MESSAGES, "Store a message, or each line of standard input."),
+    "get": Lazy("oncemq.cli.messages.get:get", _MESSAGES, "Print a subscriber's next messages, and ack them."),
+    "listen": Lazy("oncemq.cli.messages.listen:listen", _MESSAGES, "Print a subscriber's messages as they come, and ack them."),
+    "work": Lazy("oncemq.cli.messages.work:work", _MESSAGES, "Run a command for each message, and ack it on success."),
+    "sub": Lazy("oncemq.cli.messages.sub:sub", _MESSAGES, "Subscribe to a topic, or to all that match a pattern."),
+    "unsub": Lazy("oncemq.cli.messages.sub:unsub", _MESSAGES, "End a subscription."),
+    "seek": Lazy("oncemq.cli.messages.seek:seek", _MESSAGES, "Move a subscription forth or back."),
+    "tail": Lazy("oncemq.cli.messages.tail:tail", _MESSAGES, "Print a topic's messages as they come, without acking."),
+    "shell": Lazy("oncemq.cli.messages.shell:shell", _MESSAGES, "Put and receive messages by hand, at a prompt."),
+    "topics": Lazy("oncemq.cli.admin.topics:topics", _THINGS, "List, create and remove topics."),
+    "subs": Lazy("oncemq.cli.admin.subs:subs", _THINGS, "List subscriptions and how far behind they are."),
+    "dead": Lazy("oncemq.cli.admin.dead:dead", _THINGS, "List, retry and remove dead letters."),
+    "sessions": Lazy("oncemq.cli.admin.sessions:sessions", _THINGS, "List and remove sessions."),
+    "journal": Lazy("oncemq.cli.admin.journal:journal", _THINGS, "Check, export, cut and copy a stopped broker's journal."),
+    "pipeline": Lazy("oncemq.cli.pipeline.group:pipeline", _THINGS, "Declare data pipelines on Spark, and run them."),
+    "serve": Lazy("oncemq.cli.server.serve:serve", _BROKER, "Run a broker."),
     "gateway": Lazy(
-        "oncemq.cli.gateway:gateway", _BROKER, "Serve another protocol for a broker: HTTP, text, push, datagrams."
+        "oncemq.cli.server.gateway:gateway", _BROKER, "Serve another protocol for a broker: HTTP, text, push, datagrams."
     ),
-    "health": Lazy("oncemq.cli.health:health", _BROKER, "Ask a broker how it is."),
-    "bench": Lazy("oncemq.cli.bench:bench", _BROKER, "Measure a broker against its limits."),
-    "chaos": Lazy("oncemq.cli.chaos:chaos", _BROKER, "Show that nothing is lost, with real crashes."),
-    "completion": Lazy("oncemq.cli.completion:completion", _BROKER, "Print a shell's completion script."),
+    "health": Lazy("oncemq.cli.admin.health:health", _BROKER, "Ask a broker how it is."),
+    "bench": Lazy("oncemq.cli.tools.bench:bench", _BROKER, "Measure a broker against its limits."),
+    "chaos": Lazy("oncemq.cli.tools.chaos:chaos", _BROKER, "Show that nothing is lost, with real crashes."),
+    "completion": Lazy("oncemq.cli.tools.completion:completion", _BROKER, "Print a shell's completion script."),
 }
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oncemq.client.batching import Handle as Handle
-    from oncemq.client.blocking import Client as Client
-    from oncemq.client.blocking import connect as connect
-    from oncemq.client.dead_letters import DeadLetter as DeadLetter
-    from oncemq.client.receipt import Receipt as Receipt
-    from oncemq.client.shared_subscription import SharedSubscription as SharedSubscription
-    from oncemq.client.subscription import Subscription as Subscription
-    from oncemq.client.task import Task as Task
+    from oncemq.client.consumer.sync import Subscription as Subscription
+    from oncemq.client.producer.batch_buffer import Handle as Handle
+    from oncemq.client.producer.receipt import Receipt as Receipt
+    from oncemq.client.sync import Client as Client
+    from oncemq.client.sync import connect as connect
+    from oncemq.client.worker.dead_letters import DeadLetter as DeadLetter
+    from oncemq.client.worker.sync import SharedSubscription as SharedSubscription
+    from oncemq.client.worker.task import Task as Task
 
 _WHERE = {
     "Client": "blocking",

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
-from oncemq import errors, limits
-from oncemq.client.administration import Administration
-from oncemq.client.checking import check_name
-from oncemq.client.core import Core
-from oncemq.client.driver import Pump, now_ms
-from oncemq.client.flow import Flow, Until, method
-from oncemq.client.options import Options
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.client.pending import Pending
-from oncemq.client.producing import H, Producing
-from oncemq.client.receiving import Receiving
+from oncemq.client.admin import Administration
+from oncemq.client.consumer.cursor import Receiving
+from oncemq.client.consumer.subscribe import P, S, Subscribing
+from oncemq.client.core.core import Core
+from oncemq.client.core.options import Options
+from oncemq.client.core.pending import Pending
+from oncemq.client.core.validation import check_name
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.producer.producer import H, Producing
+from oncemq.client.runtime.driver import Pump, now_ms
+from oncemq.client.runtime.flow import Flow, Until, method
 from oncemq.client.staging import Staging
-from oncemq.client.subscribing import P, S, Subscribing
-from oncemq.client.working import Working
+from oncemq.client.worker.shared_consumer import Working
+from oncemq.protocol import errors, limits
 
 if TYPE_CHECKING:
-    from oncemq.client.recording import Recorder
+    from oncemq.client.recording.recorder import Recorder
 
 log = logging.getLogger("oncemq.client")
 
@@ -88,7 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def _recorder(self, session: str) -> Recorder | None:
         if not self.record_folder:
             return None
-        from oncemq.client.recording import Recorder
+        from oncemq.client.recording.recorder import Recorder
 
         return Recorder(Path(self.record_folder), session)
 

@@ -10,15 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oncemq import errors
-from oncemq.client.batching import Value, as_bytes, check_is_many
-from oncemq.client.calling import Calling, checked
-from oncemq.client.flow import Asynchronous, Blocking, Flow, Until, method
-from oncemq.client.pending import Pending, again
-from oncemq.engine import commands as co
-from oncemq.engine import replies as re
-from oncemq.message import checksum, encode_batch
-from oncemq.wire.frames import Frame
+from oncemq.client.core.pending import Pending, again
+from oncemq.client.producer.batch_buffer import Value, as_bytes, check_is_many
+from oncemq.client.runtime.flow import Asynchronous, Blocking, Flow, Until, method
+from oncemq.client.runtime.rpc import Calling, checked
+from oncemq.protocol import commands, errors, replies
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.frames import Frame
 
 if TYPE_CHECKING:
     from oncemq.client.connection import Connection
@@ -42,17 +40,17 @@ class Staging(Calling):
         """
         check_is_many(values, "values")
         payload = encode_batch([as_bytes(value) for value in values])
-        envelope = co.Envelope(len(values), len(payload), checksum(payload))
-        return self._stage(co.Stage(stage, topic, writer, batch, envelope), payload)
+        envelope = commands.Envelope(len(values), len(payload), checksum(payload))
+        return self._stage(commands.Stage(stage, topic, writer, batch, envelope), payload)
 
-    def _stage(self, operation: co.Stage, payload: bytes) -> Flow[int]:
-        reply = yield from self._call(operation, re.StageReply, payload)
+    def _stage(self, operation: commands.Stage, payload: bytes) -> Flow[int]:
+        reply = yield from self._call(operation, replies.StageReply, payload)
         return reply.count
 
     @method
     def commit(
         self, writer: str, batch: int, topic: str | Mapping[str, Stages], stages: Stages | None = None
-    ) -> Flow[re.CommitReply]:
+    ) -> Flow[replies.CommitReply]:
         """Publish stages, all or nothing; harmless if `batch` was committed before (`.before` tells).
 
         Stages are pairs of a name and the number of messages that it must hold; each topic gets its messages in their
@@ -67,7 +65,7 @@ class Staging(Calling):
         >>> [part.count for part in client.commit("nightly", 2, {"results": [("a", 2)], "errors": [("b", 1)]}).parts]
         [2, 1]
         """
-        return self._call(_commit_of(writer, batch, topic, stages), re.CommitReply)
+        return self._call(_commit_of(writer, batch, topic, stages), replies.CommitReply)
 
     @method
     def abort(self, stages: Iterable[str]) -> Flow[None]:
@@ -75,18 +73,18 @@ class Staging(Calling):
 
         >>> client.abort(["part-0"])
         """
-        return self._do(co.Abort(tuple(stages)))
+        return self._do(commands.Abort(tuple(stages)))
 
 
-def _commit_of(writer: str, batch: int, topic: str | Mapping[str, Stages], stages: Stages | None) -> co.Commit:
+def _commit_of(writer: str, batch: int, topic: str | Mapping[str, Stages], stages: Stages | None) -> commands.Commit:
     if isinstance(topic, Mapping):
         if stages is not None:
             raise TypeError("commit takes one topic and its stages, or a mapping from topics to theirs")
         parts = tuple((name, tuple(theirs)) for name, theirs in topic.items())
-        return co.Commit(writer, batch, "", (), parts)
+        return commands.Commit(writer, batch, "", (), parts)
     if stages is None:
         raise TypeError("commit takes one topic and its stages, or a mapping from topics to theirs")
-    return co.Commit(writer, batch, topic, tuple(stages))
+    return commands.Commit(writer, batch, topic, tuple(stages))
 
 
 class StagingAhead:
@@ -101,7 +99,7 @@ class StagingAhead:
         #: Messages that were added.
         self.count = 0
         #: What is not answered, in its order.
-        self._flight: deque[tuple[Pending, co.Stage]] = deque()
+        self._flight: deque[tuple[Pending, commands.Stage]] = deque()
         self._flight_bytes = 0
         #: What the broker counts in the stage, as far as it has answered.
         self._staged = 0
@@ -117,10 +115,10 @@ class StagingAhead:
 
         >>> stager.add(2, encode_batch([b"a", b"b"]))
         """
-        envelope = co.Envelope(count, len(payload), checksum(payload), ttl_ms, 0, key_hashes)
-        return self._add(co.Stage(self.stage, self.topic, self.writer, self.batch, envelope), payload)
+        envelope = commands.Envelope(count, len(payload), checksum(payload), ttl_ms, 0, key_hashes)
+        return self._add(commands.Stage(self.stage, self.topic, self.writer, self.batch, envelope), payload)
 
-    def _add(self, operation: co.Stage, payload: Frame) -> Flow[None]:
+    def _add(self, operation: commands.Stage, payload: Frame) -> Flow[None]:
         size = operation.envelope.size
         yield from self._wait_until(
             lambda: len(self._flight) < _FLIGHT_BATCHES
@@ -175,7 +173,7 @@ class StagingAhead:
             if pending.error is not None:
                 self._error = self._error or pending.error
             else:
-                self._staged = checked(pending.result(), re.StageReply, operation).count
+                self._staged = checked(pending.result(), replies.StageReply, operation).count
 
     def _give_up(self, error: BaseException) -> None:
         reason = error if isinstance(error, errors.OnceMQError) else errors.ClientClosed("the caller gave up")

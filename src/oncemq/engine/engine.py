@@ -14,24 +14,23 @@ from typing import Any
 import msgspec
 import xxhash
 
-from oncemq.engine import commands as co
-from oncemq.engine import events as ev
-from oncemq.engine import listing, reading, tasks
-from oncemq.engine import replies as re
-from oncemq.engine.applying import apply
-from oncemq.engine.capture import Capture, restore
-from oncemq.engine.names import refuse_key, refuse_name
-from oncemq.engine.operations import decide
-from oncemq.engine.patterns import is_pattern
-from oncemq.engine.reading import Reading
-from oncemq.engine.session import Session
-from oncemq.engine.situation import Situation
-from oncemq.engine.state import State
-from oncemq.engine.subscribing import joined
-from oncemq.engine.tasks import decide_extend, decide_leave, decide_take
-from oncemq.engine.ticking import expire
+from oncemq.engine import events
+from oncemq.engine.apply.dispatch import apply
+from oncemq.engine.decide import lists, reads, settles
+from oncemq.engine.decide.decision_context import Situation
+from oncemq.engine.decide.operations import decide
+from oncemq.engine.decide.reads import Reading
+from oncemq.engine.decide.settles import decide_extend, decide_leave, decide_take
+from oncemq.engine.decide.subscriptions import joined
+from oncemq.engine.decide.ticks import expire
+from oncemq.engine.snapshot.capture import Capture, restore
+from oncemq.engine.state.session import Session
+from oncemq.engine.state.state import State
 from oncemq.journal.contract import Place, RecordHead, record_bytes
-from oncemq.limits import SEEK_TOPICS_MAX, TRANSACTION_PARTS_MAX, WINDOW_MAX, Limits
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import SEEK_TOPICS_MAX, TRANSACTION_PARTS_MAX, WINDOW_MAX, Limits
+from oncemq.protocol.names import refuse_key, refuse_name
+from oncemq.protocol.patterns import is_pattern
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -47,43 +46,43 @@ SEEK_BYTES_MAX = 32 * SEEK_TOPICS_MAX
 Decision = Reading
 
 
-def need_bytes(command: co.Command) -> int:
+def need_bytes(command: commands.Command) -> int:
     """Journal room that a command may need, payload included. 0: it records nothing."""
-    if isinstance(command, co.Numbered | co.Keyed):
+    if isinstance(command, commands.Numbered | commands.Keyed):
         operation = command.operation
-        if isinstance(operation, co.Put):
+        if isinstance(operation, commands.Put):
             envelope = operation.envelope
             names_bytes = 2 * len(operation.topic) + len(envelope.key_hashes)
             return EVENT_BYTES_MAX + names_bytes + record_bytes(envelope.size)
-        payload_bytes = sum(_PART_BYTES_MAX + record_bytes(each.size) for each in co.envelopes_of(operation))
+        payload_bytes = sum(_PART_BYTES_MAX + record_bytes(each.size) for each in commands.envelopes_of(operation))
         return EVENT_BYTES_MAX + _beyond_bytes(operation) + len(_encode(command)) + payload_bytes
-    if isinstance(command, co.Hello | co.Bye | co.Ack | co.Get):
+    if isinstance(command, commands.Hello | commands.Bye | commands.Ack | commands.Get):
         return EVENT_BYTES_MAX
-    if isinstance(command, co.GetAny):
+    if isinstance(command, commands.GetAny):
         return EVENT_BYTES_MAX + len(command.acks) * (len(_encode((command.pattern, command.subscriber))) + 32)
-    if isinstance(command, co.Take | co.Extend | co.Leave):
-        return EVENT_BYTES_MAX + tasks.need_bytes(command)
+    if isinstance(command, commands.Take | commands.Extend | commands.Leave):
+        return EVENT_BYTES_MAX + settles.need_bytes(command)
     return 0
 
 
-def _beyond_bytes(operation: co.Operation) -> int:
+def _beyond_bytes(operation: commands.Operation) -> int:
     """What some events hold beyond their command."""
-    if isinstance(operation, co.Seek) and is_pattern(operation.topic):
+    if isinstance(operation, commands.Seek) and is_pattern(operation.topic):
         return SEEK_BYTES_MAX
-    if isinstance(operation, co.Settle):
-        return tasks.need_bytes(operation)
-    if isinstance(operation, co.Commit):
+    if isinstance(operation, commands.Settle):
+        return settles.need_bytes(operation)
+    if isinstance(operation, commands.Commit):
         return _COMMIT_PART_BYTES_MAX * len(operation.parts)
-    if isinstance(operation, co.Transact):
-        return sum(tasks.need_bytes(settle) for settle in operation.settles)
+    if isinstance(operation, commands.Transact):
+        return sum(settles.need_bytes(settle) for settle in operation.settles)
     return 0
 
 
 #: Operations that have got further fields, and how many elements they had in journals of version 1.
-_ELEMENTS_AT_FIRST: dict[type, int] = {co.CreateTopic: 4, co.Subscribe: 4, co.Open: 4, co.Commit: 5}
+_ELEMENTS_AT_FIRST: dict[type, int] = {commands.CreateTopic: 4, commands.Subscribe: 4, commands.Open: 4, commands.Commit: 5}
 
 
-def digest_of(operation: co.Operation) -> int:
+def digest_of(operation: commands.Operation) -> int:
     """Tells operations apart that are sent under one number; covers the payload through its checksum.
 
     Further fields count where they say something: what was decided before an upgrade is recognised after it.
@@ -93,7 +92,7 @@ def digest_of(operation: co.Operation) -> int:
     return xxhash.xxh3_64_intdigest(_encode(operation))
 
 
-def _elements(operation: co.Operation) -> list[object]:
+def _elements(operation: commands.Operation) -> list[object]:
     """Without further fields that have their defaults."""
     kind = type(operation)
     elements: list[object] = [kind.__struct_config__.tag, *msgspec.structs.astuple(operation)]
@@ -113,32 +112,32 @@ class Engine:
         self.state = State(broker_id, first_topic_id, extent_bytes)
         self._captures = 0
         self._steppers: dict[type, Callable[[int, Place, Any], Decision]] = {
-            co.Numbered: self._numbered,
-            co.Keyed: self._keyed,
-            co.Hello: self._hello,
-            co.Bye: self._bye,
-            co.Get: self._get,
-            co.Ack: self._ack,
-            co.GetAny: self._get_any,
-            co.Take: self._take,
-            co.Extend: self._extend,
-            co.Leave: self._leave,
-            co.Find: lambda _now, _place, command: Decision(reading.find_offset(self.state, command)),
-            co.Patterns: lambda _now, _place, command: Decision(listing.list_patterns(self.state, command)),
-            co.Read: lambda _now, _place, command: reading.decide_read(self.state, self.limits, command),
-            co.Topics: lambda _now, _place, command: Decision(listing.list_topics(self.state, command)),
-            co.Subscriptions: lambda _now, _place, command: Decision(listing.list_subscriptions(self.state, command)),
-            co.Sessions: lambda _now, _place, command: Decision(listing.list_sessions(self.state, command)),
-            co.RegistryList: lambda _now, _place, command: Decision(listing.list_registry(self.state, command)),
+            commands.Numbered: self._numbered,
+            commands.Keyed: self._keyed,
+            commands.Hello: self._hello,
+            commands.Bye: self._bye,
+            commands.Get: self._get,
+            commands.Ack: self._ack,
+            commands.GetAny: self._get_any,
+            commands.Take: self._take,
+            commands.Extend: self._extend,
+            commands.Leave: self._leave,
+            commands.Find: lambda _now, _place, command: Decision(reads.find_offset(self.state, command)),
+            commands.Patterns: lambda _now, _place, command: Decision(lists.list_patterns(self.state, command)),
+            commands.Read: lambda _now, _place, command: reads.decide_read(self.state, self.limits, command),
+            commands.Topics: lambda _now, _place, command: Decision(lists.list_topics(self.state, command)),
+            commands.Subscriptions: lambda _now, _place, command: Decision(lists.list_subscriptions(self.state, command)),
+            commands.Sessions: lambda _now, _place, command: Decision(lists.list_sessions(self.state, command)),
+            commands.RegistryList: lambda _now, _place, command: Decision(lists.list_registry(self.state, command)),
         }
 
     # Deciding.
 
-    def step(self, now_ms: int, place: Place, command: co.Command) -> Decision:
+    def step(self, now_ms: int, place: Place, command: commands.Command) -> Decision:
         """Decide about a command and apply what was decided. `place` is where its payload would go."""
         return self._steppers[type(command)](now_ms, place, command)
 
-    def tick(self, now_ms: int) -> list[ev.Event]:
+    def tick(self, now_ms: int) -> list[events.Event]:
         """What time has brought about."""
         expired = []
         for event in expire(self.state, self.limits, now_ms):
@@ -151,11 +150,11 @@ class Engine:
         ready, self.state.schedule.ready = self.state.schedule.ready, set()
         return ready
 
-    def has_work(self, now_ms: int, settled: ev.Settled) -> bool:
+    def has_work(self, now_ms: int, settled: events.Settled) -> bool:
         """Whether there is something to take in a shared subscription, after this."""
         topic = self.state.topics_by_id[settled.topic_id]
         shared = topic.subscriptions[settled.subscriber].shared
-        return shared is not None and tasks.has_work(topic, shared, self.limits, now_ms)
+        return shared is not None and settles.has_work(topic, shared, self.limits, now_ms)
 
     def next_tick_ms(self) -> int | None:
         """When a tick may have something to do; None = never, as it stands."""
@@ -166,7 +165,7 @@ class Engine:
             times.append(next(iter(self.state.keys.values())).time_ms + self.limits.key_ms)
         return min((time for time in times if time is not None), default=None)
 
-    def apply(self, time_ms: int, event: ev.Event) -> re.Verdict | None:
+    def apply(self, time_ms: int, event: events.Event) -> replies.Verdict | None:
         """Raises ApplyFailed: the state can't be trusted any more."""
         try:
             return apply(self.state, self.limits, time_ms, event)
@@ -178,7 +177,7 @@ class Engine:
             self.apply(now_ms, decision.event)
         return decision
 
-    def _numbered(self, now_ms: int, place: Place, command: co.Numbered) -> Decision:
+    def _numbered(self, now_ms: int, place: Place, command: commands.Numbered) -> Decision:
         session = self.state.sessions.get(command.session)
         refusal = _refuse_epoch(session, command.session, command.epoch)
         if session is None or refusal is not None:
@@ -188,45 +187,45 @@ class Engine:
             return Decision(_repeat(session, command, digest))
         if command.number != session.last_number + 1:
             text = f"number {command.number} came, {session.last_number + 1} is next"
-            return Decision(re.NotNow("GAP", text, session.last_number))
+            return Decision(replies.NotNow("GAP", text, session.last_number))
         if not 1 <= command.seen_below <= command.number:
-            return Decision(re.Refusal("MALFORMED", "seen_below lies between 1 and the number"))
+            return Decision(replies.Refusal("MALFORMED", "seen_below lies between 1 and the number"))
         if command.number - command.seen_below >= session.window:
-            return Decision(re.NotNow("WINDOW_FULL", f"{session.window} commands are in flight"))
-        claim = ev.Claim(session.id, command.number, digest, command.seen_below)
+            return Decision(replies.NotNow("WINDOW_FULL", f"{session.window} commands are in flight"))
+        claim = events.Claim(session.id, command.number, digest, command.seen_below)
         return self._operate(now_ms, place, claim, command.operation)
 
-    def _keyed(self, now_ms: int, place: Place, command: co.Keyed) -> Decision:
+    def _keyed(self, now_ms: int, place: Place, command: commands.Keyed) -> Decision:
         digest = digest_of(command.operation)
         known = self.state.keys.get((command.principal, command.key))
         if known is not None:
             if known.digest != digest:
-                return Decision(re.Refusal("KEY_REUSED", f"key '{command.key}' was used for another request"))
+                return Decision(replies.Refusal("KEY_REUSED", f"key '{command.key}' was used for another request"))
             return Decision(known.verdict)
         refusal = refuse_name(command.principal, "principal's name") or refuse_key(command.key)
         if refusal is not None:
             return Decision(refusal)
         if len(self.state.keys) >= self.limits.keys_max:
-            return Decision(re.NotNow("KEYS_FULL", f"there are {self.limits.keys_max} keys, which is the limit"))
-        claim = ev.KeyClaim(command.principal, command.key, digest)
+            return Decision(replies.NotNow("KEYS_FULL", f"there are {self.limits.keys_max} keys, which is the limit"))
+        claim = events.KeyClaim(command.principal, command.key, digest)
         return self._operate(now_ms, place, claim, command.operation)
 
-    def _operate(self, now_ms: int, place: Place, claim: ev.AnyClaim, operation: co.Operation) -> Decision:
+    def _operate(self, now_ms: int, place: Place, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
         if place.room_bytes <= 0:
             return Decision(_disk_full())
         outcome = decide(Situation(self.state, self.limits, now_ms, place, claim), operation)
-        if isinstance(outcome, re.NotNow):
+        if isinstance(outcome, replies.NotNow):
             return Decision(outcome)
-        if isinstance(outcome, re.Refusal):
+        if isinstance(outcome, replies.Refusal):
             # A refusal uses up its number, or a retry could succeed after the client was told no.
-            outcome = ev.Declined(claim, outcome.code, outcome.text)
+            outcome = events.Declined(claim, outcome.code, outcome.text)
         verdict = self.apply(now_ms, outcome)
         assert verdict is not None
         return Decision(verdict, outcome)
 
     # Sessions.
 
-    def _hello(self, now_ms: int, place: Place, command: co.Hello) -> Decision:
+    def _hello(self, now_ms: int, place: Place, command: commands.Hello) -> Decision:
         session = self.state.sessions.get(command.session)
         if command.epoch:
             refusal = _refuse_epoch(session, command.session, command.epoch)
@@ -237,12 +236,12 @@ class Engine:
             return Decision(_fenced(command.session))
         refusal = refuse_name(command.session, "session's name")
         if refusal is None and session is None and len(self.state.sessions) >= self.limits.sessions_max:
-            refusal = re.Refusal("LIMIT_REACHED", f"there are {self.limits.sessions_max} sessions, the limit")
+            refusal = replies.Refusal("LIMIT_REACHED", f"there are {self.limits.sessions_max} sessions, the limit")
         if refusal is not None:
             return Decision(refusal)
         if place.room_bytes <= 0:
             return Decision(_disk_full())
-        begun = ev.SessionBegun(
+        begun = events.SessionBegun(
             session.id if session is not None else self.state.next_epoch,
             command.session,
             self.state.next_epoch,
@@ -253,10 +252,10 @@ class Engine:
         self.apply(now_ms, begun)
         return Decision(self._greet(command.session), begun)
 
-    def _greet(self, name: str) -> re.HelloReply:
+    def _greet(self, name: str) -> replies.HelloReply:
         session = self.state.sessions[name]
         verdicts = tuple((number, verdict) for number, (_, verdict) in session.verdicts.items())
-        return re.HelloReply(
+        return replies.HelloReply(
             session.epoch,
             session.last_number,
             session.window,
@@ -266,73 +265,73 @@ class Engine:
             self.state.term,
         )
 
-    def _bye(self, now_ms: int, place: Place, command: co.Bye) -> Decision:
+    def _bye(self, now_ms: int, place: Place, command: commands.Bye) -> Decision:
         session = self.state.sessions.get(command.session)
         if session is None or session.epoch != command.epoch or place.room_bytes <= 0:
-            return Decision(re.Done())
+            return Decision(replies.Done())
         if not (session.anonymous or command.for_good):
-            return Decision(re.Done())
-        return self._decided(now_ms, Decision(re.Done(), ev.SessionEnded(session.id)))
+            return Decision(replies.Done())
+        return self._decided(now_ms, Decision(replies.Done(), events.SessionEnded(session.id)))
 
     # Reading.
 
-    def _get(self, now_ms: int, place: Place, command: co.Get) -> Decision:
+    def _get(self, now_ms: int, place: Place, command: commands.Get) -> Decision:
         if command.ack >= 0 and place.room_bytes <= 0:
             return Decision(_disk_full())
-        decision = reading.decide_get(self.state, self.limits, command)
+        decision = reads.decide_get(self.state, self.limits, command)
         return self._decided(now_ms, decision)
 
-    def _ack(self, now_ms: int, place: Place, command: co.Ack) -> Decision:
+    def _ack(self, now_ms: int, place: Place, command: commands.Ack) -> Decision:
         if place.room_bytes <= 0:
             return Decision(_disk_full())
-        return self._decided(now_ms, reading.decide_ack(self.state, command))
+        return self._decided(now_ms, reads.decide_ack(self.state, command))
 
-    def _get_any(self, now_ms: int, place: Place, command: co.GetAny) -> Decision:
+    def _get_any(self, now_ms: int, place: Place, command: commands.GetAny) -> Decision:
         if len(command.acks) > TRANSACTION_PARTS_MAX:
-            return Decision(re.Refusal("MALFORMED", f"a get has at most {TRANSACTION_PARTS_MAX} acks"))
+            return Decision(replies.Refusal("MALFORMED", f"a get has at most {TRANSACTION_PARTS_MAX} acks"))
         if command.acks and place.room_bytes <= 0:
             return Decision(_disk_full())
-        return self._decided(now_ms, reading.decide_get_any(self.state, self.limits, command))
+        return self._decided(now_ms, reads.decide_get_any(self.state, self.limits, command))
 
     # Shared subscriptions.
 
-    def _take(self, now_ms: int, place: Place, command: co.Take) -> Decision:
+    def _take(self, now_ms: int, place: Place, command: commands.Take) -> Decision:
         found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
-        if isinstance(found, re.Refusal):
+        if isinstance(found, replies.Refusal):
             return Decision(found)
         if place.room_bytes <= 0:
             return Decision(_disk_full())
         taken = decide_take(*found, self.limits, now_ms, self.state.next_epoch, command)
-        if isinstance(taken, re.Refusal):
+        if isinstance(taken, replies.Refusal):
             return Decision(taken)
         waits_for = command.topic_id if taken.waits else 0
         return self._decided(now_ms, Decision(taken.reply, taken.event, taken.slices, (), waits_for))
 
-    def _extend(self, now_ms: int, place: Place, command: co.Extend) -> Decision:
+    def _extend(self, now_ms: int, place: Place, command: commands.Extend) -> Decision:
         found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
-        if isinstance(found, re.Refusal):
+        if isinstance(found, replies.Refusal):
             return Decision(found)
         if place.room_bytes <= 0:
             return Decision(_disk_full())
         extended = decide_extend(*found, now_ms, command)
-        if isinstance(extended, re.Refusal):
+        if isinstance(extended, replies.Refusal):
             return Decision(extended)
         event, reply = extended
         return self._decided(now_ms, Decision(reply, event))
 
-    def _leave(self, now_ms: int, place: Place, command: co.Leave) -> Decision:
+    def _leave(self, now_ms: int, place: Place, command: commands.Leave) -> Decision:
         found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
-        if isinstance(found, re.Refusal):
+        if isinstance(found, replies.Refusal):
             return Decision(found)
         if place.room_bytes <= 0:
             return Decision(_disk_full())
-        return self._decided(now_ms, Decision(re.Done(), decide_leave(*found, command)))
+        return self._decided(now_ms, Decision(replies.Done(), decide_leave(*found, command)))
 
     # Copy-forward.
 
-    def move(self, now_ms: int, head: RecordHead, first_offset: int, position: int) -> ev.Moved:
-        """A record that is needed (locating.py) lies at another position from now on."""
-        moved = ev.Moved(head.topic_id, first_offset, head.position, position, head.size)
+    def move(self, now_ms: int, head: RecordHead, first_offset: int, position: int) -> events.Moved:
+        """A record that is needed (locator.py) lies at another position from now on."""
+        moved = events.Moved(head.topic_id, first_offset, head.position, position, head.size)
         self.apply(now_ms, moved)
         return moved
 
@@ -346,32 +345,32 @@ class Engine:
         restore(self.state, self.limits, chunks)
 
 
-def _session_unknown(name: str) -> re.Refusal:
-    return re.Refusal("SESSION_UNKNOWN", f"there is no session '{name}'")
+def _session_unknown(name: str) -> replies.Refusal:
+    return replies.Refusal("SESSION_UNKNOWN", f"there is no session '{name}'")
 
 
-def _fenced(name: str) -> re.Refusal:
-    return re.Refusal("FENCED", f"another client took over '{name}'")
+def _fenced(name: str) -> replies.Refusal:
+    return replies.Refusal("FENCED", f"another client took over '{name}'")
 
 
-def _disk_full() -> re.NotNow:
-    return re.NotNow("DISK_FULL", "the disk is full, and what was kept in reserve is used up")
+def _disk_full() -> replies.NotNow:
+    return replies.NotNow("DISK_FULL", "the disk is full, and what was kept in reserve is used up")
 
 
-def _refuse_epoch(session: Session | None, name: str, epoch: int) -> re.Refusal | None:
+def _refuse_epoch(session: Session | None, name: str, epoch: int) -> replies.Refusal | None:
     if session is None or epoch > session.epoch:
         return _session_unknown(name)
     return _fenced(name) if epoch < session.epoch else None
 
 
-def _repeat(session: Session, command: co.Numbered, digest: int) -> re.Reply:
+def _repeat(session: Session, command: commands.Numbered, digest: int) -> replies.Reply:
     """The client retried because our first reply was lost: answer it again."""
     known = session.verdicts.get(command.number)
-    giving_up = isinstance(command.operation, co.Void)
+    giving_up = isinstance(command.operation, commands.Void)
     if known is None:
         if giving_up:
-            return re.Done()
-        return re.Refusal("VERDICT_FORGOTTEN", f"number {command.number} was decided and its answer seen")
+            return replies.Done()
+        return replies.Refusal("VERDICT_FORGOTTEN", f"number {command.number} was decided and its answer seen")
     if known[0] != digest and not giving_up:
-        return re.Refusal("SEQUENCE_REUSED", f"number {command.number} was used for another command")
+        return replies.Refusal("SEQUENCE_REUSED", f"number {command.number} was used for another command")
     return known[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq.engine.commands import REFUSE, Sharing
+from oncemq.protocol.commands import REFUSE, Sharing
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=0):

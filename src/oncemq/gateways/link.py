@@ -15,16 +15,16 @@ from typing import TypeVar
 
 import msgspec
 
-from oncemq import errors
 from oncemq.client.connection import Settings
-from oncemq.client.core import Payloads
-from oncemq.client.loop_driver import LoopDriver
-from oncemq.client.pending import Pending, again
-from oncemq.client.transport import open_transport
-from oncemq.engine.commands import START_NEW, Command, Get, GetAny, Operation, Put, Read, Take
-from oncemq.engine.replies import GetReply, PutReply, Reply
-from oncemq.gateways.merging import MERGED_BYTES, Headers, Merging, bytes_of, error_for_caller, make_put
-from oncemq.wire.frames import Frame
+from oncemq.client.core.core import Payloads
+from oncemq.client.core.pending import Pending, again
+from oncemq.client.runtime.event_loop import LoopDriver
+from oncemq.client.runtime.transport import open_transport
+from oncemq.gateways.put_batcher import MERGED_BYTES, Headers, Merging, bytes_of, error_for_caller, make_put
+from oncemq.protocol import errors
+from oncemq.protocol.commands import START_NEW, Command, Get, GetAny, Operation, Put, Read, Take
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import GetReply, PutReply, Reply
 
 __all__ = ["MERGED_BYTES", "Link", "bytes_of", "expect", "make_put"]
 

@@ -14,15 +14,15 @@ crash of the gateway or the broker, or a standby that takes over.
 
 from __future__ import annotations
 
-from oncemq import errors
+from oncemq.protocol import errors
 
 try:
     import httpx as _httpx  # noqa: F401
 except ImportError:
     raise errors.MissingExtra("the library for HTTP is not installed: pip install 'oncemq[http]'") from None
 
-from oncemq.http.calling import DEFAULT_URL
 from oncemq.http.consumer import Consumer
 from oncemq.http.producer import Producer
+from oncemq.http.requests import DEFAULT_URL
 
 __all__ = ["DEFAULT_URL", "Consumer", "Producer"]

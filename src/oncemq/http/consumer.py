@@ -10,9 +10,9 @@ from types import TracebackType
 
 import httpx
 
-from oncemq import errors
-from oncemq.http.calling import DEFAULT_URL, Json
 from oncemq.http.queue_client import QueueClient
+from oncemq.http.requests import DEFAULT_URL, Json
+from oncemq.protocol import errors
 
 #: It waits for a message in slices of this length, so that other threads have their turn.
 _SLICE_S = 1.0

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import httpx
 
-from oncemq import errors
-from oncemq.http.calling import DEFAULT_URL
-from oncemq.http.numbering import Numbering
 from oncemq.http.queue_client import QueueClient
+from oncemq.http.requests import DEFAULT_URL
+from oncemq.http.sequence import Numbering
+from oncemq.protocol import errors
 
 
 class Producer(QueueClient):

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from oncemq.http.calling import DEFAULT_URL, Caller, Json
+from oncemq.http.requests import DEFAULT_URL, Caller, Json
 
 
 class QueueClient:

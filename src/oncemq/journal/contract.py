@@ -23,7 +23,7 @@ from typing import Protocol
 
 import msgspec
 
-from oncemq.journal.tables import Rows, WantsTables
+from oncemq.journal.rows import Rows, WantsTables
 
 #: In front of every payload; see group.py for the layout.
 RECORD_HEADER_BYTES = 48

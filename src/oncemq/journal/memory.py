@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import xxhash
 
-from oncemq import errors
 from oncemq.journal.contract import (
     Extent,
     Group,
@@ -24,7 +23,8 @@ from oncemq.journal.contract import (
     Wanted,
     record_bytes,
 )
-from oncemq.journal.tables import WantsTables
+from oncemq.journal.rows import WantsTables
+from oncemq.protocol import errors
 
 EXTENT_BYTES = 64 * 1024 * 1024
 #: Kept for acks and moves where `extents_max` bounds the journal.

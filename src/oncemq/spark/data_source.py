@@ -33,21 +33,21 @@ class OnceMQSource(DataSource):
         return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-        from oncemq.spark.source import BatchReader
+        from oncemq.spark.source.source import BatchReader
 
         return BatchReader(source_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
-        from oncemq.spark.source import StreamReader
+        from oncemq.spark.source.source import StreamReader
 
         return StreamReader(source_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from oncemq.spark.sink import BatchWriter
+        from oncemq.spark.sink.sink import BatchWriter
 
         return BatchWriter(sink_options(self.options, is_stream=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
-        from oncemq.spark.sink import StreamWriter
+        from oncemq.spark.sink.sink import StreamWriter
 
         return StreamWriter(sink_options(self.options, is_stream=True), schema)

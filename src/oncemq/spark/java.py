@@ -30,7 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-from oncemq import errors
+from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.spark")
 

@@ -10,9 +10,9 @@ from datetime import datetime
 
 import msgspec
 
-from oncemq import errors
-from oncemq.engine.patterns import matches, refuse_pattern
-from oncemq.spark.durations import duration_s
+from oncemq.config.durations import duration_s
+from oncemq.protocol import errors
+from oncemq.protocol.patterns import matches, refuse_pattern
 from oncemq.spark.schema import NAMES
 
 DEFAULT_URL = "tcp://127.0.0.1:5555"

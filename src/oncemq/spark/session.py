@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from oncemq import errors
+from oncemq.protocol import errors
 from oncemq.spark import java
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from oncemq.broker.process import free_port
+from oncemq.testing.broker_process import free_port
 from tests.forking import Forked
 
 _DEADLINE_S = 60

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from oncemq.gateways.http.app import App
+from oncemq.gateways.http.framework.app import App
 from oncemq.gateways.http.settings import GatewaySettings
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from oncemq.gateways.http.app import ENDPOINTS
-from oncemq.gateways.http.openapi import document
+from oncemq.gateways.http.docs.openapi import document
+from oncemq.gateways.http.framework.app import ENDPOINTS
 from oncemq.gateways.http.pages.docs_page import render
 from oncemq.gateways.http.pages.markup import markdown
 from tests.browser import Browser
@@ -172,5 +172,5 @@ def test_json_is_laid_out_without_changing_it(gateway: str, browser: Browser) ->
 
 
 def test_the_files_of_the_page_are_small() -> None:
-    folder = Path(__file__).parents[3] / "src/oncemq/gateways/http/pages"
+    folder = Path(__file__).parents[3] / "src/oncemq/gateways/http/docs/pages"
     assert sum(path.stat().st_size for path in folder.glob("*.*")) < 60_000

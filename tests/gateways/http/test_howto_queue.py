@@ -6,9 +6,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from oncemq import errors
-from oncemq.gateways.http.queue import ENDPOINTS
-from oncemq.gateways.http.queue_replies import status_of
+from oncemq.gateways.http.queue.endpoints import ENDPOINTS
+from oncemq.gateways.http.queue.replies import status_of
+from oncemq.protocol import errors
 from tests.acceptance.processes import SMALL
 from tests.forking import ForkedBroker
 

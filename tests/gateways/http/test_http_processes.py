@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import SMALL
 from tests.forking import ForkedBroker
 from tests.gateways.http.processes import GatewayProcess

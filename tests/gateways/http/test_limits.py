@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from oncemq import errors
-from oncemq.gateways.http import reading
-from oncemq.gateways.http.guarding import Guard
-from oncemq.gateways.http.server import HttpGateway
+from oncemq.gateways.http.framework import request
+from oncemq.gateways.http.framework.origin_check import Guard
+from oncemq.gateways.http.gateway import HttpGateway
 from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.protocol import errors
 from tests.gateways.http.v1 import V1, v1
 
 __all__ = ["v1"]
@@ -48,7 +48,7 @@ def test_who_sends_half_a_body_keeps_nobody_out_and_is_not_waited_for(monkeypatc
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-        monkeypatch.setattr(reading, "BODY_S", 0.01)
+        monkeypatch.setattr(request, "BODY_S", 0.01)
         serving, sent = _half_sent(v1)
         await serving
         assert (sent[0]["status"], b'"MALFORMED"' in sent[1]["body"]) == (400, True)

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 import oncemq
-from oncemq.gateways.http import metrics
-from oncemq.gateways.http.exposition import Exposition, Family
+from oncemq.gateways.http.metrics import endpoint
+from oncemq.gateways.http.metrics.exposition import Exposition, Family
 from tests.gateways.http.v1 import V1, v1
 
 __all__ = ["v1"]
@@ -77,18 +77,18 @@ def test_topics_and_subscriptions_are_told(v1: V1) -> None:
     v1.got("orders", "kitchen", ack=2)
     v1.ok("POST", "/topics/orders/subscriptions/cooks/take", {"member": "m", "number": 1, "count_max": 2})
     samples = scraped(v1)
-    assert value_of(samples, metrics.TOPIC_MESSAGES, topic="orders") == 3
-    assert value_of(samples, metrics.TOPIC_STORED, topic="orders") == 3
-    assert value_of(samples, metrics.TOPIC_SUBSCRIPTIONS, topic="orders") == 3
-    assert (value_of(samples, metrics.TOPIC_BYTES, topic="orders") or 0) > 0
-    assert value_of(samples, metrics.TOPIC_QUOTA, topic="orders") is None
-    assert value_of(samples, metrics.LAG, topic="orders", subscriber="kitchen") == 1
-    assert value_of(samples, metrics.ACKED, topic="orders", subscriber="kitchen") == 2
-    assert value_of(samples, metrics.LEASED, topic="orders", subscriber="kitchen") is None
-    assert value_of(samples, metrics.LEASED, topic="orders", subscriber="cooks") == 2
-    assert value_of(samples, metrics.MEMBERS, topic="orders", subscriber="cooks") == 1
-    assert value_of(samples, metrics.LAG, topic="orders", subscriber="audit", pattern="*") == 3
-    assert value_of(samples, metrics.PATTERN_LAG, pattern="*", subscriber="audit") == 3
+    assert value_of(samples, endpoint.TOPIC_MESSAGES, topic="orders") == 3
+    assert value_of(samples, endpoint.TOPIC_STORED, topic="orders") == 3
+    assert value_of(samples, endpoint.TOPIC_SUBSCRIPTIONS, topic="orders") == 3
+    assert (value_of(samples, endpoint.TOPIC_BYTES, topic="orders") or 0) > 0
+    assert value_of(samples, endpoint.TOPIC_QUOTA, topic="orders") is None
+    assert value_of(samples, endpoint.LAG, topic="orders", subscriber="kitchen") == 1
+    assert value_of(samples, endpoint.ACKED, topic="orders", subscriber="kitchen") == 2
+    assert value_of(samples, endpoint.LEASED, topic="orders", subscriber="kitchen") is None
+    assert value_of(samples, endpoint.LEASED, topic="orders", subscriber="cooks") == 2
+    assert value_of(samples, endpoint.MEMBERS, topic="orders", subscriber="cooks") == 1
+    assert value_of(samples, endpoint.LAG, topic="orders", subscriber="audit", pattern="*") == 3
+    assert value_of(samples, endpoint.PATTERN_LAG, pattern="*", subscriber="audit") == 3
 
 
 def test_the_broker_is_told_and_its_counters_rise(v1: V1) -> None:
@@ -96,12 +96,12 @@ def test_the_broker_is_told_and_its_counters_rise(v1: V1) -> None:
     v1.subscribe("orders", "kitchen")
     v1.store("orders", "a")
     after = scraped(v1)
-    for name in metrics.COUNTERS:
+    for name in endpoint.COUNTERS:
         assert (f"oncemq_{name}_total", frozenset()) in before, "a counter is there from the first scrape on"
     groups: tuple[str, Labels] = ("oncemq_groups_total", frozenset())
     assert after[groups] > before[groups]
-    assert value_of(after, metrics.TOPICS) == 1
-    [build] = [labels for name, labels in after if name == metrics.BUILD.name]
+    assert value_of(after, endpoint.TOPICS) == 1
+    [build] = [labels for name, labels in after if name == endpoint.BUILD.name]
     assert ("version", oncemq.__version__) in build
 
 
@@ -112,7 +112,7 @@ def test_dead_letters_are_counted(v1: V1) -> None:
         task = workers.take(timeout_s=30)
         assert task is not None
         task.reject("burnt")
-    assert value_of(scraped(v1), metrics.DEAD, topic="orders.dead") == 1
+    assert value_of(scraped(v1), endpoint.DEAD, topic="orders.dead") == 1
 
 
 def test_names_are_escaped(v1: V1) -> None:
@@ -120,7 +120,7 @@ def test_names_are_escaped(v1: V1) -> None:
     with oncemq.connect(v1.broker) as client:
         client.subscribe(name, name)
         client.put(name, "x")
-    assert value_of(scraped(v1), metrics.LAG, topic=name, subscriber=name) == 1
+    assert value_of(scraped(v1), endpoint.LAG, topic=name, subscriber=name) == 1
 
 
 def test_a_line_break_can_not_end_a_label() -> None:
@@ -144,22 +144,22 @@ def test_more_than_the_limit_is_counted_and_left_out(v1: V1) -> None:
         client.subscribe_pattern("y.*", "p")
     samples = scraped(v1, limit=1)
     kinds = ("topics", "subscriptions", "patterns")
-    left_out = {kind: value_of(samples, metrics.LEFT_OUT, kind=kind) for kind in kinds}
+    left_out = {kind: value_of(samples, endpoint.LEFT_OUT, kind=kind) for kind in kinds}
     assert left_out == {"topics": 4, "subscriptions": 2, "patterns": 1}
     samples = scraped(v1, limit=4)
-    topics = [dict(labels)["topic"] for name, labels in samples if name == metrics.TOPIC_BYTES.name]
+    topics = [dict(labels)["topic"] for name, labels in samples if name == endpoint.TOPIC_BYTES.name]
     assert topics == ["t0", "t1", "t2", "t3"]
-    assert value_of(samples, metrics.LEFT_OUT, kind="subscriptions") == 2
-    assert value_of(samples, metrics.LAG, topic="t1", subscriber="s0") == 0
-    assert value_of(scraped(v1), metrics.LEFT_OUT, kind="topics") == 0
+    assert value_of(samples, endpoint.LEFT_OUT, kind="subscriptions") == 2
+    assert value_of(samples, endpoint.LAG, topic="t1", subscriber="s0") == 0
+    assert value_of(scraped(v1), endpoint.LEFT_OUT, kind="topics") == 0
 
 
 def test_a_prefix_selects_topics(v1: V1) -> None:
     for name in ("a.1", "b", "b.1", "b.2", "bb", "c"):
         v1.ok("PUT", f"/topics/{name}", status=201)
     samples = scraped(v1, prefix="b.")
-    assert [dict(labels)["topic"] for name, labels in samples if name == metrics.TOPIC_BYTES.name] == ["b.1", "b.2"]
-    assert value_of(samples, metrics.LEFT_OUT, kind="topics") == 4
+    assert [dict(labels)["topic"] for name, labels in samples if name == endpoint.TOPIC_BYTES.name] == ["b.1", "b.2"]
+    assert value_of(samples, endpoint.LEFT_OUT, kind="topics") == 4
     assert v1.get("/metrics", limit=0).json()["code"] == "MALFORMED"
 
 
@@ -168,13 +168,13 @@ def test_long_lists_are_paged_through(v1: V1) -> None:
         for number in range(1001):
             client.create_topic(f"t{number}")
     samples = scraped(v1, limit=2000)
-    assert len([1 for name, _ in samples if name == metrics.TOPIC_BYTES.name]) == 1001
-    assert value_of(samples, metrics.LEFT_OUT, kind="topics") == 0
+    assert len([1 for name, _ in samples if name == endpoint.TOPIC_BYTES.name]) == 1001
+    assert value_of(samples, endpoint.LEFT_OUT, kind="topics") == 0
 
 
 def names() -> list[str]:
-    families = [value.name for value in vars(metrics).values() if isinstance(value, Family)]
-    return [*families, *(f"oncemq_{name}_total" for name in metrics.COUNTERS)]
+    families = [value.name for value in vars(endpoint).values() if isinstance(value, Family)]
+    return [*families, *(f"oncemq_{name}_total" for name in endpoint.COUNTERS)]
 
 
 def test_the_guide_names_every_metric() -> None:

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from oncemq.cli.main import cli
-from oncemq.gateways.http.app import ENDPOINTS
-from oncemq.gateways.http.endpoint import ALWAYS, ANY, JSON, PROBLEM, Answer, Call
-from oncemq.gateways.http.openapi import TAGS, document
+from oncemq.gateways.http.docs.openapi import TAGS, document
+from oncemq.gateways.http.docs.site import endpoints as site_endpoints
+from oncemq.gateways.http.framework.app import ENDPOINTS
+from oncemq.gateways.http.framework.endpoint import ALWAYS, ANY, JSON, PROBLEM, Answer, Call
 from oncemq.gateways.http.settings import GatewaySettings
-from oncemq.gateways.http.site import endpoints as site_endpoints
-from oncemq.version import __version__
+from oncemq.protocol.version import __version__
 
 Json = dict[str, Any]
 DOCUMENT: Json = document(ENDPOINTS)

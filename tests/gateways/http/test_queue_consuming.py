@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from oncemq import errors
-from oncemq.engine.commands import DeleteTopic, Open, RegistryList, RegistrySet, Seek
-from oncemq.engine.replies import RegistryEntry, RegistryListReply
-from oncemq.gateways.giving import Giving
-from oncemq.gateways.http import queue_consuming
+from oncemq.gateways.http.queue import consume
+from oncemq.gateways.keyed_delivery import Giving
 from oncemq.gateways.link import Link
+from oncemq.protocol import errors
+from oncemq.protocol.commands import DeleteTopic, Open, RegistryList, RegistrySet, Seek
+from oncemq.protocol.replies import RegistryEntry, RegistryListReply
 from tests.gateways.http.queue import Queue, queue
 from tests.gateways.http.test_queue_rules import operate
 
@@ -60,7 +60,7 @@ def test_who_waits_behind_one_that_finds_no_broker_is_told_at_once(
         raise errors.BrokerAway("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(queue_consuming, "_next", away)
+        patch.setattr(consume, "_next", away)
         replies = queue.together(*(queue.client.get("/consumer/consume", params=asked) for _ in range(5)))
         assert [reply.json()["code"] for reply in replies] == ["BROKER_AWAY"] * 5
         assert tries == 1
@@ -288,7 +288,7 @@ def test_who_always_loses_is_told_so(queue: Queue, monkeypatch: pytest.MonkeyPat
     async def lose(*_: object) -> None:
         raise errors.SubscriptionFenced("another client took over")
 
-    monkeypatch.setattr(queue_consuming, "_next", lose)
+    monkeypatch.setattr(consume, "_next", lose)
     assert queue.cant_consume() == (409, "SUBSCRIPTION_FENCED")
 
 

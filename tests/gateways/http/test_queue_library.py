@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from oncemq import errors
-from oncemq.engine.commands import DeleteTopic, RemoveSession, Seek
-from oncemq.http import Consumer, Producer, calling
+from oncemq.http import Consumer, Producer, requests
+from oncemq.protocol import errors
+from oncemq.protocol.commands import DeleteTopic, RemoveSession, Seek
 from tests.gateways.http.queue import Queue, Straight, queue
 from tests.gateways.http.test_queue_rules import operate
 
@@ -27,7 +27,7 @@ Spoil = Callable[[httpx.Request, bool], None]
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(requests, "_PAUSE_S", 0.0)
 
 
 def clients(queue: Queue, spoil: Spoil | None = None) -> tuple[Producer, Consumer]:
@@ -287,7 +287,7 @@ assert "httpx" not in sys.modules
 sys.modules["httpx"] = None
 try:
     import oncemq.http
-except oncemq.errors.MissingExtra as error:
+except oncemq.protocol.errors.MissingExtra as error:
     print(error)
 """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oncemq.engine.commands import CreateTopic, Subscribe, Unsubscribe
+from oncemq.protocol.commands import CreateTopic, Subscribe, Unsubscribe
 from tests.gateways.http.queue import Queue, queue
 
 __all__ = ["queue"]

@@ -21,11 +21,11 @@ from hypothesis import HealthCheck, settings
 from schemathesis import Case, CheckContext, Response, SerializationContext
 from schemathesis.config import SchemathesisConfig
 
-from oncemq.gateways.http.app import ENDPOINTS, App
-from oncemq.gateways.http.endpoint import ANY, EVENTS, NDJSON
-from oncemq.gateways.http.openapi import document
+from oncemq.gateways.http.docs.openapi import document
+from oncemq.gateways.http.framework.app import ENDPOINTS, App
+from oncemq.gateways.http.framework.endpoint import ANY, EVENTS, NDJSON
 from oncemq.gateways.http.settings import GatewaySettings
-from oncemq.limits import WAIT_MS_MAX
+from oncemq.protocol.limits import WAIT_MS_MAX
 from tests.forking import ForkedBroker
 
 Message = MutableMapping[str, Any]

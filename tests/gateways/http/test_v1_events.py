@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from oncemq.gateways.http import v1_events
+from oncemq.gateways.http.v1 import events
 from tests.gateways.http.v1 import V1, Visit, eventually, v1
 
 __all__ = ["v1"]
@@ -142,7 +142,7 @@ def test_a_stream_starts_where_it_is_told_to(v1: V1) -> None:
 
 
 def test_a_quiet_stream_tells_the_next_offset(v1: V1, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(v1_events, "HEARTBEAT_MS", 20)
+    monkeypatch.setattr(events, "HEARTBEAT_MS", 20)
     v1.store("orders", "a")
 
     async def quiet(visit: Visit) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from oncemq.engine.commands import Get
-from oncemq.engine.replies import OpenReply
-from oncemq.gateways import link, places
+from oncemq.gateways import link, subscription_cache
+from oncemq.protocol.commands import Get
+from oncemq.protocol.replies import OpenReply
 from tests.gateways.http.rig import Json
 from tests.gateways.http.v1 import V1, Visit, code_of, eventually, v1, values_of
 
@@ -121,7 +121,7 @@ def test_callers_who_come_at_once_share_one_opening(v1: V1) -> None:
 
 
 def test_what_the_gateway_keeps_of_subscriptions_is_bounded(v1: V1, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_ENTRIES_MAX", 2)
+    monkeypatch.setattr(subscription_cache, "_ENTRIES_MAX", 2)
     v1.store("orders", "a")
     for name in ("b", "c", "d"):
         v1.subscribe("orders", name)

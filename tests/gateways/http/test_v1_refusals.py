@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-from oncemq.gateways.http.app import ENDPOINTS, App
-from oncemq.gateways.http.openapi import refusals_of
-from oncemq.gateways.http.server import with_origins
+from oncemq.gateways.http.docs.openapi import refusals_of
+from oncemq.gateways.http.framework.app import ENDPOINTS, App
+from oncemq.gateways.http.gateway import with_origins
 from oncemq.gateways.http.settings import GatewaySettings
 from tests.gateways.http.v1 import V1, Visit, code_of
 

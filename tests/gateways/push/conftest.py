@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
+from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
 from tests.gateways.push.peers import Asker
 from tests.gateways.push.processes import GatewayProcess, settings_here

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oncemq import errors
-from oncemq.engine.commands import Ack, Get, Hello, Numbered, Open, Subscribe, Unsubscribe
-from oncemq.engine.replies import (
+from oncemq.protocol import errors
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.commands import Ack, Get, Hello, Numbered, Open, Subscribe, Unsubscribe
+from oncemq.protocol.replies import (
     AckReply,
     BatchHead,
     GetReply,
@@ -20,7 +21,6 @@ from oncemq.engine.replies import (
     Reply,
     SubscribeReply,
 )
-from oncemq.message import checksum, encode_batch
 
 DEADLINE_S = 30.0
 _TOPIC_ID = 7

@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.gateways.push.peers import Asker, Listener
 from tests.gateways.push.processes import GatewayProcess
 

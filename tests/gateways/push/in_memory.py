@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from oncemq.engine.commands import START_EARLIEST, START_NEW, CreateTopic, Seek
 from oncemq.gateways.link import Link, make_put
 from oncemq.gateways.push.counters import Counters
-from oncemq.gateways.push.place import Place
-from oncemq.gateways.push.reliable import Reliable
 from oncemq.gateways.push.settings import PushSettings
+from oncemq.gateways.push.subscribers.subscriber_cursor import Place
+from oncemq.gateways.push.subscribers.subscribers import Reliable
+from oncemq.protocol.commands import START_EARLIEST, START_NEW, CreateTopic, Seek
 
 DEADLINE_S = 30.0
 SETTINGS = PushSettings(retransmit_ms=20, pause_ms_max=60_000)

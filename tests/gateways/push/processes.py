@@ -7,10 +7,10 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from oncemq.broker.process import free_url
 from oncemq.gateways.push.gateway import PushGateway
 from oncemq.gateways.push.settings import PushSettings
-from oncemq.gateways.running import run
+from oncemq.server.gateway_process import run
+from oncemq.testing.broker_process import free_url
 
 _START_S = 30.0
 _server = multiprocessing.get_context("forkserver")

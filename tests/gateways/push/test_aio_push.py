@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 import oncemq.aio
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
-from oncemq.message import Message
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message
+from oncemq.testing.broker_process import BrokerProcess
 from tests.client.on_a_loop import become, on_a_loop
 from tests.gateways.push.lossy import LossyFeed
 from tests.gateways.push.processes import GatewayProcess

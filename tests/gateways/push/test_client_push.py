@@ -7,11 +7,11 @@ from itertools import islice
 
 import pytest
 
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess, free_url
-from oncemq.client.blocking import Client
-from oncemq.client.push_subscription import PushSubscription
-from oncemq.message import Message
+from oncemq.client.push.sync import PushSubscription
+from oncemq.client.sync import Client
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message
+from oncemq.testing.broker_process import BrokerProcess, free_url
 from tests.acceptance.processes import wait_until
 from tests.gateways.push.lossy import LossyFeed
 from tests.gateways.push.processes import GatewayProcess

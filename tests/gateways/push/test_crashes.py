@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import wait_until
 from tests.gateways.push.peers import Asker, Callee, Listener, Publisher, Subscriber
 from tests.gateways.push.processes import GatewayProcess

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import zmq
 
+from oncemq.gateways.push.ack_server import Desk
 from oncemq.gateways.push.counters import Counters
-from oncemq.gateways.push.desk import Desk
 from oncemq.gateways.push.messages import AckPublished, Publish
-from oncemq.gateways.push.publishing import Publishing
-from oncemq.gateways.push.reliable import Reliable
+from oncemq.gateways.push.publishers.reliable import Publishing
 from oncemq.gateways.push.settings import PushSettings
+from oncemq.gateways.push.subscribers.subscribers import Reliable
 from tests.gateways.push.fakes import until
 
 

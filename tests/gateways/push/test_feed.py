@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oncemq import errors
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
+from oncemq.protocol import errors
 from tests.acceptance.processes import wait_until
 from tests.gateways.push.peers import Listener, Publisher
 from tests.gateways.push.processes import GatewayProcess

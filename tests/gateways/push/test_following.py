@@ -13,15 +13,15 @@ from typing import Any, cast
 import pytest
 import zmq
 
-from oncemq import errors
-from oncemq.engine.commands import START_EARLIEST, START_NEW
 from oncemq.gateways.link import Link
-from oncemq.gateways.push import feed as feed_module
-from oncemq.gateways.push import following as following_module
 from oncemq.gateways.push.counters import Counters
-from oncemq.gateways.push.feed import Feed
-from oncemq.gateways.push.feed_socket import SLOT_BYTES
+from oncemq.gateways.push.feed import feed as feed_module
+from oncemq.gateways.push.feed import topic_follower as following_module
+from oncemq.gateways.push.feed.feed import Feed
+from oncemq.gateways.push.feed.feed_socket import SLOT_BYTES
 from oncemq.gateways.push.settings import PushSettings
+from oncemq.protocol import errors
+from oncemq.protocol.commands import START_EARLIEST, START_NEW
 from tests.gateways.push.fakes import FakeLink, until
 
 _numbers = itertools.count()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncemq import errors
-from oncemq.client.push_frames import batch_header, decode_header, next_header, topic_of
-from oncemq.engine.replies import BatchHead
-from oncemq.gateways.push.addresses import check_address
+from oncemq.client.push.frames import batch_header, decode_header, next_header, topic_of
 from oncemq.gateways.push.messages import decode_request
 from oncemq.gateways.push.settings import PushSettings
+from oncemq.gateways.push.subscribers.addresses import check_address
+from oncemq.protocol import errors
+from oncemq.protocol.replies import BatchHead
 
 
 def test_headers_are_read_as_they_were_written() -> None:

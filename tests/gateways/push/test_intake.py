@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import zmq
 
-from oncemq.broker.process import free_url
 from oncemq.gateways.push import gateway as gateway_module
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.gateway import PushGateway
-from oncemq.gateways.push.intake import Intake
+from oncemq.gateways.push.publishers.intake import Intake
+from oncemq.testing.broker_process import free_url
 from tests.gateways.push.processes import settings_here
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from oncemq.gateways.push.listening import Audience, Listening
+from oncemq.gateways.push.feed.listeners import Audience, Listening
 
 
 def test_a_frame_is_for_those_who_listen_to_its_beginning() -> None:

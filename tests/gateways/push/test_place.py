@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from oncemq import errors
-from oncemq.engine.commands import START_EARLIEST, DeleteTopic, Open, Operation
-from oncemq.engine.replies import Reply
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
-from oncemq.gateways.push.place import Place
-from oncemq.gateways.push.tending import Tending
+from oncemq.gateways.push.subscribers.keepalive import Tending
+from oncemq.gateways.push.subscribers.subscriber_cursor import Place
+from oncemq.protocol import errors
+from oncemq.protocol.commands import START_EARLIEST, DeleteTopic, Open, Operation
+from oncemq.protocol.replies import Reply
 from tests.gateways.push.in_memory import SETTINGS, following, in_memory, make, place_of, put, seek_earliest
 
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import zmq
 
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
 from oncemq.gateways.link import Link, make_put
-from oncemq.gateways.push.numbering import Origin
+from oncemq.gateways.push.publishers.origin import Origin
 from tests.gateways.push.fakes import FakeLink
 from tests.gateways.push.peers import DEADLINE_S, Asker
 from tests.gateways.push.processes import GatewayProcess

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq import errors
-from oncemq.client.blocking import Client
-from oncemq.engine.replies import SubscriptionInfo
+from oncemq.client.sync import Client
+from oncemq.protocol import errors
+from oncemq.protocol.replies import SubscriptionInfo
 from tests.acceptance.processes import wait_until
 from tests.gateways.push.peers import Asker, Callee, Listener
 from tests.gateways.push.processes import GatewayProcess

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from oncemq import errors
-from oncemq.engine.commands import START_NEW, DeleteTopic, Operation, Read, RegistrySet, Subscribe
-from oncemq.engine.replies import GetReply, Reply
 from oncemq.gateways.link import Link, expect
 from oncemq.gateways.push.messages import AckReceived, Goodbye, Hello
-from oncemq.gateways.push.registry import NAMESPACE, decode_registered, register, subscribers_of
-from oncemq.gateways.push.reliable import Reliable
-from oncemq.gateways.push.subscriber import Subscriber
+from oncemq.gateways.push.subscribers.registry import NAMESPACE, decode_registered, register, subscribers_of
+from oncemq.gateways.push.subscribers.subscriber import Subscriber
+from oncemq.gateways.push.subscribers.subscribers import Reliable
+from oncemq.protocol import errors
+from oncemq.protocol.commands import START_NEW, DeleteTopic, Operation, Read, RegistrySet, Subscribe
+from oncemq.protocol.replies import GetReply, Reply
 from tests.gateways.push.in_memory import in_memory, make, place_of, put, reliable_of, until
 
 _ADDRESS = "tcp://127.0.0.1:9"

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import zmq
 
-from oncemq.engine.commands import START_EARLIEST
 from oncemq.gateways.link import Link
-from oncemq.gateways.push import retransmitting as module
-from oncemq.gateways.push.calling import Caller
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.messages import AckReceived, Data, encode
-from oncemq.gateways.push.place import Place
-from oncemq.gateways.push.retransmitting import Retransmitting
-from oncemq.gateways.push.subscriber import Subscriber
-from oncemq.message import Message
+from oncemq.gateways.push.subscribers import retransmission as module
+from oncemq.gateways.push.subscribers.callback import Caller
+from oncemq.gateways.push.subscribers.retransmission import Retransmitting
+from oncemq.gateways.push.subscribers.subscriber import Subscriber
+from oncemq.gateways.push.subscribers.subscriber_cursor import Place
+from oncemq.protocol.batch import Message
+from oncemq.protocol.commands import START_EARLIEST
 from tests.gateways.push.in_memory import SETTINGS, in_memory, make, place_of, until
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
 from tests.gateways.text.rig import GatewayThread, dealing
 
 _PEERS = 16

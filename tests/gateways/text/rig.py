@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import zmq
 
-from oncemq.broker.process import free_url
-from oncemq.gateways.running import run
 from oncemq.gateways.text.gateway import TextGateway
 from oncemq.gateways.text.settings import TextSettings
+from oncemq.server.gateway_process import run
+from oncemq.testing.broker_process import free_url
 from tests import forking
 
 TIMEOUT_S = 30.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oncemq import errors
+from oncemq.protocol import errors
 from tests.gateways.text.rig import GatewayThread
 
 ROOT = Path(__file__).parents[3]

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import oncemq
-from oncemq import errors
-from oncemq.engine.commands import RegistryList
-from oncemq.engine.replies import RegistryListReply
 from oncemq.gateways.link import Link
 from oncemq.gateways.text.gateway import TextGateway
 from oncemq.gateways.text.peers import Peers
 from oncemq.gateways.text.settings import TextSettings
+from oncemq.protocol import errors
+from oncemq.protocol.commands import RegistryList
+from oncemq.protocol.replies import RegistryListReply
 from tests.acceptance.processes import wait_until
 from tests.gateways.text.rig import TIMEOUT_S, GatewayThread, Req, dealing
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncemq import errors
-from oncemq.engine.commands import START_EARLIEST, START_NEW
 from oncemq.gateways.text.peers import split
 from oncemq.gateways.text.requests import Request, format_error, parse
+from oncemq.protocol import errors
+from oncemq.protocol.commands import START_EARLIEST, START_NEW
 
 #: Of characters that a name may hold, and that have a meaning somewhere.
 NAMES = st.text("ab \"'\\.ü/", min_size=1, max_size=12)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from oncemq.broker.process import free_port
 from oncemq.gateways.udp.gateway import UdpGateway
 from oncemq.gateways.udp.settings import UdpSettings
+from oncemq.testing.broker_process import free_port
 from tests import forking
 
 TIMEOUT_S = 30.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.gateways.udp.rig import GatewayProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "datagrams"

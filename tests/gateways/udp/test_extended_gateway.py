@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from examples.datagrams.peers import BYE, CHALLENGE, FROM_THE_EARLIEST, MAGIC, Peer, Publisher, Refused, Subscriber
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.gateways.udp import extended
+from oncemq.gateways.udp.extended import packets
+from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
 from tests.gateways.udp.proxy import LossyProxy
 from tests.gateways.udp.rig import TIMEOUT_S, GatewayProcess, GatewayThread, wait_until
@@ -195,7 +195,7 @@ def test_an_unsubscribed_subscription_is_gone(broker: BrokerProcess, gateway: Ga
     subscriber = Subscriber(gateway.address, "leaving", "reader", position=FROM_THE_EARLIEST)
     with broker.connect() as client:
         assert [found.subscriber for found in client.subscriptions("leaving")] == ["reader"]
-        subscriber.send(BYE, struct.pack(">QB", subscriber.epoch, extended.UNSUBSCRIBE))
+        subscriber.send(BYE, struct.pack(">QB", subscriber.epoch, packets.UNSUBSCRIBE))
         wait_until(lambda: not client.subscriptions("leaving"), "the subscription ends")
     subscriber.socket.close()
 
@@ -259,7 +259,7 @@ def test_a_subscriber_that_was_silent_for_too_long_goes_on_by_itself(
     publish(gateway.address, "silence", 1, "silent")
     with closing(Subscriber(gateway.address, "silence", "reader")) as subscriber:
         with monkeypatch.context() as patch:
-            patch.setattr("oncemq.gateways.udp.extended_desk.SUBSCRIBER_SILENT_MS", -1)
+            patch.setattr("oncemq.gateways.udp.extended.server.SUBSCRIBER_SILENT_MS", -1)
             before = gateway.counter("peers_silent")
             wait_until(lambda: gateway.counter("peers_silent") > before, "it is dropped")
         publish(gateway.address, "silence", 2, "silent-2")
@@ -293,7 +293,7 @@ def test_a_position_on_a_topic_that_was_made_anew_is_refused(broker: BrokerProce
     again.topic_id, again.position = subscriber.topic_id, 2
     again.say_hello()
     again.socket.settimeout(TIMEOUT_S)
-    while (packet := again.socket.recv(65_536))[1] != extended.REFUSED or b"TOPIC_GONE" not in packet:
+    while (packet := again.socket.recv(65_536))[1] != packets.REFUSED or b"TOPIC_GONE" not in packet:
         pass
     subscriber.socket.close()
 

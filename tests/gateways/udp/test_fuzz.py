@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.broker.process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess
 from tests.gateways.udp.fuzz import SMALL, Fuzz
 from tests.gateways.udp.rig import GatewayProcess
 

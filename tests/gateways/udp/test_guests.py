@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncemq.gateways.udp import rates
-from oncemq.gateways.udp.guests import Guests
+from oncemq.gateways.udp.peers import Guests
 from oncemq.gateways.udp.rates import Bucket, Rates
 from oncemq.gateways.udp.settings import PLAIN_SILENT_MS, SLACK_BYTES, UNPROVED_MESSAGES, UdpSettings
 from oncemq.gateways.udp.tokens import KEY_MS, Tokens, is_loopback

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from oncemq.gateways.udp.extended import Answer, Done, Put, Refused
-from oncemq.gateways.udp.intake import WAITING_BYTES_MAX, Intake
+from oncemq.gateways.udp.extended.packets import Answer, Done, Put, Refused
+from oncemq.gateways.udp.extended.put_order import WAITING_BYTES_MAX, Intake
 
 
 def put(number: int, content: bytes = b"x") -> Put:

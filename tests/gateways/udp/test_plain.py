@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncemq import errors
-from oncemq.gateways.udp import plain
-from oncemq.gateways.udp.plain import List, Publish, Subscribe, Unsubscribe
+from oncemq.gateways.udp.plain import packets
+from oncemq.gateways.udp.plain.packets import List, Publish, Subscribe, Unsubscribe
+from oncemq.protocol import errors
 
 
 @pytest.mark.parametrize(
@@ -32,48 +32,48 @@ from oncemq.gateways.udp.plain import List, Publish, Subscribe, Unsubscribe
         (b'4 list "Cooking Recipes"', List("Cooking Recipes")),
     ],
 )
-def test_a_packet_says(packet: bytes, request_: plain.Request) -> None:
-    assert plain.parse(packet) == request_
+def test_a_packet_says(packet: bytes, request_: packets.Request) -> None:
+    assert packets.parse(packet) == request_
 
 
 @pytest.mark.parametrize("packet", [b"", b"\0\0", b"7 x", b"12 x", b"x", b"4", b"4 all", b'1 "open', b'1 "a"b c'])
 def test_what_is_no_packet_is_malformed(packet: bytes) -> None:
     with pytest.raises(errors.Malformed):
-        plain.parse(packet)
+        packets.parse(packet)
 
 
 @pytest.mark.parametrize("packet", [b"1", b"2 ", b'2 ""', b"1 a*b", b"1 #", b"2 \xff", b"2 a\x01b", b"2 " + b"x" * 256])
 def test_what_is_no_name_is_refused(packet: bytes) -> None:
     with pytest.raises(errors.NameInvalid):
-        plain.parse(packet)
+        packets.parse(packet)
 
 
 @given(st.text(min_size=1, max_size=60))
 def test_a_name_out_of_a_list_can_be_sent_as_it_stands(name: str) -> None:
     try:
-        plain._check_topic(name)
+        packets._check_topic(name)
     except errors.NameInvalid:
         return
-    listed = plain.format_list([name], True, 1000)
-    assert plain.parse(f"2 {listed[1:-1]}".encode()) == Subscribe(name)
+    listed = packets.format_list([name], True, 1000)
+    assert packets.parse(f"2 {listed[1:-1]}".encode()) == Subscribe(name)
 
 
 def test_a_list_is_as_s4_has_it() -> None:
-    assert plain.format_list([], True, 1000) == "[]"
-    assert plain.format_list(["topic1"], True, 1000) == "[topic1]"
-    assert plain.format_list(["a", "Cooking Recipes", "c,d"], True, 1000) == '[a, "Cooking Recipes", "c,d"]'
+    assert packets.format_list([], True, 1000) == "[]"
+    assert packets.format_list(["topic1"], True, 1000) == "[topic1]"
+    assert packets.format_list(["a", "Cooking Recipes", "c,d"], True, 1000) == '[a, "Cooking Recipes", "c,d"]'
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)), st.booleans(), st.integers(7, 80))
 def test_a_list_fits_and_says_whether_there_is_more(names: list[str], is_all: bool, bytes_max: int) -> None:
-    listed = plain.format_list(names, is_all, bytes_max)
+    listed = packets.format_list(names, is_all, bytes_max)
     assert len(listed.encode()) <= bytes_max
-    whole = plain.format_list(names, is_all, 10_000)
+    whole = packets.format_list(names, is_all, 10_000)
     assert listed == whole or listed.endswith("...]")
 
 
 @given(st.text(st.characters(codec="utf-8")), st.integers(0, 40))
 def test_a_text_is_cut_between_characters(text: str, bytes_max: int) -> None:
-    data = plain.cut(text, bytes_max)
+    data = packets.cut(text, bytes_max)
     assert len(data) <= bytes_max
     assert text.startswith(data.decode())

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
 from oncemq.gateways.contract import Gateway
 from oncemq.gateways.udp.endpoint import says_nobody_listens
-from oncemq.gateways.udp.feed import Feed
 from oncemq.gateways.udp.gateway import UdpGateway
+from oncemq.gateways.udp.plain.feed import Feed
 from oncemq.gateways.udp.settings import SLACK_BYTES, UNPROVED_MESSAGES
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
 from tests.gateways.udp.rig import GatewayProcess, GatewayThread, PlainClient, settings_for_tests, wait_until
 
@@ -153,7 +153,7 @@ def test_a_message_is_acked_before_it_is_sent_so_that_no_crash_sends_it_twice(
 def test_a_subscriber_at_whose_port_nobody_listens_is_forgotten(
     broker: BrokerProcess, gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncemq.gateways.udp.guests._STRIKE_MS", 0)
+    monkeypatch.setattr("oncemq.gateways.udp.peers._STRIKE_MS", 0)
     with closing(PlainClient(gateway.address)) as gone:
         assert gone.ask("1 left") == "Acknowledged!"
         assert gone.ask("2 left") == "Subscribed to left!"

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from oncemq.gateways.udp.window import QUIET_MS, TIMEOUT_MS_FIRST, TIMEOUT_MS_MAX, SendWindow
+from oncemq.gateways.udp.extended.send_window import QUIET_MS, TIMEOUT_MS_FIRST, TIMEOUT_MS_MAX, SendWindow
 
 
 def window(packets_max: int = 8, bytes_max: int = 10_000, now_ms: float = 0.0, seed: int = 1) -> SendWindow:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from oncemq.client import records
-from oncemq.client.records import Line, Range
+from oncemq.client.recording import records
+from oncemq.client.recording.records import Line, Range
 
 BROKER = "b"
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import oncemq.spark.audit
-from oncemq.cli import pipeline_audit
+from oncemq.cli.pipeline import audit
 from oncemq.spark.audit import Finding, Report, SubscriptionResult, TopicResult
 
 _WHOLE = {"files": 3, "lines": 1234, "torn": 1, "unreadable": 0, "incomplete": 0, "in_doubt": 0}
@@ -34,9 +34,9 @@ def _run(patch: pytest.MonkeyPatch, report: Report, folder: Path, *arguments: st
     def on_nothing(*_: object) -> Iterator[None]:
         yield None
 
-    patch.setattr(pipeline_audit, "on_spark", on_nothing)
+    patch.setattr(audit, "on_spark", on_nothing)
     patch.setattr(oncemq.spark.audit, "audit", lambda *_, **__: report)
-    return CliRunner().invoke(pipeline_audit.audit, [str(folder), *arguments])
+    return CliRunner().invoke(audit.audit, [str(folder), *arguments])
 
 
 def test_a_proof_is_a_sentence_and_exit_code_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

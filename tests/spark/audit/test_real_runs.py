@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncemq.broker.process import BrokerProcess
 from oncemq.spark.audit import audit
 from oncemq.spark.audit.positions import positions_of
+from oncemq.testing.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,8 @@ from random import Random
 
 import msgspec
 
-from oncemq.broker.process import BrokerProcess
-from oncemq.errors import OnceMQError
+from oncemq.protocol.errors import OnceMQError
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import SMALL
 from tests.spark.faults import faulty
 from tests.spark.faults.driving import Driver

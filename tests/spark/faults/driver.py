@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from oncemq.spark import session
-from oncemq.testing_spark import QUICK_START
+from oncemq.testing.spark import QUICK_START
 from tests.spark.faults import faulty
 from tests.spark.faults.streams import Stream
 

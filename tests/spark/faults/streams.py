@@ -9,7 +9,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
 from tests.spark.faults import faulty
 
 #: Without a shuffle: the result is in the order of the source.

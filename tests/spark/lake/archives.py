@@ -25,14 +25,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from oncemq.spark import sink
-from oncemq.spark.lake import following, layout, reading, restoring
+from oncemq.spark.lake import data_source, job_progress, layout, restorer
 from oncemq.spark.lake.plan import Plan
 from oncemq.spark.options import sink_options
-from oncemq.spark.sink import BatchWriter
-from oncemq.spark.sinks.files import arrow_schema
-from oncemq.spark.task import TaskIdentity
-from tests.spark.sinks.driving import QUERY, DeltaFolder, ParquetFolder, write
+from oncemq.spark.sink import sink
+from oncemq.spark.sink.sink import BatchWriter
+from oncemq.spark.sink.task import TaskIdentity
+from oncemq.spark.targets.files.file_writer import arrow_schema
+from tests.spark.targets.driving import QUERY, DeltaFolder, ParquetFolder, write
 
 KINDS = {
     "topic": StringType(),
@@ -89,7 +89,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restores whose tasks run here, one after the other, each with pickled copies of its reader and writer."""
 
     def save(_: Any, plan: str, options: Mapping[str, str]) -> None:
-        reader = reading.LakeReader(msgspec.json.decode(Path(plan).read_bytes(), type=Plan))
+        reader = data_source.LakeReader(msgspec.json.decode(Path(plan).read_bytes(), type=Plan))
         chosen = sink_options(options, is_stream=False)
         written: list[WriterCommitMessage | None] = []
         for number, partition in enumerate(reader.partitions()):
@@ -97,10 +97,10 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(sink, "task_identity", lambda identity=identity: identity)
             task = pickle.loads(pickle.dumps(reader))
             batches = task.read(pickle.loads(pickle.dumps(partition)))
-            written.append(BatchWriter(chosen, reading.ROWS, overwrite=False).write(batches))
+            written.append(BatchWriter(chosen, data_source.ROWS, overwrite=False).write(batches))
         # In whatever order they come.
-        BatchWriter(chosen, reading.ROWS, overwrite=False).commit(written[::-1])
+        BatchWriter(chosen, data_source.ROWS, overwrite=False).commit(written[::-1])
 
-    monkeypatch.setattr(restoring, "_save", save)
-    monkeypatch.setattr(restoring, "_session", lambda *_: nullcontext())
-    monkeypatch.setattr(following, "following", lambda *_: nullcontext())
+    monkeypatch.setattr(restorer, "_save", save)
+    monkeypatch.setattr(restorer, "_session", lambda *_: nullcontext())
+    monkeypatch.setattr(job_progress, "following", lambda *_: nullcontext())

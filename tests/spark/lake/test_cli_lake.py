@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oncemq.cli.main import cli
-from oncemq.cli.pipeline import COMMANDS, pipeline
+from oncemq.cli.pipeline.group import COMMANDS, pipeline
 from oncemq.spark.pipeline.model import Pipeline
-from oncemq.spark.targets import DeltaTarget
+from oncemq.spark.targets.declarations import DeltaTarget
 from tests.spark.lake.archives import add, rows, without_spark
 
 if TYPE_CHECKING:
-    from oncemq.broker.process import BrokerProcess
-    from oncemq.client.blocking import Client
+    from oncemq.client.sync import Client
+    from oncemq.testing.broker_process import BrokerProcess
 
 __all__ = ["without_spark"]
 
@@ -33,11 +33,11 @@ def run(*arguments: str, **rest: Any) -> Result:
 def archived(monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
     """What would be run, with a broker that answers and without a JVM."""
     found: list[Pipeline] = []
-    monkeypatch.setattr("oncemq.cli.pipeline_archive.connected", lambda _: nullcontext(SimpleNamespace(health=dict)))
+    monkeypatch.setattr("oncemq.cli.pipeline.archive.connected", lambda _: nullcontext(SimpleNamespace(health=dict)))
     context = SimpleNamespace(setLogLevel=lambda _: None)
     session = SimpleNamespace(stop=lambda: None, sparkContext=context)
     monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: session)
-    monkeypatch.setattr("oncemq.spark.pipeline.running.run", lambda pipeline, **_: found.append(pipeline))
+    monkeypatch.setattr("oncemq.spark.pipeline.runner.run", lambda pipeline, **_: found.append(pipeline))
     return found
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oncemq.message import encode_batch
-from oncemq.spark.lake import archive, plan, restore, restoring
+from oncemq.protocol.batch import encode_batch
+from oncemq.spark.lake import archive, plan, restore, restorer
 from tests.spark.lake.archives import seen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncemq.broker.process import BrokerProcess
-    from oncemq.client.blocking import Client
+    from oncemq.client.sync import Client
+    from oncemq.testing.broker_process import BrokerProcess
 
 DEADLINE_S = 30
 DAY_MS = 24 * 3600 * 1000
@@ -94,7 +94,7 @@ def test_what_was_archived_and_collected_comes_back_as_it_was(
     assert seen(lake, kind) == [(topic, offset) for topic in (STRANGE, ORDERS) for offset in range(26)]
 
     # More than one task for a topic.
-    monkeypatch.setattr(restoring, "plan_of", lambda lives, chosen: plan.plan_of(lives, chosen, part_bytes=1000))
+    monkeypatch.setattr(restorer, "plan_of", lambda lives, chosen: plan.plan_of(lives, chosen, part_bytes=1000))
     done = restore(str(lake), prefix="again.", create=True, url=broker.url, session=spark)
     assert [(one.target, one.messages, one.first_offset, one.last_offset) for one in done] == [
         (f"again.{STRANGE}", 26, 0, 25),

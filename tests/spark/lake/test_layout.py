@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from oncemq.errors import PipelineInvalid
-from oncemq.spark.lake import archiving, layout
+from oncemq.protocol.errors import PipelineInvalid
+from oncemq.spark.lake import archiver, layout
 from oncemq.spark.lake.files import files_of
-from oncemq.spark.targets import DeltaTarget, ParquetTarget
+from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget
 from tests.spark.lake.archives import add, row
 
 
@@ -27,49 +27,49 @@ def test_a_topic_that_no_folder_can_have_the_name_of_is_refused(tmp_path: Path) 
     layout.refuse_topic("x" * 249)
     for topic in ("x" * 250, "ä" * 42, layout.NULL_FOLDER):
         with pytest.raises(PipelineInvalid, match=topic):
-            archiving.pipeline_of(str(tmp_path), topic=topic)
+            archiver.pipeline_of(str(tmp_path), topic=topic)
 
 
 def test_a_folder_keeps_its_format(tmp_path: Path) -> None:
-    assert isinstance(archiving.pipeline_of(str(tmp_path / "new"), topic="orders").target, ParquetTarget)
+    assert isinstance(archiver.pipeline_of(str(tmp_path / "new"), topic="orders").target, ParquetTarget)
     add(tmp_path / "old", 0, [row("orders", 0)], kind="delta")
-    assert isinstance(archiving.pipeline_of(str(tmp_path / "old"), topic="orders").target, DeltaTarget)
+    assert isinstance(archiver.pipeline_of(str(tmp_path / "old"), topic="orders").target, DeltaTarget)
     with pytest.raises(PipelineInvalid, match="an archive in delta, not in parquet"):
-        archiving.pipeline_of(str(tmp_path / "old"), topic="orders", format="parquet")
+        archiver.pipeline_of(str(tmp_path / "old"), topic="orders", format="parquet")
 
 
 def test_an_archive_goes_on_with_the_subscription_that_it_began_with(tmp_path: Path) -> None:
-    first = archiving.pipeline_of(str(tmp_path / "one"), topic="orders")
+    first = archiver.pipeline_of(str(tmp_path / "one"), topic="orders")
     # As a run does.
     Path(first.checkpoint).mkdir(parents=True)
-    second = archiving.pipeline_of(str(tmp_path / "one"), topic="orders")
+    second = archiver.pipeline_of(str(tmp_path / "one"), topic="orders")
     assert (second.subscription, second.checkpoint) == (first.subscription, first.checkpoint)
     # Another archive of the same topic must not ack what this one has not archived.
-    other = archiving.pipeline_of(str(tmp_path / "two"), topic="orders")
+    other = archiver.pipeline_of(str(tmp_path / "two"), topic="orders")
     assert other.subscription != first.subscription
 
 
 def test_names_that_are_given_are_taken(tmp_path: Path) -> None:
     lake, own = str(tmp_path / "lake"), str(tmp_path / "own")
-    given = archiving.pipeline_of(lake, topic="orders", subscription="a/b")
+    given = archiver.pipeline_of(lake, topic="orders", subscription="a/b")
     assert (given.subscription, given.checkpoint) == ("a/b", str(tmp_path / "lake/_checkpoints/a%2Fb"))
-    given = archiving.pipeline_of(lake, topic="orders", subscription="a", checkpoint=own)
+    given = archiver.pipeline_of(lake, topic="orders", subscription="a", checkpoint=own)
     assert (given.subscription, given.checkpoint) == ("a", own)
     with pytest.raises(PipelineInvalid, match="needs the name of the subscription"):
-        archiving.pipeline_of(lake, topic="orders", checkpoint=own)
+        archiver.pipeline_of(lake, topic="orders", checkpoint=own)
 
 
 def test_of_several_subscriptions_one_has_to_be_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "_checkpoints" / name).mkdir(parents=True)
     with pytest.raises(PipelineInvalid, match="say which: a, b"):
-        archiving.pipeline_of(str(tmp_path), topic="orders")
-    assert archiving.pipeline_of(str(tmp_path), topic="orders", subscription="b").subscription == "b"
+        archiver.pipeline_of(str(tmp_path), topic="orders")
+    assert archiver.pipeline_of(str(tmp_path), topic="orders", subscription="b").subscription == "b"
 
 
 def test_a_topic_that_is_left_out_is_not_taken_for_a_deleted_one(tmp_path: Path) -> None:
     def run(**rest: Any) -> str:
-        return archiving.pipeline_of(str(tmp_path), **rest).checkpoint
+        return archiver.pipeline_of(str(tmp_path), **rest).checkpoint
 
     offsets = Path(run(topics=["a.b", "a.c"], subscription="s")) / "offsets"
     offsets.mkdir(parents=True)
@@ -88,6 +88,6 @@ def test_a_topic_that_is_left_out_is_not_taken_for_a_deleted_one(tmp_path: Path)
 def test_what_is_wrong_with_an_archive_is_known_before_spark_starts(tmp_path: Path) -> None:
     for wrong in ({}, {"topic": "a", "pattern": "b"}, {"topic": "a", "every": "often"}, {"topic": "a.*"}):
         with pytest.raises(PipelineInvalid):
-            archiving.pipeline_of(str(tmp_path), **wrong)  # type: ignore[arg-type]
+            archiver.pipeline_of(str(tmp_path), **wrong)  # type: ignore[arg-type]
     with pytest.raises(PipelineInvalid, match="no format of archives"):
-        archiving.pipeline_of(str(tmp_path), topic="a", format="csv")
+        archiver.pipeline_of(str(tmp_path), topic="a", format="csv")

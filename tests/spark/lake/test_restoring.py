@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oncemq import errors
-from oncemq.message import Message
-from oncemq.spark.lake import plan, restore, restoring
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message
+from oncemq.spark.lake import plan, restore, restorer
 from tests.spark.lake.archives import NOON, add, row, rows, without_spark
 
 if TYPE_CHECKING:
-    from oncemq.broker.process import BrokerProcess
-    from oncemq.client.blocking import Client
+    from oncemq.client.sync import Client
+    from oncemq.testing.broker_process import BrokerProcess
 
 __all__ = ["without_spark"]
 pytestmark = pytest.mark.usefixtures("without_spark")
@@ -25,7 +25,7 @@ FORMATS = pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that every restore has many tasks."""
-    monkeypatch.setattr(restoring, "plan_of", lambda lives, selection: plan.plan_of(lives, selection, part_bytes=200))
+    monkeypatch.setattr(restorer, "plan_of", lambda lives, selection: plan.plan_of(lives, selection, part_bytes=200))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_restore_that_was_cut_off_is_finished_by_the_next(
     broker: BrokerProcess, client: Client, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(lake, 0, rows("a", range(5)) + rows("b", range(3)))
-    save = restoring._save
+    save = restorer._save
     saved: list[bool] = []
 
     def once(*arguments: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_restore_that_was_cut_off_is_finished_by_the_next(
         save(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(restoring, "_save", once)
+        patch.setattr(restorer, "_save", once)
         with pytest.raises(OSError, match="died"):
             restore(str(lake), prefix="x.", create=True, url=broker.url)
     done = restore(str(lake), prefix="x.", create=True, url=broker.url)
@@ -139,14 +139,14 @@ def test_offsets_are_told_only_where_they_are_certain(
     broker: BrokerProcess, client: Client, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(lake, 0, rows("a", range(5)))
-    save = restoring._save
+    save = restorer._save
 
     def beside_another(*arguments: Any) -> None:
         client.put("x", "from elsewhere")
         save(*arguments)
 
     client.create_topic("x", retain_ms=3_600_000)
-    monkeypatch.setattr(restoring, "_save", beside_another)
+    monkeypatch.setattr(restorer, "_save", beside_another)
     [done] = restore(str(lake), to="x", url=broker.url)
     assert (done.messages, done.first_offset, done.last_offset) == (5, None, None)
 

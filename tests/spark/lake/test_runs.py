@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from oncemq.spark.lake.runs import coverage_of, cut, runs_of
+from oncemq.spark.lake.offset_runs import coverage_of, cut, runs_of
 
 
 def test_runs_are_what_lies_without_gaps() -> None:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from oncemq.errors import PipelineFailed, PipelineInvalid
+from oncemq.protocol.errors import PipelineFailed, PipelineInvalid
+from oncemq.spark.lake.data_source import read_part
 from oncemq.spark.lake.files import files_of
 from oncemq.spark.lake.plan import plan_of
-from oncemq.spark.lake.reading import read_part
-from oncemq.spark.lake.restoring import jobs_of
+from oncemq.spark.lake.restorer import jobs_of
 from oncemq.spark.lake.selection import Selection, selection_of
 from oncemq.spark.lake.survey import Life, survey
-from oncemq.spark.sinks.disk import Disk
+from oncemq.spark.targets.files.disk import Disk
 from tests.spark.lake.archives import NOON, add, row, rows
-from tests.spark.sinks.driving import QUERY
+from tests.spark.targets.driving import QUERY
 
 FORMATS = pytest.mark.parametrize("kind", ["parquet", "delta"])
 

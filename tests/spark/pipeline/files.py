@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oncemq.spark.pipeline.validating import validate
+from oncemq.spark.pipeline.pipeline_file import validate
 
 GOOD = """\
 name: totals

@@ -17,14 +17,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oncemq.cli.main import cli
-from oncemq.errors import PipelineFailed
-from oncemq.testing_spark import QUICK_START
+from oncemq.protocol.errors import PipelineFailed
+from oncemq.testing.spark import QUICK_START
 from tests.spark.pipeline.files import GOOD, changed
 from tests.spark.pipeline.test_running import put_orders, read_totals
 
 if TYPE_CHECKING:
-    from oncemq.broker.process import BrokerProcess
-    from oncemq.client.blocking import Client
+    from oncemq.client.sync import Client
+    from oncemq.testing.broker_process import BrokerProcess
 
 DEADLINE_S = 300
 TOTALS = """\
@@ -111,7 +111,7 @@ def test_a_trigger_of_the_command_line_is_checked_with_the_rest(good: str, monke
 @pytest.fixture
 def broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks it."""
-    monkeypatch.setattr("oncemq.cli.pipeline_run.connected", lambda _: nullcontext(SimpleNamespace(health=dict)))
+    monkeypatch.setattr("oncemq.cli.pipeline.run.connected", lambda _: nullcontext(SimpleNamespace(health=dict)))
 
 
 def test_a_broker_that_is_away_is_known_before_spark_starts(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_a_run_that_fails_is_one_sentence_and_its_exit_code(good: str, monkeypat
 
     before = FakeSession.stopped
     monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: FakeSession())
-    monkeypatch.setattr("oncemq.spark.pipeline.running.run", fail)
+    monkeypatch.setattr("oncemq.spark.pipeline.runner.run", fail)
     result = run("run", good)
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0] == "error: it broke"
@@ -162,7 +162,7 @@ def test_a_signal_stops_a_run_in_an_orderly_way(
 
     before = FakeSession.stopped
     monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: FakeSession())
-    monkeypatch.setattr("oncemq.spark.pipeline.running.run", wait)
+    monkeypatch.setattr("oncemq.spark.pipeline.runner.run", wait)
     assert run("run", good).exit_code == code
     assert FakeSession.stopped == before + 1
 

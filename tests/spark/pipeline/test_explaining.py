@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
-from oncemq import errors
-from oncemq.spark.pipeline.explaining import explained
+from oncemq.protocol import errors
+from oncemq.spark.pipeline.spark_errors import explained
 
 TRACE = """
 	at org.apache.spark.sql.execution.streaming.runtime.StreamExecution.runStream(StreamExecution.scala:394)
@@ -33,7 +33,7 @@ SAID = {
     "an error of ours": (
         "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):\n"
         '  File "sink.py", line 103, in write\n'
-        "oncemq.errors.TopicUnknown: there is no topic 'nowhere'\n",
+        "oncemq.protocol.errors.TopicUnknown: there is no topic 'nowhere'\n",
         errors.TopicUnknown,
         "there is no topic 'nowhere'",
     ),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pytest
 
-from oncemq.errors import PipelineFailed, PipelineInvalid
+from oncemq.protocol.errors import PipelineFailed, PipelineInvalid
 from oncemq.spark.pipeline.model import Encoding, Pipeline, Source, Transform, Value, Watermark
-from oncemq.spark.targets import ConsoleTarget
+from oncemq.spark.targets.declarations import ConsoleTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ def messages(spark: SparkSession, values: Sequence[bytes]) -> DataFrame:
 
 
 def rows_of(spark: SparkSession, value: Value, values: Sequence[bytes]) -> list[dict[str, Any]]:
-    from oncemq.spark.pipeline.formats import parsed
+    from oncemq.spark.pipeline.value_decoder import parsed
 
     found = parsed(messages(spark, values), value, ("offset",)).orderBy("message_offset").collect()
     return [row.asDict(recursive=True) for row in found]
@@ -103,7 +103,7 @@ def test_what_is_malformed_can_be_dropped(spark: SparkSession) -> None:
 def test_what_is_malformed_stops_the_pipeline_and_is_named(spark: SparkSession) -> None:
     from pyspark.errors import PySparkException
 
-    from oncemq.spark.pipeline.explaining import explained
+    from oncemq.spark.pipeline.spark_errors import explained
 
     with pytest.raises(PySparkException) as caught:
         rows_of(spark, Value(format="json", schema="id bigint"), [b'{"id": 1}', b'{"id": "many"}'])
@@ -123,7 +123,7 @@ def test_text_is_utf8_and_bytes_are_anything(spark: SparkSession) -> None:
 
 
 def test_only_columns_that_are_needed_are_read() -> None:
-    from oncemq.spark.pipeline.formats import source_columns
+    from oncemq.spark.pipeline.value_decoder import source_columns
 
     def columns(value: Value, *kept: Any) -> list[str]:
         source = Source(topic="orders", columns=kept)
@@ -135,7 +135,7 @@ def test_only_columns_that_are_needed_are_read() -> None:
 
 
 def test_sql_reads_the_view_and_leaves_none_behind(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.transforming import transformed
+    from oncemq.spark.pipeline.transform import transformed
 
     rows = spark.createDataFrame([(1, 2.0), (2, 3.0)], "id int, price double")
     result = transformed(rows, Transform(sql="SELECT sum(price) AS total FROM messages"))
@@ -144,7 +144,7 @@ def test_sql_reads_the_view_and_leaves_none_behind(spark: SparkSession) -> None:
 
 
 def test_a_function_gets_the_rows_and_returns_others(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.transforming import transformed
+    from oncemq.spark.pipeline.transform import transformed
 
     rows = spark.createDataFrame([(1,), (2,)], "id int")
     kept = transformed(rows, Transform(function=lambda rows: rows.filter("id > 1")))
@@ -156,7 +156,7 @@ def test_a_function_gets_the_rows_and_returns_others(spark: SparkSession) -> Non
 
 
 def test_a_module_beside_the_file_reaches_the_workers(spark: SparkSession, tmp_path: Any) -> None:
-    from oncemq.spark.pipeline.transforming import transformed
+    from oncemq.spark.pipeline.transform import transformed
 
     (tmp_path / "doubling_for_test.py").write_text(
         "from pyspark.sql.functions import udf\n"
@@ -171,8 +171,8 @@ def test_a_module_beside_the_file_reaches_the_workers(spark: SparkSession, tmp_p
 def test_sql_that_spark_can_not_read_is_a_sentence_with_its_place(spark: SparkSession) -> None:
     from pyspark.errors import PySparkException
 
-    from oncemq.spark.pipeline.explaining import explained
-    from oncemq.spark.pipeline.transforming import transformed
+    from oncemq.spark.pipeline.spark_errors import explained
+    from oncemq.spark.pipeline.transform import transformed
 
     rows = spark.createDataFrame([(1,)], "id int")
 
@@ -195,8 +195,8 @@ def test_an_error_of_ours_inside_of_spark_is_the_same_error_outside(spark: Spark
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import udf
 
-    from oncemq import errors
-    from oncemq.spark.pipeline.explaining import explained
+    from oncemq.protocol import errors
+    from oncemq.spark.pipeline.spark_errors import explained
 
     def away(_: int) -> int:
         raise errors.BrokerAway("nobody answers at tcp://nowhere:1")
@@ -216,7 +216,7 @@ def test_an_error_of_ours_inside_of_spark_is_the_same_error_outside(spark: Spark
 
 
 def test_rows_without_a_value_become_json(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.encoding import encoded
+    from oncemq.spark.pipeline.value_encoder import encoded
 
     rows = spark.createDataFrame([(1, "ada", None)], "id bigint, customer string, note string")
     [row] = encoded(rows, Encoding(key="customer")).collect()
@@ -224,7 +224,7 @@ def test_rows_without_a_value_become_json(spark: SparkSession) -> None:
 
 
 def test_rows_with_a_value_are_messages_as_they_stand(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.encoding import encoded
+    from oncemq.spark.pipeline.value_encoder import encoded
 
     rows = spark.createDataFrame([(bytearray(b"\xff"), bytearray(b"k"))], "value binary, key binary")
     [row] = encoded(rows, Encoding()).collect()
@@ -234,7 +234,7 @@ def test_rows_with_a_value_are_messages_as_they_stand(spark: SparkSession) -> No
 
 
 def test_rows_may_say_their_topic(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.encoding import encoded
+    from oncemq.spark.pipeline.value_encoder import encoded
 
     rows = spark.createDataFrame([(1, "bills")], "id bigint, topic string")
     [row] = encoded(rows, Encoding(), by_row=True).collect()
@@ -242,7 +242,7 @@ def test_rows_may_say_their_topic(spark: SparkSession) -> None:
 
 
 def test_rows_that_can_not_be_messages_are_refused_by_name(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.encoding import encoded
+    from oncemq.spark.pipeline.value_encoder import encoded
 
     rows = spark.createDataFrame([("x", 1)], "value string, id int")
     with pytest.raises(PipelineInvalid, match="beside 'value', a message has no column 'id'; leave it out"):
@@ -257,7 +257,7 @@ def test_rows_that_can_not_be_messages_are_refused_by_name(spark: SparkSession) 
 
 
 def test_a_watermark_is_set_on_a_column(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.transforming import watermarked
+    from oncemq.spark.pipeline.transform import watermarked
 
     stream = spark.readStream.format("rate").load()
     plan = watermarked(stream, Watermark(column="timestamp", delay="10m"))

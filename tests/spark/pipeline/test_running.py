@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from oncemq.errors import PipelineFailed, TopicUnknown
+from oncemq.protocol.errors import PipelineFailed, TopicUnknown
 from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, run
 from oncemq.spark.pipeline.progress import Batch, Summary
-from oncemq.spark.targets import TopicTarget
+from oncemq.spark.targets.declarations import TopicTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncemq.broker.process import BrokerProcess
-    from oncemq.client.blocking import Client
+    from oncemq.client.sync import Client
+    from oncemq.testing.broker_process import BrokerProcess
 
 
 class Told:
@@ -121,7 +121,7 @@ def test_an_error_of_the_broker_is_that_error(
 
 
 def test_two_runs_do_not_share_a_checkpoint(tmp_path: Path) -> None:
-    from oncemq.spark.pipeline.running import _locked
+    from oncemq.spark.pipeline.runner import _locked
 
     folder = str(tmp_path / "checkpoint")
     with _locked(folder), pytest.raises(PipelineFailed, match="another run uses the checkpoint"), _locked(folder):
@@ -132,7 +132,7 @@ def test_two_runs_do_not_share_a_checkpoint(tmp_path: Path) -> None:
 
 def test_every_setting_of_the_source_reaches_it(tmp_path: Path) -> None:
     from oncemq.spark.options import Moment, source_options
-    from oncemq.spark.pipeline.running import source_options as options_of
+    from oncemq.spark.pipeline.runner import source_options as options_of
 
     def made(**source: Any) -> Any:
         pipeline = msgspec.structs.replace(totals(tmp_path), source=Source(**source))

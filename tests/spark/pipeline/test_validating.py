@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.errors import PipelineInvalid
+from oncemq.protocol.errors import PipelineInvalid
 from oncemq.spark.pipeline import Pipeline, Source, Transform, Trigger, Value
-from oncemq.spark.pipeline.validating import ensure_valid, load, validate
-from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, TopicTarget
+from oncemq.spark.pipeline.pipeline_file import ensure_valid, load, validate
+from oncemq.spark.targets.declarations import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, TopicTarget
 from tests.spark.pipeline.files import GOOD, changed, mistakes_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples/pipelines"
@@ -460,7 +460,7 @@ def test_the_examples_have_no_mistakes(example: Path) -> None:
 
 def test_validation_imports_no_spark() -> None:
     code = (
-        "import sys; from oncemq.spark.pipeline.validating import validate\n"
+        "import sys; from oncemq.spark.pipeline.pipeline_file import validate\n"
         f"validate({str(EXAMPLES / 'order-totals.yaml')!r}); print('pyspark' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

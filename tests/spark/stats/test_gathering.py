@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from oncemq import errors
-from oncemq.broker.process import BrokerProcess
-from oncemq.client.blocking import Client
+from oncemq.client.sync import Client
+from oncemq.protocol import errors
 from oncemq.spark.stats import gather
 from oncemq.spark.stats.latency import _lag_of
+from oncemq.testing.broker_process import BrokerProcess
 
 
 def test_figures_are_those_of_the_topics(

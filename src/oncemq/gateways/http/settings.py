@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.gateway_options import HttpOptions
+from oncemq.config.gateways import HttpOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:8002"
 

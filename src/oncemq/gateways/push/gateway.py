@@ -2,7 +2,7 @@
 
     publish   SUB      intake.py     messages of plain PUB publishers, stored as they arrive
     feed      XPUB     feed.py       what is stored, to plain SUB subscribers
-    acks      ROUTER   desk.py       hello, goodbye, ack_received (reliable.py) and publish (publishing.py)
+    acks      ROUTER   ack_server.py       hello, goodbye, ack_received (subscribers.py) and publish (reliable.py)
 
 It remembers nothing that the broker does not: it may be killed at any moment.
 """
@@ -16,17 +16,17 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import zmq
 
-from oncemq import errors
-from oncemq.client.transport import split_urls
+from oncemq.client.runtime.transport import split_urls
 from oncemq.gateways.link import Link
+from oncemq.gateways.push.ack_server import Desk
 from oncemq.gateways.push.counters import Counters
-from oncemq.gateways.push.desk import Desk
-from oncemq.gateways.push.feed import Feed
-from oncemq.gateways.push.intake import Intake
-from oncemq.gateways.push.publishing import Publishing
-from oncemq.gateways.push.reliable import Reliable
+from oncemq.gateways.push.feed.feed import Feed
+from oncemq.gateways.push.publishers.intake import Intake
+from oncemq.gateways.push.publishers.reliable import Publishing
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.sockets import PushSocket
+from oncemq.gateways.push.subscribers.subscribers import Reliable
+from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.push")
 

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from oncemq import errors
-from oncemq.limits import KEY_BYTES_MAX, NAME_BYTES_MAX
+from oncemq.protocol import errors
+from oncemq.protocol.limits import KEY_BYTES_MAX, NAME_BYTES_MAX
 
 #: What a subscriber may name in one hello.
 TOPICS_MAX = 1_000

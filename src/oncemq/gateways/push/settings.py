@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.gateway_options import PushOptions
+from oncemq.config.gateways import PushOptions
 
 
 class PushSettings(PushOptions, frozen=True, kw_only=True):

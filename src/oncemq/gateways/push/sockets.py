@@ -8,8 +8,8 @@ from typing import Any
 
 import zmq
 
-from oncemq import errors
-from oncemq.gateways.watched import Watched
+from oncemq.gateways.zmq_reader import Watched
+from oncemq.protocol import errors
 
 
 class PushSocket(Watched):

@@ -9,12 +9,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from oncemq import errors
 from oncemq.gateways.link import Link
-from oncemq.gateways.text.desk import Desk
 from oncemq.gateways.text.peers import Peers
 from oncemq.gateways.text.requests import format_error, parse
+from oncemq.gateways.text.server import Desk
 from oncemq.gateways.text.settings import TextSettings
+from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.text")
 

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 
 import zmq
 
-from oncemq import errors
 from oncemq.gateways.text.requests import format_error
 from oncemq.gateways.text.settings import TextSettings
-from oncemq.gateways.watched import Watched
+from oncemq.gateways.zmq_reader import Watched
+from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.text")
 

@@ -24,9 +24,9 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from oncemq import errors
-from oncemq.engine.commands import START_EARLIEST, START_NEW
-from oncemq.engine.names import refuse_name, refuse_topic_name
+from oncemq.protocol import errors
+from oncemq.protocol.commands import START_EARLIEST, START_NEW
+from oncemq.protocol.names import refuse_name, refuse_topic_name
 
 Verb = Literal["sub", "unsub", "get", "put"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.gateway_options import TextOptions
+from oncemq.config.gateways import TextOptions
 
 
 class TextSettings(TextOptions, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from oncemq import errors
 from oncemq.gateways.udp.tokens import Address
+from oncemq.protocol import errors
 
 #: Packets taken in one turn of the event loop, so that everybody else has his turn too.
 _PACKETS_PER_TURN = 64

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from oncemq import errors
 from oncemq.gateways.link import Link
+from oncemq.gateways.udp.context import Station, clock_ms, log
 from oncemq.gateways.udp.endpoint import Endpoint
-from oncemq.gateways.udp.extended import is_extended
-from oncemq.gateways.udp.extended_desk import ExtendedDesk
-from oncemq.gateways.udp.feeds import Feeds
-from oncemq.gateways.udp.plain_desk import PlainDesk
+from oncemq.gateways.udp.extended.packets import is_extended
+from oncemq.gateways.udp.extended.server import ExtendedDesk
+from oncemq.gateways.udp.plain.feeds import Feeds
+from oncemq.gateways.udp.plain.server import PlainDesk
 from oncemq.gateways.udp.rates import Rates
 from oncemq.gateways.udp.settings import UdpSettings
-from oncemq.gateways.udp.station import Station, clock_ms, log
 from oncemq.gateways.udp.tokens import Address
+from oncemq.protocol import errors
 
 _SWEEP_S = 1.0
 _LOG_S = 60.0

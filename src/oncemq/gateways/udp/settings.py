@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.gateway_options import UdpOptions
+from oncemq.config.gateways import UdpOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:5560"
 

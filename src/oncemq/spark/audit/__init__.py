@@ -1,4 +1,4 @@
-"""The audit: proves from the records of clients (client/recording.py) that each subscription was given every message
+"""The audit: proves from the records of clients (client/recording/recorder.py) that each subscription was given every message
 once and in order, or lists what was lost, doubled, out of order or changed. `oncemq pipeline audit`; docs/audit.md.
 
     lines       record files → rows
@@ -11,7 +11,7 @@ once and in order, or lists what was lost, doubled, out of order or changed. `on
 
 from __future__ import annotations
 
-from oncemq.spark.audit.auditing import audit as audit
+from oncemq.spark.audit.auditor import audit as audit
 from oncemq.spark.audit.report import Finding as Finding
 from oncemq.spark.audit.report import Report as Report
 from oncemq.spark.audit.report import SubscriptionResult as SubscriptionResult

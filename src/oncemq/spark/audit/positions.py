@@ -9,7 +9,7 @@ import msgspec
 from oncemq.spark.audit.report import TopicResult
 
 if TYPE_CHECKING:
-    from oncemq.client.blocking import Client
+    from oncemq.client.sync import Client
 
 
 class Positions(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ On the command line: `oncemq pipeline archive` and `restore`. A JVM is started o
 
 from __future__ import annotations
 
-from oncemq.spark.lake.archiving import archive
-from oncemq.spark.lake.restoring import Restored, restore
+from oncemq.spark.lake.archiver import archive
+from oncemq.spark.lake.restorer import Restored, restore
 
 __all__ = ["Restored", "archive", "restore"]

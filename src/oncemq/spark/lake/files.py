@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from oncemq import errors
+from oncemq.protocol import errors
 from oncemq.spark.lake import layout
-from oncemq.spark.sinks.disk import Disk
-from oncemq.spark.sinks.files import local_path
-from oncemq.spark.sinks.published import Last, Manifest
+from oncemq.spark.targets.files.commit_log import Last, Manifest
+from oncemq.spark.targets.files.disk import Disk
+from oncemq.spark.targets.files.file_writer import local_path
 
 
 class ArchiveFile(msgspec.Struct, frozen=True):

@@ -9,9 +9,9 @@ from itertools import accumulate
 
 import msgspec
 
-from oncemq import errors
-from oncemq.limits import STAGES_PER_COMMIT_MAX
-from oncemq.spark.lake.runs import cut
+from oncemq.protocol import errors
+from oncemq.protocol.limits import STAGES_PER_COMMIT_MAX
+from oncemq.spark.lake.offset_runs import cut
 from oncemq.spark.lake.selection import Selection
 from oncemq.spark.lake.survey import Life
 

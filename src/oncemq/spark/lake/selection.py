@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from oncemq import errors
+from oncemq.protocol import errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 
-from oncemq import errors
-from oncemq.spark.columns import TYPES
+from oncemq.protocol import errors
 from oncemq.spark.lake.files import ArchiveFile
-from oncemq.spark.lake.runs import Coverage, Runs, coverage_of, runs_of
+from oncemq.spark.lake.offset_runs import Coverage, Runs, coverage_of, runs_of
 from oncemq.spark.lake.selection import Selection
+from oncemq.spark.source.columns import TYPES
 
 _THREADS = 8
 _LOOKED_AT = ("topic_id", "offset", "timestamp")

@@ -20,8 +20,8 @@ Spark. On the command line: `oncemq pipeline validate` and `run`.
 from __future__ import annotations
 
 from oncemq.spark.pipeline.model import Encoding, Pipeline, Source, Transform, Trigger, Value, Watermark
-from oncemq.spark.pipeline.running import run
-from oncemq.spark.pipeline.validating import load, validate
+from oncemq.spark.pipeline.pipeline_file import load, validate
+from oncemq.spark.pipeline.runner import run
 
 __all__ = [
     "Encoding",

@@ -5,7 +5,7 @@
     ├── value       Value       bytes → columns
     ├── watermark   Watermark   how late a row may come
     ├── transform   Transform   SQL on the view `messages`, or a function
-    ├── target      Target      spark/targets.py
+    ├── target      Target      spark/targets/declarations.py
     ├── encoding    Encoding    columns → a message, for topics
     └── trigger     Trigger     what is there already, or for ever
 
@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from oncemq.spark.durations import duration_s
-from oncemq.spark.targets import Target
+from oncemq.config.durations import duration_s
+from oncemq.spark.targets.declarations import Target
 
 #: What a message has beside its value.
 MessageColumn = Literal["topic", "offset", "key", "headers", "timestamp", "idempotency_key"]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from oncemq.spark.offsets import lag_of, offsets_of
+from oncemq.spark.source.offsets import lag_of, offsets_of
 
 #: The name under which the rows that were read are counted.
 OBSERVED = "oncemq_messages"

@@ -11,7 +11,7 @@
     checkpoint: ./folder
     ack_last: true
 
-Reads what can be read and notes what can't; whether the values make sense together is checked in checking.py.
+Reads what can be read and notes what can't; whether the values make sense together is checked in checks.py.
 Folders are beside the file, wherever the run is started.
 """
 
@@ -26,8 +26,8 @@ import msgspec
 from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.mistakes import Path, nearest, path_text
 from oncemq.spark.pipeline.model import Encoding, MessageColumn, Pipeline, Source, Transform, Trigger, Value, Watermark
-from oncemq.spark.pipeline.reading import KINDS, Document, Node
-from oncemq.spark.targets import (
+from oncemq.spark.pipeline.yaml_tree import KINDS, Document, Node
+from oncemq.spark.targets.declarations import (
     ConsoleTarget,
     DeltaTarget,
     ParquetTarget,

@@ -5,7 +5,7 @@
                                           report     figures → one HTML file that needs nothing else
 """
 
-from oncemq.spark.stats.gathering import gather
+from oncemq.spark.stats.collect import gather
 from oncemq.spark.stats.report import page
 
 __all__ = ["gather", "page"]

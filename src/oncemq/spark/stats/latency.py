@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from oncemq.spark.audit.lines import KEY, PUT, explode_ranges, of_kind, read_lines, start_and_stop
+from oncemq.spark.audit.record_lines import KEY, PUT, explode_ranges, of_kind, read_lines, start_and_stop
 from oncemq.spark.stats.figures import LagFigures, LatencyFigures
 
 PUT_LATENCY = "put"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from oncemq.gateways.http.endpoint import PROBLEM
+from oncemq.gateways.http.framework.endpoint import PROBLEM
 from oncemq.gateways.http.pages.docs_try import try_form
 from oncemq.gateways.http.pages.markup import Html, element, inline, markdown, together
 from oncemq.gateways.http.pages.schema_text import fields_of, pretty, resolved, type_text

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from oncemq.gateways.http.endpoint import ANY, FORM
+from oncemq.gateways.http.framework.endpoint import ANY, FORM
 from oncemq.gateways.http.pages.markup import Html, element, together
 from oncemq.gateways.http.pages.schema_text import pretty
 from oncemq.gateways.http.settings import DEFAULT_ADDRESS

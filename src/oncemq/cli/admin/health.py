@@ -1,0 +1,57 @@
+"""`oncemq health`: one look at a running broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
+from oncemq.cli.support.output import bytes_text, duration_text, json_line
+
+if TYPE_CHECKING:
+    from oncemq.protocol.replies import HealthReply
+
+
+@click.command(
+    cls=Documented,
+    exits=BROKER_EXITS,
+    advice=LOOKING_ADVICE,
+    examples="""
+        oncemq health
+        oncemq health --timeout 0.5 --tries 1 && echo up
+        oncemq health --json | jq .writable_bytes
+    """,
+)
+@json_option
+@reaches_broker
+def health(as_json: bool, reach: Reach) -> None:
+    """Ask a broker how it is.
+
+    Exit code 0 says that it answers.
+    """
+    with connected(reach) as client:
+        found = client.health()
+    if as_json:
+        click.echo(json_line(found))
+        return
+    facts = [
+        ("version", found.version),
+        ("broker", found.broker_id),
+        ("journal", found.journal),
+        ("running for", duration_text(found.uptime_ms)),
+        ("topics", f"{found.topics:,}"),
+        ("sessions", f"{found.sessions:,}"),
+        ("room for messages", _room_text(found)),
+        *((name.replace("_", " "), f"{value:,}") for name, value in sorted(found.counters.items())),
+    ]
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        click.echo(f"{name.ljust(width)}  {value}")
+
+
+def _room_text(found: HealthReply) -> str:
+    if found.writable_bytes == 0:
+        return click.style("none: the disk is full, puts are refused", fg="red")
+    return bytes_text(found.writable_bytes) if found.is_room_known else "unknown"

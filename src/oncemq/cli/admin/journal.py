@@ -1,0 +1,262 @@
+"""`oncemq journal`: tools for the journal of a broker that is not running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from oncemq.cli.support.command import Documented, DocumentedGroup
+from oncemq.cli.support.options import json_option
+from oncemq.cli.support.output import bytes_text, confirm, count_of, is_terminal, json_line, note, warn
+
+if TYPE_CHECKING:
+    from oncemq.journal.files.check import Report
+
+_EXITS = (0, 2, 9)
+
+
+class _Folder(click.Path):
+    """A journal in a folder. A database has tools of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).startswith(("postgresql:", "postgres:")):
+            self.fail(
+                "this is for journals in folders. PostgreSQL verifies its own files (`pg_amcheck`, `pg_checksums`), "
+                "and `oncemq journal copy` brings a journal from there into a folder.", param, ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+_folder_argument = click.argument("folder", metavar="DIR", type=_Folder())
+
+
+@click.group(
+    cls=DocumentedGroup,
+    exits=(*_EXITS, 1),
+    examples="""
+        oncemq journal check ./oncemq-data
+        oncemq journal export ./oncemq-data saved.jsonl
+        oncemq journal cut ./oncemq-data 1234567
+        oncemq journal copy ./oncemq-data postgresql://oncemq@db/oncemq
+    """,
+)
+def journal() -> None:
+    """Check, export, cut and copy a stopped broker's journal.
+
+    A broker that finds its journal damaged refuses to start. Copy the data folder; `check` names the damaged
+    place, `export` saves everything that can be read, `cut` gives up what lies behind a place, so that the broker
+    starts again.
+    """
+
+
+@journal.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq journal check ./oncemq-data
+        oncemq journal check ./oncemq-data --json | jq .problems
+    """,
+)
+@_folder_argument
+@json_option
+@click.pass_context
+def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
+    """Verify every group, record and snapshot; change nothing.
+
+    Exit code 9 if something is damaged. With --json, `last_groups` names the positions of the last groups.
+    """
+    from oncemq.disk.os_disk import OsDisk
+    from oncemq.journal.files.check import check as check_disk
+    from oncemq.protocol.errors import JournalCorrupt
+
+    with _progress("Checking") as progress:
+        report = check_disk(OsDisk(folder, read_only=True), progress)
+    if as_json:
+        click.echo(json_line(report))
+    else:
+        _say_report(report)
+    if not report.is_good:
+        if not as_json:
+            note(JournalCorrupt.advice)
+        ctx.exit(JournalCorrupt.exit_code)
+
+
+def _say_report(report: Report) -> None:
+    counts = [count_of(report.segments, "segment"), count_of(report.groups, "group")]
+    counts += [count_of(report.records, "record"), count_of(len(report.snapshots), "snapshot")]
+    click.echo(f"{report.journal}: {', '.join(counts)}, {bytes_text(report.payload_bytes)} of messages.")
+    for text in report.notes:
+        click.echo(f"note: {text}")
+    for problem in report.problems:
+        place = f" (position {problem.position})" if problem.position else ""
+        click.echo(click.style("damaged: ", fg="red") + f"{problem.file} at byte {problem.byte}{place}: {problem.what}")
+    if report.is_good:
+        click.echo("Everything is sound.")
+
+
+@journal.command(
+    cls=Documented,
+    exits=(*_EXITS, 141),
+    examples="""
+        oncemq journal export ./oncemq-data saved.jsonl
+        oncemq journal export ./oncemq-data - | gzip > saved.jsonl.gz
+    """,
+)
+@_folder_argument
+@click.argument("out", type=click.Path(dir_okay=False, allow_dash=True))
+@json_option
+def export(folder: str, out: str, as_json: bool) -> None:
+    """Write everything that can be read to a file, as JSON lines.
+
+    Each group is a line with its events, each record a line with its payload in base64. OUT must not exist yet;
+    `-` is standard output.
+    """
+    from oncemq.disk.os_disk import OsDisk
+    from oncemq.journal.files.check import export as export_disk
+
+    with _progress("Exporting") as progress, _new_file(out) as file:
+        found = export_disk(OsDisk(folder, read_only=True), file, _decode_events, progress, warn)
+    if as_json:
+        click.echo(json_line(found), err=out == "-")
+        return
+    saved = f", {found.saved_records:,} of them from damaged groups" if found.saved_records else ""
+    records = count_of(found.records + found.saved_records, "record")
+    note(f"Exported {count_of(found.groups, 'group')} and {records}{saved}.")
+
+
+def _decode_events(raw: bytes) -> object:
+    """Events with the names of their fields; as they are where this version does not know them."""
+    import msgspec
+
+    from oncemq.engine.events import Event
+
+    try:
+        events = msgspec.msgpack.decode(raw, type=list[Event]) if raw else []
+    except msgspec.MsgspecError:
+        return raw
+    return [{"event": type(event).__name__, **msgspec.structs.asdict(event)} for event in events]
+
+
+@contextmanager
+def _new_file(path: str) -> Iterator[BinaryIO]:
+    """A file that is durable when this ends; standard output for "-"."""
+    if path == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        file = open(path, "xb")  # noqa: SIM115
+    except OSError as error:
+        raise click.BadParameter(f"{path} can't be written: {error.strerror}.", param_hint="OUT") from None
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        # An empty file would only be in the way of the next attempt.
+        if not os.path.getsize(path):
+            os.remove(path)
+        raise
+
+
+@journal.command(
+    cls=Documented,
+    exits=(*_EXITS, 1),
+    examples="""
+        oncemq journal cut ./oncemq-data 1234567
+        oncemq journal cut ./oncemq-data 1234567 --yes --json
+    """,
+)
+@_folder_argument
+@click.argument("position", type=click.IntRange(min=0))
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@json_option
+def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
+    """Give up the group at a position and everything behind it.
+
+    `oncemq journal check` names the positions of damaged groups, `check --json` also those of the last good ones
+    (`last_groups`), `export` those of all. Messages and acks behind it are lost to the broker, although they had
+    been acknowledged; their bytes are kept in the data folder's `cut`. Make a copy of the folder first.
+    """
+    from oncemq.disk.os_disk import OsDisk
+    from oncemq.journal.files.check import cut as cut_disk
+
+    if not yes:
+        question = f"Give up everything from position {position} on, acknowledged or not?"
+        confirm(question)
+    with _progress("Cutting") as progress:
+        found = cut_disk(OsDisk(folder), position, progress)
+    if as_json:
+        click.echo(json_line(found))
+        return
+    gone = [count_of(found.groups, "group"), count_of(found.segments, "segment"), count_of(found.snapshots, "snapshot")]
+    click.echo(f"Gave up {', '.join(gone)}. The bytes are kept in:")
+    for path in found.saved:
+        click.echo(f"  {folder}/{path}")
+
+
+@journal.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq journal copy ./oncemq-data postgresql://oncemq@db/oncemq
+        oncemq journal copy postgresql://oncemq@db/oncemq ./oncemq-data
+        oncemq journal copy ./oncemq-data /mnt/large/oncemq-data --json
+    """,
+)
+@click.argument("source")
+@click.argument("target")
+@json_option
+def copy(source: str, target: str, as_json: bool) -> None:
+    """Move a stopped broker from files to PostgreSQL, or back, or to another folder.
+
+    SOURCE and TARGET are folders (`file:DIR`, or DIR) or `postgresql://…`. Messages, positions, sessions and all ids
+    go along: clients go on as if nothing had happened. TARGET must not hold a journal yet. SOURCE stays, for the case
+    that you want to go back; never serve both. A copy that did not come to its end can't be served: copy again.
+    """
+    for place in (source, target):
+        _check_scheme(place)
+
+    from oncemq.broker.journal_copy import copy as copy_journal
+
+    with _progress("Copying") as progress:
+        copied = copy_journal(source, target, progress)
+    if as_json:
+        click.echo(json_line(copied))
+        return
+    counts = [count_of(copied.topics, "topic"), count_of(copied.subscriptions, "subscription")]
+    counts += [count_of(copied.sessions, "session"), count_of(copied.records, "record")]
+    click.echo(f"Copied {', '.join(counts)}, {bytes_text(copied.record_bytes)} of messages.")
+    note(f"{copied.source} is unchanged. Serve {copied.target} from now on, never both.")
+
+
+def _check_scheme(place: str) -> None:
+    from oncemq.protocol.errors import SettingInvalid
+
+    if "://" in place and not place.startswith(("file:", "postgresql://", "postgres://")):
+        raise SettingInvalid(f"{place.partition('://')[0]}:// is no place for a journal; use DIR or postgresql://…")
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on the terminal, while there is one."""
+    if not is_terminal():
+        yield None
+        return
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield show
+        bar.update((bar.length or 1) - bar.pos)

@@ -1,0 +1,101 @@
+"""`oncemq subs`: who is subscribed to what, and how far behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.options import TOPIC_OR_PATTERN, Reach, connected, is_pattern, json_option, reaches_broker
+from oncemq.cli.support.output import json_line, note, table
+
+if TYPE_CHECKING:
+    from oncemq.client import Client
+    from oncemq.protocol.replies import PatternInfo, SubscriptionInfo
+
+
+@click.command(
+    cls=Documented,
+    exits=(*BROKER_EXITS, 5),
+    advice={**LOOKING_ADVICE, "TOPIC_UNKNOWN": "`oncemq topics` lists the topics."},
+    examples="""
+        oncemq subs
+        oncemq subs orders
+        oncemq subs "orders.*"
+        oncemq subs --json | jq 'select(.lag > 1000)'
+    """,
+)
+@click.argument("topic", type=TOPIC_OR_PATTERN, required=False)
+@json_option
+@reaches_broker
+def subs(topic: str | None, as_json: bool, reach: Reach) -> None:
+    """List subscriptions and how far behind they are.
+
+    The lag is the number of messages that the subscriber has not acked yet. Of shared subscriptions also: messages
+    that workers have (LEASED), and how many workers there are. A subscription by pattern is listed with each topic
+    that it has, and once with all of them together; in JSON the latter has no `topic`.
+    """
+    with connected(reach) as client:
+        found, patterns = _find(client, topic)
+    if as_json:
+        for line in map(json_line, [*map(_entry, found), *map(_pattern_entry, patterns)]):
+            click.echo(line)
+        return
+    if not found and not patterns:
+        note("There are no subscriptions.")
+    for line in _lines(found, patterns):
+        click.echo(line)
+
+
+def _find(client: Client, topic: str | None) -> tuple[list[SubscriptionInfo], list[PatternInfo]]:
+    if topic is not None and not is_pattern(topic):
+        return client.subscriptions(topic), []
+    found, patterns = client.subscriptions(), client.patterns()
+    if topic is None:
+        return found, patterns
+    return (
+        [entry for entry in found if entry.pattern == topic],
+        [entry for entry in patterns if entry.pattern == topic],
+    )
+
+
+def _entry(entry: SubscriptionInfo) -> dict[str, Any]:
+    import msgspec
+
+    sharing = None if entry.sharing is None else msgspec.structs.asdict(entry.sharing)
+    return {**msgspec.structs.asdict(entry), "sharing": sharing, "lag": entry.lag}
+
+
+def _pattern_entry(entry: PatternInfo) -> dict[str, Any]:
+    import msgspec
+
+    return msgspec.structs.asdict(entry)
+
+
+def _lines(found: list[SubscriptionInfo], patterns: list[PatternInfo]) -> list[str]:
+    lines = _table_of(found) if found else []
+    if patterns:
+        rows = [(entry.pattern, entry.subscriber, entry.topics, entry.lag) for entry in patterns]
+        lines += [""] * bool(lines) + table(["PATTERN", "SUBSCRIBER", "TOPICS", "LAG"], rows)
+    return lines
+
+
+def _table_of(found: list[SubscriptionInfo]) -> list[str]:
+    """Columns that say something of none of them are left out."""
+    heads = ["TOPIC", "SUBSCRIBER", "ACKED", "END", "LAG"]
+    rows: list[list[Any]] = [
+        [entry.topic, entry.subscriber, entry.acked, entry.end_offset, entry.lag] for entry in found
+    ]
+    for head, cells in (
+        ("PATTERN", [entry.pattern for entry in found]),
+        ("LEASED", [f"{entry.leased:,}" if entry.sharing else "" for entry in found]),
+        ("WORKERS", [f"{entry.members:,}" if entry.sharing else "" for entry in found]),
+        ("DEAD LETTERS", [entry.sharing.dead_topic if entry.sharing else "" for entry in found]),
+        ("DROPPED", [f"{entry.dropped:,}" if entry.dropped else "" for entry in found]),
+    ):
+        if any(cells):
+            heads.append(head)
+            for row, cell in zip(rows, cells, strict=True):
+                row.append(cell or "-")
+    return table(heads, rows)

@@ -1,0 +1,112 @@
+"""How messages are printed: the value alone, JSON, or a form of the user's own."""
+
+from __future__ import annotations
+
+import base64
+import string
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from oncemq.protocol.batch import Message
+
+Render = Callable[["Message"], bytes]
+
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+
+FORMAT_HELP = (
+    "How to print a message: text with {value}, {key}, {offset}, {topic}, {time}, {timestamp_ms}, "
+    "{idempotency_key}, {header:NAME}; \\t and \\n are understood. [default: {value}]"
+)
+
+_FIELDS: dict[str, Render] = {
+    "value": lambda message: message.value,
+    "key": lambda message: message.key or b"",
+    "offset": lambda message: b"%d" % message.offset,
+    "topic": lambda message: message.topic.encode(),
+    "time": lambda message: time_text(message.timestamp_ms).encode(),
+    "timestamp_ms": lambda message: b"%d" % message.timestamp_ms,
+    "idempotency_key": lambda message: message.idempotency_key.encode(),
+}
+
+
+def renderer(as_json: bool, template: str | None, null: bool) -> Render:
+    """What turns a message into the bytes that are printed, its end included."""
+    if as_json and template is not None:
+        raise click.UsageError("--json and --format exclude each other.")
+    if as_json:
+        return lambda message: json_bytes(message) + b"\n"
+    end = b"\0" if null else b"\n"
+    render = _FIELDS["value"] if template is None else compile_template(template)
+    return lambda message: render(message) + end
+
+
+def json_bytes(message: Message) -> bytes:
+    """One message as one JSON object: bytes are text where they are UTF-8, else base64 under another name."""
+    entry: dict[str, Any] = {
+        "topic": message.topic,
+        "offset": message.offset,
+        "timestamp_ms": message.timestamp_ms,
+        "idempotency_key": message.idempotency_key,
+    }
+    return msgspec.json.encode(entry | bytes_entry(message.key, message.headers, message.value))
+
+
+def bytes_entry(key: bytes | None, headers: Mapping[str, bytes], value: bytes) -> dict[str, Any]:
+    """What a message's producer gave."""
+    entry: dict[str, Any] = {}
+    _add_bytes(entry, "key", key)
+    if headers:
+        entry["headers"] = {}
+        for name, header in headers.items():
+            _add_bytes(entry["headers"], name, header)
+    _add_bytes(entry, "value", value)
+    return entry
+
+
+def _add_bytes(entry: dict[str, Any], name: str, value: bytes | None) -> None:
+    if value is None:
+        return
+    try:
+        entry[name] = value.decode()
+    except UnicodeDecodeError:
+        entry[f"{name}_base64"] = base64.b64encode(value).decode()
+
+
+def time_text(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def compile_template(template: str) -> Render:
+    """Raises BadParameter where the template has a field that messages don't have."""
+    try:
+        parts = [part for piece in string.Formatter().parse(_unescape(template)) for part in _compile_piece(*piece)]
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", param_hint="--format") from None
+    return lambda message: b"".join(part(message) for part in parts)
+
+
+def _unescape(template: str) -> str:
+    result, at = [], 0
+    while at < len(template):
+        pair = template[at : at + 2]
+        result.append(_ESCAPES.get(pair, template[at]))
+        at += 2 if pair in _ESCAPES else 1
+    return "".join(result)
+
+
+def _compile_piece(literal: str, field: str | None, name: str | None, _: str | None) -> list[Render]:
+    text = literal.encode()
+    parts: list[Render] = [lambda _: text] if text else []
+    if field == "header" and name:
+        header = name
+        parts.append(lambda message: message.headers.get(header, b""))
+    elif field in _FIELDS:
+        parts.append(_FIELDS[field])
+    elif field is not None:
+        raise ValueError(f"{{{field}}} is not known; known are {', '.join(_FIELDS)} and header:NAME")
+    return parts

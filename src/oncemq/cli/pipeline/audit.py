@@ -1,0 +1,120 @@
+"""`oncemq pipeline audit`: what clients recorded, proved to be without loss, doubles and disorder, or what is wrong."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncemq.cli.pipeline.spark_command import master_option, on_spark
+from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
+from oncemq.cli.support.output import count_of, json_line, note, table
+
+if TYPE_CHECKING:
+    from oncemq.spark.audit import Report
+
+_FINDING_FIELDS = ("kind", "topic", "subscriber", "pattern", "offset", "topic_id", "broker")
+_SHOWN_MAX = 20
+#: Spark warns of plans that are too long to be printed, which nobody does.
+_QUIET = {"spark.sql.debug.maxToStringFields": "1000"}
+
+
+@click.command(
+    cls=Documented,
+    exits=(*BROKER_EXITS, 1),
+    advice=LOOKING_ADVICE,
+    examples="""
+        ONCEMQ_RECORD=records oncemq put orders "one pizza"
+        oncemq pipeline audit records
+        oncemq pipeline audit records --broker --complete --findings wrong
+        oncemq pipeline audit records --json | jq 'select(.lost > 0)'
+    """,
+)
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+@click.option("--complete", is_flag=True, help="Every producer has recorded: report messages that none of them put.")
+@click.option("--broker", is_flag=True, help="Compare with the broker: ends of topics, positions of subscriptions.")
+@click.option("--findings", metavar="DIR", type=click.Path(), help="Write what is wrong there, as Parquet.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
+    help="Name so many messages of each kind; all are counted.",
+)
+@master_option
+@json_option
+@reaches_broker
+def audit(
+    folder: str,
+    complete: bool,
+    broker: bool,
+    findings: str | None,
+    limit: int,
+    master: str,
+    as_json: bool,
+    reach: Reach,
+) -> None:
+    """Prove from the records of clients that nothing was lost, doubled or out of order, or list what was.
+
+    FOLDER is where clients recorded: `oncemq.connect(…, record=FOLDER)`, or ONCEMQ_RECORD in their environment. The
+    exit code is 1 where something is wrong, or where the records are incomplete. docs/audit.md says what is proved.
+    """
+    from oncemq.protocol import errors
+
+    if findings is not None and os.path.exists(findings):
+        raise errors.SettingInvalid(f"'{findings}' exists; findings go into a folder of their own")
+    positions = _positions(reach) if broker else None
+    with on_spark("audit", master, _QUIET) as spark:
+        from oncemq.spark.audit import audit as judge
+
+        report = judge(spark, folder, complete=complete, positions=positions, findings_max=limit)
+        if findings is not None:
+            rows = [[getattr(finding, field) for field in _FINDING_FIELDS] for finding in report.findings]
+            schema = "kind string, topic string, subscriber string, pattern string, offset bigint, topic_id bigint,"
+            spark.createDataFrame(rows, f"{schema} broker string").coalesce(1).write.parquet(findings)
+    (_print_json if as_json else _show)(report)
+    if not report.is_proved:
+        raise SystemExit(1)
+
+
+def _positions(reach: Reach) -> Any:
+    from oncemq.spark.audit.positions import positions_of
+
+    with connected(reach) as client:
+        return positions_of(client)
+
+
+def _print_json(report: Report) -> None:
+    """A line for each topic, subscription and finding, and one for the whole."""
+    for topic in report.topics:
+        click.echo(json_line({"of": "topic", **_fields(topic)}))
+    for subscription in report.subscriptions:
+        click.echo(json_line({"of": "subscription", **_fields(subscription), "verdict": subscription.sentence}))
+    for finding in report.findings:
+        click.echo(json_line({"of": "finding", **_fields(finding)}))
+    counts = ("files", "lines", "torn", "unreadable", "incomplete", "in_doubt")
+    whole = {name: getattr(report, name) for name in counts}
+    click.echo(json_line({"of": "audit", **whole, "proved": report.is_proved}))
+
+
+def _fields(entry: Any) -> dict[str, Any]:
+    import msgspec
+
+    return msgspec.structs.asdict(entry)
+
+
+def _show(report: Report) -> None:
+    torn = f"; the last line of {report.torn:,} was cut off" if report.torn else ""
+    note(f"{count_of(report.lines, 'line')} in {count_of(report.files, 'file')}{torn}.")
+    for sentence in report.sentences:
+        click.echo(sentence)
+    if report.findings:
+        rows = [
+            (finding.kind.replace("_", " "), finding.topic, finding.subscriber, finding.offset)
+            for finding in report.findings[:_SHOWN_MAX]
+        ]
+        click.echo()
+        for line in table(("FOUND", "TOPIC", "SUBSCRIBER", "OFFSET"), rows):
+            click.echo(line)
+        if len(report.findings) > _SHOWN_MAX:
+            note(f"and {len(report.findings) - _SHOWN_MAX:,} more; --json and --findings have them.")
+    click.echo("Nothing was lost, doubled or out of order." if report.is_proved else "NOT PROVED.")

@@ -1,0 +1,135 @@
+"""`oncemq pipeline stats`: rates, sizes, lag and latency of topics, as a table, as JSON, and as a page to look at."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from oncemq.cli.pipeline.spark_command import master_option, on_spark
+from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.options import DURATION, Reach, connected, json_option, moment_of, reaches_broker
+from oncemq.cli.support.output import bytes_text, json_line, note, table
+
+if TYPE_CHECKING:
+    from oncemq.spark.stats.figures import Figures
+
+
+@click.command(
+    cls=Documented,
+    exits=(*BROKER_EXITS, 5, 143),
+    advice=LOOKING_ADVICE,
+    examples="""
+        oncemq pipeline stats orders --to orders.html
+        oncemq pipeline stats "#" --since -24h --window 10m --to yesterday.html
+        oncemq pipeline stats orders bills --records ./records --json
+    """,
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--to", "path", metavar="FILE", type=click.Path(dir_okay=False), help="Write a page with charts (HTML).")
+@click.option("--window", metavar="TIME", type=DURATION, help="How long a window is. [default: about 60 of them]")
+@click.option("--since", metavar="TIME", help="Only what was stored then or later: 2026-01-31T12:00, -2h.")
+@click.option("--until", metavar="TIME", help="Only what was stored before.")
+@click.option(
+    "--records",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False),
+    help="What clients recorded (ONCEMQ_RECORD): for latency, and lag over time.",
+)
+@master_option
+@json_option
+@reaches_broker
+def stats(
+    topics: tuple[str, ...],
+    path: str | None,
+    window: float | None,
+    since: str | None,
+    until: str | None,
+    records: str | None,
+    master: str,
+    as_json: bool,
+    reach: Reach,
+) -> None:
+    """Count rates, sizes, lag and latency per topic and window.
+
+    TOPIC may be a pattern, in quotes: "orders.*", or "#" for all. Only what is still stored is counted: topics with a
+    retention keep more. The page opens offline. Latency needs records: docs/audit.md says how clients make them.
+    """
+    from oncemq.config import sources
+    from oncemq.spark.options import broker_url
+
+    source = _source(topics, since, until)
+    url = broker_url(sources.load_client(reach).url)
+    with connected(reach) as client:
+        # Java takes its time: a broker that is away should be known before.
+        client.health()
+    with on_spark("stats", master) as spark:
+        from oncemq.spark.stats import gather
+
+        figures = gather(spark, url, source, window_s=window, records=records)
+    if path is not None:
+        from oncemq.spark.stats import page
+
+        Path(path).write_text(page(figures), encoding="utf-8")
+        note(f"wrote {path}")
+    if as_json:
+        click.echo(json_line(figures))
+        return
+    _show(figures)
+
+
+def _source(topics: tuple[str, ...], since: str | None, until: str | None) -> dict[str, str]:
+    """As options of the source."""
+    import json
+
+    from oncemq.protocol.patterns import is_pattern
+
+    patterns = [topic for topic in topics if is_pattern(topic)]
+    if patterns and len(topics) > 1:
+        raise click.BadParameter("a pattern stands alone: give it, or topics by their names.", param_hint="TOPIC")
+    source = {"pattern": topics[0]} if patterns else {"topics": json.dumps(topics)}
+    for option, name, text in (("--since", "startingOffsets", since), ("--until", "endingOffsets", until)):
+        if text is not None:
+            source[name] = _moment(text, option).isoformat()
+    return source
+
+
+def _moment(text: str, option: str) -> datetime:
+    moment = moment_of(text)
+    if moment is None:
+        raise click.BadParameter(f"{text!r} is no time, such as 2026-01-31T12:00 or -2h.", param_hint=option)
+    return moment
+
+
+def _show(figures: Figures) -> None:
+    heads = ("TOPIC", "MESSAGES", "BYTES", "PER S", "SIZE P50", "P99", "MAX")
+    rows = [
+        (one.topic, one.messages, bytes_text(one.bytes), f"{one.per_s:,.1f}", one.size_p50, one.size_p99, one.size_max)
+        for one in figures.topics
+    ]
+    for line in table(heads, rows):
+        click.echo(line)
+    if not figures.topics:
+        click.echo("Nothing is stored there.")
+    for what in dict.fromkeys(row.what for row in figures.latencies):
+        click.echo()
+        for line in table((f"LATENCY: {what.upper()}", "MESSAGES", "P50", "P99"), _latencies(figures, what)):
+            click.echo(line)
+    if figures.subscriptions:
+        click.echo()
+        for line in table(
+            ("TOPIC", "SUBSCRIBER", "LAG"), [(row.topic, row.subscriber, row.lag) for row in figures.subscriptions]
+        ):
+            click.echo(line)
+
+
+def _latencies(figures: Figures, what: str) -> list[tuple[str, int, str, str]]:
+    """By topic, the longest of its windows."""
+    found: dict[str, tuple[int, float, float]] = {}
+    for row in figures.latencies:
+        if row.what == what:
+            messages, p50_ms, p99_ms = found.get(row.topic, (0, 0.0, 0.0))
+            found[row.topic] = (messages + row.messages, max(p50_ms, row.p50_ms), max(p99_ms, row.p99_ms))
+    return [(topic, count, f"{p50_ms:.1f} ms", f"{p99_ms:.1f} ms") for topic, (count, p50_ms, p99_ms) in found.items()]

@@ -1,0 +1,236 @@
+"""`oncemq gateway NAME`: another protocol for a broker that runs elsewhere. `oncemq serve` runs its own beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from oncemq.cli.server import logs
+from oncemq.cli.server.serve import flag, given
+from oncemq.cli.support.command import ADVICE, Documented, DocumentedGroup
+from oncemq.cli.support.options import Function, config_option, warn_of_unknown_variables
+from oncemq.cli.support.output import warn
+from oncemq.config import sources
+from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address, is_open
+from oncemq.config.settings import ServeSettings
+from oncemq.protocol import errors
+
+if TYPE_CHECKING:
+    from oncemq.gateways.contract import Gateway
+
+_EXITS = (0, 1, 2)
+_OF_ALL = ("insecure", "log_level", "log_format")
+
+
+def _options(*names: str) -> Callable[[Function], Function]:
+    """The broker, and the settings of these gateways."""
+
+    def decorate(function: Function) -> Function:
+        function = _with_parent_option(config_option(function))
+        settings = [setting for setting in sources.SERVE_SETTINGS if setting.field in (*names, *_OF_ALL)]
+        for name in names:
+            settings += sources.GATEWAY_SETTINGS[name]
+        for setting in reversed(settings):
+            # Who asks for a gateway by its name gets it.
+            function = flag(setting, default=GATEWAY_ADDRESSES.get(setting.field, ""))(function)
+        return _broker_option(function)
+
+    return decorate
+
+
+def _broker_option(function: Function) -> Function:
+    return click.option(
+        "--broker",
+        "brokers",
+        multiple=True,
+        metavar="URL",
+        help="The broker's address, and those of its standbys. [default: the setting client.url]",
+    )(function)
+
+
+_with_parent_option = click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
+
+
+@click.group(
+    cls=DocumentedGroup,
+    exits=_EXITS,
+    examples="""
+        oncemq gateway http --http 127.0.0.1:8080
+        oncemq gateway text --broker tcp://127.0.0.1:5555
+    """,
+)
+def gateway() -> None:
+    """Serve another protocol for a broker: HTTP, text, push, datagrams.
+
+    `oncemq serve` starts an HTTP gateway by itself, and the others with --text, --push and --udp. Another one may run
+    on another machine than the broker, or for a broker and its standby. It stores nothing and may be stopped at any
+    time: SIGTERM lets it answer what it has in hand.
+    """
+
+
+@gateway.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq gateway http --http 127.0.0.1:8080
+        oncemq gateway http --broker tcp://127.0.0.1:5555 --broker tcp://127.0.0.1:5655
+        oncemq gateway http --openapi > openapi.json
+    """,
+)
+@click.option("--openapi", is_flag=True, help="Print the OpenAPI document of all that it serves, and end.")
+@_options("http")
+@click.pass_context
+def http(ctx: click.Context, /, openapi: bool, **flags: Any) -> None:
+    """Serve HTTP: topics and subscriptions under /v1, the queue of producers and consumers beside it.
+
+    docs/howto/http.md has examples; the gateway itself describes everything at /docs.
+    """
+    if openapi:
+        _print_document()
+        return
+    _run(ctx, ("http",), flags)
+
+
+def _print_document() -> None:
+    from oncemq.gateways.http.docs.openapi import document
+    from oncemq.gateways.http.framework.app import ENDPOINTS
+
+    click.echo(json.dumps(document(ENDPOINTS), indent=2, ensure_ascii=False))
+
+
+@gateway.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq gateway text
+        oncemq gateway text --text 127.0.0.1:6000 --broker tcp://127.0.0.1:5555
+    """,
+)
+@_options("text")
+@click.pass_context
+def text(ctx: click.Context, /, **flags: Any) -> None:
+    """Serve text over ZeroMQ's REQ sockets: sub, put, get and unsub from any language, without a library.
+
+    docs/howto/text.md has the two forms of requests, one of which is exactly once.
+    """
+    _run(ctx, ("text",), flags)
+
+
+@gateway.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq gateway push
+        oncemq gateway push --push 127.0.0.1:6100 --broker tcp://127.0.0.1:5555
+        oncemq gateway push --push 127.0.0.1:6100 --push-name second --push-feed-listen ipc:///tmp/feed
+    """,
+)
+@_options("push")
+@click.pass_context
+def push(ctx: click.Context, /, **flags: Any) -> None:
+    """Serve ZeroMQ's PUB and SUB sockets: publishers push, subscribers get a live feed, or each message until they ack.
+
+    It listens at three ports in a row: publishers, the feed, acknowledgements. docs/howto/push.md says how.
+    """
+    _run(ctx, ("push",), flags)
+
+
+@gateway.command(
+    cls=Documented,
+    exits=_EXITS,
+    examples="""
+        oncemq gateway udp
+        oncemq gateway udp --udp 127.0.0.1:6200 --broker tcp://127.0.0.1:5555
+    """,
+)
+@_options("udp")
+@click.pass_context
+def udp(ctx: click.Context, /, **flags: Any) -> None:
+    """Serve datagrams: plain ones that a person can type, and numbered ones that are exactly once.
+
+    docs/howto/datagrams.md has every packet.
+    """
+    _run(ctx, ("udp",), flags)
+
+
+@gateway.command(
+    cls=Documented, exits=_EXITS, hidden=True, examples="oncemq gateway several --http none --text auto --push auto"
+)
+@_options(*GATEWAY_ADDRESSES)
+@click.pass_context
+def several(ctx: click.Context, /, **flags: Any) -> None:
+    """Those that are not `none`, in one process: what `oncemq serve` has beside it."""
+    _run(ctx, tuple(name for name in GATEWAY_ADDRESSES if flags[name] != "none"), flags)
+
+
+def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> None:
+    with_parent, brokers = flags.pop("with_parent"), flags.pop("brokers")
+    warn_of_unknown_variables()
+    settings = sources.load_serve(given(flags))
+    logs.set_up(settings.log_level, settings.log_format)
+    for name in names:
+        if flags[name] == "none":
+            raise errors.SettingInvalid(f"--{name} none leaves nothing to serve. Give HOST:PORT, or leave it out.")
+    # Who asks for a gateway by its name wants it, whatever is set for `serve`.
+    addresses = {name: gateway_address(name, getattr(settings, name)) for name in names}
+    addresses = {name: address or GATEWAY_ADDRESSES[name] for name, address in addresses.items()}
+    for name, address in addresses.items():
+        if not with_parent and is_open(address):
+            warn(f"{name} at {address} can be reached from other machines; whoever reaches it may read and write.")
+
+    from oncemq.client.runtime.transport import check_urls, split_urls
+    from oncemq.server.gateway_process import run
+
+    brokers = tuple(split_urls(",".join(brokers) or sources.load_client({"config": flags["config"]}).url))
+    check_urls(brokers)
+    flags_of_all = " or ".join(f"`--{name}`" for name in names)
+    ctx.meta[ADVICE] = {
+        "LISTEN_FAILED": f"Another process may listen there: stop it, or choose another address with {flags_of_all}."
+    }
+    gateways = [_make(name, address, brokers, settings) for name, address in addresses.items()]
+    started = dict(zip(addresses, gateways, strict=True))
+    ctx.exit(run(gateways, lambda _: _announce(started, brokers), with_parent=with_parent))
+
+
+def _make(name: str, address: str, brokers: tuple[str, ...], settings: ServeSettings) -> Gateway:
+    options = msgspec.structs.asdict(getattr(settings, f"{name}_options"))
+    if name == "text":
+        from oncemq.gateways.text.gateway import TextGateway
+        from oncemq.gateways.text.settings import TextSettings
+
+        return TextGateway(brokers, TextSettings(listen=f"tcp://{address}", **options))
+    if name == "push":
+        from oncemq.gateways.push.gateway import PushGateway
+        from oncemq.gateways.push.settings import PushSettings
+
+        host, _, port = address.rpartition(":")
+        publish, feed, acks = (f"tcp://{host}:{int(port) + place}" for place in range(3))
+        return PushGateway(brokers, PushSettings(publish=publish, feed=feed, acks=acks, **options))
+    if name == "udp":
+        from oncemq.gateways.udp.gateway import UdpGateway
+        from oncemq.gateways.udp.settings import UdpSettings
+
+        return UdpGateway(brokers, UdpSettings(listen=address, **options))
+    from oncemq.gateways.http.gateway import HttpGateway
+    from oncemq.gateways.http.settings import GatewaySettings
+
+    return HttpGateway(GatewaySettings(brokers=brokers, http=address, **options))
+
+
+_KINDS = {"http": "HTTP", "text": "Text", "udp": "Datagrams"}
+
+
+def _announce(started: Mapping[str, Gateway], brokers: tuple[str, ...]) -> None:
+    for name, each in started.items():
+        click.echo(f"{_places(name, each.addresses)}, for {' and '.join(brokers)}.")
+
+
+def _places(name: str, addresses: list[str]) -> str:
+    if name != "push":
+        return f"{_KINDS[name]} at {', '.join(addresses)}"
+    publish, *feeds, acks = addresses
+    return f"Push: publish at {publish}, feed at {' and '.join(feeds)}, acks at {acks}"

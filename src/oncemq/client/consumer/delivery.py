@@ -1,0 +1,130 @@
+"""What a get or a read brought: batches that were checked and are not yet decoded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message, checksum, decode_batch
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import BatchHead, GetReply
+
+#: Small batches are decoded together, up to so many messages.
+_DECODE_MESSAGES = 256
+#: A payload that arrives damaged so often in a row is not the network's fault.
+_DAMAGES_MAX = 3
+
+
+class Delivery:
+    """A buffer of batches, in order; knows where to go on."""
+
+    def __init__(self, topic: str, position: int) -> None:
+        self.topic = topic
+        self.topic_id = 0
+        #: The offset to ask for next.
+        self.position = position
+        self.end_offset = 0
+        self.buffered_bytes = 0
+        self._batches: deque[tuple[BatchHead, bytes]] = deque()
+        self._damages = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self.position >= self.end_offset
+
+    def take(self, reply: GetReply, payloads: Sequence[Frame]) -> None:
+        """Take in a reply. A damaged payload is asked for again, and what lies behind it."""
+        self.topic_id = reply.topic_id
+        for head, frame in zip(reply.batches, payloads, strict=True):
+            payload = frame if isinstance(frame, bytes) else bytes(frame)
+            if checksum(payload) != head.checksum:
+                self._note_damage(head)
+                return
+            self._batches.append((head, payload))
+            self.buffered_bytes += len(payload)
+            self.position = head.first_offset + head.count
+        self._damages = 0
+        self.position = reply.next_position
+        self.end_offset = reply.end_offset
+
+    def _note_damage(self, head: BatchHead) -> None:
+        self._damages += 1
+        if self._damages >= _DAMAGES_MAX:
+            raise errors.DamagedInTransit(
+                f"the messages of '{self.topic}' from offset {head.first_offset} on don't match their checksum"
+            )
+
+    def decode(self) -> list[Message]:
+        """The next messages: a whole batch, or several small ones. What can't be decoded stays, and raises once
+        nothing lies before it."""
+        messages: list[Message] = []
+        while self._batches and len(messages) < _DECODE_MESSAGES:
+            try:
+                decoded = self._decode_first()
+            except errors.OnceMQError:
+                if messages:
+                    break
+                raise
+            self._drop_first()
+            messages = messages + decoded if messages else decoded
+        return messages
+
+    def decode_wanted(self, wanted: Callable[[Message], bool]) -> tuple[list[Message], int]:
+        """The same without what is not wanted, and the offset up to which it was looked at. Where `wanted` raises,
+        nothing is lost: that batch stays, and raises once nothing lies before it."""
+        found: list[Message] = []
+        end = -1
+        while self._batches and len(found) < _DECODE_MESSAGES:
+            head, _ = self._batches[0]
+            try:
+                found = found + [message for message in self._decode_first() if wanted(message)]
+            except Exception:
+                if end >= 0:
+                    break
+                raise
+            self._drop_first()
+            end = head.first_offset + head.count
+        return found, end
+
+    def take_all(self) -> list[tuple[BatchHead, bytes]]:
+        """Every batch that is here, as it is stored."""
+        batches = list(self._batches)
+        self.clear()
+        return batches
+
+    def _decode_first(self) -> list[Message]:
+        head, payload = self._batches[0]
+        try:
+            return decode_batch(
+                payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip, head.skip + head.count
+            )
+        except errors.OnceMQError as error:
+            where = f"the messages of '{self.topic}' from offset {head.first_offset} on can't be decoded"
+            raise type(error)(f"{where}: {error.text}") from None
+
+    def _drop_first(self) -> None:
+        _, payload = self._batches.popleft()
+        self.buffered_bytes -= len(payload)
+
+    def skip_to(self, position: int) -> None:
+        """Messages below this offset are not wanted. The caller takes no reply to what was asked before."""
+        while self._batches:
+            head, payload = self._batches[0]
+            below = position - head.first_offset
+            if below <= 0:
+                break
+            if below < head.count:
+                rest = BatchHead(position, head.count - below, head.skip + below, head.time_ms, head.checksum)
+                self._batches[0] = (rest, payload)
+                break
+            self._drop_first()
+        self._damages = 0
+        self.position = max(self.position, position)
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self.buffered_bytes = 0

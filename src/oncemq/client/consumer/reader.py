@@ -1,0 +1,147 @@
+"""Reading any range of a topic: moves nothing, belongs to nobody."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.core.pending import Pending
+from oncemq.client.runtime.driver import Pump
+from oncemq.client.runtime.flow import Flow, Outside
+from oncemq.client.runtime.rpc import ask
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message
+from oncemq.protocol.commands import START_EARLIEST, START_NEW, Find, Read, Seek
+from oncemq.protocol.replies import BatchHead, FindReply, GetReply
+
+_READ_BYTES = 512 * 1024
+_WAIT_MS = 2000
+
+Start = int | str
+
+
+def start_of(start: Start) -> int:
+    """An offset, `new` (`latest`) or `earliest`, as the broker understands it."""
+    if start in ("new", "latest"):
+        return START_NEW
+    if start == "earliest":
+        return START_EARLIEST
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return start
+    raise ValueError(f"start is 'new' (or 'latest'), 'earliest' or an offset, not {start!r}")
+
+
+def time_of(moment: datetime) -> int:
+    """In milliseconds since 1970. A time without a zone is local, as `datetime` has it. Raises ValueError."""
+    time_ms = round(moment.timestamp() * 1000)
+    if time_ms < 1:
+        raise ValueError(f"{moment} lies before 1970")
+    return time_ms
+
+
+def seek_of(topic: str, subscriber: str, to: Start | datetime) -> Seek:
+    if isinstance(to, datetime):
+        return Seek(topic, subscriber, time_ms=time_of(to))
+    return Seek(topic, subscriber, start_of(to))
+
+
+def end_of(driver: Pump, topic: str, topic_id: int) -> Flow[int]:
+    """The offset that the topic's next message will get, by the broker's word."""
+    reply = yield from ask(driver, Read(topic, START_NEW, 1, 0, topic_id), GetReply)
+    return reply.end_offset
+
+
+class Reader:
+    """A range, part by part; the next part is fetched while this one is used."""
+
+    def __init__(
+        self,
+        driver: Pump,
+        topic: str,
+        start: Start | datetime | None,
+        stop: int | None,
+        follow: bool,
+        topic_id: int,
+        part_bytes: int = _READ_BYTES,
+    ) -> None:
+        if start is None:
+            start = "new" if follow else "earliest"
+        self._driver = driver
+        #: Where to start, once the broker has said which offset that is.
+        self._start_ms = time_of(start) if isinstance(start, datetime) else 0
+        self._delivery = Delivery(topic, 0 if isinstance(start, datetime) else start_of(start))
+        self._delivery.topic_id = topic_id
+        self._stop = stop
+        self._follow = follow
+        self._part_bytes = part_bytes
+        self._pending: Pending | None = None
+        self._has_begun = False
+
+    def next_part(self) -> Flow[list[Message]]:
+        """The next messages; none: nothing more will come."""
+        if self._start_ms:
+            found = yield from ask(self._driver, Find(self._delivery.topic, self._start_ms), FindReply)
+            self._delivery.position, self._start_ms = found.offset, 0
+        if not self._delivery and not (yield from self._fetch()):
+            return []
+        messages = yield Outside(self._delivery.decode)
+        if not self._delivery:
+            self._ask_ahead()
+        return self._within(messages)
+
+    def next_batches(self) -> Flow[list[tuple[BatchHead, bytes]]]:
+        """The next batches as they are stored; the last one may reach beyond `stop`. None: nothing more will come."""
+        if not self._delivery and not (yield from self._fetch()):
+            return []
+        batches = self._delivery.take_all()
+        self._ask_ahead()
+        return batches
+
+    def close(self) -> None:
+        """From anywhere: an iterator may be finalized at any moment."""
+        if self._pending is not None:
+            self._driver.drop(self._pending)
+
+    def _within(self, messages: list[Message]) -> list[Message]:
+        stop = self._stop
+        if stop is None or messages[-1].offset < stop:
+            return messages
+        return [message for message in messages if message.offset < stop]
+
+    def _is_over(self) -> bool:
+        return self._stop is not None and self._delivery.position >= self._stop
+
+    def _fetch(self) -> Flow[bool]:
+        """Until there is something; False where nothing more will come."""
+        while not self._is_over():
+            self._driver.check_usable()
+            if self._pending is None:
+                self._ask(_WAIT_MS if self._follow and self._has_begun else 0)
+            assert self._pending is not None
+            yield self._pending
+            self._take_reply()
+            if self._delivery:
+                return True
+        return False
+
+    def _ask_ahead(self) -> None:
+        if self._pending is None and not self._delivery.is_caught_up and not self._is_over():
+            self._ask(0)
+            self._driver.pump()
+
+    def _ask(self, wait_ms: int) -> None:
+        delivery = self._delivery
+        command = Read(delivery.topic, delivery.position, self._part_bytes, wait_ms, delivery.topic_id)
+        self._pending = self._driver.core.ask(command)
+
+    def _take_reply(self) -> None:
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        reply = pending.result()
+        if not isinstance(reply, GetReply):
+            raise errors.Malformed(f"a read was answered with {type(reply).__name__}")
+        self._delivery.take(reply, pending.payloads)
+        self._has_begun = True
+        if not self._follow and (self._stop is None or self._stop > reply.end_offset):
+            # What is put from now on is not part of this reading.
+            self._stop = reply.end_offset

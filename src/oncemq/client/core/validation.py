@@ -1,0 +1,107 @@
+"""Whether what a caller gave can be sent: looked at before it gets a number or shares a request.
+
+A command that can't be written, or that the broker could not read, fails here, for its own caller alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message
+from oncemq.protocol.commands import Command, Operation, Put, envelopes_of
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.limits import HEADERS_BYTES_MAX, REQUEST_FRAMES_MAX
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_operation = msgspec.msgpack.Decoder(Operation).decode
+_decode_command = msgspec.msgpack.Decoder(Command).decode
+
+#: Where msgspec found a mistake: the place in the array, in which the tag comes first.
+_PLACE = re.compile(r" - at `\$\[(\d+)\].*`$")
+
+
+def check_name(name: object, what: str) -> None:
+    """Raises TypeError for what is not text, NameInvalid for what can't be UTF-8."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is str, not {type(name).__name__}")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise errors.NameInvalid(f"{what} {name!r} is not UTF-8: {error.reason}") from None
+
+
+def check_headers(headers: Mapping[str, bytes]) -> None:
+    """Of one message. Raises TooLarge."""
+    size = sum(map(len, headers.values())) + sum(len(name.encode()) for name in headers)
+    if size > HEADERS_BYTES_MAX:
+        raise errors.TooLarge(f"headers of {size} bytes; a message has up to {HEADERS_BYTES_MAX}")
+
+
+def offset_of(message: object, topic_id: int) -> int:
+    """The offset of a message of this topic, or the offset itself. Raises TypeError, ValueError, OffsetOutOfRange."""
+    if isinstance(message, Message):
+        if message.topic_id != topic_id:
+            raise ValueError(f"a message of another topic: '{message.topic}' with id {message.topic_id}")
+        return message.offset
+    if not isinstance(message, int) or isinstance(message, bool):
+        raise TypeError(f"a Message or an offset is wanted, not {type(message).__name__}")
+    if message < 0:
+        raise errors.OffsetOutOfRange(f"offset {message}; offsets start at 0")
+    return message
+
+
+def check_operation(operation: Operation) -> None:
+    """Raises TypeError, NameInvalid or Malformed."""
+    if type(operation) is Put:
+        # The way of every batch. Its envelope is our own work.
+        check_name(operation.topic, "a topic's name")
+        return
+    _check(operation, _decode_operation)
+
+
+def check_payloads(operation: Operation, payloads: Sequence[Frame]) -> None:
+    """Raises Malformed, TooLarge: a request whose frames don't fit would be refused with all that it holds."""
+    envelopes = envelopes_of(operation)
+    if len(envelopes) != len(payloads):
+        raise errors.Malformed(f"{type(operation).__name__}: {len(payloads)} payloads where {len(envelopes)} belong")
+    for envelope, payload in zip(envelopes, payloads, strict=True):
+        if envelope.size != len(payload):
+            raise errors.Malformed(f"a payload of {len(payload)} bytes where {envelope.size} were announced")
+    if len(payloads) >= REQUEST_FRAMES_MAX:
+        raise errors.TooLarge(f"{len(payloads)} batches in one operation; {REQUEST_FRAMES_MAX - 1} is the limit")
+
+
+def check_command(command: Command) -> None:
+    """Raises TypeError, NameInvalid or Malformed."""
+    _check(command, _decode_command)
+
+
+def _check(command: Any, decode: Any) -> None:
+    name = type(command).__name__
+    try:
+        decode(_encode(command))
+    except UnicodeEncodeError as error:
+        raise errors.NameInvalid(f"{name}: {error.object!r} is not UTF-8: {error.reason}") from None
+    except OverflowError:
+        raise errors.Malformed(f"{name}: a number is larger than 64 bits") from None
+    except msgspec.ValidationError as error:
+        raise TypeError(f"{name}: {_in_words(command, str(error))}") from None
+    except msgspec.MsgspecError as error:
+        raise errors.Malformed(f"{name}: {error}") from None
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
+def _in_words(command: Any, text: str) -> str:
+    """The field by its name, in place of its number."""
+    found = _PLACE.search(text)
+    if found is None:
+        return text
+    field = command.__struct_fields__[int(found[1]) - 1]
+    return f"{field}: {text[: found.start()]}"

@@ -1,0 +1,221 @@
+"""Who looks after the socket in asyncio: the event loop. No threads, no task of its own.
+
+The loop watches the transport's descriptor, and a timer stands at the core's next deadline; both pump. A flow that
+waits is a task that waits for a future: answers resolve it, and so do time and the client's end. Tasks that wait
+in the same turn of the loop share one pump, so their commands share requests, and at the broker a sync.
+
+An embedded broker has no descriptor. It runs within each pump, and every few milliseconds while somebody waits; its
+disk is waited for on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from oncemq.client.core.core import Core
+from oncemq.client.core.pending import Pending, again
+from oncemq.client.runtime.driver import Pump, now_ms
+from oncemq.client.runtime.flow import Flow, Outside, Until, Wait
+from oncemq.client.runtime.transport import SLICE_MS, WatchedTransport
+from oncemq.protocol import errors
+
+log = logging.getLogger("oncemq.client")
+
+T = TypeVar("T")
+
+_NEVER = float("inf")
+
+
+class LoopDriver(Pump):
+    """Runs flows on an event loop."""
+
+    transport: WatchedTransport
+
+    def __init__(self, core: Core, transport: WatchedTransport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(core, transport)
+        self.loop = loop
+        self._descriptor: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = _NEVER
+        self._is_pump_due = False
+        #: Whoever waits, and on what condition; None where an answer is awaited, which resolves it by itself.
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool] | None] = {}
+        self._conditions = 0
+        self._watch()
+
+    async def run(self, flow: Flow[T]) -> T:
+        """A flow's result. A task that is cancelled while the flow waits raises CancelledError in the flow."""
+        try:
+            wait = flow.send(None)
+            while True:
+                try:
+                    value = await self._wait_for(wait)
+                except BaseException as error:
+                    wait = flow.throw(error)
+                else:
+                    wait = flow.send(value)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    # Waiting.
+
+    async def _wait_for(self, wait: Wait) -> Any:
+        if isinstance(wait, Outside):
+            # First, not afterwards: a task that is cancelled meanwhile loses nothing.
+            await asyncio.sleep(0)
+            return wait.function()
+        until = wait if isinstance(wait, Until) else Until(wait)
+        if until.is_done():
+            return True
+        if until.until_ms is not None and until.until_ms <= now_ms():
+            self.pump()
+            return until.is_done()
+        self.check_usable()
+        await self._wait_once(until)
+        if until.is_done():
+            return True
+        self.check_usable()
+        return False
+
+    async def _wait_once(self, until: Until) -> None:
+        future: asyncio.Future[None] = self.loop.create_future()
+        bell = _bell_of(until.what) if isinstance(until.what, Pending) else None
+        if bell is not None:
+            bell.futures.append(future)
+        self._waiting[future] = None if bell is not None else until.is_done
+        self._conditions += bell is None
+        timer = self._wake_at(until.until_ms, future)
+        self.pump_soon()
+        try:
+            await future
+        finally:
+            del self._waiting[future]
+            self._conditions -= bell is None
+            if bell is not None and not until.is_done():
+                bell.futures.remove(future)
+            if timer is not None:
+                timer.cancel()
+
+    def _wake_at(self, until_ms: float | None, future: asyncio.Future[None]) -> asyncio.TimerHandle | None:
+        if until_ms is None:
+            return None
+        return self.loop.call_later((until_ms - now_ms()) / 1000, _wake, future)
+
+    # Pumping.
+
+    def pump(self, pending: Pending | None = None) -> None:  # noqa: ARG002 - the descriptor tells only of what is new
+        try:
+            super().pump()
+        except Exception as error:
+            self._fail(error)
+            raise
+        self._set_timer()
+
+    def pump_soon(self) -> None:
+        """In this turn of the loop, after everybody else has added theirs."""
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            self.loop.call_soon(self._pump_by_itself)
+
+    def _pump_by_itself(self) -> None:
+        self._is_pump_due = False
+        if self.stopped is not None:
+            return
+        try:
+            self.pump()
+        except errors.OnceMQError as error:
+            # Whoever waits has met it; so will the next caller.
+            log.debug("%s", error)
+
+    def _pump_on_time(self) -> None:
+        self._timer = None
+        self._pump_by_itself()
+
+    def _set_timer(self) -> None:
+        """At the next deadline. One that goes off too early does no harm, and is cheaper than one that is moved."""
+        due_ms = self.core.next_deadline_ms()
+        if self._descriptor is None and not self.core.is_idle:
+            due_ms = min(due_ms, now_ms() + SLICE_MS)
+        if due_ms == _NEVER or (self._timer is not None and self._timer_ms <= due_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = self.loop.call_later(max(0.0, due_ms - now_ms()) / 1000, self._pump_on_time)
+
+    def _tell_others(self) -> None:
+        if self._conditions:
+            for future, is_true in list(self._waiting.items()):
+                if is_true is not None and is_true():
+                    _wake(future)
+
+    def _fail(self, error: Exception) -> None:
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_exception(again(error) if isinstance(error, errors.OnceMQError) else error)
+
+    # The descriptor.
+
+    def _watch(self) -> None:
+        self._descriptor = self.transport.descriptor
+        if self._descriptor is None:
+            return
+        try:
+            self.loop.add_reader(self._descriptor, self._pump_by_itself)
+        except NotImplementedError:
+            raise errors.SettingInvalid(
+                f"{type(self.loop).__name__} can't watch sockets (no add_reader), as it is on Windows by default;"
+                " run your program with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
+            ) from None
+
+    def _unwatch(self) -> None:
+        if self._descriptor is not None:
+            self.loop.remove_reader(self._descriptor)
+            self._descriptor = None
+
+    def _reconnect(self) -> None:
+        self._unwatch()
+        super()._reconnect()
+        self._watch()
+
+    # The end.
+
+    def stop(self, reason: errors.OnceMQError) -> None:
+        self.stopped = reason
+        self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for future in self._waiting:
+            _wake(future)
+        self.transport.close()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class _Bell:
+    """Wakes who waits for one pending. Takes the place of its `on_done`, and calls that first."""
+
+    __slots__ = ("former", "futures")
+
+    def __init__(self, former: Callable[[Pending], None] | None) -> None:
+        self.former = former
+        self.futures: list[asyncio.Future[None]] = []
+
+    def __call__(self, pending: Pending) -> None:
+        if self.former is not None:
+            self.former(pending)
+        for future in self.futures:
+            _wake(future)
+
+
+def _bell_of(pending: Pending) -> _Bell:
+    if not isinstance(pending.on_done, _Bell):
+        pending.on_done = _Bell(pending.on_done)
+    return pending.on_done

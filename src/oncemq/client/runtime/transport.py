@@ -1,0 +1,247 @@
+"""How frames leave the process and come in: the seam between the driver and the network.
+
+A transport is used under the driver's lock, except `wait` and `wake`: one thread may wait while another
+sends. So a ZeroMQ socket is never waited on through ZeroMQ, but through its file descriptor, which touches
+nothing of the socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Sequence
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+from oncemq.client.runtime.embedded import EmbeddedLink, attach_embedded
+from oncemq.protocol import errors
+from oncemq.protocol.frames import Frame
+
+DEFAULT_URL = "tcp://127.0.0.1:5555"
+#: From this size on, pyzmq sends without copying.
+_COPY_BYTES_MAX = 1024 * 1024
+_MESSAGES_MAX = 100_000
+#: An embedded broker is run in slices of this length, so that others have their turn.
+SLICE_MS = 5.0
+
+
+class Transport(Protocol):
+    """What a driver needs of a network."""
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        """Never blocks and never raises for a broker that is away: the core sends again."""
+
+    def receive(self) -> Sequence[Frame] | None:
+        """What has arrived, without waiting."""
+
+    def wait(self, timeout_ms: float) -> None:
+        """Until something may have arrived, or `wake` is called. By one thread at a time, without the lock."""
+
+    def wake(self) -> None:
+        """End a wait, from any thread."""
+
+    def reconnect(self) -> None:
+        """A new connection, to the next address. What was queued on the old one is dropped."""
+
+    def close(self) -> None: ...
+
+
+class WatchedTransport(Transport, Protocol):
+    """What an event loop needs: it never calls `wait`, but watches a descriptor."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """Readable when something may have arrived. It tells only of what is new, and is another one after
+        `reconnect`. None: there is none, and what has arrived shows when it is asked for."""
+
+
+def split_urls(url: str | Sequence[str] | None) -> list[str]:
+    """Addresses out of what a user gave, or ONCEMQ_URL, or the default."""
+    if url is None:
+        url = os.environ.get("ONCEMQ_URL") or DEFAULT_URL
+    if isinstance(url, str):
+        url = url.split(",")
+    urls = [part.strip() for part in url if part.strip()]
+    if not urls:
+        raise errors.SettingInvalid("the broker's address is empty; it looks like tcp://127.0.0.1:5555")
+    return urls
+
+
+def open_transport(urls: Sequence[str]) -> ZmqTransport | EmbeddedTransport:
+    """The transport for these addresses. Raises SettingInvalid."""
+    check_urls(urls)
+    return EmbeddedTransport(_with_home(urls[0])) if _is_embedded(urls[0]) else ZmqTransport(urls)
+
+
+def _is_embedded(url: str) -> bool:
+    return url.startswith(("file:", "memory:"))
+
+
+def check_urls(urls: Sequence[str]) -> None:
+    """Whether these look like addresses. Raises SettingInvalid."""
+    if _is_embedded(urls[0]):
+        if len(urls) > 1:
+            raise errors.SettingInvalid("an embedded broker (file:, memory:) has one address")
+        _with_home(urls[0])
+        return
+    for url in urls:
+        if url.startswith("tcp://"):
+            _check_port(url)
+        elif not url.startswith(("ipc://", "inproc://")):
+            raise errors.SettingInvalid(
+                f"{url!r} is not an address; use tcp://HOST:PORT, ipc://PATH, file:FOLDER or memory:"
+            )
+
+
+def _check_port(url: str) -> None:
+    port = url.rpartition(":")[2]
+    if not (port.isdecimal() and port.isascii() and 1 <= int(port) <= 65535):
+        raise errors.SettingInvalid(f"{url!r} has no port between 1 and 65535; an address is tcp://HOST:PORT")
+
+
+def _with_home(url: str) -> str:
+    """An embedded broker's address, with `~` as the shell understands it."""
+    scheme, _, rest = url.partition(":")
+    folder = rest.removeprefix("//")
+    if scheme == "file" and not folder:
+        raise errors.SettingInvalid("'file:' names no folder; use file:FOLDER, or file:. for this one")
+    if scheme == "file" and folder.startswith("~"):
+        return f"file:{quote(os.path.expanduser(unquote(folder)))}"
+    return url
+
+
+class ZmqTransport:
+    """A DEALER socket to one of several addresses."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        import zmq
+
+        self._zmq = zmq
+        self._urls = list(urls)
+        self._next_url = 0
+        self._context: Any = zmq.Context.instance()
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._socket: Any = None
+        # Plain numbers: the arithmetic of pyzmq's enumerations takes longer than sending.
+        self._events, self._more = int(zmq.EVENTS), int(zmq.RCVMORE)
+        self._readable, self._now, self._now_more = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+        self._connect()
+
+    def _connect(self) -> None:
+        zmq = self._zmq
+        url = self._urls[self._next_url % len(self._urls)]
+        self._next_url += 1
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, _MESSAGES_MAX)
+        self._socket.setsockopt(zmq.RCVHWM, _MESSAGES_MAX)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise errors.SettingInvalid(f"can't connect to {url!r}: {error}") from None
+        self._waiting = _Waiting(self._socket.getsockopt(zmq.FD), self._woken.fileno())
+
+    @property
+    def descriptor(self) -> int | None:
+        return int(self._socket.getsockopt(self._zmq.FD))
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        send, last = self._socket.send, len(frames) - 1
+        # A full queue drops the request: its time-out brings it back.
+        with contextlib.suppress(self._zmq.Again):
+            for index, frame in enumerate(frames):
+                flags = self._now_more if index < last else self._now
+                send(frame, flags, copy=len(frame) < _COPY_BYTES_MAX)
+
+    def receive(self) -> Sequence[Frame] | None:
+        # The descriptor tells only of changes, so events have to be asked for until there are none.
+        sock = self._socket
+        if not sock.getsockopt(self._events) & self._readable:
+            return None
+        frames: list[Frame] = [sock.recv(self._now)]
+        while sock.getsockopt(self._more):
+            frames.append(sock.recv(self._now))
+        return frames
+
+    def wait(self, timeout_ms: float) -> None:
+        if self._waiting.wait(timeout_ms):
+            with contextlib.suppress(OSError):
+                self._woken.recv(4096)
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
+
+    def reconnect(self) -> None:
+        self._socket.close(0)
+        self._connect()
+        self.wake()
+
+    def close(self) -> None:
+        self._socket.close(0)
+        self._waker.close()
+        self._woken.close()
+
+
+class _Waiting:
+    """Waits for either of two descriptors to become readable."""
+
+    def __init__(self, descriptor: int, wake_descriptor: int) -> None:
+        self._descriptors = [descriptor, wake_descriptor]
+        self._wake_descriptor = wake_descriptor
+        self._poll = select.poll() if hasattr(select, "poll") else None
+        if self._poll is not None:
+            for each in self._descriptors:
+                self._poll.register(each, select.POLLIN)
+
+    def wait(self, timeout_ms: float) -> bool:
+        """True: it was woken."""
+        if self._poll is not None:
+            found = self._poll.poll(timeout_ms)
+            return any(each == self._wake_descriptor for each, _ in found)
+        readable, _, _ = select.select(self._descriptors, [], [], timeout_ms / 1000)
+        return self._wake_descriptor in readable
+
+
+class EmbeddedTransport:
+    """A broker inside this process, run by the thread that waits for it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._link: EmbeddedLink = attach_embedded(url)
+        self._arrived: list[Sequence[Frame]] = []
+
+    @property
+    def descriptor(self) -> int | None:
+        return None
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        self._link.send(frames)
+
+    def receive(self) -> Sequence[Frame] | None:
+        if self._arrived:
+            return self._arrived.pop(0)
+        return self._link.receive(0)
+
+    def wait(self, timeout_ms: float) -> None:
+        frames = self._link.receive(min(timeout_ms, SLICE_MS))
+        if frames is not None:
+            self._arrived.append(frames)
+
+    def wake(self) -> None:
+        """Slices are short: nothing to do."""
+
+    def reconnect(self) -> None:
+        # In this order: the last link to go stops the broker.
+        former, self._link = self._link, attach_embedded(self._url)
+        former.close()
+
+    def close(self) -> None:
+        self._link.close()

@@ -1,0 +1,323 @@
+"""Transactions: acks and puts over any topics in one command, all of it or nothing.
+
+A transaction gathers; nothing leaves the process before its block ends. An exception inside leaves nothing: what its
+thread or task was given by subscriptions that are acked by hand, and has not acked, comes again. That it was given
+before the block makes no difference: to ack "everything that was given" must never mean what had failed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oncemq.client.consumer.cursor import Receiving
+from oncemq.client.core.validation import check_name
+from oncemq.client.producer.batch_buffer import (
+    Headers,
+    Times,
+    Value,
+    all_as_bytes,
+    as_bytes,
+    check_is_many,
+    headers_as_bytes,
+    make_put,
+    times_of,
+)
+from oncemq.client.producer.receipt import Receipt, receipt_of
+from oncemq.client.runtime.flow import Asynchronous, Blocking, Flow, method
+from oncemq.protocol.batch import Message
+from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import TransactReply
+
+if TYPE_CHECKING:
+    from oncemq.client.connection import Connection
+    from oncemq.client.worker.task import AnyTask as Task
+
+
+_Keys = list[bytes | None] | None
+_Headers = list[Mapping[str, bytes] | None] | None
+
+
+class _Run(msgspec.Struct):
+    """Messages that become one batch: of one topic, and alike in what is said of them."""
+
+    topic: str
+    create: bool
+    times: Times
+    values: list[bytes]
+    #: As many as values, or None: no message has any.
+    keys: list[bytes | None] | None = None
+    headers: list[Mapping[str, bytes] | None] | None = None
+
+    def fits(self, topic: str, create: bool, times: Times) -> bool:
+        return (self.topic, self.create, self.times) == (topic, create, times)
+
+    def add(self, values: list[bytes], keys: _Keys, headers: _Headers) -> None:
+        count = len(self.values)
+        self.values += values
+        if self.keys is not None or keys is not None:
+            self.keys = (self.keys or [None] * count) + (keys or [None] * len(values))
+        if self.headers is not None or headers is not None:
+            self.headers = (self.headers or [None] * count) + (headers or [None] * len(values))
+
+    def make(self) -> tuple[Put, bytes]:
+        return make_put(self.topic, self.create, self.values, self.keys, self.headers, self.times)
+
+
+class Transacting:
+    """What a transaction gathers, and how it ends."""
+
+    def __init__(self, client: Connection[Any, Any, Any]) -> None:
+        self._client = client
+        self._driver = client._driver
+        self._runs: list[_Run] = []
+        #: By subscription and topic's id: everything below is done.
+        self._acks: dict[tuple[Receiving, int], int] = {}
+        #: Under which opening they were given: what was moved since is refused.
+        self._epochs: dict[Receiving, int] = {}
+        #: Who began the block.
+        self._who = 0
+        self._tasks: list[Task] = []
+        self._is_over = False
+        #: One for each run of puts to a topic, once it is committed.
+        self.receipts: list[Receipt] = []
+
+    def put(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> None:
+        """Store a message with the rest of the transaction.
+
+        >>> transaction.put("invoices", "one pizza: 9.50")
+        """
+        self._add(
+            topic,
+            create,
+            times_of(ttl_s, delay_s),
+            [as_bytes(value)],
+            None if key is None else [as_bytes(key)],
+            None if headers is None else [headers_as_bytes(headers)],
+        )
+
+    def put_many(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        keys: Iterable[Value | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> None:
+        """Store messages with the rest of the transaction, in order.
+
+        >>> transaction.put_many("invoices", ["one pizza: 9.50", "two salads: 11.00"])
+        """
+        check_is_many(values, "values")
+        check_is_many(keys, "keys")
+        found = all_as_bytes(values)
+        found_keys: _Keys = None
+        found_headers: _Headers = None
+        if keys is not None:
+            found_keys = [None if key is None else as_bytes(key) for key in keys]
+            _check_length(found, found_keys, "keys")
+        if headers is not None:
+            found_headers = [None if entry is None else headers_as_bytes(entry) for entry in headers]
+            _check_length(found, found_headers, "headers")
+        self._add(topic, create, times_of(ttl_s, delay_s), found, found_keys, found_headers)
+
+    def _add(
+        self,
+        topic: str,
+        create: bool,
+        times: Times,
+        values: list[bytes],
+        keys: _Keys,
+        headers: _Headers,
+    ) -> None:
+        self._check_open()
+        check_name(topic, "a topic's name")
+        if not values:
+            return
+        # Batches of other topics may lie between: order holds within a topic.
+        run = next((run for run in reversed(self._runs) if run.topic == topic), None)
+        if run is None or not run.fits(topic, bool(create), times):
+            run = _Run(topic, bool(create), times, [])
+            self._runs.append(run)
+        run.add(values, keys, headers)
+
+    def ack(self, what: Receiving | Task, message: Message | int | None = None) -> None:
+        """Of a subscription: everything up to and including the message is done (None: everything that was given).
+        Or a task of a shared subscription.
+
+        >>> transaction.ack(orders, message)
+        """
+        self._check_open()
+        if not isinstance(what, Receiving):
+            self._tasks.append(what)
+            return
+        if what._client is not self._client:
+            raise ValueError("the subscription belongs to another client; a transaction has one")
+        if what.auto_ack:
+            raise ValueError("a transaction acks by itself: open the subscription with auto_ack=False")
+        if what._opened is None:
+            raise ValueError("nothing was given by this subscription yet")
+        self._epochs.setdefault(what, what._opened.epoch)
+        for topic_id, upto in what._acks_for_transaction(message).items():
+            self._acks[(what, topic_id)] = max(upto, self._acks.get((what, topic_id), 0))
+        if self._who:
+            what._claimants.add(self)
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise RuntimeError("this transaction has ended; begin another one")
+
+    # The end.
+
+    @method
+    def commit(self) -> Flow[None]:
+        """Now, not at the end of the block."""
+        return self._commit()
+
+    def _commit(self) -> Flow[None]:
+        self._check_open()
+        self._be_over()
+        try:
+            puts, payloads = self._make_puts()
+            operation = Transact(self._make_acks(), self._make_settles(), puts)
+            if operation == Transact():
+                return
+            reply = yield from self._client._call(operation, TransactReply, payloads or None)
+        except BaseException as error:
+            for whose in {whose for whose, _ in self._acks}:
+                whose._transaction_failed(error)
+            self._go_back()
+            raise
+        for (whose, topic_id), upto in self._acks.items():
+            whose._committed(topic_id, upto)
+        for task in self._tasks:
+            task._settled()
+        self.receipts = [
+            receipt_of(put.topic, stored) for put, stored in zip(puts, reply.puts, strict=True)
+        ]
+
+    def _make_puts(self) -> tuple[tuple[Put, ...], tuple[Frame, ...]]:
+        made = [run.make() for run in self._runs]
+        return tuple(put for put, _ in made), tuple(payload for _, payload in made)
+
+    def _make_acks(self) -> tuple[AckUpto, ...]:
+        return tuple(
+            AckUpto(topic_id, whose._key(), self._epochs[whose], upto) for (whose, topic_id), upto in self._acks.items()
+        )
+
+    def _make_settles(self) -> tuple[Settle, ...]:
+        by_subscription: dict[tuple[int, str, int], list[tuple[int, int, int]]] = {}
+        for task in self._tasks:
+            ranges = by_subscription.setdefault((task.topic_id, task.subscriber, task.epoch), [])
+            ranges.append((task.token, task.offset, 1))
+        return tuple(Settle(*whose, done=_merged(ranges)) for whose, ranges in by_subscription.items())
+
+    def _go_back(self) -> None:
+        """Also those that were not acked, and what was given before the block."""
+        concerned = {whose for whose, _ in self._acks}
+        concerned |= {whose for whose in _manual(self._client) if whose._reader == self._who}
+        for subscription in concerned:
+            subscription._go_back(_claims_of(subscription))
+
+    def _begin(self, who: int) -> None:
+        self._who = who
+
+    def _be_over(self) -> None:
+        self._is_over = True
+        for whose, _ in self._acks:
+            whose._claimants.discard(self)
+
+    def _end(self, error: BaseException | None) -> Flow[None]:
+        if error is not None:
+            self._be_over()
+            self._go_back()
+        elif not self._is_over:
+            yield from self._commit()
+
+
+def _claims_of(subscription: Receiving) -> dict[int, int]:
+    """Topic's id → what transactions that have not ended have acked."""
+    claims: dict[int, int] = {}
+    for transaction in subscription._claimants:
+        for (whose, topic_id), upto in transaction._acks.items():
+            if whose is subscription:
+                claims[topic_id] = max(upto, claims.get(topic_id, 0))
+    return claims
+
+
+def _manual(client: Connection[Any, Any, Any]) -> list[Receiving]:
+    """Open subscriptions that are acked by hand."""
+    return [each for each in client._subscriptions if isinstance(each, Receiving) and not each.auto_ack]
+
+
+def _check_length(values: list[bytes], found: Sequence[object], what: str) -> None:
+    if len(found) != len(values):
+        raise ValueError(f"put_many got {len(found)} {what} for {len(values)} values")
+
+
+def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """Neighbours under one token together."""
+    merged: list[tuple[int, int, int]] = []
+    for token, first, count in sorted(set(ranges)):
+        if merged and merged[-1][0] == token and merged[-1][1] + merged[-1][2] == first:
+            merged[-1] = (token, merged[-1][1], merged[-1][2] + count)
+        else:
+            merged.append((token, first, count))
+    return tuple(merged)
+
+
+class Transaction(Blocking, Transacting):
+    """Acks and puts, all or nothing; made by `client.transaction()`.
+
+    >>> with client.transaction() as transaction:
+    ...     for message in orders.get_many(100):
+    ...         transaction.put("invoices", invoice(message))
+    ...     transaction.ack(orders)
+    """
+
+    def __enter__(self) -> Transaction:
+        self._begin(threading.get_ident())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._run(self._end(error))
+
+
+class AsyncTransaction(Asynchronous, Transacting):
+    """The same for asyncio; what gathers is not awaited.
+
+    >>> async with client.transaction() as transaction:
+    ...     transaction.put("invoices", "one pizza: 9.50")
+    """
+
+    async def __aenter__(self) -> AsyncTransaction:
+        # Here, since a blocking client needs no event loop, whose import takes as long as the client's own.
+        from asyncio import current_task
+
+        self._begin(id(current_task()))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._run(self._end(error))

@@ -1,0 +1,99 @@
+"""The only way that state changes: one function per kind of event. Nothing here decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oncemq.engine import events
+from oncemq.engine.apply import leases, messages, topics
+from oncemq.engine.state.session import Session
+from oncemq.engine.state.state import KeyEntry, State
+from oncemq.engine.verdicts import verdict_of
+from oncemq.protocol.limits import Limits
+from oncemq.protocol.replies import RegistryEntry, Verdict
+
+
+def apply(state: State, limits: Limits, time_ms: int, event: events.Event) -> Verdict | None:
+    """Change the state as the event says. Returns the verdict of an event that answers somebody."""
+    state.time_ms = time_ms
+    _APPLIERS[type(event)](state, limits, time_ms, event)
+    claim: events.AnyClaim | None = getattr(event, "claim", None)
+    if claim is None:
+        return None
+    verdict = verdict_of(time_ms, event)
+    if isinstance(claim, events.Claim):
+        session = state.session_to_change(claim.session_id)
+        assert session is not None
+        session.remember(claim.number, claim.digest, claim.seen_below, verdict, time_ms)
+    else:
+        entry = KeyEntry(claim.principal, claim.key, claim.digest, verdict, time_ms)
+        state.keys[(claim.principal, claim.key)] = entry
+    return verdict
+
+
+def _transacted(state: State, limits: Limits, time_ms: int, event: events.Transacted) -> None:
+    for part in event.parts:
+        _APPLIERS[type(part)](state, limits, time_ms, part)
+
+
+def _session_begun(state: State, limits: Limits, time_ms: int, event: events.SessionBegun) -> None:
+    session = state.session_to_change(event.session_id)
+    if session is None:
+        session = Session(event.session_id, event.name, event.anonymous)
+        if state.capture is not None:
+            session.captured = state.capture.generation
+        state.sessions[event.name] = state.sessions_by_id[event.session_id] = session
+        if event.anonymous:
+            state.schedule.sessions.add(time_ms + limits.session_idle_ms, event.session_id)
+    session.begin(event.epoch, event.nonce, event.window, time_ms)
+    state.next_epoch = event.epoch + 1
+
+
+def _forget_session(state: State, session_id: int) -> None:
+    session = state.session_to_change(session_id)
+    if session is not None:
+        del state.sessions_by_id[session_id]
+        del state.sessions[session.name]
+        state.schedule.sessions.forget(session_id)
+
+
+def _session_ended(state: State, _limits: Limits, _time_ms: int, event: events.SessionEnded | events.SessionRemoved) -> None:
+    _forget_session(state, event.session_id)
+
+
+def _keys_expired(state: State, _limits: Limits, _time_ms: int, event: events.KeysExpired) -> None:
+    for _ in range(event.count):
+        state.keys.popitem(last=False)
+
+
+def _registry_changed(state: State, _limits: Limits, _time_ms: int, event: events.RegistryChanged) -> None:
+    entries = state.registry.setdefault(event.namespace, {})
+    state.registry_entries -= event.key in entries
+    if event.value is None:
+        entries.pop(event.key, None)
+        if not entries:
+            del state.registry[event.namespace]
+        return
+    entries[event.key] = RegistryEntry(event.key, event.value, event.version)
+    state.registry_entries += 1
+
+
+def _nothing(_state: State, _limits: Limits, _time_ms: int, _event: events.Event) -> None:
+    """Only the claim counts."""
+
+
+_APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
+    **topics.APPLIERS,
+    **messages.APPLIERS,
+    **leases.APPLIERS,
+    events.Transacted: _transacted,
+    events.Joined: _nothing,
+    events.SessionBegun: _session_begun,
+    events.SessionEnded: _session_ended,
+    events.SessionRemoved: _session_ended,
+    events.Declined: _nothing,
+    events.Voided: _nothing,
+    events.KeysExpired: _keys_expired,
+    events.RegistryChanged: _registry_changed,
+}

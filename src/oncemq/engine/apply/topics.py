@@ -1,0 +1,206 @@
+"""Topics and subscriptions as events change them. Nothing here decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oncemq.engine import events
+from oncemq.engine.decide import settles
+from oncemq.engine.state.expiry import watch_quota, watch_retention
+from oncemq.engine.state.pattern import Pattern
+from oncemq.engine.state.shared_subscription import Shared
+from oncemq.engine.state.state import State
+from oncemq.engine.state.topic import Topic
+from oncemq.protocol.limits import EXPIRED_NAMES_MAX, Limits
+
+
+def _new_topic(state: State, topic_id: int, name: str, stays: bool, retain_ms: int = 0, retain_bytes: int = 0) -> Topic:
+    topic = Topic(topic_id, name, stays, retain_ms, retain_bytes)
+    if state.capture is not None:
+        topic.captured = state.capture.generation
+    state.topics[name] = state.topics_by_id[topic_id] = topic
+    state.next_topic_id = topic_id + 1
+    for pattern in state.patterns.values():
+        if pattern.matches(name):
+            _attach(state, pattern, topic, 0)
+    return topic
+
+
+def _attach(state: State, pattern: Pattern, topic: Topic, acked: int) -> None:
+    pattern.attach(topic, topic.add_subscription(pattern.key, acked))
+    state.subscriptions += 1
+
+
+def topic_of(state: State, topic_id: int, new_name: str, *, stays: bool) -> Topic:
+    """The topic of an event that made it (then it has a name) or found it."""
+    return _new_topic(state, topic_id, new_name, stays) if new_name else state.topic_to_change(topic_id)
+
+
+def _topic_made(state: State, _limits: Limits, _time_ms: int, event: events.TopicMade) -> None:
+    if event.created:
+        topic = _new_topic(state, event.topic_id, event.name, True, event.retain_ms, event.retain_bytes)
+        topic.quota_bytes, topic.overflow = event.quota_bytes, event.overflow
+        return
+    topic = state.topic_to_change(event.topic_id)
+    if topic.stays and not event.altered:
+        return
+    retained = topic.retained
+    topic.stays = True
+    topic.retain_ms, topic.retain_bytes = event.retain_ms, event.retain_bytes
+    topic.quota_bytes, topic.overflow = event.quota_bytes, event.overflow
+    if not retained:
+        topic.trimmed = topic.index.first
+        topic.above_trim_bytes = topic.stored_bytes
+    state.collect(topic)
+    watch_retention(state, topic)
+    watch_quota(state, topic)
+
+
+def _forget_topic(state: State, topic: Topic) -> None:
+    for position, size in topic.index.entries():
+        state.count_dead(position, size)
+    for batch in topic.delayed.values():
+        state.count_dead(batch.position, batch.size)
+        del state.hidden[batch.position]
+        del state.schedule.delays[batch.delay_id]
+        state.schedule.due.forget(batch.delay_id)
+    state.delayed -= len(topic.delayed)
+    for key, subscription in topic.subscriptions.items():
+        state.schedule.shared.forget((topic.id, key))
+        if subscription.pattern is not None:
+            subscription.pattern.detach(topic.id)
+    state.subscriptions -= len(topic.subscriptions)
+    state.schedule.retention.forget(topic.id)
+    state.schedule.expiry.forget(topic.id)
+    del state.topics[topic.name]
+    del state.topics_by_id[topic.id]
+
+
+def _topic_removed(state: State, _limits: Limits, _time_ms: int, event: events.TopicRemoved) -> None:
+    _forget_topic(state, state.topic_to_change(event.topic_id))
+
+
+def _subscribed(state: State, _limits: Limits, _time_ms: int, event: events.Subscribed) -> None:
+    topic = topic_of(state, event.topic_id, event.topic_name, stays=False)
+    if not event.created:
+        return
+    subscription = topic.add_subscription(event.subscriber, event.acked)
+    state.subscriptions += 1
+    if event.sharing is not None:
+        subscription.shared = Shared(event.sharing, event.acked)
+        subscription.epoch = event.epoch
+        state.next_epoch = event.epoch + 1
+        if event.sharing.key_order:
+            if not topic.key_orders:
+                topic.keyed_from = topic.next_offset
+            topic.key_orders += 1
+
+
+def _unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.Unsubscribed) -> None:
+    _end_subscription(state, state.topic_to_change(event.topic_id), event.subscriber, event.topic_removed)
+
+
+def _end_subscription(state: State, topic: Topic, subscriber: str, topic_removed: bool) -> None:
+    topic.remove_subscription(subscriber)
+    state.schedule.shared.forget((topic.id, subscriber))
+    state.subscriptions -= 1
+    if topic_removed:
+        _forget_topic(state, topic)
+    else:
+        state.collect(topic)
+
+
+def _subscription_expired(state: State, _limits: Limits, _time_ms: int, event: events.SubscriptionExpired) -> None:
+    topic = state.topic_to_change(event.topic_id)
+    subscription = topic.subscriptions[event.subscriber]
+    if subscription.pattern is not None:
+        # It has other topics, and is told what it has lost on this one.
+        topic.lose(subscription, topic.next_offset)
+        topic.measure_needed()
+        state.collect(topic)
+    else:
+        _end_subscription(state, topic, event.subscriber, False)
+        topic.expired_names[event.subscriber] = None
+        if len(topic.expired_names) > EXPIRED_NAMES_MAX:
+            del topic.expired_names[next(iter(topic.expired_names))]
+    watch_quota(state, topic)
+
+
+def _owner_changed(state: State, _limits: Limits, _time_ms: int, event: events.OwnerChanged) -> None:
+    subscription = state.topic_to_change(event.topic_id).subscriptions[event.subscriber]
+    subscription.epoch = event.epoch
+    subscription.sought_epoch = 0
+    subscription.held_until_ms = event.held_until_ms
+    state.next_epoch = event.epoch + 1
+
+
+def _owner_left(state: State, _limits: Limits, _time_ms: int, event: events.OwnerLeft) -> None:
+    state.topic_to_change(event.topic_id).subscriptions[event.subscriber].held_until_ms = 0
+
+
+def _sought(state: State, _limits: Limits, _time_ms: int, event: events.Sought) -> None:
+    topic = state.topic_to_change(event.topic_id)
+    subscription = topic.subscriptions[event.subscriber]
+    subscription.sought_epoch = subscription.sought_epoch or subscription.epoch
+    subscription.epoch = event.epoch
+    subscription.held_until_ms = 0
+    state.next_epoch = event.epoch + 1
+    if subscription.shared is not None:
+        settles.seek(subscription.shared, event.acked)
+    topic.move(event.subscriber, event.acked)
+    state.collect(topic)
+
+
+def _pattern_subscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternSubscribed) -> None:
+    if not event.created:
+        return
+    pattern = Pattern(event.pattern, event.subscriber, event.epoch)
+    state.patterns[(event.pattern, event.subscriber)] = pattern
+    state.next_epoch = event.epoch + 1
+    for topic_id, topic in state.topics_by_id.items():
+        if pattern.matches(topic.name):
+            state.topic_to_change(topic_id)
+            _attach(state, pattern, topic, topic.index.first if event.earliest else topic.next_offset)
+
+
+def _pattern_unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternUnsubscribed) -> None:
+    pattern = state.patterns.pop((event.pattern, event.subscriber))
+    for topic_id in list(pattern.topics):
+        topic = state.topic_to_change(topic_id)
+        removed = not topic.stays and len(topic.subscriptions) == 1
+        _end_subscription(state, topic, pattern.key, removed)
+
+
+def _pattern_owner_changed(state: State, _limits: Limits, _time_ms: int, event: events.PatternOwnerChanged) -> None:
+    pattern = state.patterns[(event.pattern, event.subscriber)]
+    pattern.epoch = event.epoch
+    pattern.sought_epoch = 0
+    state.next_epoch = event.epoch + 1
+
+
+def _pattern_sought(state: State, _limits: Limits, _time_ms: int, event: events.PatternSought) -> None:
+    pattern = state.patterns[(event.pattern, event.subscriber)]
+    pattern.sought_epoch = pattern.sought_epoch or pattern.epoch
+    pattern.epoch = event.epoch
+    state.next_epoch = event.epoch + 1
+    for topic_id, acked in event.positions:
+        topic = state.topic_to_change(topic_id)
+        topic.move(pattern.key, acked)
+        state.collect(topic)
+
+
+APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
+    events.TopicMade: _topic_made,
+    events.TopicRemoved: _topic_removed,
+    events.Subscribed: _subscribed,
+    events.Unsubscribed: _unsubscribed,
+    events.SubscriptionExpired: _subscription_expired,
+    events.OwnerChanged: _owner_changed,
+    events.OwnerLeft: _owner_left,
+    events.Sought: _sought,
+    events.PatternSubscribed: _pattern_subscribed,
+    events.PatternUnsubscribed: _pattern_unsubscribed,
+    events.PatternOwnerChanged: _pattern_owner_changed,
+    events.PatternSought: _pattern_sought,
+}

@@ -1,0 +1,171 @@
+"""Commands that read, and acks: what they return. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from oncemq.engine import events
+from oncemq.engine.decide.puts import refuse_ack_beyond
+from oncemq.engine.decide.subscriptions import owned, owned_pattern, refuse_offset
+from oncemq.engine.state.batch_index import Slice
+from oncemq.engine.state.pattern import Pattern
+from oncemq.engine.state.state import State
+from oncemq.engine.state.topic import Subscription, Topic
+from oncemq.protocol import commands, replies
+from oncemq.protocol.limits import GET_BATCHES_MAX, Limits
+
+#: So many busy topics share a reply to a get by pattern.
+TOPICS_PER_GET = 4
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A reply whose batches the shell still has to read."""
+
+    reply: replies.Reply
+    event: events.Event | None = None
+    slices: tuple[Slice, ...] = ()
+    #: Of a reply about several topics: how many slices belong to each.
+    counts: tuple[int, ...] = ()
+    #: Nothing is there yet; the topic to wait for, or the pattern and subscriber.
+    waits_for: int | tuple[str, str] = 0
+
+
+def decide_ack(state: State, command: commands.Ack) -> Reading:
+    found = owned(state, command.topic_id, command.subscriber, command.epoch)
+    if isinstance(found, replies.Refusal):
+        return Reading(found)
+    topic, subscription = found
+    if command.upto > topic.next_offset:
+        return Reading(refuse_ack_beyond(topic, command.upto))
+    if command.upto <= subscription.acked:
+        return Reading(replies.AckReply(subscription.acked))
+    event = events.Acked(topic.id, command.subscriber, command.upto)
+    return Reading(replies.AckReply(command.upto), event)
+
+
+def decide_get(state: State, limits: Limits, command: commands.Get) -> Reading:
+    found = owned(state, command.topic_id, command.subscriber, command.epoch)
+    if isinstance(found, replies.Refusal):
+        return Reading(found)
+    topic, subscription = found
+    if command.ack > topic.next_offset:
+        return Reading(refuse_ack_beyond(topic, command.ack))
+    event = None
+    if command.ack > subscription.acked:
+        event = events.Acked(topic.id, command.subscriber, command.ack)
+    # The ack is applied before the read: what it lets go may be gone.
+    acked = max(command.ack, subscription.acked)
+    position = _go_on(topic, subscription, max(command.position, command.ack), acked)
+    refusal = refuse_offset(topic, position)
+    if refusal is not None:
+        return Reading(refusal, event)
+    slices, position = topic.index.visible(position, min(command.bytes_max, limits.get_bytes_max), GET_BATCHES_MAX)
+    reply = replies.GetReply(topic.id, position, topic.next_offset, acked, (), subscription.dropped)
+    return Reading(reply, event, tuple(slices), (), 0 if slices else topic.id)
+
+
+def _go_on(topic: Topic, subscription: Subscription, position: int, acked: int) -> int:
+    """What lies before the first stored message has expired, or was dropped: there is nothing to wait for."""
+    if position < topic.index.first and (position >= acked or subscription.dropped):
+        return topic.index.first
+    return position
+
+
+def decide_get_any(state: State, limits: Limits, command: commands.GetAny) -> Reading:
+    pattern = owned_pattern(state, command.pattern, command.subscriber, command.epoch)
+    if isinstance(pattern, replies.Refusal):
+        return Reading(pattern)
+    acks = _rising_acks(state, pattern, command.acks)
+    if isinstance(acks, replies.Refusal):
+        return Reading(acks)
+    event = events.AckedMany(tuple((topic_id, pattern.key, upto) for topic_id, upto in acks.items())) if acks else None
+    if command.bytes_max <= 0:
+        return Reading(replies.GetAnyReply((), False), event)
+    found = _InTurn(min(command.bytes_max, limits.get_bytes_max))
+    found.read(state, pattern, dict(command.positions), acks)
+    waits_for = 0 if found.slices else (command.pattern, command.subscriber)
+    reply = replies.GetAnyReply(tuple(found.parts), found.is_all)
+    return Reading(reply, event, tuple(found.slices), tuple(found.counts), waits_for)
+
+
+def _rising_acks(
+    state: State, pattern: Pattern, acks: Iterable[tuple[int, int]]
+) -> dict[int, int] | replies.Refusal:
+    """Topic's id → position, of acks that move one."""
+    rising: dict[int, int] = {}
+    for topic_id, upto in acks:
+        subscription = pattern.topics.get(topic_id)
+        if subscription is None:
+            # Deleted meanwhile: there is nothing to ack.
+            continue
+        topic = state.topics_by_id[topic_id]
+        if upto > topic.next_offset:
+            return refuse_ack_beyond(topic, upto)
+        if upto > max(subscription.acked, rising.get(topic_id, 0)):
+            rising[topic_id] = upto
+    return rising
+
+
+class _InTurn:
+    """Topics are read in turn, the one that has waited longest first, until the reply is large enough."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.parts: list[replies.AnyPart] = []
+        self.slices: list[Slice] = []
+        #: Of each part.
+        self.counts: list[int] = []
+        self.is_all = True
+        self._bytes_left = bytes_max
+        self._topic_bytes_max = bytes_max // TOPICS_PER_GET
+
+    def read(self, state: State, pattern: Pattern, positions: dict[int, int], acks: dict[int, int]) -> None:
+        for topic_id in pattern.behind:
+            if self._bytes_left <= 0 or len(self.slices) >= GET_BATCHES_MAX:
+                self.is_all = False
+                return
+            topic, subscription = state.topics_by_id[topic_id], pattern.topics[topic_id]
+            acked = acks.get(topic_id, subscription.acked)
+            position = _go_on(topic, subscription, max(positions.get(topic_id, acked), acked), acked)
+            if position < topic.next_offset:
+                self._read_topic(topic, subscription, position, acked)
+
+    def _read_topic(self, topic: Topic, subscription: Subscription, position: int, acked: int) -> None:
+        slices_max = GET_BATCHES_MAX - len(self.slices)
+        found, following = topic.index.visible(position, self._topic_bytes_max, slices_max)
+        if not found:
+            return
+        end, dropped = topic.next_offset, subscription.dropped
+        self.parts.append(replies.AnyPart(topic.name, topic.id, following, end, acked, (), dropped))
+        self.slices += found
+        self.counts.append(len(found))
+        self.is_all = self.is_all and following == end
+        self._bytes_left -= sum(one.size for one in found)
+
+
+def find_offset(state: State, command: commands.Find) -> replies.Reply:
+    topic = state.topics.get(command.topic)
+    if topic is None:
+        return replies.Refusal("TOPIC_UNKNOWN", f"there is no topic '{command.topic}'")
+    return replies.FindReply(topic.id, topic.index.find_time(command.time_ms))
+
+
+def decide_read(state: State, limits: Limits, command: commands.Read) -> Reading:
+    topic = state.topics.get(command.topic)
+    if topic is None or command.topic_id not in (0, topic.id):
+        gone = replies.Refusal("TOPIC_GONE", f"topic '{command.topic}' was deleted")
+        return Reading(gone if command.topic_id else replies.Refusal("TOPIC_UNKNOWN", f"no topic '{command.topic}'"))
+    position = command.position
+    if position == commands.START_NEW:
+        position = topic.next_offset
+    elif position == commands.START_EARLIEST:
+        position = topic.index.first
+    refusal = refuse_offset(topic, position)
+    if refusal is not None:
+        return Reading(refusal)
+    # Whatever its time to live: a replay sees the same.
+    slices = topic.index.slices(position, min(command.bytes_max, limits.get_bytes_max), GET_BATCHES_MAX)
+    following = slices[-1].first_offset + slices[-1].count if slices else position
+    reply = replies.GetReply(topic.id, following, topic.next_offset, topic.index.first)
+    return Reading(reply, None, tuple(slices), (), 0 if slices else topic.id)

@@ -1,0 +1,245 @@
+"""The OpenAPI 3.1 document, made from what the endpoints declare and from the table of errors.
+
+Knows declarations alone: what an endpoint does is its own affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from oncemq.gateways.http.docs.schemas import REF, Schemas, is_typed
+from oncemq.gateways.http.framework import problems
+from oncemq.gateways.http.framework.endpoint import ALWAYS, FORM, JSON, PROBLEM, Endpoint, Reply
+from oncemq.gateways.http.framework.problems import RETRYABLE, Problem, problem_of
+from oncemq.protocol import errors
+from oncemq.protocol.version import __version__
+
+#: In the order in which people read them.
+TAGS = {
+    "topics": "A topic is a named, ordered log of messages. Offsets number them from 0, without gaps.",
+    "messages": "Put messages on a topic, and read them back by offset, whoever has subscribed.",
+    "subscriptions": "A subscription remembers how far its subscriber has come. Every message that is put while it "
+    "exists is stored for it.",
+    "consuming": "Get a subscription's messages, in order, and say which are done. Getting does not move the "
+    "subscription; acknowledging does, so that a get may be repeated.",
+    "sharing": "A shared subscription hands each message to one of any number of consumers, for the time of a lease.",
+    "transactions": "Acknowledge what was read and put what came of it, in one step: all of it happens, or nothing.",
+    "sessions": "Numbered requests happen once, however late they are repeated. A session is what numbers them.",
+    "queue": "A simple queue of producers and consumers with ids of their own: each consumer of a topic gets every "
+    "message once, and in order. Replies have a `status`, `success` or `failure`.",
+    "health": "Whether the broker behind the gateway answers, and how it is.",
+}
+
+#: What a parameter of this name could be, where its declaration has no example.
+_EXAMPLES = {"topic": "orders", "subscriber": "billing", "offset": 0}
+
+Json = dict[str, Any]
+
+
+def overview() -> str:
+    """What holds for all endpoints, in Markdown."""
+    return files("oncemq.gateways.http").joinpath("pages/overview.md").read_text(encoding="utf-8")
+
+
+def document(endpoints: Sequence[Endpoint]) -> Json:
+    schemas = Schemas(endpoints, Problem)
+    paths: dict[str, Json] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
+    kinds = {kind for endpoint in endpoints for kind in refusals_of(endpoint)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "OnceMQ",
+            "summary": "Durable topics over HTTP; every command that changes something happens once.",
+            "description": overview(),
+            "version": __version__,
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "This gateway"}],
+        "tags": _tags(endpoints),
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "examples": {kind.code: _problem_example(kind) for kind in sorted(kinds, key=lambda kind: kind.code)},
+        },
+    }
+
+
+def refusals_of(endpoint: Endpoint) -> list[type[errors.OnceMQError]]:
+    """Everything that it may be refused with: what it declares, what any request may meet, and the special cases that
+    have the same status."""
+    kinds: tuple[type[errors.OnceMQError], ...] = (*endpoint.refusals, *ALWAYS, errors.BrokerBug)
+    found: dict[type[errors.OnceMQError], None] = {}
+    for kind in kinds:
+        specials = (special for special in kind.__subclasses__() if special.http_status == kind.http_status)
+        found |= dict.fromkeys([kind, *specials])
+    return list(found)
+
+
+def _tags(endpoints: Iterable[Endpoint]) -> list[Json]:
+    used = dict.fromkeys(endpoint.tag for endpoint in endpoints)
+    names = [name for name in TAGS if name in used] + [name for name in used if name not in TAGS]
+    return [{"name": name, "description": TAGS.get(name, "")} for name in names]
+
+
+def _operation(endpoint: Endpoint, schemas: Schemas) -> Json:
+    operation: Json = {
+        "operationId": endpoint.handler.__name__,
+        "tags": [endpoint.tag],
+        "summary": endpoint.summary,
+        "description": endpoint.description,
+    }
+    operation["parameters"] = _parameters(endpoint, schemas.of_parameters(endpoint))
+    if _has_parameters_in_body(endpoint):
+        operation["description"] += "\n\nThe members of the body may be given as query parameters instead."
+        operation["requestBody"] = _parameters_body(endpoint, schemas.of_parameters(endpoint))
+    elif endpoint.body is not None:
+        operation["requestBody"] = _body(endpoint, schemas)
+    operation["responses"] = {
+        **{str(reply.status): _reply(reply, schemas) for reply in endpoint.replies},
+        **_refusals(endpoint, schemas),
+    }
+    return {name: value for name, value in operation.items() if value not in ([], "")}
+
+
+# What goes in.
+
+
+def _parameters(endpoint: Endpoint, struct: Json) -> list[Json]:
+    required = struct.get("required", ())
+    found = []
+    for name, schema in struct["properties"].items():
+        place, name_there = _place(endpoint, name, schema)
+        if place != "body":
+            found.append(_parameter(place, name_there, schema, place == "path" or name in required))
+    return found
+
+
+def _place(endpoint: Endpoint, name: str, schema: Json) -> tuple[str, str]:
+    """Where it travels, and under which name."""
+    if "{" + name + "}" in endpoint.segments:
+        return "path", name
+    if "x-header" in schema:
+        return "header", str(schema["x-header"])
+    return "body" if _has_parameters_in_body(endpoint) else "query", name
+
+
+def _parameter(place: str, name: str, schema: Json, is_required: bool) -> Json:
+    parameter: Json = {"name": name, "in": place}
+    if "description" in schema:
+        parameter["description"] = schema["description"]
+    if is_required:
+        parameter["required"] = True
+    parameter["schema"] = {key: value for key, value in schema.items() if key not in ("description", "x-header")}
+    if place == "header":
+        _leave_out_default(parameter["schema"])
+    if name in _EXAMPLES and is_required and "examples" not in schema:
+        parameter["example"] = _EXAMPLES[name]
+    return parameter
+
+
+def _leave_out_default(schema: Json) -> None:
+    """A header that is not there is not there, whatever stands for it inside; one that is there is not empty."""
+    schema.pop("default", None)
+    if schema.get("type") == "string":
+        schema.setdefault("minLength", 1)
+
+
+def _has_parameters_in_body(endpoint: Endpoint) -> bool:
+    # A body of GET means nothing to most clients, so that there the query is the place to name.
+    return endpoint.is_in_body and endpoint.method != "GET"
+
+
+def _parameters_body(endpoint: Endpoint, struct: Json) -> Json:
+    inside = {
+        name: schema for name, schema in struct["properties"].items() if _place(endpoint, name, schema)[0] == "body"
+    }
+    required = [name for name in struct.get("required", ()) if name in inside]
+    schema: Json = {"type": "object", "properties": inside, "additionalProperties": False}
+    if required:
+        schema["required"] = required
+    content: Json = {"schema": schema}
+    if endpoint.body_examples:
+        content["examples"] = {name: {"value": value} for name, value in endpoint.body_examples.items()}
+    return {"required": bool(required), "content": {JSON: content, FORM: content}}
+
+
+def _body(endpoint: Endpoint, schemas: Schemas) -> Json:
+    content: dict[str, Json] = {}
+    for media in endpoint.body_media or (JSON if is_typed(endpoint.body) else "*/*",):
+        entry: Json = {"schema": schemas.of(endpoint.body_kinds.get(media, endpoint.body))}
+        examples = {
+            name: {"value": value}
+            for name, value in endpoint.body_examples.items()
+            if endpoint.example_media(name, value) == media
+        }
+        if examples:
+            entry["examples"] = examples
+        content[media] = entry
+    return {"required": endpoint.is_body_required, "content": content}
+
+
+# What comes out.
+
+
+def _reply(reply: Reply, schemas: Schemas) -> Json:
+    response: Json = {"description": reply.description}
+    if reply.headers:
+        response["headers"] = {
+            name: {"description": text, "schema": {"type": "string"}} for name, text in reply.headers.items()
+        }
+    if reply.status not in (204, 304):
+        response["content"] = {media: _reply_content(reply, media, schemas) for media in reply.media}
+    return response
+
+
+def _reply_content(reply: Reply, media: str, schemas: Schemas) -> Json:
+    content: Json = {"schema": schemas.of(reply.body) if media == JSON else {}}
+    example = reply.examples.get(media, reply.example)
+    if example is not None and (media in reply.examples or (media == JSON) == (not isinstance(example, str | bytes))):
+        content["example"] = msgspec.to_builtins(example) if media == JSON else example
+    return content
+
+
+def _refusals(endpoint: Endpoint, schemas: Schemas) -> dict[str, Json]:
+    status_of = endpoint.refusing.status_of if endpoint.refusing is not None else problems.status_of
+    by_status: dict[int, list[type[errors.OnceMQError]]] = {}
+    for kind in refusals_of(endpoint):
+        by_status.setdefault(status_of(kind), []).append(kind)
+    return {str(status): _refusal(endpoint, kinds, schemas) for status, kinds in sorted(by_status.items())}
+
+
+def _refusal(endpoint: Endpoint, kinds: list[type[errors.OnceMQError]], schemas: Schemas) -> Json:
+    response: Json = {"description": "\n".join(f"- `{kind.code}`: {meaning(kind)}" for kind in kinds)}
+    if any(issubclass(kind, RETRYABLE) for kind in kinds):
+        response["headers"] = {
+            "Retry-After": {"description": "Try again after so many seconds.", "schema": {"type": "integer"}}
+        }
+    response["content"] = {
+        PROBLEM: {
+            "schema": {"$ref": REF.format(name="Problem")},
+            "examples": {kind.code: {"$ref": f"#/components/examples/{kind.code}"} for kind in kinds},
+        }
+    }
+    refusing = endpoint.refusing
+    if refusing is not None:
+        examples = {
+            kind.code: {"summary": meaning(kind), "value": msgspec.to_builtins(refusing.failure_of(kind()))}
+            for kind in kinds
+        }
+        # What is refused before the path is looked at is a problem.
+        response["content"] = {JSON: {"schema": schemas.of(refusing.body), "examples": examples}} | response["content"]
+    return response
+
+
+def _problem_example(kind: type[errors.OnceMQError]) -> Json:
+    return {"summary": meaning(kind), "value": msgspec.to_builtins(problem_of(kind()))}
+
+
+def meaning(kind: type[errors.OnceMQError]) -> str:
+    return " ".join((kind.__doc__ or "").split())

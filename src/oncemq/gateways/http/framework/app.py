@@ -1,0 +1,222 @@
+"""The gateway as an ASGI application: who may call, which endpoint is meant, what is answered.
+
+No framework on the way: a request costs little more than what uvicorn makes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from oncemq.gateways.http.docs import site
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Streamed
+from oncemq.gateways.http.framework.origin_check import Guard
+from oncemq.gateways.http.framework.problems import answer_of
+from oncemq.gateways.http.framework.request import BODY_S, BodyLate, Disconnected, Reader, read_body
+from oncemq.gateways.http.framework.router import Router
+from oncemq.gateways.http.framework.state import State
+from oncemq.gateways.http.metrics import endpoint as metrics
+from oncemq.gateways.http.queue import endpoints as queue
+from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.gateways.http.v1 import events, health, messages, put, sessions, shared, subscriptions, topics, transactions
+from oncemq.gateways.link import Link
+from oncemq.protocol import errors
+
+log = logging.getLogger("oncemq.http")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+ENDPOINTS: list[Endpoint] = [
+    *topics.ENDPOINTS,
+    *put.ENDPOINTS,
+    *subscriptions.ENDPOINTS,
+    *messages.ENDPOINTS,
+    *events.ENDPOINTS,
+    *shared.ENDPOINTS,
+    *transactions.ENDPOINTS,
+    *sessions.ENDPOINTS,
+    *health.ENDPOINTS,
+    *metrics.ENDPOINTS,
+    *queue.ENDPOINTS,
+]
+
+
+class App:
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        endpoints = [*ENDPOINTS, *site.endpoints(ENDPOINTS)]
+        self._router = Router(endpoints)
+        self._readers = {id(endpoint): Reader(endpoint) for endpoint in endpoints}
+        self._guard = Guard(settings)
+        self._link: Link | None = None
+        self._state = State()
+        #: Requests that are being answered.
+        self._busy = 0
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End what would go on and on: streams, and requests that wait for messages."""
+        self._stopping.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self._link = Link(self._settings.brokers, label="http", waits_for_room=False)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._link.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._busy += 1
+        try:
+            await self._serve_one(scope, receive, send)
+        finally:
+            self._busy -= 1
+
+    async def _serve_one(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._refuse_too_many()
+            answer = await self._answer(scope, receive)
+        except Disconnected:
+            return
+        except BodyLate:
+            late = answer_of(errors.Malformed(f"the body has not come whole within {BODY_S} seconds"))
+            answer = msgspec.structs.replace(late, headers=(*late.headers, (b"connection", b"close")))
+        except errors.OnceMQError as error:
+            answer = answer_of(error)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            answer = answer_of(errors.BrokerBug("the gateway failed; its log says how"))
+        if isinstance(answer, Streamed):
+            await self._send_stream(answer, receive, send)
+        else:
+            await _send_answer(answer, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | Streamed:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._guard.check(headers, scope["raw_path"])
+        try:
+            endpoint, path = self._router.find(scope["method"], scope["raw_path"])
+        except errors.MethodUnknown as error:
+            refusing = self._router.refusing(scope["raw_path"])
+            if refusing is None:
+                raise
+            return refusing.answer_of(error)
+        try:
+            return await self._call(endpoint, path, headers, scope, receive)
+        except errors.OnceMQError as error:
+            if endpoint.refusing is None:
+                raise
+            return endpoint.refusing.answer_of(error)
+
+    async def _call(
+        self, endpoint: Endpoint, path: dict[str, str], headers: dict[bytes, bytes], scope: Scope, receive: Receive
+    ) -> Answer | Streamed:
+        reader = self._readers[id(endpoint)]
+        body = await self._read_body(headers, receive)
+        assert self._link is not None
+        call: Call[Any, Any] = Call(self._link, self._settings, None, None, headers, self._state)
+        call.parameters = reader.parameters(path, scope["query_string"], headers, body, call.media)
+        call.body = reader.body(body, call.media)
+        if endpoint.waits and _wait_ms_of(call):
+            return await self._while_there(endpoint.handler(call), receive)
+        return await endpoint.handler(call)
+
+    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """Who has not sent its request yet is not being answered, and keeps nobody from it. Raises Overloaded."""
+        self._busy -= 1
+        try:
+            body = await read_body(receive, self._settings.body_bytes_max, headers)
+        finally:
+            self._busy += 1
+        self._refuse_too_many()
+        return body
+
+    def _refuse_too_many(self) -> None:
+        if self._busy > self._settings.connections_max:
+            raise errors.Overloaded(f"{self._settings.connections_max} requests are being answered")
+
+    async def _while_there(self, working: Awaitable[Answer | Streamed], receive: Receive) -> Answer | Streamed:
+        """An answer that takes its time. Raises Disconnected, Stopping."""
+        answering = asyncio.ensure_future(working)
+        ending = asyncio.ensure_future(self._wait_for_end(receive))
+        try:
+            await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(ending)
+            if not answering.done():
+                await _end(answering)
+        if not answering.cancelled():
+            return answering.result()
+        if self._stopping.is_set():
+            raise errors.Stopping("the gateway is stopping")
+        raise Disconnected
+
+    async def _wait_for_end(self, receive: Receive) -> None:
+        """Until the client has gone, or the gateway stops."""
+        gone, stopping = asyncio.ensure_future(_wait_for_leave(receive)), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(gone, stopping)
+
+    async def _send_stream(self, streamed: Streamed, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", streamed.media.encode()), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sending = asyncio.ensure_future(_send_parts(streamed, send))
+        ending = asyncio.ensure_future(self._wait_for_end(receive))
+        try:
+            await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(sending, ending)
+        if self._stopping.is_set() and sending.cancelled():
+            await send({"type": "http.response.body", "body": b""})
+        elif not sending.cancelled() and sending.exception() is not None:
+            log.error("a stream failed", exc_info=sending.exception())
+
+
+def _wait_ms_of(call: Call[Any, Any]) -> int:
+    return max(getattr(part, "wait_ms", 0) for part in (call.parameters, call.body))
+
+
+async def _send_answer(answer: Answer, send: Send) -> None:
+    headers = [
+        (b"content-type", answer.media.encode()),
+        (b"content-length", b"%d" % len(answer.body)),
+        *answer.headers,
+    ]
+    if not answer.body and answer.status in (204, 304):
+        headers = [*answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _send_parts(streamed: Streamed, send: Send) -> None:
+    async for part in streamed.parts:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _wait_for_leave(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

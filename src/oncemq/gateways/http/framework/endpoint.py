@@ -1,0 +1,198 @@
+"""What an endpoint is: one method of one path, declared once for the router, the OpenAPI document and /docs.
+
+    class TopicParameters(msgspec.Struct):
+        topic: Annotated[str, Meta(description="The topic's name.")]                  # in the path: {topic}
+        limit: Annotated[int, Meta(ge=1, le=1000, description="…")] = 100             # in the query
+        idempotency_key: Annotated[str, header("Idempotency-Key", "…")] = ""          # in a header
+
+    ENDPOINTS: list[Endpoint] = []
+
+    @endpoint(ENDPOINTS, "DELETE", "/v1/topics/{topic}", tag="topics", summary="Delete a topic",
+              parameters=TopicParameters, replies=(Reply(status=204, description="It is gone."),),
+              refusals=(errors.TopicUnknown,))
+    async def delete_topic(call: Call[TopicParameters, None]) -> Answer:
+        ...
+
+A module's endpoints are in its `ENDPOINTS`, in the order in which they are declared; app.py puts the modules together.
+Handlers raise errors of errors.py; problems.py turns them into replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.gateways.link import Link
+from oncemq.protocol import errors
+
+P = TypeVar("P")
+B = TypeVar("B")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+BYTES = "application/octet-stream"
+TEXT = "text/plain"
+EVENTS = "text/event-stream"
+PROBLEM = "application/problem+json"
+FORM = "application/x-www-form-urlencoded"
+ANY = "*/*"
+#: Other names that the same media type goes by.
+SYNONYMS = dict.fromkeys(
+    ("application/ndjson", "application/jsonl", "application/x-jsonlines", "application/jsonlines"), NDJSON
+)
+
+_encode = msgspec.json.Encoder().encode
+
+#: Refusals that any endpoint may answer with, so that each need not name them.
+ALWAYS: tuple[type[errors.OnceMQError], ...] = (
+    errors.Malformed,
+    errors.OriginRefused,
+    errors.TooLarge,
+    errors.MediaUnsupported,
+    errors.LimitReached,
+    errors.NotNow,
+    errors.BrokerAway,
+)
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A reply as a whole."""
+
+    body: bytes = b""
+    status: int = 200
+    media: str = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """A reply that goes on and on; it is closed when the client goes."""
+
+    parts: AsyncIterator[bytes]
+    media: str = EVENTS
+
+
+def answer(value: object, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
+    """A struct as JSON."""
+    return Answer(_encode(value), status, JSON, headers)
+
+
+class Call(Generic[P, B]):
+    """One request, read and checked."""
+
+    __slots__ = ("body", "headers", "link", "media", "parameters", "settings", "state")
+
+    def __init__(
+        self, link: Link, settings: GatewaySettings, parameters: P, body: B, headers: dict[bytes, bytes], state: Any
+    ) -> None:
+        self.link = link
+        self.settings = settings
+        self.parameters = parameters
+        #: The endpoint's `body`, decoded; bytes where that is `bytes`; None where it takes none.
+        self.body = body
+        #: Names in lower case.
+        self.headers = headers
+        #: The media type of the body, without its parameters.
+        media = headers.get(b"content-type", b"").split(b";")[0].strip().lower().decode("latin-1")
+        self.media = SYNONYMS.get(media, media)
+        #: What the app keeps between requests (app.State).
+        self.state = state
+
+
+Handler = Callable[[Call[Any, Any]], Awaitable[Answer | Streamed]]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply that is no refusal, for the OpenAPI document."""
+
+    status: int = 200
+    #: A struct for JSON; None: there is no body, or no JSON one.
+    body: Any = None
+    media: tuple[str, ...] = (JSON,)
+    description: str
+    #: Of a JSON body: a struct or a JSON value; of another one: text.
+    example: Any = None
+    #: media type → example, where one does not serve all of them
+    examples: dict[str, Any] = {}
+    #: name → description
+    headers: dict[str, str] = {}
+
+
+class Refusing(msgspec.Struct, frozen=True, kw_only=True):
+    """How an endpoint answers refusals, where problems.py does not do it."""
+
+    #: A struct, for JSON.
+    body: Any
+    #: An error as such a struct, as a status, and as the whole reply.
+    failure_of: Callable[[errors.OnceMQError], Any]
+    status_of: Callable[[type[errors.OnceMQError]], int]
+    answer_of: Callable[[errors.OnceMQError], Answer]
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    method: str
+    path: str
+    handler: Handler
+    tag: str
+    summary: str
+    #: Markdown; the handler's docstring.
+    description: str
+    #: A struct: path, query and header parameters. None: there are none.
+    parameters: Any = None
+    #: What the body is decoded to: a struct (JSON), `bytes` (as it is), or None.
+    body: Any = None
+    #: Media types that are taken; a body of another one is MEDIA_UNSUPPORTED. Empty, or with ANY: all.
+    body_media: tuple[str, ...] = ()
+    #: name → an example of the body: a JSON value, or text; the name may be its media type
+    body_examples: dict[str, Any] = {}
+    #: media type → what a body of it is, for the OpenAPI document; where `body` is bytes and the handler decodes it
+    body_kinds: dict[str, Any] = {}
+    is_body_required: bool = True
+    #: Query parameters may come in a JSON or form body as well.
+    is_in_body: bool = False
+    #: It waits for messages, `wait_ms` of its parameters or its body: given up when the caller goes.
+    waits: bool = False
+    replies: tuple[Reply, ...]
+    #: Beside ALWAYS.
+    refusals: tuple[type[errors.OnceMQError], ...] = ()
+    #: None: as problems.py does.
+    refusing: Refusing | None = None
+    #: A GET that changes something: HEAD does not stand for it.
+    is_changing: bool = False
+
+    @property
+    def segments(self) -> list[str]:
+        return self.path.strip("/").split("/")
+
+    def example_media(self, name: str, value: object) -> str:
+        """The media type that an example of the body has."""
+        if name in self.body_media:
+            return name
+        medias = self.body_media or (JSON,)
+        is_text = isinstance(value, str | bytes) and len(medias) > 1
+        return next((media for media in medias if (media != JSON) == is_text), medias[0])
+
+
+def header(name: str, description: str, *, length_max: int = 0, **constraints: Any) -> Meta:
+    """A parameter that travels in a header. `length_max` is for the document: the broker itself refuses what is longer,
+    as it does what is empty."""
+    schema: dict[str, Any] = {"x-header": name}
+    if length_max:
+        schema["maxLength"] = length_max
+    return Meta(description=description, extra_json_schema=schema, **constraints)
+
+
+def endpoint(
+    endpoints: list[Endpoint], method: str, path: str, **declared: Any
+) -> Callable[[Handler], Handler]:
+    """Declare a handler in a module's list."""
+
+    def declare(handler: Handler) -> Handler:
+        description = "\n".join(line.strip() for line in (handler.__doc__ or "").strip().splitlines())
+        endpoints.append(Endpoint(method=method, path=path, handler=handler, description=description, **declared))
+        return handler
+
+    return declare

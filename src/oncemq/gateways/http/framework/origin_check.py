@@ -1,0 +1,68 @@
+"""Who may call: no web page of another origin, and nobody under a host name that is not ours.
+
+The gateway asks nobody for a password, and a browser on this machine runs pages of strangers. A page that posts here
+carries its origin; one whose name was made to point here (DNS rebinding) carries a foreign host; one that merely links
+here, or shows what is here as a picture, has no origin to carry, but its browser says that it is another site.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.protocol import errors
+
+#: What another site may link to: pages for people, where nothing happens by looking.
+_PAGES = (b"/", b"/docs")
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
+
+
+class Guard:
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._origins = {origin.rstrip("/").lower().encode() for origin in settings.origins}
+        self._hosts = {name.lower() for name in (*settings.hosts, settings.host)}
+        #: Bound to an address that others reach (which only `insecure` allows): which of our addresses they see is not
+        #: ours to know. A name has to be told, since a stranger can make any name of his own point here.
+        self._is_open = not _LOOPBACK.fullmatch(settings.host) and settings.host != "::1" and not settings.hosts
+        #: Host headers that were found good before.
+        self._good: set[bytes] = set()
+
+    def check(self, headers: dict[bytes, bytes], path: bytes) -> None:
+        """Raises OriginRefused."""
+        host = headers.get(b"host", b"")
+        if host not in self._good:
+            self._check_host(host)
+        origin = headers.get(b"origin")
+        if origin is None:
+            if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not _is_link(headers, path):
+                raise errors.OriginRefused("a page of another site may not call this gateway")
+        elif not self._is_allowed(origin.lower(), host.lower()):
+            raise errors.OriginRefused(f"a page of {origin.decode('latin-1')} may not call this gateway")
+
+    def _check_host(self, host: bytes) -> None:
+        name = re.sub(r":\d*$", "", host.decode("latin-1")).lower()
+        if host and not self._is_ours(name):
+            raise errors.OriginRefused(f"this gateway is not called '{name}'")
+        if len(self._good) < 100:
+            self._good.add(host)
+
+    def _is_ours(self, name: str) -> bool:
+        if _LOOPBACK.fullmatch(name) or name.strip("[]") in self._hosts:
+            return True
+        return self._is_open and _is_address(name.strip("[]"))
+
+    def _is_allowed(self, origin: bytes, host: bytes) -> bool:
+        return origin in self._origins or origin in (b"http://" + host, b"https://" + host)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_link(headers: dict[bytes, bytes], path: bytes) -> bool:
+    return path in _PAGES and headers.get(b"sec-fetch-dest") == b"document"

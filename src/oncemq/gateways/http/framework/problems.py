@@ -1,0 +1,56 @@
+"""Refusals as HTTP knows them: application/problem+json, out of the one table of errors.py."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from oncemq.gateways.http.framework.endpoint import PROBLEM, Answer
+from oncemq.protocol import errors
+
+_encode = msgspec.json.Encoder().encode
+
+#: These are worth another try, after so many seconds.
+RETRYABLE = (errors.NotNow, errors.BrokerAway)
+_RETRY_AFTER_S = b"1"
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong: `code` is stable, `detail` is for people, `advice` says what to do."""
+
+    type: Annotated[str, Meta(description="`urn:oncemq:error:` and the code.")]
+    title: Annotated[str, Meta(description="What the code means.")]
+    status: Annotated[int, Meta(description="The HTTP status.")]
+    detail: Annotated[str, Meta(description="What happened this time, in words for people.")]
+    code: Annotated[str, Meta(description="Stable; the same in every protocol.")]
+    advice: Annotated[str, Meta(description="What to do about it.")]
+
+
+def problem_of(error: errors.OnceMQError) -> Problem:
+    return Problem(
+        type=f"urn:oncemq:error:{error.code}",
+        title=(error.__doc__ or "").strip().splitlines()[0],
+        status=status_of(type(error)),
+        detail=error.text,
+        code=error.code,
+        advice=advice_of(error),
+    )
+
+
+def advice_of(error: errors.OnceMQError) -> str:
+    return error.http_advice or error.advice
+
+
+def status_of(kind: type[errors.OnceMQError]) -> int:
+    return kind.http_status
+
+
+def answer_of(error: errors.OnceMQError) -> Answer:
+    headers: list[tuple[bytes, bytes]] = []
+    if isinstance(error, RETRYABLE):
+        headers.append((b"retry-after", _RETRY_AFTER_S))
+    if isinstance(error, errors.MethodUnknown) and error.methods:
+        headers.append((b"allow", ", ".join(error.methods).encode()))
+    return Answer(_encode(problem_of(error)), status_of(type(error)), PROBLEM, tuple(headers))

@@ -1,0 +1,214 @@
+"""A request's parts, read and checked: parameters out of path, query, headers and body."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import typing
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from oncemq.gateways.http.framework.endpoint import ANY, FORM, JSON, Endpoint
+from oncemq.gateways.http.framework.validation_errors import in_words, listed
+from oncemq.protocol import errors
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+#: A body that has not come whole by then does not come.
+BODY_S = 30
+
+
+class Disconnected(Exception):
+    """The client has gone before its request was complete."""
+
+
+class BodyLate(Exception):
+    """The client has sent only a part of its body, and is waited for no longer."""
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    """Where an endpoint's parameters travel."""
+
+    #: (field, header)
+    headers: list[tuple[str, bytes]]
+    #: Query parameters that may be given several times.
+    lists: set[str]
+    #: All that are not in headers.
+    names: set[str]
+
+
+@functools.cache
+def _fields_of(parameters: Any) -> _Fields:
+    found = _Fields([], set(), set())
+    hints = typing.get_type_hints(parameters, include_extras=True)
+    for field in msgspec.structs.fields(parameters):
+        hint = hints[field.name]
+        name = header_name(hint)
+        if name:
+            found.headers.append((field.name, name.lower().encode()))
+        else:
+            found.names.add(field.encode_name)
+            if typing.get_origin(_plain(hint)) in (list, tuple):
+                found.lists.add(field.encode_name)
+    return found
+
+
+class Reader:
+    """What one endpoint expects, prepared once."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        fields = _fields_of(endpoint.parameters) if endpoint.parameters is not None else _Fields([], set(), set())
+        self._headers, self._lists, self._names = fields.headers, fields.lists, fields.names
+        self._decode = None
+        if endpoint.body not in (None, bytes):
+            self._decode = msgspec.json.Decoder(endpoint.body).decode
+
+    def parameters(
+        self, path: dict[str, str], query: bytes, headers: dict[bytes, bytes], body: bytes, media: str
+    ) -> Any:
+        """The endpoint's `parameters`. Raises Malformed."""
+        kind = self._endpoint.parameters
+        if kind is None:
+            if query:
+                raise errors.Malformed(f"{self._endpoint.path} has no parameters")
+            return None
+        given: dict[str, Any] = {}
+        if query:
+            self._take_pairs(query, given)
+        if self._endpoint.is_in_body and body:
+            self._take_body(body, media, given)
+        for field, name in self._headers:
+            value = headers.get(name)
+            if value is not None:
+                given[field] = _text_of(value)
+        given.update(path)
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise errors.Malformed(in_words(str(error), kind)) from None
+
+    def _take_pairs(self, query: bytes, given: dict[str, Any]) -> None:
+        try:
+            pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
+        except ValueError:
+            raise errors.Malformed("not percent-encoded UTF-8 of 100 fields at most: the query") from None
+        for name, value in pairs:
+            self._check_name(name)
+            if name in self._lists:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise errors.Malformed(f"'{name}' is given twice")
+            else:
+                given[name] = value
+
+    def _take_body(self, body: bytes, media: str, given: dict[str, Any]) -> None:
+        if media == FORM:
+            self._take_pairs(body, given)
+        elif media in (JSON, ""):
+            try:
+                members = _decode_object(body)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise errors.Malformed(f"the body is not a JSON object: {error}") from None
+            for name, value in members.items():
+                self._check_name(name)
+                if given.setdefault(name, value) != value:
+                    raise errors.Malformed(f"'{name}' is given in the query and, otherwise, in the body")
+        else:
+            raise errors.MediaUnsupported(f"'{media}'; {JSON} and {FORM} are taken")
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._names:
+            names = sorted(self._names)
+            there = f"there {'is' if len(names) == 1 else 'are'} {listed(names) or 'none'}"
+            raise errors.Malformed(f"'{name}' is no parameter; {there}")
+
+    def body(self, body: bytes, media: str) -> Any:
+        """The endpoint's `body`. Raises Malformed, MediaUnsupported."""
+        endpoint = self._endpoint
+        if endpoint.body is None:
+            if body and not endpoint.is_in_body:
+                raise errors.Malformed(f"{endpoint.method} {endpoint.path} takes no body")
+            return None
+        if media and not self._takes(media):
+            verb = "is" if len(endpoint.body_media) == 1 else "are"
+            raise errors.MediaUnsupported(f"'{media}'; {listed(endpoint.body_media)} {verb} taken")
+        if self._decode is None:
+            return body
+        if not body and not endpoint.is_body_required:
+            body = b"{}"
+        if not body:
+            raise errors.Malformed("the body is empty; JSON is wanted")
+        try:
+            return self._decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise errors.Malformed(f"the body: {in_words(str(error), endpoint.body)}") from None
+
+    def _takes(self, media: str) -> bool:
+        medias = self._endpoint.body_media
+        return not medias or media in medias or ANY in medias
+
+
+async def read_body(receive: Receive, bytes_max: int, headers: dict[bytes, bytes]) -> bytes:
+    """Raises TooLarge as soon as it shows, Disconnected, BodyLate."""
+    announced = headers.get(b"content-length")
+    if announced is None and b"transfer-encoding" not in headers:
+        return await _read_parts(receive, bytes_max)
+    if announced is not None and announced.isdigit() and int(announced) > bytes_max:
+        raise too_large(bytes_max)
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await _read_parts(receive, bytes_max)
+    except TimeoutError:
+        raise BodyLate from None
+
+
+async def _read_parts(receive: Receive, bytes_max: int) -> bytes:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        if len(body) > bytes_max:
+            raise too_large(bytes_max)
+        return body
+    parts = [body]
+    size = len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > bytes_max:
+            raise too_large(bytes_max)
+    return b"".join(parts)
+
+
+def too_large(bytes_max: int) -> errors.TooLarge:
+    return errors.TooLarge(f"a body has at most {bytes_max} bytes")
+
+
+def header_name(hint: Any) -> str:
+    """The header that a parameter travels in; empty where it is none."""
+    for meta in getattr(hint, "__metadata__", ()):
+        if isinstance(meta, msgspec.Meta) and meta.extra_json_schema:
+            return str(meta.extra_json_schema.get("x-header", ""))
+    return ""
+
+
+def _plain(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+
+
+def _text_of(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise errors.Malformed("a header is not UTF-8") from None

@@ -1,0 +1,43 @@
+"""GET /v1/health."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.link import expect
+from oncemq.protocol.commands import Health
+from oncemq.protocol.replies import HealthReply
+
+ENDPOINTS: list[Endpoint] = []
+
+
+class Healthy(msgspec.Struct, frozen=True):
+    status: str
+    version: str
+    broker_id: str
+    journal: str
+    time_ms: int
+    uptime_ms: int
+    topics: int
+    sessions: int
+    #: What puts may still write before the disk is full.
+    writable_bytes: int
+
+
+_EXAMPLE = Healthy("ok", "0.5.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_000_000, 5_000, 3, 2, 50_000_000_000)
+
+
+@endpoint(
+    ENDPOINTS, "GET", "/v1/health", tag="health", summary="Whether the broker answers",
+    replies=(Reply(body=Healthy, description="It does.", example=_EXAMPLE),),
+)
+async def health(call: Call[None, None]) -> Answer:
+    """Asks the broker itself; 503 when it is away."""
+    reply = expect((await call.link.ask(Health()))[0], HealthReply)
+    return answer(
+        Healthy(
+            "ok", reply.version, reply.broker_id, reply.journal, reply.time_ms, reply.uptime_ms, reply.topics,
+            reply.sessions, reply.writable_bytes,
+        )
+    )

@@ -1,0 +1,249 @@
+"""Messages out of subscriptions with one owner, and out of topics: open, get, ack; read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from oncemq.gateways.http.framework.endpoint import BYTES, JSON, NDJSON, Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.fields import (
+    BytesMax,
+    Epoch,
+    Id,
+    Limit,
+    Offset,
+    Start,
+    SubscriberName,
+    TopicName,
+    TopicOrPattern,
+    WaitMs,
+    start_of,
+)
+from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
+from oncemq.gateways.http.v1.consume import Fetched, Wanted, fetch
+from oncemq.gateways.http.v1.ownership import refuse_pattern
+from oncemq.gateways.http.v1.rendering import MessageView, cut, lines_of, raw_headers, view_of, wanted_media
+from oncemq.gateways.link import expect
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message
+from oncemq.protocol.commands import Open, Read
+from oncemq.protocol.replies import GetReply, OpenReply
+
+ENDPOINTS: list[Endpoint] = []
+
+Header = tuple[bytes, bytes]
+
+
+class OpenParameters(Protected, frozen=True):
+    topic: TopicOrPattern
+    subscriber: SubscriberName
+
+
+class Opened(msgspec.Struct, frozen=True):
+    topic: str
+    subscriber: str
+    #: 0 for a pattern.
+    topic_id: int
+    #: Give it along with gets and acks: they are refused once somebody else has opened the subscription.
+    epoch: int
+    #: All offsets below are done; 0 for a pattern.
+    acked: int
+    shared: bool
+
+
+class GetParameters(msgspec.Struct, frozen=True):
+    topic: TopicName
+    subscriber: SubscriberName
+    position: Annotated[Offset | UnsetType, Meta(description="Where to read; left out: at what is not acked.")] = UNSET
+    ack: Annotated[Offset | UnsetType, Meta(description="First: everything below this offset is done.")] = UNSET
+    epoch: Epoch = 0
+    limit: Limit = 100
+    bytes_max: BytesMax = 2**20
+    wait_ms: WaitMs = 0
+
+
+class Messages(msgspec.Struct, frozen=True):
+    topic: str
+    topic_id: int
+    epoch: int
+    #: Where this reply starts: a get with this position brings the same messages again.
+    position: int
+    #: Where to go on. It may lie behind the last message: what lies between has expired.
+    next_position: int
+    #: All offsets below are done.
+    acked: int
+    #: The offset that the topic's next message will get.
+    end_offset: int
+    #: Messages that the subscription has lost to its topic's quota, ever.
+    dropped: int
+    messages: list[MessageView]
+
+
+class ReadParameters(msgspec.Struct, frozen=True):
+    topic: TopicName
+    position: Annotated[Start, Meta(description="Where to read: an offset, `earliest` or `new`.")] = "earliest"
+    topic_id: Annotated[Id | UnsetType, Meta(description="The topic must have this id.")] = UNSET
+    limit: Limit = 100
+    bytes_max: BytesMax = 2**20
+    wait_ms: WaitMs = 0
+
+
+class ReadMessages(msgspec.Struct, frozen=True):
+    topic: str
+    topic_id: int
+    position: int
+    next_position: int
+    #: Of the messages that are stored.
+    first_offset: int
+    end_offset: int
+    messages: list[MessageView]
+
+
+_PATH = "/v1/topics/{topic}/subscriptions/{subscriber}"
+_MESSAGE = MessageView(3, 1_790_000_000_000, "1000000000001-3", "one pizza")
+_GOT = Messages("orders", 281474976710657, 2, 3, 4, 3, 4, 0, [_MESSAGE])
+_READ = ReadMessages("orders", 281474976710657, 3, 4, 0, 4, [_MESSAGE])
+_OF_POSITIONS = {
+    "OnceMQ-Position": "Where this reply starts.",
+    "OnceMQ-Next-Position": "Where to go on.",
+    "OnceMQ-End-Offset": "The offset that the topic's next message will get.",
+}
+_OF_SUBSCRIPTION = {
+    "OnceMQ-Epoch": "The subscription's epoch.",
+    "OnceMQ-Acked": "All offsets below are done.",
+}
+_OF_MESSAGE = {
+    "OnceMQ-Offset": "The message's offset.",
+    "OnceMQ-Time": "When it was stored.",
+    "OnceMQ-Idempotency-Key": "The same at every delivery, and of no other message.",
+    "OnceMQ-Key": "Its key, percent-encoded.",
+    "OnceMQ-Headers": "Its headers, as in a query.",
+}
+CONSUMING = (
+    errors.TopicUnknown, errors.TopicGone, errors.NotSubscribed, errors.SubscriptionExpired, errors.KindMismatch,
+    errors.Fenced, errors.Sought, errors.OffsetOutOfRange, errors.RangeGone, errors.Unsupported, errors.NameInvalid,
+)
+
+
+@endpoint(
+    ENDPOINTS, "POST", _PATH + "/open", tag="consuming", summary="Become the owner", parameters=OpenParameters,
+    replies=(Reply(body=Opened, description="It is yours.", example=Opened("orders", "kitchen", 17, 2, 3, False)),),
+    refusals=(errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired, *REFUSALS),
+)
+async def open_subscription(call: Call[OpenParameters, None]) -> Answer:
+    """Its epoch rises: whoever had it before is refused from now on (FENCED). A shared subscription has no owner;
+    then only its epoch is told."""
+    topic, subscriber = call.parameters.topic, call.parameters.subscriber
+    reply = expect(await perform(call, Open(topic, subscriber)), OpenReply)
+    shared = reply.sharing is not None
+    return answer(Opened(topic, subscriber, reply.topic_id, reply.epoch, reply.acked, shared))
+
+
+@endpoint(
+    ENDPOINTS, "GET", _PATH + "/messages", tag="consuming", summary="Get messages", parameters=GetParameters,
+    waits=True, is_changing=True,
+    replies=(
+        Reply(
+            body=Messages, media=(JSON, NDJSON, BYTES), description="What is there.", example=_GOT,
+            headers=_OF_POSITIONS | _OF_SUBSCRIPTION | _OF_MESSAGE,
+        ),
+        Reply(
+            status=204, description="There is no message (with `Accept: application/octet-stream`).",
+            headers=_OF_POSITIONS | _OF_SUBSCRIPTION,
+        ),
+    ),
+    refusals=CONSUMING,
+)
+async def get(call: Call[GetParameters, None]) -> Answer:
+    """Moves nothing, except that `ack` says what is done: with `ack` = the last reply's `next_position` a loop gets
+    each message once. A get that is repeated with its `position` brings the same messages.
+
+    Without `epoch` the gateway owns the subscription for you, and takes it back from others. With the epoch of POST
+    …/open nobody is taken anything from: once somebody else has opened it, the get is refused (FENCED).
+
+    After a seek, a get that names offsets of before is refused once (SOUGHT); one without starts at the new place.
+
+    What comes depends on `Accept`: `application/json` is all in one object, `application/x-ndjson` a line for each
+    message, with the positions in headers; `application/octet-stream` is one message as it is, or 204.
+    """
+    parameters = call.parameters
+    media = wanted_media(call.headers.get(b"accept"))
+    wanted = Wanted(
+        1 if media == BYTES else parameters.limit, parameters.bytes_max, _given(parameters.position),
+        _given(parameters.ack), parameters.wait_ms,
+    )
+    got = await fetch(call, (parameters.topic, parameters.subscriber), parameters.epoch, wanted)
+    if media == JSON:
+        return answer(_messages(parameters.topic, got))
+    headers = _position_headers(got.position, got.next_position, got.end_offset)
+    headers += [(b"oncemq-epoch", b"%d" % got.epoch), (b"oncemq-acked", b"%d" % got.acked)]
+    return _plain_answer(media, got.messages, headers)
+
+
+@endpoint(
+    ENDPOINTS, "GET", "/v1/topics/{topic}/messages", tag="messages", summary="Read a topic",
+    parameters=ReadParameters, waits=True,
+    replies=(
+        Reply(
+            body=ReadMessages, media=(JSON, NDJSON, BYTES), description="What is stored.", example=_READ,
+            headers=_OF_POSITIONS | _OF_MESSAGE,
+        ),
+        Reply(
+            status=204, description="There is no message (with `Accept: application/octet-stream`).",
+            headers=_OF_POSITIONS,
+        ),
+    ),
+    refusals=(
+        errors.TopicUnknown, errors.TopicGone, errors.OffsetOutOfRange, errors.RangeGone, errors.Unsupported,
+    ),
+)
+async def read(call: Call[ReadParameters, None]) -> Answer:
+    """Whatever is still stored. Belongs to nobody and moves nothing; times to live are not looked at. `Accept` decides
+    about the form, as for a get of a subscription."""
+    parameters = call.parameters
+    refuse_pattern(parameters.topic)
+    media = wanted_media(call.headers.get(b"accept"))
+    limit = 1 if media == BYTES else parameters.limit
+    topic_id = 0 if isinstance(parameters.topic_id, UnsetType) else parameters.topic_id
+    bytes_max = parameters.bytes_max if limit > 1 else 1
+    command = Read(parameters.topic, start_of(parameters.position), bytes_max, parameters.wait_ms, topic_id)
+    found, payloads = await call.link.wait(command)
+    reply = expect(found, GetReply)
+    messages, is_cut = cut(parameters.topic, reply.topic_id, reply.batches, payloads, limit)
+    following = messages[-1].offset + 1 if is_cut else reply.next_position
+    position = messages[0].offset if messages else following
+    if media != JSON:
+        return _plain_answer(media, messages, _position_headers(position, following, reply.end_offset))
+    views = [view_of(message) for message in messages]
+    return answer(
+        ReadMessages(parameters.topic, reply.topic_id, position, following, reply.acked, reply.end_offset, views)
+    )
+
+
+def _given(offset: int | UnsetType) -> int | None:
+    return None if isinstance(offset, UnsetType) else offset
+
+
+def _messages(topic: str, got: Fetched) -> Messages:
+    return Messages(
+        topic, got.topic_id, got.epoch, got.position, got.next_position, got.acked, got.end_offset, got.dropped,
+        [view_of(message) for message in got.messages],
+    )
+
+
+def _position_headers(position: int, following: int, end_offset: int) -> list[Header]:
+    return [
+        (b"oncemq-position", b"%d" % position),
+        (b"oncemq-next-position", b"%d" % following),
+        (b"oncemq-end-offset", b"%d" % end_offset),
+    ]
+
+
+def _plain_answer(media: str, messages: list[Message], headers: list[Header]) -> Answer:
+    if media == NDJSON:
+        return Answer(lines_of(messages), 200, NDJSON, tuple(headers))
+    if not messages:
+        return Answer(status=204, headers=tuple(headers))
+    return Answer(messages[0].value, 200, BYTES, (*headers, *raw_headers(messages[0])))

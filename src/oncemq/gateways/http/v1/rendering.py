@@ -1,0 +1,147 @@
+"""Messages as callers get them: JSON, a line of JSON each, or one as it is. Knows payloads, and no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from oncemq.gateways.http.framework.endpoint import BYTES, JSON, NDJSON, SYNONYMS
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message, checksum, decode_batch
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import BatchHead
+
+
+class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message. What is no UTF-8 text comes in base64, under the other name."""
+
+    offset: int
+    #: When it was stored, in milliseconds since 1970.
+    time_ms: int
+    #: The same at every delivery, and of no other message.
+    idempotency_key: str
+    value: str | UnsetType = UNSET
+    value_base64: bytes | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_base64: bytes | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    headers_base64: dict[str, bytes] | UnsetType = UNSET
+
+
+class TaskView(MessageView, frozen=True, omit_defaults=True, kw_only=True):
+    """A message that is leased."""
+
+    #: Deliveries, this one included.
+    tries: int
+
+
+def view_of(message: Message) -> MessageView:
+    value, value_base64 = _text_or_bytes(message.value)
+    key, key_base64 = _text_or_bytes(message.key)
+    headers, headers_base64 = _headers(message)
+    return MessageView(
+        message.offset, message.timestamp_ms, message.idempotency_key, value, value_base64, key, key_base64, headers,
+        headers_base64,
+    )
+
+
+def task_of(message: Message, tries: int) -> TaskView:
+    view = view_of(message)
+    return TaskView(**{name: getattr(view, name) for name in view.__struct_fields__}, tries=tries)
+
+
+def _text_or_bytes(value: bytes | None) -> tuple[str | UnsetType, bytes | UnsetType]:
+    if value is None:
+        return UNSET, UNSET
+    try:
+        return value.decode(), UNSET
+    except UnicodeDecodeError:
+        return UNSET, value
+
+
+def _headers(message: Message) -> tuple[dict[str, str] | UnsetType, dict[str, bytes] | UnsetType]:
+    if not message.headers:
+        return UNSET, UNSET
+    texts: dict[str, str] = {}
+    others: dict[str, bytes] = {}
+    for name, value in message.headers.items():
+        text, _ = _text_or_bytes(value)
+        if isinstance(text, str):
+            texts[name] = text
+        else:
+            others[name] = value
+    return texts or UNSET, others or UNSET
+
+
+def cut(
+    topic: str, topic_id: int, heads: Sequence[BatchHead], payloads: Sequence[Frame], limit: int
+) -> tuple[list[Message], bool]:
+    """The first messages of a reply; True: there are more in it. Raises DamagedInTransit."""
+    messages: list[Message] = []
+    for head, frame in zip(heads, payloads, strict=True):
+        if len(messages) >= limit:
+            return messages, True
+        count = min(head.count, limit - len(messages))
+        payload = checked(frame, head.checksum)
+        stop = head.skip + count
+        messages += decode_batch(payload, topic, topic_id, head.first_offset, head.time_ms, head.skip, stop)
+        if count < head.count:
+            return messages, True
+    return messages, False
+
+
+def checked(frame: Frame, expected: int) -> bytes:
+    """Raises DamagedInTransit."""
+    payload = frame if isinstance(frame, bytes) else bytes(frame)
+    if checksum(payload) != expected:
+        raise errors.DamagedInTransit("messages don't match their checksum")
+    return payload
+
+
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+def lines_of(messages: Iterable[Message]) -> bytes:
+    return _encode_lines([view_of(message) for message in messages])
+
+
+def raw_headers(message: Message) -> list[tuple[bytes, bytes]]:
+    """What belongs to a message whose value is the whole body. Key and headers are percent-encoded."""
+    headers = [
+        (b"oncemq-offset", b"%d" % message.offset),
+        (b"oncemq-time", b"%d" % message.timestamp_ms),
+        (b"oncemq-idempotency-key", message.idempotency_key.encode()),
+    ]
+    if message.key is not None:
+        headers.append((b"oncemq-key", quote(message.key).encode()))
+    if message.headers:
+        headers.append((b"oncemq-headers", urlencode(message.headers).encode()))
+    return headers
+
+
+def wanted_media(accept: bytes | None) -> str:
+    """JSON unless the caller would rather have one of the others."""
+    if accept is None or accept in (b"*/*", b"application/json"):
+        return JSON
+    best, best_quality = JSON, 0.0
+    for part in accept.decode("latin-1").lower().split(","):
+        media, _, rest = part.strip().partition(";")
+        media = JSON if media.strip() in ("*/*", "application/*") else SYNONYMS.get(media.strip(), media.strip())
+        quality = _quality(rest)
+        if media in (JSON, NDJSON, BYTES) and quality > best_quality:
+            best, best_quality = media, quality
+    return best
+
+
+def _quality(parameters: str) -> float:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0

@@ -1,0 +1,131 @@
+"""Sessions, for callers who number their requests: begin or go on, list, remove."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageLimit, SessionName
+from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
+from oncemq.gateways.link import expect
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Hello, RemoveSession, Sessions
+from oncemq.protocol.limits import WINDOW_MAX
+from oncemq.protocol.replies import HelloReply, SessionInfo, SessionsReply, Verdict
+
+ENDPOINTS: list[Endpoint] = []
+
+
+class SessionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    session: SessionName
+    #: 0: begin it, or take it over. Another: go on with this epoch.
+    epoch: Annotated[int, Meta(ge=0, le=INTEGER_MAX)] = 0
+    #: A random number, so that a repetition of this request is recognised, and does not take over once more. 0: the
+    #: gateway draws one.
+    nonce: Annotated[int, Meta(ge=0, le=INTEGER_MAX)] = 0
+    #: Requests that may be under way at a time.
+    window: Annotated[int, Meta(ge=1, le=WINDOW_MAX)] = 64
+    #: It is forgotten a day after its last request.
+    anonymous: bool = False
+
+
+class VerdictView(msgspec.Struct, frozen=True):
+    """How a request was decided whose answer was not seen yet."""
+
+    number: int
+    #: `stored`, `refused`, `topic` …
+    kind: str
+    #: What there is to say, under the names of the protocol.
+    reply: dict[str, Any]
+
+
+class SessionBegun(msgspec.Struct, frozen=True):
+    session: str
+    epoch: int
+    #: The next request has the number after this one.
+    last_number: int
+    window: int
+    verdicts: list[VerdictView]
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    session: str
+    epoch: int
+    last_number: int
+    window: int
+    #: Answers that were not seen yet.
+    verdicts: int
+    #: It goes a day after its last command.
+    anonymous: bool
+    active_ms: int
+
+
+class SessionsView(msgspec.Struct, frozen=True):
+    sessions: list[SessionView]
+    #: Ask again with this as `after`; empty: that was all.
+    after: str
+
+
+class SessionsParameters(msgspec.Struct, frozen=True):
+    after: Annotated[str, Meta(description="Those behind this name, in order of names.")] = ""
+    limit: PageLimit = 100
+
+
+class SessionParameters(Protected, frozen=True):
+    session: SessionName
+
+
+_BEGUN = SessionBegun("shop-7", 12, 0, 64, [])
+_SESSION = SessionView("shop-7", 12, 5, 64, 1, False, 1_790_000_000_000)
+
+
+@endpoint(
+    ENDPOINTS, "POST", "/v1/sessions", tag="sessions", summary="Begin a session", body=SessionBody,
+    body_media=(JSON,), body_examples={"a new one": {"session": "shop-7", "nonce": 4711}},
+    replies=(Reply(body=SessionBegun, description="Its epoch, and where its numbers stand.", example=_BEGUN),),
+    refusals=(errors.NameInvalid, errors.Fenced, errors.SessionUnknown, errors.DiskFull),
+)
+async def begin_session(call: Call[None, SessionBody]) -> Answer:
+    """Or take it over from another client, which is fenced; or, with its epoch, go on with it. The numbers go on in
+    any case. Requests of the session carry `OnceMQ-Session`, `OnceMQ-Epoch` and `OnceMQ-Number`."""
+    body = call.body
+    hello = Hello(body.session, body.epoch, body.nonce or secrets.randbits(63), body.window, body.anonymous)
+    reply = expect((await call.link.ask(hello))[0], HelloReply)
+    verdicts = [_verdict(number, verdict) for number, verdict in reply.verdicts]
+    return answer(SessionBegun(body.session, reply.epoch, reply.last_number, reply.window, verdicts))
+
+
+@endpoint(
+    ENDPOINTS, "GET", "/v1/sessions", tag="sessions", summary="List sessions", parameters=SessionsParameters,
+    replies=(Reply(body=SessionsView, description="A page of sessions.", example=SessionsView([_SESSION], "")),),
+)
+async def list_sessions(call: Call[SessionsParameters, None]) -> Answer:
+    """A page of them, in order of their names; those of other clients too."""
+    parameters = call.parameters
+    reply = expect((await call.link.ask(Sessions(parameters.after, parameters.limit)))[0], SessionsReply)
+    return answer(SessionsView([_view(session) for session in reply.sessions], reply.after))
+
+
+@endpoint(
+    ENDPOINTS, "DELETE", "/v1/sessions/{session}", tag="sessions", summary="Remove a session",
+    parameters=SessionParameters, replies=(Reply(status=204, description="It is forgotten."),), refusals=REFUSALS,
+)
+async def remove_session(call: Call[SessionParameters, None]) -> Answer:
+    """With all that it remembers: a request of it that is repeated is refused (SESSION_UNKNOWN)."""
+    await perform(call, RemoveSession(call.parameters.session))
+    return Answer(status=204)
+
+
+def _verdict(number: int, verdict: Verdict) -> VerdictView:
+    kind = str(verdict.__struct_config__.tag)
+    return VerdictView(number, kind, msgspec.structs.asdict(verdict))
+
+
+def _view(info: SessionInfo) -> SessionView:
+    return SessionView(
+        info.name, info.epoch, info.last_number, info.window, info.verdicts, info.anonymous, info.active_ms
+    )

@@ -1,0 +1,151 @@
+"""Topics: list, look at, make, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageLimit, TopicName
+from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
+from oncemq.gateways.http.v1.ownership import just_before
+from oncemq.gateways.link import expect
+from oncemq.protocol import errors
+from oncemq.protocol.commands import REFUSE, CreateTopic, DeleteTopic, Topics
+from oncemq.protocol.names import refuse_topic_name
+from oncemq.protocol.replies import TopicInfo, TopicReply, TopicsReply
+
+ENDPOINTS: list[Endpoint] = []
+
+Amount = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
+
+
+class TopicView(msgspec.Struct, frozen=True):
+    topic: str
+    #: A topic that is deleted and made again has another one.
+    topic_id: int
+    #: It stays without subscriptions.
+    stays: bool
+    #: Of the messages that are stored.
+    first_offset: int
+    #: The offset that the next message will get.
+    end_offset: int
+    stored_bytes: int
+    subscriptions: int
+    #: Messages that are not due yet.
+    delayed: int
+    retain_ms: int
+    retain_bytes: int
+    quota_bytes: int
+    overflow: str
+
+
+class TopicsView(msgspec.Struct, frozen=True):
+    topics: list[TopicView]
+    #: Ask again with this as `after`; empty: that was all.
+    after: str
+
+
+class TopicsParameters(msgspec.Struct, frozen=True):
+    after: Annotated[str, Meta(description="Those behind this name, in order of names.")] = ""
+    limit: PageLimit = 100
+
+
+class TopicParameters(msgspec.Struct, frozen=True):
+    topic: TopicName
+
+
+class TopicChange(Protected, frozen=True):
+    topic: TopicName
+
+
+class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    #: Keep messages this long even when all have acked.
+    retain_ms: Amount = 0
+    #: Keep up to that many bytes even when all have acked.
+    retain_bytes: Amount = 0
+    #: Store no more than that many bytes.
+    quota_bytes: Amount = 0
+    #: What happens at the quota.
+    overflow: Literal["refuse", "drop", "expire"] = "refuse"
+    #: Where the topic exists with other settings: give it these.
+    alter: bool = False
+
+
+class TopicMade(msgspec.Struct, frozen=True):
+    topic: str
+    topic_id: int
+    #: False: it was there before.
+    created: bool
+
+
+_TOPIC = TopicView("orders", 281474976710657, True, 0, 3, 120, 1, 0, 0, 0, 0, REFUSE)
+_MADE = TopicMade("orders", 281474976710657, True)
+
+
+@endpoint(
+    ENDPOINTS, "GET", "/v1/topics", tag="topics", summary="List topics", parameters=TopicsParameters,
+    replies=(Reply(body=TopicsView, description="A page of topics.", example=TopicsView([_TOPIC], "")),),
+)
+async def list_topics(call: Call[TopicsParameters, None]) -> Answer:
+    """A page of them, in order of their names."""
+    parameters = call.parameters
+    reply = expect((await call.link.ask(Topics(parameters.after, parameters.limit)))[0], TopicsReply)
+    return answer(TopicsView([_view(topic) for topic in reply.topics], reply.after))
+
+
+@endpoint(
+    ENDPOINTS, "GET", "/v1/topics/{topic}", tag="topics", summary="Look at a topic", parameters=TopicParameters,
+    replies=(Reply(body=TopicView, description="The topic.", example=_TOPIC),),
+    refusals=(errors.TopicUnknown, errors.NameInvalid),
+)
+async def show_topic(call: Call[TopicParameters, None]) -> Answer:
+    """Its offsets, its size and its settings."""
+    name = call.parameters.topic
+    refusal = refuse_topic_name(name)
+    if refusal is not None:
+        raise errors.NameInvalid(refusal.text)
+    page = expect((await call.link.ask(Topics(just_before(name), 1)))[0], TopicsReply).topics
+    if not page or page[0].name != name:
+        raise errors.TopicUnknown(f"there is no topic '{name}'")
+    return answer(_view(page[0]))
+
+
+@endpoint(
+    ENDPOINTS, "PUT", "/v1/topics/{topic}", tag="topics", summary="Make a topic", parameters=TopicChange,
+    body=TopicSettings, body_media=(JSON,), is_body_required=False,
+    body_examples={"a day": {"retain_ms": 86_400_000}},
+    replies=(
+        Reply(status=201, body=TopicMade, description="It was made.", example=_MADE),
+        Reply(
+            body=TopicMade, description="It was there before.", example=msgspec.structs.replace(_MADE, created=False)
+        ),
+    ),
+    refusals=(errors.TopicExists, errors.Unsupported, *REFUSALS),
+)
+async def make_topic(call: Call[TopicChange, TopicSettings]) -> Answer:
+    """A topic that stays, whoever subscribes or leaves. Harmless where it exists with the same settings; with others
+    it is refused (TOPIC_EXISTS), unless `alter` is true."""
+    name, body = call.parameters.topic, call.body
+    operation = CreateTopic(name, body.retain_ms, body.retain_bytes, body.quota_bytes, body.overflow, body.alter)
+    reply = expect(await perform(call, operation), TopicReply)
+    return answer(TopicMade(name, reply.topic_id, reply.created), 201 if reply.created else 200)
+
+
+@endpoint(
+    ENDPOINTS, "DELETE", "/v1/topics/{topic}", tag="topics", summary="Delete a topic", parameters=TopicChange,
+    replies=(Reply(status=204, description="It is gone."),), refusals=(errors.TopicUnknown, *REFUSALS),
+)
+async def delete_topic(call: Call[TopicChange, None]) -> Answer:
+    """With its messages and its subscriptions. Who consumes it is told TOPIC_GONE."""
+    await perform(call, DeleteTopic(call.parameters.topic))
+    return Answer(status=204)
+
+
+def _view(info: TopicInfo) -> TopicView:
+    return TopicView(
+        info.name, info.topic_id, info.stays, info.first_offset, info.end_offset, info.stored_bytes,
+        info.subscriptions, info.delayed, info.retain_ms, info.retain_bytes, info.quota_bytes, info.overflow,
+    )

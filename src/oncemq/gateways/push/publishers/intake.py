@@ -1,0 +1,227 @@
+"""What plain PUB publishers send: taken in, gathered by topic, stored.
+
+What has arrived is stored once and in its order, however long the broker is away, as long as this process lives: it
+waits here, up to a bound. Beyond the bound messages are dropped, counted and reported; a PUB socket hears nothing of
+it. Who must know whether a message was stored uses `publish` (ack_server.py).
+
+    frames      [topic, content]        or one frame: "topic content", the topic without spaces
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from oncemq.client.connection import Settings
+from oncemq.client.core.pending import Pending
+from oncemq.client.runtime.event_loop import LoopDriver
+from oncemq.client.runtime.transport import open_transport
+from oncemq.gateways.link import MERGED_BYTES, make_put
+from oncemq.gateways.push.counters import Counters
+from oncemq.protocol import errors
+from oncemq.protocol.names import refuse_topic_name
+
+log = logging.getLogger("oncemq.push")
+
+_BATCH_MESSAGES = 5_000
+#: Any broker takes so much; what is larger waits until it has said how much it takes.
+_BATCH_BYTES = MERGED_BYTES - 32 * 1024
+#: "Not now" is an answer at once: other topics need not wait for this one.
+_AT_ONCE_MS = 1e-3
+#: And then the topic waits, twice as long each time.
+_PAUSE_S = 0.1
+_PAUSE_S_MAX = 2.0
+#: A broker that does not answer is asked again for ever.
+_TRIES = 2**40
+#: What a message costs beside its content, and a topic beside its messages.
+_OVERHEAD_BYTES = 100
+_TOPIC_BYTES = 2_048
+
+
+class Intake:
+    def __init__(self, urls: Sequence[str], counters: Counters, *, buffer_bytes_max: int) -> None:
+        self._settings = Settings(
+            urls=list(urls), name=None, label="push-intake", timeout_s=1.0, tries=_TRIES, window=256,
+            batch_messages=1, batch_bytes=1, linger_ms=0, buffer_bytes=1,
+        )
+        self._counters = counters
+        self._buffer_bytes_max = buffer_bytes_max
+        self._buffered_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._driver = self._connect()
+        #: By name, as it arrives; topics come and go, but only as long as something waits.
+        self._topics: dict[bytes, _Topic] = {}
+        self._touched: dict[bytes, _Topic] = {}
+
+    def _connect(self) -> LoopDriver:
+        return LoopDriver(self._settings.core(), open_transport(self._settings.urls), self._loop)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._topics
+
+    # What arrives.
+
+    def take(self, frames: list[bytes]) -> None:
+        if len(frames) == 2:
+            name, content = frames
+        elif len(frames) == 1:
+            name, space, content = frames[0].partition(b" ")
+            if not space:
+                self._refuse("a message of a publisher has no topic")
+                return
+        else:
+            self._refuse(f"a message of a publisher has {len(frames)} frames, not 2")
+            return
+        name = name.removesuffix(b"\0")
+        topic = self._topics.get(name) or self._new_topic(name)
+        if topic is None:
+            return
+        size = len(content) + _OVERHEAD_BYTES
+        if self._buffered_bytes + size > self._buffer_bytes_max:
+            self._drop(1, "the broker is away or slow, and the buffer is full: messages of publishers are lost")
+            self._forget_if_empty(topic)
+            return
+        self._buffered_bytes += size
+        topic.waiting.append(content)
+        self._touched[name] = topic
+
+    def _new_topic(self, frame: bytes) -> _Topic | None:
+        try:
+            name = frame.decode()
+        except UnicodeDecodeError:
+            self._refuse("a topic of a publisher is not UTF-8")
+            return None
+        refusal = refuse_topic_name(name)
+        if refusal is not None:
+            self._refuse(f"a topic of a publisher: {refusal.text}")
+            return None
+        topic = self._topics[frame] = _Topic(frame, name)
+        self._buffered_bytes += _TOPIC_BYTES
+        return topic
+
+    def _refuse(self, text: str) -> None:
+        self._counters.trouble("publish_malformed", text)
+
+    def _drop(self, count: int, text: str) -> None:
+        self._counters.trouble("publish_dropped", text, count, logging.ERROR)
+
+    # What is stored.
+
+    def flush(self) -> None:
+        """At the end of a turn: what has arrived goes out, a batch for each topic."""
+        touched, self._touched = self._touched, {}
+        for topic in touched.values():
+            self._send(topic)
+
+    def _send(self, topic: _Topic) -> None:
+        """One batch at a time, so that the order stays when one has to be sent again."""
+        if topic.is_sending:
+            # A batch that is refused at once leads here: the next one is sent below, not within it.
+            return
+        topic.is_sending = True
+        try:
+            while topic.waiting and not topic.in_flight and not topic.is_pausing:
+                self._send_batch(topic)
+        finally:
+            topic.is_sending = False
+        self._forget_if_empty(topic)
+
+    def _send_batch(self, topic: _Topic) -> None:
+        topic.in_flight = topic.next_batch()
+        try:
+            operation, payload = make_put(topic.name, topic.in_flight, create=True)
+            core = self._usable().core
+            if len(payload) > MERGED_BYTES and not core.batch_bytes_max:
+                core.greet()
+                raise errors.NotNow("the broker has not said yet how much it takes")
+            core.submit(operation, payload, give_up_ms=_AT_ONCE_MS, on_done=lambda done: self._done(topic, done))
+        except errors.OnceMQError as error:
+            self._refused(topic, error)
+        self._driver.pump_soon()
+
+    def _usable(self) -> LoopDriver:
+        if self._driver.core.finished is not None and self._driver.stopped is None:
+            # The session was removed: what was under way is sent again, in another one.
+            self._driver.stop(errors.ClientClosed("the session ended"))
+            self._driver = self._connect()
+        return self._driver
+
+    def _done(self, topic: _Topic, pending: Pending) -> None:
+        if pending.error is not None:
+            self._refused(topic, pending.error)
+            return
+        topic.pause_s = _PAUSE_S
+        self._counters.add("publish_stored", len(topic.in_flight))
+        self._over(topic)
+
+    def _refused(self, topic: _Topic, error: errors.OnceMQError) -> None:
+        if isinstance(error, errors.TooLarge) and len(topic.in_flight) > 1:
+            topic.batch_messages = 1
+            self._put_back(topic)
+            self._send(topic)
+        elif isinstance(error, errors.NotNow | errors.BrokerAway | errors.SessionUnknown | errors.Fenced):
+            self._put_back(topic)
+            self._pause(topic, error)
+        elif not isinstance(error, errors.ClientClosed):
+            self._drop(len(topic.in_flight), f"messages for '{topic.name}' were refused: {error.text}")
+            self._over(topic)
+
+    def _put_back(self, topic: _Topic) -> None:
+        topic.waiting.extendleft(reversed(topic.in_flight))
+        topic.in_flight = []
+
+    def _pause(self, topic: _Topic, error: errors.OnceMQError) -> None:
+        self._counters.trouble("publish_waits", f"messages for '{topic.name}' have to wait: {error.text}")
+        topic.is_pausing = True
+        self._loop.call_later(topic.pause_s, self._go_on, topic)
+        topic.pause_s = min(2 * topic.pause_s, _PAUSE_S_MAX)
+
+    def _go_on(self, topic: _Topic) -> None:
+        topic.is_pausing = False
+        if self._driver.stopped is None:
+            self._send(topic)
+
+    def _over(self, topic: _Topic) -> None:
+        self._buffered_bytes -= sum(map(len, topic.in_flight)) + _OVERHEAD_BYTES * len(topic.in_flight)
+        topic.in_flight = []
+        self._send(topic)
+
+    def _forget_if_empty(self, topic: _Topic) -> None:
+        if not topic.waiting and not topic.in_flight and self._topics.pop(topic.frame, None) is not None:
+            self._buffered_bytes -= _TOPIC_BYTES
+
+    def close(self) -> None:
+        left = sum(len(topic.waiting) + len(topic.in_flight) for topic in self._topics.values())
+        if left:
+            self._drop(left, "the gateway ends before the broker has stored what publishers sent")
+        self._driver.stop(errors.ClientClosed("the gateway is stopping"))
+
+
+class _Topic:
+    """What waits for one topic."""
+
+    __slots__ = ("batch_messages", "frame", "in_flight", "is_pausing", "is_sending", "name", "pause_s", "waiting")
+
+    def __init__(self, frame: bytes, name: str) -> None:
+        self.frame = frame
+        self.name = name
+        self.waiting: deque[bytes] = deque()
+        self.in_flight: list[bytes] = []
+        self.is_pausing = False
+        self.is_sending = False
+        self.pause_s = _PAUSE_S
+        #: Fewer where a batch was too large.
+        self.batch_messages = _BATCH_MESSAGES
+
+    def next_batch(self) -> list[bytes]:
+        waiting = self.waiting
+        batch = [waiting.popleft()]
+        size = len(batch[0])
+        while waiting and len(batch) < self.batch_messages and size + len(waiting[0]) <= _BATCH_BYTES:
+            content = waiting.popleft()
+            size += len(content)
+            batch.append(content)
+        return batch

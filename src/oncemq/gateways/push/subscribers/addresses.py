@@ -1,0 +1,31 @@
+"""Where a subscriber wants to be called: an address that the gateway connects to, so it is looked at first."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from oncemq.protocol import errors
+
+_ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):(?P<port>[0-9]{1,5})")
+
+
+def check_address(address: str, *, any_address: bool) -> None:
+    """Raises Malformed, Unsupported."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or not 1 <= int(found["port"]) <= 65535:
+        raise errors.Malformed(f"{address!r} is no address to be called at: tcp://HOST:PORT")
+    if not any_address and not _is_loopback(found["host"]):
+        raise errors.Unsupported(
+            f"'{address}' is not on this machine, and this gateway calls nobody else (any_address allows it)"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        # A name can mean any address, and another one tomorrow.
+        return False

@@ -1,0 +1,308 @@
+"""The journal in files: segments, snapshots, recovery, under the contract of contract.py.
+
+One write and one sync per group. All else that takes time (zero-filling, syncing snapshots, removing) is done
+beside the loop by the worker, and taken in by `maintain`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from oncemq.disk.contract import Disk
+from oncemq.disk.os_disk import OsDisk
+from oncemq.journal.contract import Extent, Group, Loaded, Place, RecordHead, Replayed, SnapshotWriter, Wanted
+from oncemq.journal.files import meta
+from oncemq.journal.files.group import encode
+from oncemq.journal.files.layout import GROUP_HEADER_BYTES, LOCK, META, make_layout
+from oncemq.journal.files.record_reader import read_records, scan_segment
+from oncemq.journal.files.recovery import Recovery
+from oncemq.journal.files.segments import RESERVE_SPARES, Segments
+from oncemq.journal.files.snapshots import Snapshots
+from oncemq.journal.rows import WantsTables
+from oncemq.journal.worker import ThreadWorker, Worker
+from oncemq.protocol import errors
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+BLOCK_BYTES = 4096
+
+
+def open_files(path: str | Path, *, segment_bytes: int = SEGMENT_BYTES) -> FileJournal:
+    """The journal in a folder of this machine; it is made where there is none."""
+    return FileJournal(OsDisk(path), ThreadWorker(), segment_bytes=segment_bytes, journal_id=os.urandom(16))
+
+
+class FileJournal:
+    """`segment_bytes`, `block_bytes` and `journal_id` count when a journal is made; an existing one keeps its own."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        worker: Worker,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+        journal_id: bytes | None = None,
+    ) -> None:
+        self._disk = disk
+        self._worker = worker
+        self._lock = disk.lock(LOCK)
+        try:
+            if not disk.exists(META):
+                meta.create(disk, make_layout(journal_id or os.urandom(16), segment_bytes, block_bytes))
+            self._layout = meta.read_layout(disk)
+            self.term = meta.read_term(disk)
+        except OSError as error:
+            self._lock.close()
+            raise errors.JournalFailed(f"{disk.describe()}: {error}") from error
+        except errors.JournalError:
+            self._lock.close()
+            raise
+        self.journal_id = self._layout.journal_id
+        self.extent_bytes = self._layout.segment_bytes
+        self.replay_bytes = 0
+        self.wants_tables: WantsTables = ""
+        #: What recovery found and could deal with, for the log.
+        self.warnings: list[str] = []
+        self._segments = Segments(disk, worker, self._layout)
+        self._snapshots = Snapshots(disk, worker, self._layout, self.warnings)
+        self._failed = "the journal was not loaded"
+        self._is_synced = True
+        self._is_last_empty = True
+        self._time_ms = 0
+        #: The next group's.
+        self._sequence = 1
+        self._position = 0
+        #: Written since the newest snapshot, up to the one that is being made.
+        self._snapshot_bytes = 0
+
+    def describe(self) -> str:
+        return self._disk.describe()
+
+    # Recovery.
+
+    def load(self) -> Loaded:
+        """The groups have to be taken to their end before anything else is called."""
+        recovery = Recovery(self._disk, self._layout, self._segments, self.warnings)
+        with self._recovering():
+            self._segments.find()
+            chunks = self._snapshots.find()
+            newest = self._snapshots.kept[-1] if self._snapshots.kept else None
+            if newest is None:
+                recovery.start(1, 0)
+            else:
+                recovery.start(newest.sequence + 1, newest.position)
+        return Loaded(chunks, self._replay(recovery))
+
+    @contextmanager
+    def _recovering(self) -> Iterator[None]:
+        """What can't be recovered is closed, so that its lock goes too."""
+        try:
+            yield
+        except OSError as error:
+            failure = self._fail("recovery", error)
+            self.close()
+            raise failure from error
+        except errors.JournalError:
+            self.close()
+            raise
+
+    def _replay(self, recovery: Recovery) -> Iterator[Replayed]:
+        with self._recovering():
+            yield from recovery.groups()
+            meta.raise_version(self._disk, self._layout)
+        self._sequence = recovery.sequence
+        self._time_ms = recovery.time_ms
+        self.replay_bytes = recovery.replayed_bytes
+        self._is_last_empty = recovery.last.group.is_empty if recovery.last else recovery.sequence == 1
+        self._go_on_at(recovery.position)
+        self._failed = ""
+
+    def _go_on_at(self, position: int) -> None:
+        self._position = position
+        self._base = self._segments.active * self._layout.segment_bytes
+        self._limit = self._base + self._layout.segment_bytes
+        self._file = self._segments.file(self._segments.active)
+
+    def _fail(self, what: str, error: OSError) -> errors.JournalFailed:
+        """Final: what the disk holds by now is not known, so nothing may go on as if it were."""
+        self._failed = f"{self._disk.describe()}: {what} failed: {error}. {errors.JournalFailed.advice}"
+        return errors.JournalFailed(self._failed)
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._fail(what, error) from error
+
+    def _refuse(self) -> None:
+        raise errors.JournalFailed(self._failed)
+
+    # Writing.
+
+    def place(self, need_bytes: int) -> Place:
+        if self._failed:
+            self._refuse()
+        room = self._limit - self._position - GROUP_HEADER_BYTES
+        if need_bytes > room:
+            self._begin_segment(min(need_bytes, self._layout.capacity_bytes))
+            room = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
+        spares = len(self._segments.spares)
+        writable = room if spares >= RESERVE_SPARES else 0
+        return Place(self._position + GROUP_HEADER_BYTES, room, writable, room if spares else 0)
+
+    def _begin_segment(self, need_bytes: int) -> None:
+        """Unless there is no spare, or the active one is empty enough."""
+        if need_bytes <= self._limit - self._position - GROUP_HEADER_BYTES:
+            return
+        assert self._is_synced, "a segment must not begin before the last group is synced"
+        try:
+            self._segments.hurry()
+            if not self._segments.spares:
+                return
+            self._segments.begin(self._segments.active + 1, self._sequence)
+        except OSError as error:
+            raise self._fail("beginning a segment", error) from error
+        self._go_on_at(self._layout.first_position(self._segments.active))
+
+    def append(self, group: Group) -> None:
+        if self._failed:
+            self._refuse()
+        assert self._is_synced, "the next group is not written before the last one is synced"
+        parts, size = encode(self._layout, self._sequence, self._position, group)
+        assert self._position + size <= self._limit, "a group is larger than its place"
+        try:
+            self._file.write(self._position - self._base, parts)
+        except OSError as error:
+            raise self._fail("a write", error) from error
+        self._is_synced = False
+        self._is_last_empty = not group.events and not group.records
+        self._time_ms = group.time_ms
+        self._sequence += 1
+        self._position += size
+        self.replay_bytes += size
+
+    def sync(self) -> None:
+        if self._failed:
+            self._refuse()
+        try:
+            self._file.sync("group")
+        except OSError as error:
+            raise self._fail("a sync", error) from error
+        self._is_synced = True
+
+    def confirm(self) -> None:
+        if self._failed:
+            self._refuse()
+        if not self._is_last_empty:
+            self._append_empty()
+
+    def _append_empty(self) -> None:
+        self.place(0)
+        if self._position < self._limit:
+            self.append(Group(self._time_ms, b"", ()))
+            self.sync()
+
+    # Reading.
+
+    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+        return read_records(self._segments, self._layout, wanted)
+
+    def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:
+        base = extent * self.extent_bytes
+        at = position - base if position else self._layout.block_bytes
+        end = self._position - base if extent == self._segments.active else self.extent_bytes
+        try:
+            heads, next_at = scan_segment(self._segments.file(extent), self._layout, extent, at, end, bytes_max)
+        except OSError as error:
+            raise errors.RecordCorrupt(f"segment {extent} can't be read: {error}") from error
+        return heads, base + next_at if next_at else 0
+
+    def hold(self) -> None:
+        """The lock sees to it."""
+
+    def raise_term(self, term: int) -> None:
+        if term > self.term:
+            with self._writing("raising the term"):
+                meta.write_term(self._disk, self._layout, term)
+            self.term = term
+
+    # Snapshots and space.
+
+    def begin_snapshot(self) -> SnapshotWriter | None:
+        if self._failed:
+            self._refuse()
+        assert self._is_synced, "a snapshot holds synced state only"
+        if not self._snapshots.can_begin:
+            return None
+        kept = self._snapshots.kept
+        if kept and kept[-1].sequence == self._sequence - 1:
+            # Two of the same state differ by an empty group: the second one lets segments go.
+            self._append_empty()
+        self._snapshot_bytes = self.replay_bytes
+        with self._writing("beginning a snapshot"):
+            return self._snapshots.begin(self._sequence - 1, self._position)
+
+    def extents(self) -> list[Extent]:
+        active = self._segments.active
+        return [
+            Extent(
+                number,
+                self._position - self._base if number == active else self.extent_bytes,
+                self._is_behind(number),
+            )
+            for number in self._segments.numbers
+        ]
+
+    def _is_behind(self, number: int) -> bool:
+        is_needed = (number + 1) * self.extent_bytes > self._snapshots.behind_position
+        return not is_needed and number != self._segments.active
+
+    def release(self, live: Mapping[int, int]) -> None:
+        if self._failed:
+            self._refuse()
+        numbers = self._segments.numbers
+        missing = live.keys() - set(numbers) - {0}
+        if missing:
+            raise errors.JournalCorrupt(
+                f"{self.describe()}: segment {min(missing)} is missing, and messages in it are needed. "
+                f"{errors.JournalCorrupt.advice}"
+            )
+        with self._writing("recycling a segment"):
+            self._segments.recycle([number for number in numbers if number not in live and self._is_behind(number)])
+
+    def maintain(self) -> None:
+        if self._failed:
+            self._refuse()
+        try:
+            self._segments.maintain()
+            finished = self._snapshots.maintain()
+        except OSError as error:
+            raise self._fail("maintenance", error) from error
+        except errors.JournalFailed as error:
+            self._failed = str(error)
+            raise
+        if finished is not None:
+            self.replay_bytes -= self._snapshot_bytes
+
+    def writable_bytes(self) -> int:
+        """What puts may still write, on this disk as it is now."""
+        ordinary = len(self._segments.spares) - RESERVE_SPARES + self._disk.free_bytes() // self.extent_bytes
+        if ordinary < 0:
+            return 0
+        room = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
+        return room + ordinary * self._layout.capacity_bytes
+
+    def close(self) -> None:
+        """A clean stop confirms the last group. Harmless when it is repeated."""
+        try:
+            if not self._failed and self._is_synced:
+                self.confirm()
+        finally:
+            self._failed = self._failed or "the journal is closed"
+            self._worker.close()
+            self._segments.close()
+            self._lock.close()

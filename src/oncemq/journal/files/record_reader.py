@@ -1,0 +1,100 @@
+"""Reading records back, one file read for neighbours; nothing is returned that was not verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import xxhash
+
+from oncemq.disk.contract import DiskFile
+from oncemq.journal.contract import RECORD_HEADER_BYTES, RecordHead, Wanted
+from oncemq.journal.files.group import MAGIC, RECORD, BadGroup, decode, group_bytes
+from oncemq.journal.files.layout import GROUP_HEADER_BYTES, Layout, segment_path
+from oncemq.journal.files.segments import Segments
+from oncemq.protocol import errors
+
+#: Neighbours with less than this between them are read together, up to the second bound.
+GAP_BYTES_MAX = 64 * 1024
+RUN_BYTES_MAX = 4 * 1024 * 1024
+
+
+def runs(wanted: Sequence[Wanted], segment_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """(first, stop, end position) of neighbours that one read covers."""
+    first = 0
+    while first < len(wanted):
+        start = wanted[first].position
+        end = start + RECORD_HEADER_BYTES + wanted[first].size
+        segment_end = start - start % segment_bytes + segment_bytes
+        stop = first + 1
+        while stop < len(wanted):
+            position = wanted[stop].position
+            next_end = position + RECORD_HEADER_BYTES + wanted[stop].size
+            if not end <= position < min(end + GAP_BYTES_MAX, segment_end) or next_end - start > RUN_BYTES_MAX:
+                break
+            end = next_end
+            stop += 1
+        yield first, stop, end
+        first = stop
+
+
+def read_records(segments: Segments, layout: Layout, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+    """Raises RecordCorrupt."""
+    result: list[tuple[bytes, int]] = []
+    for first, stop, end in runs(wanted, layout.segment_bytes):
+        start = wanted[first].position
+        number, at = divmod(start, layout.segment_bytes)
+        try:
+            data = segments.file(number).read(at, end - start)
+        except OSError as error:
+            raise errors.RecordCorrupt(f"{segment_path(number)} at byte {at} can't be read: {error}") from error
+        result += [_verified(data, one.position - start, one, layout) for one in wanted[first:stop]]
+    return result
+
+
+def _verified(data: bytes, at: int, wanted: Wanted, layout: Layout) -> tuple[bytes, int]:
+    start = at + RECORD_HEADER_BYTES
+    if len(data) < start + wanted.size:
+        raise _corrupt(wanted, layout, "the segment ends before it")
+    position, topic_id, first_offset, checksum, size, _, _ = RECORD.unpack_from(data, at)
+    if position != wanted.position or topic_id != wanted.topic_id or size != wanted.size:
+        raise _corrupt(wanted, layout, f"there is a record {position} of topic {topic_id} with {size} bytes")
+    if first_offset != wanted.first_offset and -1 not in (first_offset, wanted.first_offset):
+        raise _corrupt(wanted, layout, f"there is a record with offset {first_offset}")
+    payload = data[start : start + size]
+    if xxhash.xxh3_64_intdigest(payload) != checksum:
+        raise _corrupt(wanted, layout, "its payload does not match its checksum")
+    return payload, checksum
+
+
+def _corrupt(wanted: Wanted, layout: Layout, what: str) -> errors.RecordCorrupt:
+    number, at = divmod(wanted.position, layout.segment_bytes)
+    return errors.RecordCorrupt(
+        f"{segment_path(number)} at byte {at}: the record of topic {wanted.topic_id}, offset "
+        f"{wanted.first_offset}, is damaged: {what}. {errors.RecordCorrupt.advice}"
+    )
+
+
+def scan_segment(
+    file: DiskFile, layout: Layout, number: int, at: int, end: int, bytes_max: int
+) -> tuple[list[RecordHead], int]:
+    """Heads of the records from byte `at` on, and the byte where to go on (0 = that was all).
+
+    A damaged group is passed over: its records stay where they are, and reading them says what is wrong.
+    """
+    heads: list[RecordHead] = []
+    base = number * layout.segment_bytes
+    stop = at + bytes_max
+    while at < min(stop, end):
+        opening = file.read(at, GROUP_HEADER_BYTES)
+        size = group_bytes(opening, layout) if opening[:8] == MAGIC else 0
+        if not 0 < size <= end - at:
+            at += layout.block_bytes
+            continue
+        try:
+            group = decode(file.read(at, size), 0, base + at, layout, check_payloads=False)
+        except BadGroup:
+            at += layout.block_bytes
+            continue
+        heads += group.records
+        at += group.size
+    return heads, at if at < end else 0

@@ -1,0 +1,59 @@
+"""Work beside the loop: its connection, which is made anew when it was lost, and what becomes of its failures.
+
+A snapshot that could not be written, or rows that could not be deleted, do no harm: a restart takes longer, the
+database stays larger. They are tried again. That another broker has taken over is the one failure that counts.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import psycopg
+
+from oncemq.journal.postgres.connection import Connection, connect, failed
+from oncemq.journal.postgres.lease import Lease, now_s
+from oncemq.protocol import errors
+
+log = logging.getLogger("oncemq.journal")
+
+_PAUSE_S = 10.0
+
+
+class Beside:
+    """Used by the worker alone, but for `close`, when the worker is through."""
+
+    def __init__(self, url: str, lease: Lease) -> None:
+        self.lease = lease
+        self._url = url
+        self._connection: Connection | None = None
+
+    def connection(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._url, self.lease.lease_ms, "oncemq beside")
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+class Pause:
+    """After a failure: what has just failed would only fail again."""
+
+    def __init__(self, where: str, what: str) -> None:
+        self._where = where
+        self._what = what
+        self._until_s = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return now_s() >= self._until_s
+
+    def begin(self, error: Exception) -> None:
+        """Raises JournalFenced where another broker has taken over, and our own bugs."""
+        if isinstance(error, psycopg.Error):
+            error = failed(self._where, self._what, error)
+        if isinstance(error, errors.JournalFenced) or not isinstance(error, errors.OnceMQError):
+            raise error
+        self._until_s = now_s() + _PAUSE_S
+        log.warning("%s; it is tried again in %d s", error, _PAUSE_S)

@@ -1,0 +1,310 @@
+"""The journal in PostgreSQL, under the contract of contract.py: one transaction per group.
+
+Every append says whose term it belongs to and which group it follows, in its own transaction; whoever takes over begins
+a new term first. So of two brokers that both take themselves for the writer, one can write. An error of any kind is
+final, and so is a COMMIT whose answer did not come: what the database holds then is for recovery to find out.
+
+Snapshots and the removal of what nobody needs are written beside the loop, through a connection of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+import psycopg
+import xxhash
+
+from oncemq.journal.contract import (
+    Extent,
+    Group,
+    Loaded,
+    Place,
+    RecordHead,
+    Replayed,
+    SnapshotWriter,
+    Wanted,
+    record_bytes,
+)
+from oncemq.journal.postgres import reader as reading
+from oncemq.journal.postgres.background import Beside
+from oncemq.journal.postgres.connection import Connection, failed, is_term_over
+from oncemq.journal.postgres.extents import PostgresExtents
+from oncemq.journal.postgres.lease import Keeper, Lease, now_s
+from oncemq.journal.postgres.snapshots import PostgresSnapshots, SnapshotPlace
+from oncemq.journal.postgres.sql import query
+from oncemq.journal.postgres.writer import append_group, heavy_ms
+from oncemq.journal.rows import WantsTables
+from oncemq.journal.worker import Worker
+from oncemq.protocol import errors
+
+_GROUP_HEADER_BYTES = 64
+#: How full PostgreSQL's disk is, PostgreSQL does not say.
+_WRITABLE_BYTES = 1 << 50
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a take-over has found."""
+
+    url: str
+    where: str
+    journal_id: bytes
+    extent_bytes: int
+    are_tables_current: bool
+    last_sequence: int
+    last_position: int
+
+
+class PostgresJournal:
+    def __init__(
+        self, connection: Connection, lease: Lease, taken: Taken, worker: Worker, warnings: list[str]
+    ) -> None:
+        self.journal_id = taken.journal_id
+        self.extent_bytes = taken.extent_bytes
+        self.replay_bytes = 0
+        self.term = lease.term
+        self.warnings = warnings
+        self.wants_tables: WantsTables = "changes" if taken.are_tables_current else "all"
+        self._url = taken.url
+        self._where = taken.where
+        self._connection = connection
+        self._lease = lease
+        self._beside = Beside(taken.url, lease)
+        self._keeper: Keeper | None = None
+        self._worker = worker
+        self._extents = PostgresExtents(taken.where, taken.extent_bytes, worker, self._beside)
+        self._seed = xxhash.xxh3_64_intdigest(taken.journal_id)
+        self._snapshots = PostgresSnapshots(taken.where, worker, self._seed, self._beside)
+        self._failure: errors.JournalFailed | None = None
+        self._is_loaded = False
+        #: The last group's that was appended, and where the next one goes.
+        self._sequence = taken.last_sequence
+        self._position = taken.last_position
+        self._unsynced: Group | None = None
+        self._unsynced_bytes = 0
+        self._is_last_empty = True
+        self._time_ms = 0
+        #: Written since the newest snapshot, up to the one that is being made.
+        self._snapshot_bytes = 0
+
+    def describe(self) -> str:
+        return self._where
+
+    # Failure is final.
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+
+    @contextmanager
+    def _final(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._fail(failed(self._where, what, error)) from error
+
+    def _fail(self, failure: errors.JournalFailed) -> errors.JournalFailed:
+        if not isinstance(failure, errors.JournalFenced) and is_term_over(self._url, self.term):
+            failure = errors.JournalFenced(f"{failure}: another broker has taken over this journal")
+        self._failure = self._failure or failure
+        self._lease.lose()
+        return failure
+
+    # Recovery.
+
+    def load(self) -> Loaded:
+        """The groups have to be taken to their end before anything else is called."""
+        self._check()
+        self._keeper = Keeper(self._url, self._lease)
+        with self._recovering():
+            chunks = self._snapshots.find(self._connection, self.warnings)
+            newest = self._snapshots.kept[-1].sequence if self._snapshots.kept else 0
+            self._extents.find(self._connection)
+            self._extents.begin(self._active)
+        return Loaded(chunks, self._replay(newest))
+
+    @contextmanager
+    def _recovering(self) -> Iterator[None]:
+        """What can't be recovered is closed, so that its lease goes too."""
+        try:
+            with self._final("recovery"):
+                yield
+        except errors.JournalError:
+            self.close()
+            raise
+
+    def _replay(self, sequence: int) -> Iterator[Replayed]:
+        with self._recovering():
+            for stored in reading.groups(self._connection, self._where, self._seed, sequence, self._sequence):
+                self.replay_bytes += stored.size
+                self._time_ms = stored.time_ms
+                self._is_last_empty = stored.size == _GROUP_HEADER_BYTES
+                yield Replayed(stored.sequence, stored.time_ms, stored.events)
+        self._stop_keeper()
+        self._is_loaded = True
+
+    def _stop_keeper(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.stop()
+
+    # Writing.
+
+    @property
+    def _active(self) -> int:
+        return self._position // self.extent_bytes
+
+    def _room_bytes(self) -> int:
+        return (self._active + 1) * self.extent_bytes - self._position - _GROUP_HEADER_BYTES
+
+    def place(self, need_bytes: int) -> Place:
+        self._check()
+        if min(need_bytes, self.extent_bytes - _GROUP_HEADER_BYTES) > self._room_bytes():
+            self._position = (self._active + 1) * self.extent_bytes
+        self._extents.begin(self._active)
+        room = self._room_bytes()
+        return Place(self._position + _GROUP_HEADER_BYTES, room, room)
+
+    def append(self, group: Group) -> None:
+        """Nothing leaves before `sync`: then all of it does, at once."""
+        self._check()
+        assert self._unsynced is None, "the next group is not written before the last one is synced"
+        records_bytes = sum(record_bytes(len(record.payload)) for record in group.records)
+        used = _GROUP_HEADER_BYTES + records_bytes + len(group.events)
+        assert used <= self._room_bytes() + _GROUP_HEADER_BYTES, "a group is larger than its place"
+        self._unsynced = group
+        self._unsynced_bytes = used + -used % 8
+
+    def sync(self) -> None:
+        self._check()
+        group, size = self._unsynced, self._unsynced_bytes
+        if group is None:
+            return
+        with self._final("a commit"):
+            self._commit(group, size)
+        self._unsynced = None
+        self._extents.fill(self._active, size)
+        self._sequence += 1
+        self._position += size
+        self.replay_bytes += size
+        self._time_ms = group.time_ms
+        self._is_last_empty = not group.events and not group.records
+        if group.rows is not None and group.rows.has_all:
+            self.wants_tables = "changes"
+        elif group.rows is not None and group.rows.are_stale:
+            # All of them, when somebody takes over.
+            self.wants_tables = ""
+
+    def _commit(self, group: Group, size: int) -> None:
+        may_take_ms = heavy_ms(group, size, self._lease.lease_ms)
+        if may_take_ms:
+            # Nobody may take it for dead meanwhile; if it does die, so much longer is waited for it.
+            self._lease.renew(self._connection, self._lease.lease_ms + may_take_ms)
+        sent_s = now_s()
+        append_group(
+            self._connection, self._lease, self._seed, self._sequence + 1, self._position, size, group, may_take_ms
+        )
+        if may_take_ms:
+            self._lease.renew(self._connection)
+        else:
+            self._lease.renewed(sent_s)
+
+    def confirm(self) -> None:
+        self._check()
+        if not self._is_last_empty:
+            self._append_empty()
+
+    def _append_empty(self) -> None:
+        self.place(0)
+        self.append(Group(self._time_ms, b"", ()))
+        self.sync()
+
+    # Reading.
+
+    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+        self._check()
+        with self._final("a read"):
+            return reading.records(self._connection, wanted)
+
+    def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:
+        self._check()
+        begin = position or extent * self.extent_bytes
+        with self._final("a read"):
+            return reading.heads(self._connection, begin, (extent + 1) * self.extent_bytes, bytes_max)
+
+    # The lease.
+
+    def hold(self) -> None:
+        if not self._lease.is_held:
+            self._renew()
+
+    def _renew(self) -> None:
+        self._check()
+        with self._final("renewing the lease"):
+            if not self._lease.renew(self._connection):
+                raise self._fail(self._fenced())
+
+    def _fenced(self) -> errors.JournalFenced:
+        return errors.JournalFenced(f"{self._where}: another broker has taken over this journal")
+
+    def raise_term(self, term: int) -> None:
+        self._check()
+        if term > self.term:
+            with self._final("raising the term"):
+                if self._connection.execute(query("raise_term"), (term, self.term)).rowcount != 1:
+                    raise self._fail(self._fenced())
+            self.term = self._lease.term = term
+
+    # Snapshots and space.
+
+    def begin_snapshot(self) -> SnapshotWriter | None:
+        self._check()
+        assert self._unsynced is None, "a snapshot holds synced state only"
+        if not self._snapshots.can_begin:
+            return None
+        kept = self._snapshots.kept
+        if kept and kept[-1].sequence == self._sequence:
+            # Two of the same state differ by an empty group: the second one lets extents go.
+            self._append_empty()
+        self._snapshot_bytes = self.replay_bytes
+        return self._snapshots.begin(SnapshotPlace(self._sequence, self._position))
+
+    def extents(self) -> list[Extent]:
+        return self._extents.listed(self._active, self._snapshots.behind_position)
+
+    def release(self, live: Mapping[int, int]) -> None:
+        self._check()
+        self._extents.release(live, self._active, self._snapshots.behind_position)
+
+    def maintain(self) -> None:
+        self._check()
+        if self._lease.is_due:
+            self._renew()
+        try:
+            self._extents.maintain()
+            if self._snapshots.maintain():
+                self.replay_bytes -= self._snapshot_bytes
+        except errors.JournalFenced as fenced:
+            raise self._fail(fenced) from fenced
+
+    def writable_bytes(self) -> int:
+        """No bound that is known here: a full disk of PostgreSQL's fails a commit, and ends the broker."""
+        return _WRITABLE_BYTES
+
+    def close(self) -> None:
+        """A clean stop gives the lease up, so that nobody has to wait for its end. Harmless when it is repeated."""
+        try:
+            if self._failure is None and self._is_loaded and self._unsynced is None:
+                self.confirm()
+        finally:
+            self._stop_keeper()
+            self._worker.close()
+            self._failure = self._failure or errors.JournalFailed("the journal is closed")
+            self._lease.lose()
+            with suppress(psycopg.Error):
+                # Of a group that failed.
+                self._connection.rollback()
+                self._connection.execute(query("give_up"), (self.term,))
+            self._connection.close()
+            self._beside.close()

@@ -1,0 +1,245 @@
+"""Taking over a journal in PostgreSQL: one broker holds it, the others stand by.
+
+    connect ─► check the server ─► make the schema, where there is none ─► lease over? ─► new term ─► journal
+
+A broker that holds the journal renews its lease; a standby that finds the lease over begins a new term, in one
+transaction, and from then on no append of an older term succeeds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from oncemq.config.database_url import describe
+from oncemq.journal.postgres.sql import query, script
+from oncemq.journal.worker import ThreadWorker, Worker
+from oncemq.protocol import errors
+from oncemq.protocol.version import JOURNAL_VERSION
+
+try:
+    import psycopg
+
+    from oncemq.journal.postgres.connection import Connection, check_server, connect, failed
+    from oncemq.journal.postgres.journal import PostgresJournal, Taken
+    from oncemq.journal.postgres.lease import Lease, now_s
+except ImportError as error:
+    raise errors.MissingExtra("psycopg is not installed: pip install 'oncemq[postgres]'") from error
+
+LEASE_MS = 3000
+EXTENT_BYTES = 64 * 1024 * 1024
+#: Of the tables; the events in them have the journal's version.
+SCHEMA_VERSION = 1
+
+
+def open_postgres(
+    url: str,
+    *,
+    lease_ms: int = LEASE_MS,
+    extent_bytes: int = EXTENT_BYTES,
+    address: str = "",
+    journal_id: bytes | None = None,
+    worker: Worker | None = None,
+    may_make: bool = True,
+) -> PostgresJournal:
+    """Take over at once, or raise JournalLocked, which says who holds it.
+
+    Raises JournalFailed where the database can't be reached; SettingInvalid and JournalVersion for what waiting
+    will not mend."""
+    with PostgresStandby(
+        url,
+        lease_ms=lease_ms,
+        extent_bytes=extent_bytes,
+        address=address,
+        journal_id=journal_id,
+        worker=worker,
+        may_make=may_make,
+    ) as standby:
+        journal = standby.try_take_over()
+        if journal is None:
+            left = f"its lease ends in {standby.left_s:.1f} s, unless it is renewed"
+            raise errors.JournalLocked(f"{standby.holder}; {left}")
+        return journal
+
+
+class PostgresStandby:
+    """Looks whether the journal is free, as often as it is asked. It keeps its connection from look to look.
+
+    `extent_bytes` and `journal_id` count when a journal is made; an existing one keeps its own.
+    `address` is where the broker's clients find it, for people who look at the lease. Where `may_make` is False, a
+    database without a journal is an error."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lease_ms: int = LEASE_MS,
+        extent_bytes: int = EXTENT_BYTES,
+        address: str = "",
+        journal_id: bytes | None = None,
+        worker: Worker | None = None,
+        may_make: bool = True,
+    ) -> None:
+        self.where = describe(url)
+        #: Who holds the journal, as the last look found it.
+        self.holder = ""
+        #: Where its clients find it.
+        self.active_address = ""
+        #: Of its lease, in seconds, by the database's clock.
+        self.left_s = 0.0
+        self._url = url
+        self._lease_ms = lease_ms
+        self._extent_bytes = extent_bytes
+        self._address = address
+        self._journal_id = journal_id
+        self._worker = worker
+        self._may_make = may_make
+        self._connection: Connection | None = None
+        self._has_connected = False
+        self._warnings: list[str] = []
+
+    def __enter__(self) -> PostgresStandby:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def try_take_over(self) -> PostgresJournal | None:
+        """None: another broker holds it; `holder` says which one. Raises as `open_postgres`."""
+        try:
+            connection = self._connected()
+            journal = self._take_over(connection) if self._is_free(connection) else None
+        except psycopg.Error as error:
+            self.close()
+            raise failed(self.where, "taking over", error) from error
+        except errors.OnceMQError:
+            self.close()
+            raise
+        if journal is not None:
+            # It belongs to the journal.
+            self._connection = None
+        return journal
+
+    # Getting there.
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+            self._warnings = check_server(self._connection, self.where)
+            if self._one("has_schema") != (True,):
+                if not self._may_make:
+                    raise errors.JournalError(f"there is no journal in {self.where}")
+                self._make_schema(self._connection)
+            self._check_version()
+        return self._connection
+
+    def _connect(self) -> Connection:
+        try:
+            connection = connect(self._url, self._lease_ms)
+        except errors.SettingInvalid as error:
+            if self._has_connected:
+                # What was right once may be so again.
+                raise errors.JournalFailed(error.text) from error
+            raise
+        self._has_connected = True
+        return connection
+
+    def _one(self, name: str) -> tuple[Any, ...] | None:
+        assert self._connection is not None
+        return self._connection.execute(query(name)).fetchone()
+
+    def _make_schema(self, connection: Connection) -> None:
+        try:
+            with connection.transaction():
+                # Of two that start at the same time one makes it.
+                connection.execute(query("lock_schema"))
+                if self._one("has_schema") == (True,):
+                    return
+                connection.execute(script("schema"), prepare=False)
+                connection.execute(script("tables"), prepare=False)
+                journal_id = self._journal_id or os.urandom(16)
+                meta = (SCHEMA_VERSION, JOURNAL_VERSION, journal_id, self._extent_bytes)
+                connection.execute(query("make_meta"), meta)
+                connection.execute(query("make_lease"), (self._extent_bytes,))
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise errors.SettingInvalid(
+                f"{self.where}: the journal's schema can't be made: {error.diag.message_primary}. "
+                "Grant the broker's role: create on database"
+            ) from error
+        except psycopg.errors.DuplicateSchema as error:
+            raise errors.SettingInvalid(
+                f"{self.where} has a schema 'oncemq' that is not OnceMQ's; use another database"
+            ) from error
+
+    def _check_version(self) -> None:
+        meta = self._one("meta")
+        if meta is None:
+            raise errors.JournalCorrupt(f"{self.where}: oncemq.journal_meta is empty")
+        schema_version, journal_version = meta[:2]
+        if schema_version > SCHEMA_VERSION or journal_version > JOURNAL_VERSION:
+            raise errors.JournalVersion(
+                f"{self.where} has tables of version {schema_version} and events of version {journal_version}; "
+                f"this OnceMQ knows {SCHEMA_VERSION} and {JOURNAL_VERSION}"
+            )
+
+    # Taking over.
+
+    def _is_free(self, connection: Connection) -> bool:
+        row = connection.execute(query("lease")).fetchone()
+        if row is None:
+            raise errors.JournalCorrupt(f"{self.where}: oncemq.journal_lease is empty")
+        term, holder, address, since, self.left_s = row
+        if self.left_s <= 0:
+            return True
+        at = f" at {address}" if address else ""
+        self.holder = f"{self.where} is held by {holder}{at} since {since} (term {term})"
+        self.active_address = str(address or "")
+        return False
+
+    def _take_over(self, connection: Connection) -> PostgresJournal | None:
+        self._end_former_holder(connection)
+        sent_s = now_s()
+        try:
+            with connection.transaction():
+                # Of two that come here at the same time, the second one waits, and finds no row.
+                if connection.execute(query("lock_lease")).fetchone() is None:
+                    self._is_free(connection)
+                    return None
+                taking = (_holder(), self._address, self._lease_ms)
+                taken = connection.execute(query("take_over"), taking).fetchone()
+                assert taken is not None
+                connection.execute(query("raise_version"), (JOURNAL_VERSION, JOURNAL_VERSION))
+        except psycopg.errors.LockNotAvailable:
+            self.holder = f"{self.where} is locked by a broker whose lease is over"
+            return None
+        term, last_sequence, last_position = taken
+        return self._journal(connection, Lease(term, self._lease_ms, sent_s), last_sequence, last_position)
+
+    def _end_former_holder(self, connection: Connection) -> None:
+        """It may have been stopped in the middle of a transaction, with the lease locked."""
+        # One of another role is not ours to end; its own time-out ends it.
+        with suppress(psycopg.errors.InsufficientPrivilege):
+            connection.execute(query("end_former_holder"))
+
+    def _journal(self, connection: Connection, lease: Lease, sequence: int, position: int) -> PostgresJournal:
+        meta = self._one("meta")
+        assert meta is not None
+        _, _, journal_id, extent_bytes, are_tables_current = meta
+        taken = Taken(
+            self._url, self.where, bytes(journal_id), extent_bytes, are_tables_current, sequence, position
+        )
+        return PostgresJournal(connection, lease, taken, self._worker or ThreadWorker(), list(self._warnings))
+
+
+def _holder() -> str:
+    return f"the broker on {socket.gethostname()}, process {os.getpid()}"

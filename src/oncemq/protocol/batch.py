@@ -1,0 +1,322 @@
+"""Messages, and the batch codec: how messages lie together in one payload.
+
+A batch is columnar, laid out as Arrow lays out binary arrays, so that a reader with Arrow wraps the
+columns without a copy. Little-endian; each section starts on a multiple of 8 bytes.
+
+    byte  0   u8    encoding: 1 = plain columns
+          1   u8    flags: 1 = keys, 2 = headers, 4 = times
+          2   u16   0
+          4   u32   count
+          8   u32   bytes of values
+         12   u32   bytes of keys
+         16   u32   bytes of headers
+         20   u32   0
+         24   i32[count + 1]   value offsets
+              the values
+    keys:     bitmap           bit i (least significant first): message i has a key
+              i32[count + 1]   key offsets
+              the keys
+    headers:  i32[count + 1]   header offsets
+              the headers: per message nothing, or a msgpack map from str to bytes
+    times:    i64[count]       when each was first stored, in milliseconds since 1970: messages that were
+                               copied keep it; without this section they have the time of their batch
+
+The broker never looks inside. What it must know travels in the envelope (protocol/commands.py).
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import xxhash
+
+from oncemq.protocol import errors, limits
+
+if TYPE_CHECKING:
+    Buffer = bytes | bytearray | memoryview
+else:
+    Buffer = object
+
+PLAIN = 1
+HAS_KEYS = 1
+HAS_HEADERS = 2
+HAS_TIMES = 4
+
+_HEAD = struct.Struct("<BBHIIIII")
+_ONE = struct.Struct("<BBHIIIIIii")
+_KNOWN = HAS_KEYS | HAS_HEADERS | HAS_TIMES
+_PAD = [b"\0" * n for n in range(8)]
+_BIG_ENDIAN = sys.byteorder == "big"
+
+_encode_headers = msgspec.msgpack.Encoder().encode
+_decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message as a consumer gets it.
+
+    >>> message.value
+    b'hello'
+    """
+
+    topic: str
+    offset: int
+    value: bytes
+    key: bytes | None
+    headers: Mapping[str, bytes]
+    #: When a broker first stored it, in milliseconds since 1970.
+    timestamp_ms: int
+    topic_id: int
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every delivery of this message, and for no other message."""
+        return f"{self.topic_id:x}-{self.offset}"
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8 text."""
+        return self.value.decode()
+
+
+def checksum(payload: Buffer) -> int:
+    """What guards a payload from the producer to the consumer: XXH3, 64 bits, seed 0."""
+    return xxhash.xxh3_64_intdigest(payload)
+
+
+def key_hashes(keys: Sequence[bytes | None]) -> bytes:
+    """What tells the broker which messages have the same key: XXH3 of each, little-endian; 0 where there is no key."""
+    hashes = array("Q", [0 if key is None else xxhash.xxh3_64_intdigest(key) or 1 for key in keys])
+    return _little_endian(hashes)
+
+
+def _little_endian(numbers: array[int]) -> bytes:
+    if _BIG_ENDIAN:
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _column(parts: Sequence[bytes]) -> tuple[list[bytes], int]:
+    # From a list: out of an iterator it would take three times as long.
+    offsets = array("i", [0, *accumulate(map(len, parts))])
+    total = offsets[-1]
+    raw = _little_endian(offsets)
+    return [raw, _PAD[-len(raw) % 8], *parts, _PAD[-total % 8]], total
+
+
+def _bitmap(keys: Sequence[bytes | None]) -> bytes:
+    bits = 0
+    for index, key in enumerate(keys):
+        if key is not None:
+            bits |= 1 << index
+    size = (len(keys) + 7) // 8
+    return bits.to_bytes(size + -size % 8, "little")
+
+
+def encode_batch(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Mapping[str, bytes] | None] | None = None,
+    times_ms: Sequence[int] | None = None,
+) -> bytes:
+    """One payload out of messages. `keys`, `headers` and `times_ms` are as long as `values`, or None."""
+    if len(values) == 1 and keys is None and headers is None and times_ms is None:
+        value = values[0]
+        size = len(value)
+        return _ONE.pack(PLAIN, 0, 0, 1, size, 0, 0, 0, 0, size) + value + _PAD[-size % 8]
+    parts, values_bytes = _column(values)
+    flags = keys_bytes = headers_bytes = 0
+    if keys is not None and any(key is not None for key in keys):
+        flags |= HAS_KEYS
+        column, keys_bytes = _column([key or b"" for key in keys])
+        parts += [_bitmap(keys), *column]
+    if headers is not None and any(headers):
+        flags |= HAS_HEADERS
+        column, headers_bytes = _column([_encode_headers(entry) if entry else b"" for entry in headers])
+        parts += column
+    if times_ms is not None:
+        flags |= HAS_TIMES
+        parts.append(_little_endian(array("q", times_ms)))
+    head = _HEAD.pack(PLAIN, flags, 0, len(values), values_bytes, keys_bytes, headers_bytes, 0)
+    return b"".join([head, *parts])
+
+
+class Layout(msgspec.Struct, frozen=True, gc=False):
+    """Where a payload's sections lie, and how long they are. A section that is not there lies at 0."""
+
+    count: int
+    value_offsets_at: int
+    values_at: int
+    values_bytes: int
+    bitmap_at: int
+    key_offsets_at: int
+    keys_at: int
+    keys_bytes: int
+    header_offsets_at: int
+    headers_at: int
+    headers_bytes: int
+    times_at: int
+
+
+def layout_of(payload: Buffer) -> Layout:
+    """Find a payload's sections by its head alone. Raises Malformed where they don't fit."""
+    if len(payload) < _HEAD.size:
+        raise errors.Malformed("a batch is shorter than its head")
+    encoding, flags, _, count, values_bytes, keys_bytes, headers_bytes, _ = _HEAD.unpack_from(payload)
+    if encoding != PLAIN or flags & ~_KNOWN:
+        what = f"encoding {encoding}" if encoding != PLAIN else f"flags {flags:#x}"
+        raise errors.Unsupported(f"batch {what} is not known here; upgrade the client")
+    if not 1 <= count <= limits.BATCH_COUNT_MAX:
+        raise errors.Malformed(f"a batch of {count} messages")
+    table = 4 * (count + 1)
+    table += -table % 8
+    value_offsets_at = _HEAD.size
+    values_at = value_offsets_at + table
+    end = values_at + values_bytes + -values_bytes % 8
+    bitmap_at = key_offsets_at = keys_at = header_offsets_at = headers_at = times_at = 0
+    if flags & HAS_KEYS:
+        bitmap_at = end
+        bitmap_bytes = (count + 7) // 8
+        key_offsets_at = bitmap_at + bitmap_bytes + -bitmap_bytes % 8
+        keys_at = key_offsets_at + table
+        end = keys_at + keys_bytes + -keys_bytes % 8
+    if flags & HAS_HEADERS:
+        header_offsets_at = end
+        headers_at = header_offsets_at + table
+        end = headers_at + headers_bytes + -headers_bytes % 8
+    if flags & HAS_TIMES:
+        times_at = end
+        end += 8 * count
+    if end != len(payload):
+        raise errors.Malformed(f"a batch says {end} bytes and has {len(payload)}")
+    return Layout(
+        count,
+        value_offsets_at,
+        values_at,
+        values_bytes,
+        bitmap_at,
+        key_offsets_at,
+        keys_at,
+        keys_bytes,
+        header_offsets_at,
+        headers_at,
+        headers_bytes,
+        times_at,
+    )
+
+
+class Columns(msgspec.Struct, frozen=True, gc=False):
+    """A payload's sections, ready to cut messages out; the offsets index into the bytes."""
+
+    count: int
+    value_offsets: Sequence[int]
+    values: bytes
+    values_at: int
+    key_offsets: Sequence[int] | None
+    keys_at: int
+    bitmap_at: int
+    header_offsets: Sequence[int] | None
+    headers_at: int
+    times_ms: Sequence[int] | None
+
+
+def _numbers(raw: memoryview, code: Literal["i", "q"]) -> Sequence[int]:
+    if not _BIG_ENDIAN:
+        return raw.cast(code).tolist()
+    swapped = array(code, raw.tobytes())
+    swapped.byteswap()
+    return swapped
+
+
+def _offsets(view: memoryview, at: int, count: int, total: int) -> Sequence[int]:
+    offsets = _numbers(view[at : at + 4 * (count + 1)], "i")
+    if len(offsets) != count + 1 or offsets[0] != 0 or offsets[-1] != total:
+        raise errors.Malformed("a batch's offsets don't fit its bytes")
+    return offsets
+
+
+def split(payload: bytes) -> Columns:
+    """Find a payload's sections. Raises Malformed where they don't fit."""
+    layout = layout_of(payload)
+    count, view = layout.count, memoryview(payload)
+    return Columns(
+        count,
+        _offsets(view, layout.value_offsets_at, count, layout.values_bytes),
+        payload,
+        layout.values_at,
+        _offsets(view, layout.key_offsets_at, count, layout.keys_bytes) if layout.key_offsets_at else None,
+        layout.keys_at,
+        layout.bitmap_at,
+        _offsets(view, layout.header_offsets_at, count, layout.headers_bytes) if layout.header_offsets_at else None,
+        layout.headers_at,
+        _numbers(view[layout.times_at : layout.times_at + 8 * count], "q") if layout.times_at else None,
+    )
+
+
+_NO_HEADERS: Mapping[str, bytes] = {}
+
+
+def decode_batch(
+    payload: bytes, topic: str, topic_id: int, first_offset: int, timestamp_ms: int, start: int, stop: int
+) -> list[Message]:
+    """The messages `start` to `stop` of a payload; message `start` has offset `first_offset`."""
+    columns = split(payload)
+    if not 0 <= start <= stop <= columns.count:
+        raise errors.Malformed(f"messages {start} to {stop} of a batch of {columns.count}")
+    ends = columns.value_offsets
+    at = columns.values_at
+    if columns.key_offsets is None and columns.header_offsets is None and columns.times_ms is None:
+        if at:
+            ends = [end + at for end in ends] if stop - start > 1 else ends
+        if stop - start == 1:
+            value = payload[at + ends[start] : at + ends[stop]]
+            return [Message(topic, first_offset, value, None, _NO_HEADERS, timestamp_ms, topic_id)]
+        return [
+            Message(topic, offset, payload[begin:end], None, _NO_HEADERS, timestamp_ms, topic_id)
+            for offset, begin, end in zip(
+                range(first_offset, first_offset + stop - start),
+                ends[start:stop],
+                ends[start + 1 : stop + 1],
+                strict=True,
+            )
+        ]
+    return [
+        Message(
+            topic,
+            first_offset + index - start,
+            payload[at + ends[index] : at + ends[index + 1]],
+            _key(columns, index),
+            _headers(columns, index),
+            timestamp_ms if columns.times_ms is None else columns.times_ms[index],
+            topic_id,
+        )
+        for index in range(start, stop)
+    ]
+
+
+def _key(columns: Columns, index: int) -> bytes | None:
+    if columns.key_offsets is None:
+        return None
+    if not columns.values[columns.bitmap_at + index // 8] >> index % 8 & 1:
+        return None
+    at = columns.keys_at
+    return columns.values[at + columns.key_offsets[index] : at + columns.key_offsets[index + 1]]
+
+
+def _headers(columns: Columns, index: int) -> Mapping[str, bytes]:
+    if columns.header_offsets is None:
+        return _NO_HEADERS
+    at = columns.headers_at
+    raw = columns.values[at + columns.header_offsets[index] : at + columns.header_offsets[index + 1]]
+    if not raw:
+        return _NO_HEADERS
+    try:
+        return _decode_headers(raw)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise errors.Malformed(f"a message's headers: {error}") from None

@@ -1,0 +1,53 @@
+"""Patterns over topic names.
+
+Levels of a name are separated by dots. In a pattern, `*` stands for one level, `#` for any number of them, none
+included. Either is a level by itself: `orders.*`, `#.eu`, but not `ord*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncemq.protocol.names import refuse_name
+from oncemq.protocol.replies import Refusal
+
+
+def is_pattern(name: str) -> bool:
+    return "*" in name or "#" in name
+
+
+def refuse_pattern(pattern: str) -> Refusal | None:
+    refusal = refuse_name(pattern, "pattern")
+    if refusal is not None:
+        return refusal
+    for level in pattern.split("."):
+        if is_pattern(level) and len(level) > 1:
+            return Refusal("NAME_INVALID", f"'{level}' in '{pattern}': '*' and '#' stand for whole levels")
+    return None
+
+
+def matches(levels: Sequence[str], name: str) -> bool:
+    """Whether a pattern's levels fit a topic's name."""
+    # Which beginnings of the pattern fit what was read of the name: no backtracking, whatever the pattern.
+    reached = _past_hashes(levels, {0})
+    for part in name.split("."):
+        following = set()
+        for at in reached:
+            if at < len(levels):
+                if levels[at] == "#":
+                    following.add(at)
+                elif levels[at] in ("*", part):
+                    following.add(at + 1)
+        if not following:
+            return False
+        reached = _past_hashes(levels, following)
+    return len(levels) in reached
+
+
+def _past_hashes(levels: Sequence[str], reached: set[int]) -> set[int]:
+    found = set(reached)
+    for at in reached:
+        while at < len(levels) and levels[at] == "#":
+            at += 1
+            found.add(at)
+    return found

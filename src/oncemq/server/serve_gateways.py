@@ -1,0 +1,112 @@
+"""Which gateways `oncemq serve` has beside it, and what their process is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from collections.abc import Callable
+
+from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address
+from oncemq.config.ports import claim_of, clash_of
+from oncemq.config.settings import ServeSettings
+from oncemq.config.sources import GATEWAY_SETTINGS, Setting
+from oncemq.protocol import errors
+from oncemq.server.supervisor import Supervisor
+
+_NEEDED_FOR_HTTP = ("starlette", "uvicorn")
+
+
+def gateways_beside(
+    settings: ServeSettings, say: Callable[[str], None], is_stopping: Callable[[], bool] = lambda: False
+) -> Supervisor:
+    """What runs them. Raises MissingExtra and ListenFailed for those that were asked for."""
+    addresses = {name: gateway_address(name, getattr(settings, name)) for name in GATEWAY_ADDRESSES}
+    addresses = {name: address for name, address in addresses.items() if address}
+    #: HTTP is there unless it can't be.
+    is_http_a_must = settings.http != "auto"
+    if "http" in addresses and not all(importlib.util.find_spec(name) for name in _NEEDED_FOR_HTTP):
+        if is_http_a_must:
+            raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'")
+        say("HTTP is off: pip install 'oncemq[http]' brings it.")
+        del addresses["http"]
+    if "http" in addresses and not is_http_a_must:
+        _make_way(addresses, say)
+    for name, address in addresses.items():
+        if name != "http" or is_http_a_must:
+            _probe(name, address)
+
+    if "http" in addresses and not is_http_a_must:
+        return Supervisor(_Patience(settings, addresses, say).arguments, is_stopping)
+    return Supervisor(lambda: arguments_for(settings, addresses), is_stopping)
+
+
+def _make_way(addresses: dict[str, str], say: Callable[[str], None]) -> None:
+    """HTTP that nobody has asked for leaves its port to a gateway that somebody has."""
+    clash = clash_of([claim_of(name, address) for name, address in addresses.items()])
+    if clash is not None and clash.one.setting == "http":
+        why = f"{clash.other.setting} has port {clash.port}"
+        say(f"There is no HTTP: {why}. `--http HOST:PORT` chooses another address.")
+        del addresses["http"]
+
+
+class _Patience:
+    """HTTP that nobody has asked for: when its port is taken, the broker goes on without it, and says so, once."""
+
+    def __init__(self, settings: ServeSettings, addresses: dict[str, str], say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._addresses = addresses
+        self._say = say
+        self._has_said = False
+
+    def arguments(self) -> list[str] | None:
+        """A standby's turn comes later: whether the port is free shows then. None: HTTP is the only gateway, so that
+        it may come whenever the port is free."""
+        try:
+            _probe("http", self._addresses["http"])
+        except errors.ListenFailed as error:
+            return self._without_http(error)
+        return arguments_for(self._settings, self._addresses)
+
+    def _without_http(self, error: errors.ListenFailed) -> list[str] | None:
+        others = {name: address for name, address in self._addresses.items() if name != "http"}
+        if not self._has_said:
+            self._has_said = True
+            begins = "" if others else "It begins when the port is free; "
+            self._say(f"There is no HTTP: {error}. {begins}`--http HOST:PORT` chooses another address.")
+        return arguments_for(self._settings, others) if others else None
+
+
+def _probe(name: str, address: str) -> None:
+    """A conflict shows before anything is served. Raises ListenFailed."""
+    _, host, ports, is_udp = claim_of(name, address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    kind = socket.SOCK_DGRAM if is_udp else socket.SOCK_STREAM
+    for port in ports:
+        with socket.socket(family, kind) as probe:
+            if kind == socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                at = f"port {port} of {host}"
+                raise errors.ListenFailed(f"can't listen at {at} for {name}: {error.strerror}", f"--{name}") from None
+
+
+def arguments_for(settings: ServeSettings, addresses: dict[str, str]) -> list[str]:
+    """Of the command that runs the gateways at these addresses; none where there are none."""
+    if not addresses:
+        return []
+    arguments = ["gateway", "several"]
+    for name in GATEWAY_ADDRESSES:
+        arguments += ["--" + name, addresses.get(name, "none")]
+        for setting in GATEWAY_SETTINGS[name]:
+            arguments += _flags(setting, getattr(getattr(settings, f"{name}_options"), setting.key))
+    arguments += ["--log-level", settings.log_level, "--log-format", settings.log_format]
+    return [*arguments, "--insecure"] if settings.insecure else arguments
+
+
+def _flags(setting: Setting, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [setting.flag] if value else []
+    values = value if isinstance(value, tuple) else (value,)
+    return [f"{setting.flag}={each}" for each in values]

@@ -1,0 +1,169 @@
+"""Topics into a lake: an ordinary pipeline, whose target has a row per message and a folder per topic and day.
+
+Its durable subscription keeps in the broker what is not archived; what is archived, and noted in the checkpoint, is
+acked, and so the broker may collect it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from oncemq.protocol import errors
+from oncemq.protocol.patterns import matches
+from oncemq.spark.lake import layout
+from oncemq.spark.pipeline.model import MESSAGE_COLUMNS, MESSAGE_PREFIX, Pipeline, Source, Transform, Trigger, Value
+from oncemq.spark.pipeline.pipeline_file import ensure_valid
+from oncemq.spark.pipeline.progress import Reporter, Summary
+from oncemq.spark.source.offsets import offsets_of
+from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Of one micro-batch: what is archived can be collected while the rest is still on its way.
+MESSAGES_PER_TRIGGER = 1_000_000
+_DAY_MS = 86_400_000
+
+
+def archive(
+    to: str,
+    *,
+    topic: str = "",
+    topics: Sequence[str] = (),
+    pattern: str = "",
+    format: str = "",
+    subscription: str = "",
+    checkpoint: str = "",
+    every: str = "",
+    ack_last: bool = False,
+    max_per_trigger: int = MESSAGES_PER_TRIGGER,
+    on_loss: Literal["fail", "skip"] = "fail",
+    url: str = "",
+    session: SparkSession | None = None,
+    master: str = "local[*]",
+    conf: Mapping[str, object] | None = None,
+    reporter: Reporter | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Archive topics in a folder, each message once. Run it again to archive what has come since.
+
+    >>> archive("/lake/orders", topic="orders", ack_last=True).rows
+    120000
+
+    One of `topic`, `topics` and `pattern` says what; `format` is `parquet` or `delta` ("" = what the folder holds, else
+    Parquet). `every`, as `5s`, goes on until `is_stopping`. Subscription and checkpoint have names that the folder
+    knows; who gives a checkpoint gives both.
+
+    The last micro-batch of a run is acked by the next one that has something to do, or, with `ack_last`, by this one:
+    then the archive alone has it, and a checkpoint that is set back can't read it again.
+    """
+    from oncemq.spark.pipeline.runner import run
+
+    pipeline = pipeline_of(
+        to,
+        topic=topic,
+        topics=topics,
+        pattern=pattern,
+        format=format,
+        subscription=subscription,
+        checkpoint=checkpoint,
+        every=every,
+        ack_last=ack_last,
+        max_per_trigger=max_per_trigger,
+        on_loss=on_loss,
+    )
+    return run(
+        pipeline, url=url, session=session, master=master, conf=conf, reporter=reporter, is_stopping=is_stopping
+    )
+
+
+def pipeline_of(
+    to: str,
+    *,
+    topic: str = "",
+    topics: Sequence[str] = (),
+    pattern: str = "",
+    format: str = "",
+    subscription: str = "",
+    checkpoint: str = "",
+    every: str = "",
+    ack_last: bool = False,
+    max_per_trigger: int = MESSAGES_PER_TRIGGER,
+    on_loss: Literal["fail", "skip"] = "fail",
+) -> Pipeline:
+    """Raises PipelineInvalid, before Spark starts."""
+    for name in (topic, *topics):
+        layout.refuse_topic(name)
+    kind = DeltaTarget if layout.chosen_format(to, format) == "delta" else ParquetTarget
+    subscription, checkpoint = layout.names_of(to, subscription, checkpoint)
+    pipeline = Pipeline(
+        name="archive",
+        source=Source(
+            topic=topic,
+            topics=tuple(topics),
+            pattern=pattern,
+            subscription=subscription,
+            max_per_trigger=max_per_trigger,
+            on_loss=on_loss,
+            columns=MESSAGE_COLUMNS,  # type: ignore[arg-type]
+        ),
+        value=Value(format="bytes"),
+        transform=Transform(function=archived),
+        target=kind(path=to, partition_by=layout.PARTITION_BY),
+        trigger=Trigger(every=every),
+        checkpoint=checkpoint,
+        ack_last=ack_last,
+    )
+    ensure_valid(pipeline)
+    _refuse_fewer_topics(to, pipeline)
+    return pipeline
+
+
+def _refuse_fewer_topics(folder: str, pipeline: Pipeline) -> None:
+    """The source takes a topic that it is not told of any more for a deleted one, and advises a new checkpoint."""
+    source = pipeline.source
+    for topic in _topics_in(pipeline.checkpoint):
+        if not (matches(source.pattern.split("."), topic) if source.pattern else topic in source.names):
+            raise errors.PipelineInvalid(
+                f"subscription '{source.subscription}' of {folder} archives '{topic}' too: name it as well, or give an "
+                "archive of other topics a subscription of its own"
+            )
+
+
+def _topics_in(checkpoint: str) -> list[str]:
+    """Those of Spark's last entry; none where it can't be read, which is for Spark to say."""
+    folder = os.path.join(checkpoint, "offsets")
+    try:
+        last = max(int(name) for name in os.listdir(folder) if name.isdecimal())
+        with open(os.path.join(folder, str(last)), encoding="utf-8") as file:
+            return list(offsets_of(file.read().splitlines()[-1]).topics)
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+
+
+def archived(messages: DataFrame) -> DataFrame:
+    """Messages as rows of the archive."""
+    from pyspark.sql import functions as F
+
+    columns = {name: F.col(MESSAGE_PREFIX + name) for name in MESSAGE_COLUMNS} | {"value": F.col("value")}
+    # Of `TOPIC_ID-OFFSET`, where the id is hexadecimal.
+    digits = F.substring_index(columns["idempotency_key"], "-", 1)
+    columns["topic_id"] = F.conv(digits, 16, 10).cast("bigint")
+    columns["topic"] = _nameable(columns["topic"])
+    # Whatever the session's time zone is.
+    day = F.floor(F.unix_millis(columns["timestamp"]) / F.lit(_DAY_MS)).cast("int")
+    columns["date"] = F.date_from_unix_date(day)
+    return messages.select(*(columns[name].alias(name) for name in layout.COLUMNS))
+
+
+def _nameable(topic: Column) -> Column:
+    """A pattern may bring topics that nobody has looked at."""
+    from pyspark.sql import functions as F
+
+    escaped = F.octet_length(F.regexp_replace(topic, "[A-Za-z0-9._~-]", ""))
+    is_too_long = F.octet_length(topic) + F.lit(2) * escaped > layout.FOLDER_BYTES_MAX - len("topic=")
+    text = F.concat(F.lit("topic '"), topic, F.lit("': no folder of the archive can have its name"))
+    is_wrong = (topic == layout.NULL_FOLDER) | ((F.octet_length(topic) > layout.FOLDER_BYTES_MAX // 4) & is_too_long)
+    return F.when(is_wrong, F.raise_error(text).cast("string")).otherwise(topic)

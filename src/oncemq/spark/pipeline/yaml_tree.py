@@ -1,0 +1,239 @@
+"""A pipeline's file as a tree of values, each with the line and column at which it stands.
+
+Knows YAML and `${NAME}`, and nothing of what a pipeline is (sections.py). Every mistake is noted and the reading goes
+on, so that a person learns of all of them at once. `$${` stands for a `${` that is meant as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+import msgspec
+
+from oncemq.protocol.errors import MissingExtra
+from oncemq.spark.pipeline.mistakes import Mistake, Path, PlacedMistake
+
+#: A node of PyYAML, which is imported when a file is read.
+YamlNode = Any
+
+_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TAG = "tag:yaml.org,2002:"
+#: How deep values may be within each other: no pipeline needs more, and an anchor may hold itself.
+_DEPTH_MAX = 30
+#: With aliases a short file can mean a very long one.
+_NODES_MAX = 20_000
+#: For people: what a value is.
+KINDS = {
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "empty",
+    "timestamp": "a time", "map": "a mapping", "seq": "a list",
+}  # fmt: skip
+
+
+class Node(msgspec.Struct):
+    """A value of the file. Lines and columns count from 1."""
+
+    #: As YAML names it: str, int, bool, float, null, timestamp, map, seq.
+    kind: str
+    #: Scalars as they are written (their variables put in); a dict by key, or a list.
+    value: Any
+    line: int
+    column: int
+    #: Of the key before it.
+    key_line: int = 0
+    key_column: int = 0
+    #: Offset in a text → line and column, where that is known.
+    lines: tuple[tuple[int, int, int], ...] = ()
+    #: A part of it came out of a variable.
+    is_substituted: bool = False
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Where a character of this text stands in the file."""
+        for start, line, column in reversed(self.lines):
+            if start <= offset:
+                return line, column + offset - start
+        return self.line, self.column
+
+
+class Document:
+    """A file, read; `root` is None where it is not YAML or not a mapping."""
+
+    def __init__(self, file: str, text: str, environment: Mapping[str, str] = os.environ) -> None:
+        self.file = file
+        self.mistakes: list[Mistake] = []
+        self._text = text
+        self._environment = environment
+        #: Of mistakes that have a place before they have a path.
+        self._placed: list[PlacedMistake] = []
+        #: Where a variable could not be put in.
+        self._unset: set[tuple[int, int]] = set()
+        self._nodes = 0
+        root = self._compose()
+        self.root = self._node(root, ()) if root is not None else None
+
+    def note(self, path: Path, text: str, advice: str, *, offset: int | None = None, is_key: bool = False) -> None:
+        self.mistakes.append(Mistake(path=path, text=text, advice=advice, offset=offset, is_key=is_key))
+
+    def placed(self) -> list[PlacedMistake]:
+        """All mistakes, in the order of the file."""
+        found = [self.place(mistake) for mistake in self.mistakes]
+        # What follows from a variable that is not set is no mistake of its own.
+        found = [mistake for mistake in found if (mistake.line, mistake.column) not in self._unset]
+        return sorted([*self._placed, *found], key=lambda mistake: (mistake.line, mistake.column))
+
+    def place(self, mistake: Mistake) -> PlacedMistake:
+        line, column = self.place_of(mistake.path, mistake.offset, is_key=mistake.is_key)
+        return PlacedMistake(file=self.file, line=line, column=column, text=mistake.text, advice=mistake.advice)
+
+    def place_of(self, path: Path, offset: int | None = None, *, is_key: bool = False) -> tuple[int, int]:
+        """Where a path stands; where there is nothing of it, the nearest that is around it."""
+        node, steps = self.root, list(path)
+        if node is None:
+            return 1, 1
+        found = 0
+        for step in steps:
+            inner = _inner(node, step)
+            if inner is None:
+                break
+            node, found = inner, found + 1
+        is_found = found == len(steps)
+        if offset is not None and node.kind == "str" and is_found != is_key:
+            return node.place(offset)
+        if node.key_line and (is_key or not is_found):
+            return node.key_line, node.key_column
+        return node.line, node.column
+
+    def _compose(self) -> YamlNode | None:
+        parser = _yaml()
+        try:
+            documents = list(parser.compose_all(self._text, Loader=parser.SafeLoader))
+        except parser.YAMLError as error:
+            self._note_syntax(error)
+            return None
+        if len(documents) > 1:
+            self._note_at(documents[1], "a second document begins here", "put each pipeline into a file of its own")
+        if not documents or documents[0] is None:
+            self._placed.append(
+                PlacedMistake(file=self.file, line=1, column=1, text="the file is empty", advice="declare a pipeline")
+            )
+            return None
+        root: YamlNode = documents[0]
+        if root.id != "mapping":
+            self._note_at(root, "the file is not a mapping", "begin it with `name: …`, `source: …`, `target: …`")
+            return None
+        return root
+
+    def _note_syntax(self, error: Exception) -> None:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        text = f"this is not YAML: {' '.join(str(problem).split())}"
+        advice = "check indentation, colons and quotes; tabs can't indent"
+        self._placed.append(PlacedMistake(file=self.file, line=line, column=column, text=text, advice=advice))
+
+    def _note_at(self, node: YamlNode, text: str, advice: str) -> None:
+        line, column = node.start_mark.line + 1, node.start_mark.column + 1
+        self._placed.append(PlacedMistake(file=self.file, line=line, column=column, text=text, advice=advice))
+
+    def _node(self, node: YamlNode, path: Path) -> Node:
+        kind = node.tag.removeprefix(_TAG)
+        made = Node(kind, None, node.start_mark.line + 1, node.start_mark.column + 1)
+        self._nodes += 1
+        if len(path) > _DEPTH_MAX or self._nodes > _NODES_MAX:
+            if self._nodes <= _NODES_MAX + 1:
+                self._note_at(node, "values are nested too deeply", "a pipeline needs no more than a few levels")
+            made.kind, made.value = "null", ""
+        elif node.id == "mapping":
+            made.kind, made.value = "map", self._mapping(node, path)
+        elif node.id == "sequence":
+            made.kind, made.value = "seq", [self._node(item, (*path, at)) for at, item in enumerate(node.value)]
+        else:
+            self._scalar(node, made)
+        return made
+
+    def _mapping(self, node: YamlNode, path: Path) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            if name in found:
+                advice = f"keep one of them (the other is in line {found[name].key_line})"
+                self._note_at(key, f"{name!r} is there twice", advice)
+                continue
+            inner = self._node(value, (*path, name))
+            inner.key_line, inner.key_column = key.start_mark.line + 1, key.start_mark.column + 1
+            found[name] = inner
+        return found
+
+    def _scalar(self, node: YamlNode, made: Node) -> None:
+        made.value = node.value
+        if "${" in node.value:
+            made.value = self._substituted(node)
+            made.is_substituted = True
+        else:
+            made.lines = tuple(_lines_of(node, self._text))
+
+    def _substituted(self, node: YamlNode) -> str:
+        def replaced(match: re.Match[str]) -> str:
+            if match[0] == "$${":
+                return "${"
+            name = match[1]
+            if name is None or not _VARIABLE_NAME.fullmatch(name):
+                advice = "write a variable as ${NAME}, and a plain ${ as $${"
+                self._note_at(node, f"{match[0]!r} is not a variable", advice)
+            elif name not in self._environment:
+                advice = f"set it before the run: export {name}=…"
+                self._note_at(node, f"the environment has no variable {name}", advice)
+            else:
+                return self._environment[name]
+            self._unset.add((node.start_mark.line + 1, node.start_mark.column + 1))
+            return "unset"
+
+        return _VARIABLE.sub(replaced, node.value)
+
+
+def read(file: str, environment: Mapping[str, str] = os.environ) -> Document:
+    """Raises OSError where the file can't be read."""
+    raw = FilePath(file).read_bytes()
+    return Document(file, raw.decode("utf-8", "replace"), environment)
+
+
+def _inner(node: Node, step: str | int) -> Node | None:
+    if isinstance(step, int):
+        return node.value[step] if node.kind == "seq" and step < len(node.value) else None
+    found: Node | None = node.value.get(step) if node.kind == "map" else None
+    return found
+
+
+def _lines_of(node: YamlNode, text: str) -> Iterator[tuple[int, int, int]]:
+    """Where each line of a text begins: its offset in the text, line and column in the file. Nothing where the
+    text is not written as it is (folded lines, escapes)."""
+    raw = text[node.start_mark.index : node.end_mark.index]
+    line, column = node.start_mark.line + 1, node.start_mark.column + 1
+    if node.style == "|":
+        yield from _block_lines(node.value, raw, line)
+        return
+    if node.style in ("'", '"'):
+        raw, column = raw[1:-1], column + 1
+    if raw == node.value:
+        yield 0, line, column
+
+
+def _block_lines(value: str, raw: str, line: int) -> Iterator[tuple[int, int, int]]:
+    offset = 0
+    for number, (written, content) in enumerate(zip(raw.split("\n")[1:], value.split("\n"), strict=False), start=1):
+        if not written.endswith(content):
+            return
+        yield offset, line + number, len(written) - len(content) + 1
+        offset += len(content) + 1
+
+
+def _yaml() -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise MissingExtra('Pipelines need PyYAML: pip install "oncemq[spark]"') from None
+    return yaml

@@ -1,0 +1,95 @@
+"""A Delta table as a streaming sink: `oncemq_delta`, with the options `path` and `partitions`.
+
+Tasks write Parquet files where they belong; no reader looks at a file that the table's log does not name. Files of
+attempts that failed stay until the table is vacuumed (`DeltaTable.vacuum(full=True)`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from oncemq.spark.targets.declarations import DeltaTarget
+from oncemq.spark.targets.delta.table import Table, last_batch, open_table
+from oncemq.spark.targets.files.disk import Disk, sync_names
+from oncemq.spark.targets.files.file_writer import (
+    DataFile,
+    FileWriter,
+    arrow_schema,
+    check_partition_columns,
+    local_path,
+)
+from oncemq.spark.targets.staging_writer import Staged, StagingWriter, decode_columns, encode_columns, refuse_overwrite
+
+
+class DeltaStaged(Staged, frozen=True):
+    #: Below the table's folder.
+    files: tuple[DataFile, ...]
+
+
+class DeltaSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "oncemq_delta"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaWriter:  # noqa: N802
+        refuse_overwrite(overwrite)
+        columns = decode_columns(self.options, "partitions")
+        return DeltaWriter(DeltaTarget(path=self.options["path"], partition_by=columns), schema)
+
+
+def prepare(target: DeltaTarget, schema: StructType) -> dict[str, str]:
+    """Refuse on the driver what can't work, and return the sink's options."""
+    check_partition_columns(schema, target.partition_by)
+    root, disk = local_path(target.path), Disk()
+    Table(root, schema, target.partition_by, disk).check(open_table(root))
+    disk.make_folder(root)
+    disk.sync_folder(os.path.dirname(root))
+    return {"path": root, "partitions": encode_columns(target.partition_by)}
+
+
+class DeltaWriter(StagingWriter):
+    def __init__(self, target: DeltaTarget, schema: StructType) -> None:
+        super().__init__()
+        self.disk = Disk()
+        self._root = local_path(target.path)
+        self._partition_by = target.partition_by
+        self._spark_schema = schema
+        self._schema = arrow_schema(schema)
+
+    def write(self, iterator: Iterator[Any]) -> DeltaStaged:
+        identity = self.identify()
+        writer = FileWriter(
+            schema=self._schema,
+            partition_by=self._partition_by,
+            folder=self._root,
+            stem=f"part-{identity.partition:05d}-{identity.attempt}",
+            suffix=".zstd.parquet",
+            disk=self.disk,
+        )
+        files = tuple(writer.write(iterator))
+        sync_names(self.disk, (os.path.dirname(os.path.join(self._root, file.path)) for file in files), self._root)
+        return DeltaStaged(identity, files)
+
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[DeltaStaged]) -> None:
+        files = [file for stage in stages for file in stage.files]
+        table = Table(self._root, self._spark_schema, self._partition_by, self.disk)
+        if not table.add(query_id, batch_id, files):
+            # Another attempt is the batch.
+            self._remove(stages, named=table.names())
+
+    def drop(self, query_id: str, batch_id: int, stages: Sequence[DeltaStaged]) -> None:
+        found = open_table(self._root)
+        if found is None or last_batch(found, query_id) < batch_id:
+            self._remove(stages, named="")
+
+    def _remove(self, stages: Sequence[DeltaStaged], *, named: str) -> None:
+        """The files of the attempts that the table does not name."""
+        for stage in stages:
+            if stage.identity.attempt not in named:
+                for file in stage.files:
+                    self.disk.remove_file(os.path.join(self._root, file.path))

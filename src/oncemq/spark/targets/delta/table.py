@@ -1,0 +1,187 @@
+"""One transaction per batch on a Delta table, through the package `deltalake`.
+
+The transaction carries the query's id and the batch's number, as the Delta protocol has it for applications. Of two
+transactions of one query at once the log lets one through, and the other one looks again, and finds that its batch
+is there. A table that is set to forget such numbers (`delta.setTransactionRetentionDuration`) forgets the batches
+of a query that rests for longer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, create_table_with_add_actions
+from pyspark.sql.types import StructType
+
+from oncemq.protocol import errors
+from oncemq.spark.targets.files.disk import Disk
+from oncemq.spark.targets.files.file_writer import DataFile
+
+#: Each time another writer's transaction came first.
+_ATTEMPTS = 10
+_KINDS = {"string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date"}
+_KINDS |= {"timestamp", "timestamp_ntz"}
+#: What a writer has to honour and this one does not.
+_REFUSED_PROPERTIES = ("delta.constraints.", "delta.columnMapping.mode")
+_REFUSED_METADATA = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+
+
+def open_table(root: str) -> Any:
+    """None = there is none."""
+    try:
+        return DeltaTable(root)
+    except TableNotFoundError:
+        return None
+
+
+class Table:
+    def __init__(self, root: str, schema: StructType, partition_by: Sequence[str], disk: Disk) -> None:
+        self._root = root
+        self._fields: list[dict[str, Any]] = _nullable(json.loads(schema.json()))["fields"]
+        self._partition_by = list(partition_by)
+        self._disk = disk
+
+    def add(self, query_id: str, batch_id: int, files: Sequence[DataFile]) -> bool:
+        """The files in one transaction, durable when this returns. False = the batch was there."""
+        actions = [_action(self._root, file) for file in files]
+        for _ in range(_ATTEMPTS):
+            table = open_table(self._root)
+            if table is not None and last_batch(table, query_id) >= batch_id:
+                self._sync_log(after=-1)
+                return False
+            before = -1 if table is None else table.version()
+            failure = self._try(table, query_id, batch_id, actions)
+            if failure is None:
+                self._sync_log(after=before)
+                return True
+        raise errors.OnceMQError(f"no transaction on the Delta table {self._root}: {failure}")
+
+    def _try(self, table: Any, query_id: str, batch_id: int, actions: list[Any]) -> Exception | None:
+        transaction = Transaction(query_id, batch_id, int(time.time() * 1000))
+        # A retry inside would be one more way to lose sight of the other driver.
+        properties = CommitProperties(app_transactions=[transaction], max_commit_retries=0)
+        try:
+            if table is None:
+                self._create(actions, properties)
+            else:
+                self.check(table)
+                self._append(table, actions, properties)
+        except CommitFailedError as error:
+            return error
+        except DeltaError as error:
+            if table is None and open_table(self._root) is not None:
+                return error
+            raise
+        return None
+
+    def _create(self, actions: list[Any], properties: Any) -> None:
+        create_table_with_add_actions(
+            self._root,
+            self._schema(),
+            actions,
+            mode="error",
+            partition_by=self._partition_by,
+            commit_properties=properties,
+        )
+
+    def _append(self, table: Any, actions: list[Any], properties: Any) -> None:
+        if actions:
+            table.create_write_transaction(
+                actions, "append", self._schema(), self._partition_by, commit_properties=properties
+            )
+
+    def _schema(self) -> Any:
+        return Schema.from_json(json.dumps({"type": "struct", "fields": self._fields}))
+
+    def names(self) -> str:
+        """All files that the table names, in one text."""
+        table = open_table(self._root)
+        return "" if table is None else "\n".join(table.file_uris())
+
+    def check(self, table: Any) -> None:
+        """The rows' columns fit the table's, if there is one."""
+        for field in self._fields:
+            _check_type(field["name"], field["type"])
+        if table is None:
+            return
+        known = {field["name"]: field for field in json.loads(table.schema().to_json())["fields"]}
+        for field in self._fields:
+            self._check_field(field, known.get(field["name"]))
+        for field in known.values():
+            self._check_other(field)
+        found = table.metadata().partition_columns
+        if found != self._partition_by:
+            raise self._unfit(f"it is partitioned by {found}, not by {self._partition_by}")
+        for name, value in table.metadata().configuration.items():
+            if name.startswith(_REFUSED_PROPERTIES) and value != "none":
+                raise self._unfit(f"its property {name} is {value!r}, which this sink does not support")
+
+    def _check_field(self, field: dict[str, Any], found: dict[str, Any] | None) -> None:
+        if found is None:
+            raise self._unfit(f"it has no column {field['name']!r}")
+        wanted, there = (_nullable(each["type"]) for each in (field, found))
+        if wanted != there:
+            text = f"is {json.dumps(there)}, and the rows' is {json.dumps(wanted)}"
+            raise self._unfit(f"its column {field['name']!r} {text}")
+
+    def _check_other(self, field: dict[str, Any]) -> None:
+        if not field["nullable"]:
+            raise self._unfit(f"its column {field['name']!r} takes no nulls; a stream's columns may have them")
+        for name in _REFUSED_METADATA:
+            if name in field["metadata"]:
+                raise self._unfit(f"its column {field['name']!r} has {name}, which this sink does not support")
+
+    def _unfit(self, why: str) -> errors.SettingInvalid:
+        return errors.SettingInvalid(f"the rows don't fit the Delta table {self._root}: {why}")
+
+    def _sync_log(self, *, after: int) -> None:
+        """What came after that version: deltalake leaves it to the operating system when it reaches the disk."""
+        log = os.path.join(self._root, "_delta_log")
+        for name in os.listdir(log):
+            version = name.partition(".")[0]
+            if name == "_last_checkpoint" or (version.isdigit() and int(version) > after):
+                # Another writer may remove what is too old.
+                with suppress(FileNotFoundError):
+                    self._disk.sync_file(os.path.join(log, name))
+        self._disk.sync_folder(log)
+        self._disk.sync_folder(self._root)
+
+
+def last_batch(table: Any, query_id: str) -> int:
+    """-1 = none."""
+    version = table.transaction_version(query_id)
+    return -1 if version is None else int(version)
+
+
+def _check_type(name: str, kind: Any) -> None:
+    """Inside of arrays, maps and structs too."""
+    if isinstance(kind, dict):
+        inner = [kind[each] for each in ("elementType", "keyType", "valueType") if each in kind]
+        for each in inner + [field["type"] for field in kind.get("fields", ())]:
+            _check_type(name, each)
+    elif kind not in _KINDS and not kind.startswith("decimal("):
+        raise errors.SettingInvalid(f"the column {name!r} has the type {kind}, which Delta tables don't have")
+
+
+def _action(root: str, file: DataFile) -> Any:
+    modified_ms = int(os.stat(os.path.join(root, file.path)).st_mtime * 1000)
+    return AddAction(file.path, file.size_bytes, file.values, modified_ms, True, file.statistics)
+
+
+def _nullable(kind: Any) -> Any:
+    """The same type, where everything may be null: as Spark's own file sinks store it."""
+    if isinstance(kind, list):
+        return [_nullable(each) for each in kind]
+    if not isinstance(kind, dict):
+        return kind
+    flags = {"nullable", "containsNull", "valueContainsNull"}
+    plain = {name: _nullable(value) for name, value in kind.items() if name != "metadata"}
+    whole = {name: True if name in flags else value for name, value in plain.items()}
+    return whole | ({"metadata": {}} if "metadata" in kind else {})

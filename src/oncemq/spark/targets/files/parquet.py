@@ -1,0 +1,74 @@
+"""A folder of Parquet files as a streaming sink: `oncemq_parquet`, with the options `path` and `partitions`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from oncemq.spark.targets.declarations import ParquetTarget
+from oncemq.spark.targets.files.commit_log import STAGED, Published
+from oncemq.spark.targets.files.disk import Disk
+from oncemq.spark.targets.files.file_writer import FileWriter, arrow_schema, check_partition_columns, local_path
+from oncemq.spark.targets.staging_writer import Staged, StagingWriter, decode_columns, encode_columns, refuse_overwrite
+
+
+class ParquetStaged(Staged, frozen=True):
+    #: Below the attempt's folder.
+    paths: tuple[str, ...]
+
+
+class ParquetSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "oncemq_parquet"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ParquetWriter:  # noqa: N802
+        refuse_overwrite(overwrite)
+        columns = decode_columns(self.options, "partitions")
+        return ParquetWriter(ParquetTarget(path=self.options["path"], partition_by=columns), schema)
+
+
+def prepare(target: ParquetTarget, schema: StructType) -> dict[str, str]:
+    """Refuse on the driver what can't work, make the folder, and return the sink's options."""
+    check_partition_columns(schema, target.partition_by)
+    root, disk = local_path(target.path), Disk()
+    disk.make_folder(root)
+    disk.sync_folder(os.path.dirname(root))
+    return {"path": root, "partitions": encode_columns(target.partition_by)}
+
+
+class ParquetWriter(StagingWriter):
+    def __init__(self, target: ParquetTarget, schema: StructType) -> None:
+        super().__init__()
+        self.disk = Disk()
+        self._root = local_path(target.path)
+        self._partition_by = target.partition_by
+        self._schema = arrow_schema(schema)
+
+    def write(self, iterator: Iterator[Any]) -> ParquetStaged:
+        identity = self.identify()
+        published = self._published(identity.query_id)
+        writer = FileWriter(
+            schema=self._schema,
+            partition_by=self._partition_by,
+            folder=published.stage_folder(identity),
+            stem="part",
+            suffix=STAGED,
+            disk=self.disk,
+        )
+        paths = tuple(file.path for file in writer.write(iterator))
+        published.sync_stage(identity, paths)
+        return ParquetStaged(identity, paths)
+
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[ParquetStaged]) -> None:
+        self._published(query_id).commit(batch_id, [(stage.identity.attempt, stage.paths) for stage in stages])
+
+    def drop(self, query_id: str, batch_id: int, stages: Sequence[ParquetStaged]) -> None:
+        self._published(query_id).abort(batch_id, [stage.identity.attempt for stage in stages])
+
+    def _published(self, query_id: str) -> Published:
+        return Published(self._root, query_id, self.disk)

@@ -1,0 +1,98 @@
+"""A PostgreSQL table as a streaming sink: `oncemq_postgres`, with the options `url`, `table` and `json`.
+
+Spark turns arrays, maps and structs into JSON before the rows get here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from oncemq.protocol import errors
+from oncemq.spark.targets.declarations import PostgresTarget
+from oncemq.spark.targets.staging_writer import Staged, StagingWriter, decode_columns, encode_columns, refuse_overwrite
+
+if TYPE_CHECKING:
+    from oncemq.spark.targets.postgres.batches import PostgresBatches
+
+
+class PostgresStaged(Staged, frozen=True):
+    rows: int
+
+
+class PostgresSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "oncemq_postgres"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PostgresWriter:  # noqa: N802
+        refuse_overwrite(overwrite)
+        target = PostgresTarget(url=self.options["url"], table=self.options["table"])
+        return PostgresWriter(target, schema, decode_columns(self.options, "json"))
+
+
+def prepare(target: PostgresTarget, schema: StructType) -> dict[str, str]:
+    """Refuse on the driver what can't work, make the tables, and return the sink's options."""
+    json_columns = _nested(schema)
+    with _batches(target, schema, json_columns) as batches:
+        batches.make_tables()
+    return {"url": target.url, "table": target.table, "json": encode_columns(json_columns)}
+
+
+def with_json(stream: DataFrame) -> DataFrame:
+    """Arrays, maps and structs as JSON; bytes inside of them in base64."""
+    options = {"ignoreNullFields": "false"}
+    texts = {name: f.to_json(f.col(_quoted(name)), options) for name in _nested(stream.schema)}
+    return stream.withColumns(texts) if texts else stream
+
+
+def _nested(schema: StructType) -> list[str]:
+    return [field.name for field in schema.fields if isinstance(field.dataType, ArrayType | MapType | StructType)]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+@contextmanager
+def _batches(target: PostgresTarget, schema: StructType, json_columns: Sequence[str]) -> Iterator[PostgresBatches]:
+    if importlib.util.find_spec("psycopg") is None:
+        raise errors.MissingExtra('psycopg is not installed: pip install "oncemq[postgres]"')
+    from oncemq.spark.targets.postgres.batches import PostgresBatches
+    from oncemq.spark.targets.postgres.table import columns_of, connected, ready
+
+    columns = columns_of(schema, json_columns)
+    with connected(target.url) as connection:
+        place = ready(connection, target.table, columns, create=target.create)
+        yield PostgresBatches(connection, place, columns)
+
+
+class PostgresWriter(StagingWriter):
+    def __init__(self, target: PostgresTarget, schema: StructType, json_columns: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._target = target
+        self._schema = schema
+        self._json_columns = tuple(json_columns)
+
+    def write(self, iterator: Iterator[Any]) -> PostgresStaged:
+        identity = self.identify()
+        with self._batches() as batches:
+            return PostgresStaged(identity, batches.stage(identity, iterator))
+
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[PostgresStaged]) -> None:
+        with self._batches() as batches:
+            batches.publish(query_id, batch_id, [(stage.identity.attempt, stage.rows) for stage in stages])
+
+    def drop(self, query_id: str, batch_id: int, stages: Sequence[PostgresStaged]) -> None:  # noqa: ARG002
+        with self._batches() as batches:
+            batches.drop(stage.identity.attempt for stage in stages)
+
+    def _batches(self) -> Any:
+        return _batches(self._target, self._schema, self._json_columns)

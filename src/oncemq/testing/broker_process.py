@@ -1,0 +1,173 @@
+"""A broker in a process of its own: started, killed, started again. For tests, benchmarks and demonstrations."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from oncemq.client.sync import Client
+
+_START_S = 30.0
+_STOP_S = 30.0
+
+
+def free_url() -> str:
+    """An address on this machine where nobody listens."""
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+def free_port() -> int:
+    """Below the ephemeral range: there, no client's own end can be given the port while the broker is down."""
+    ports = random.SystemRandom()
+    while True:
+        port = ports.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class BrokerProcess:
+    """A broker and its folder, which outlives it: `restart` goes on with what is stored.
+
+    >>> with BrokerProcess(tmp_path / "data") as broker:
+    ...     broker.connect().put("orders", b"one pizza", create=True)
+
+    With `http=True` it has an HTTP gateway, at `http_url`. With a flag `--journal postgresql://…` several of them share
+    one database: the first to start serves, the others wait as standbys.
+    """
+
+    def __init__(self, folder: Path, *flags: str, module: str = "oncemq", http: bool = False) -> None:
+        self.url = free_url()
+        #: Where its gateway listens; empty if it has none.
+        self.http_url = f"http://127.0.0.1:{free_port()}" if http else ""
+        self.folder = folder
+        self.log_path = folder.with_name(folder.name + ".log")
+        self._flags = flags
+        self._module = module
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker does not run"
+        return self._process.pid
+
+    def start(self, prefix: Sequence[str] = (), *, wait: bool = True) -> None:
+        """Start it. `prefix` stands in front of the command, such as a tracer; `wait`: until it answers."""
+        assert self._process is None or self._process.poll() is not None, "the last life has not ended"
+        command = [*prefix, sys.executable, "-m", self._module, *self._arguments()]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEMQ_")}
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        if wait:
+            self.wait_until_it_answers()
+
+    def _arguments(self) -> list[str]:
+        http = self.http_url.removeprefix("http://") or "none"
+        return ["serve", "--listen", self.url, "--data", str(self.folder), "--http", http, *self._flags]
+
+    def wait_until_it_answers(self) -> None:
+        """As the active broker."""
+        self._wait_until(lambda: self.role() == "active", "does not answer")
+
+    def wait_until_http(self) -> None:
+        """Until somebody listens at `http_url`."""
+        host, _, port = self.http_url.removeprefix("http://").partition(":")
+
+        def is_there() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex((host, int(port))) == 0
+
+        self._wait_until(is_there, "has no gateway")
+
+    def role(self) -> Literal["active", "standby", "away"]:
+        """What it answers as, asked now."""
+        from oncemq.protocol.errors import BrokerAway, Standby
+
+        try:
+            self.connect(timeout_s=0.25, tries=1).close()
+        except BrokerAway:
+            return "away"
+        except Standby:
+            return "standby"
+        return "active"
+
+    def _wait_until(self, is_so: Callable[[], bool], what_not: str) -> None:
+        assert self._process is not None
+        until_s = time.monotonic() + _START_S
+        while self._process.poll() is None and time.monotonic() < until_s:
+            if is_so():
+                return
+            time.sleep(0.005)
+        raise RuntimeError(f"the broker {what_not} (exit code {self._process.poll()}):\n{self.log_tail()}")
+
+    def connect(self, **options: Any) -> Client:
+        """A client of this broker; patient unless told otherwise."""
+        import oncemq
+
+        client: Client = oncemq.connect(self.url, **{"tries": 20, **options})
+        return client
+
+    def kill(self) -> None:
+        """Without warning, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Politely: it finishes what it has in hand. Returns its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """Kill it, and start it on the same folder and address."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """It stays, but does not answer until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def wait(self, timeout_s: float = _STOP_S) -> int:
+        """Its exit code, when it ends by itself."""
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def _end(self, signal_number: int) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if process.poll() is None:
+            os.killpg(process.pid, signal_number)
+        try:
+            return process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return process.wait()

@@ -1,0 +1,200 @@
+"""The cases: put and get, 100 bytes and 1 KB, single and batched, 1 and 8 clients; other ways are in other_cases.py.
+
+A case takes turns with its limits, so that all of them see the same machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import chain, repeat
+
+from oncemq.client.sync import Client
+from oncemq.tools.bench import other_cases
+from oncemq.tools.bench.environment import Drain, Ground
+from oncemq.tools.bench.peers import at_once, put_for
+from oncemq.tools.bench.results import Row, Tally, beside, quantile
+from oncemq.tools.bench.upper_bounds import decode, encode, repeat_for
+
+Case = Callable[[Ground], list[Row]]
+
+_TURNS = 10
+#: Bytes that a turn puts before they are acked.
+_TURN_BYTES = 20_000_000
+_CODEC_COUNT = 1000
+
+
+# Throughput of puts.
+
+
+def _many(client: Client, size: int) -> int:
+    count = _TURN_BYTES // size
+    client.put_many("bench.put", repeat(b"v" * size, count))
+    return count
+
+
+def _nowait(client: Client, size: int) -> int:
+    value = b"v" * size
+    count = _TURN_BYTES // size
+    put_nowait = client.put_nowait
+    for _ in repeat(None, count):
+        put_nowait("bench.put", value)
+    client.flush()
+    return count
+
+
+class _PutLimits:
+    """In messages/s; the disk's at the mean size of the groups that the run really had."""
+
+    def __init__(self, ground: Ground, size: int) -> None:
+        self._ground = ground
+        self._size = size
+        self._disk, self._wire, self._codec = Tally(), Tally(), Tally()
+        self._group_bytes: list[int] = []
+
+    def measure(self, before: dict[str, int], after: dict[str, int], messages: int, seconds: float) -> None:
+        risen = {name: after[name] - before.get(name, 0) for name in after}
+        stored_bytes = risen["record_bytes"]
+        group_bytes = stored_bytes // max(1, risen["groups"])
+        batch = max(1, messages // max(1, risen["commands"]))
+        each_bytes = stored_bytes / messages
+        self._group_bytes.append(group_bytes)
+        times = self._ground.disk.times(group_bytes, seconds)
+        self._disk.add(len(times) * group_bytes / each_bytes, sum(times))
+        sent, spent = self._ground.sink.one_way(int(batch * each_bytes), seconds)
+        self._wire.add(sent * batch, spent)
+        self._codec.add(*repeat_for(encode(self._size, batch), seconds))
+
+    def rates(self) -> dict[str, float]:
+        group_kb = quantile(self._group_bytes, 0.5) / 1000
+        return {
+            f"write + sync of {group_kb:,.0f} KB": self._disk.rate,
+            "one-way ZeroMQ": self._wire.rate,
+            "bare encoder": self._codec.rate,
+        }
+
+
+def _put_rate(feed: Callable[[Client, int], int]) -> Callable[[Ground, str, int], list[Row]]:
+    def measure(ground: Ground, name: str, size: int) -> list[Row]:
+        puts, limits = Tally(), _PutLimits(ground, size)
+        until = time.perf_counter() + ground.seconds
+        turns = 0
+        with ground.connect() as client, Drain(client, "bench.put") as drain:
+            while time.perf_counter() < until or turns < _TURNS:
+                turns += 1
+                before = client.health().counters
+                begin = time.perf_counter()
+                messages = feed(client, size)
+                puts.add(messages, time.perf_counter() - begin)
+                limits.measure(before, client.health().counters, messages, ground.seconds / 30)
+                drain.all()
+        return [beside(name, puts.rate, "messages/s", limits.rates())]
+
+    return measure
+
+
+# One by one.
+
+
+_Turn = Callable[[Client, bytes, float], list[float]]
+
+
+def _one_by_one(turn: _Turn, echoes: int) -> Callable[[Ground, str, int], list[Row]]:
+    """The median of single calls, beside a sync and as many round trips."""
+
+    def measure(ground: Ground, name: str, size: int) -> list[Row]:
+        times: list[float] = []
+        syncs: list[float] = []
+        trips: list[float] = []
+        value = b"v" * size
+        with ground.connect() as client, Drain(client, "bench.single") as drain:
+            turn(client, value, 0.2)
+            for _ in range(_TURNS):
+                drain.all()
+                times += turn(client, value, ground.seconds / _TURNS)
+                syncs += ground.disk.times(1, ground.seconds / 30)
+                trips += ground.echo.echo_times(ground.seconds / 30)
+        sync_ms, echo_ms = quantile(syncs, 0.5) * 1000, quantile(trips, 0.5) * 1000
+        limit_name = f"sync {sync_ms:.2f} + {echoes} ZeroMQ echo {echo_ms:.2f}"
+        limit = {limit_name: sync_ms + echoes * echo_ms}
+        return [beside(name, quantile(times, 0.5) * 1000, "ms (median)", limit, times)]
+
+    return measure
+
+
+def _put_turn(client: Client, value: bytes, seconds: float) -> list[float]:
+    return put_for(client, "bench.single", value, seconds)
+
+
+def _put_get_turn(client: Client, value: bytes, seconds: float) -> list[float]:
+    """One message put and then got, again and again: the way of one message."""
+    times = []
+    client.subscribe("bench.turn", "bench")
+    with client.subscription("bench.turn", "bench") as subscription:
+        until = time.perf_counter() + seconds
+        while (begin := time.perf_counter()) < until:
+            client.put("bench.turn", value)
+            assert subscription.get(timeout_s=5.0) is not None
+            times.append(time.perf_counter() - begin)
+    client.unsubscribe("bench.turn", "bench")
+    return times
+
+
+def _eight_clients(ground: Ground, name: str, size: int) -> list[Row]:
+    rates = {1: Tally(), 8: Tally()}
+    times: list[float] = []
+    with ground.connect() as client, Drain(client, "bench.single") as drain:
+        for _ in range(3):
+            for count, tally in rates.items():
+                drain.all()
+                results = at_once("putter", count, ground.url, "bench.single", str(size), str(ground.seconds / 3))
+                tally.add(sum(len(result["times_s"]) / result["seconds"] for result in results), 1.0)
+            times += chain.from_iterable(result["times_s"] for result in results)
+    return [beside(name, rates[8].rate, "messages/s", {"one client": rates[1].rate}, times)]
+
+
+# Reading.
+
+
+def _iterate(ground: Ground, name: str, size: int) -> list[Row]:
+    """Reading by iteration, acks included."""
+    reads, decoder, wire = Tally(), Tally(), Tally()
+    count = 5 * _TURN_BYTES // size
+    with ground.connect() as client:
+        for _ in range(max(3, int(ground.seconds))):
+            client.subscribe("bench.get", "bench")
+            client.put_many("bench.get", repeat(b"v" * size, count))
+            begin = time.perf_counter()
+            with client.subscription("bench.get", "bench") as subscription:
+                for got, _ in enumerate(subscription, 1):
+                    if got == count:
+                        break
+            reads.add(count, time.perf_counter() - begin)
+            client.unsubscribe("bench.get", "bench")
+            decoder.add(*repeat_for(decode(size, _CODEC_COUNT), ground.seconds / 20))
+            sent, spent = ground.sink.one_way(_CODEC_COUNT * size, ground.seconds / 20)
+            wire.add(sent * _CODEC_COUNT, spent)
+    limits = {"bare decoder": decoder.rate, "one-way ZeroMQ": wire.rate}
+    return [beside(name, reads.rate, "messages/s", limits)]
+
+
+_KINDS: dict[str, Callable[[Ground, str, int], list[Row]]] = {
+    "put_many": _put_rate(_many),
+    "put_nowait": _put_rate(_nowait),
+    "put one by one": _one_by_one(_put_turn, echoes=1),
+    "put one by one, 8 clients": _eight_clients,
+    "iterate with acks": _iterate,
+    "put and get one by one": _one_by_one(_put_get_turn, echoes=2),
+    **other_cases.KINDS,
+}
+
+
+def _named(measure: Callable[[Ground, str, int], list[Row]], name: str, size: int) -> Case:
+    return lambda ground: measure(ground, name, size)
+
+
+CASES: dict[str, Case] = {
+    f"{kind}, {label}": _named(measure, f"{kind}, {label}", size)
+    for kind, measure in _KINDS.items()
+    for size, label in ((100, "100 B"), (1000, "1 KB"))
+}

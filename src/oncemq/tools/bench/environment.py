@@ -1,0 +1,108 @@
+"""What the cases stand on: a broker, the folder of its disk, and time for each case."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import oncemq
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
+from oncemq.tools.bench.upper_bounds import RawDisk, Wire
+
+#: So much has to be written before segments are recycled, as they are in long runs.
+_WARM_SNAPSHOTS = 3
+_WARM_SECONDS_MAX = 20.0
+
+
+class Ground:
+    def __init__(self, url: str, folder: Path, seconds: float, broker_pid: int = 0) -> None:
+        self.url = url
+        #: Of the broker that was started for this; 0 = it is somebody else's.
+        self._broker_pid = broker_pid
+        self.seconds = seconds
+        self.disk = RawDisk(folder)
+        self.echo = Wire("echo")
+        self.sink = Wire("sink")
+
+    def close(self) -> None:
+        self.disk.close()
+        self.echo.close()
+        self.sink.close()
+
+    def connect(self, **options: Any) -> oncemq.Client:
+        client: oncemq.Client = oncemq.connect(self.url, tries=20, **options)
+        return client
+
+    def broker_cpu_s(self) -> float:
+        """What the broker has used so far; 0 where that can't be known."""
+        if not self._broker_pid:
+            return 0.0
+        fields = Path(f"/proc/{self._broker_pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def counters(self) -> dict[str, int]:
+        with self.connect() as client:
+            return client.health().counters
+
+
+@contextmanager
+def ground(url: str | None, seconds: float, progress: Callable[[str], None]) -> Iterator[Ground]:
+    """A broker at `url`, or one that is started on the current folder's disk, warm, and removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as name:
+        folder = Path(name)
+        _refuse_tmpfs(name)
+        own = BrokerProcess(folder / "data") if url is None else None
+        with own or nullcontext():
+            place = Ground(url or (own.url if own else ""), folder, seconds, own.pid if own else 0)
+            try:
+                if own is not None:
+                    progress("warming up")
+                    _warm_up(place)
+                yield place
+            finally:
+                place.close()
+
+
+def _refuse_tmpfs(folder: str) -> None:
+    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False).stdout
+    if kind.strip() in ("tmpfs", "ramfs"):
+        raise errors.SettingInvalid("this folder is in memory (tmpfs): a sync would cost nothing. Run it on a disk.")
+
+
+def _warm_up(place: Ground) -> None:
+    until = time.perf_counter() + _WARM_SECONDS_MAX
+    with place.connect() as client, Drain(client, "bench.warm") as drain:
+        values = [b"w" * 1000] * 5000
+        while client.health().counters.get("snapshots", 0) < _WARM_SNAPSHOTS and time.perf_counter() < until:
+            for _ in range(10):
+                client.put_many("bench.warm", values)
+            drain.all()
+
+
+class Drain:
+    """A subscription whose messages are acked unread, so that what a case puts is stored and then let go."""
+
+    def __init__(self, client: oncemq.Client, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        client.subscribe(topic, "bench")
+        self._subscription = client.subscription(topic, "bench", auto_ack=False)
+
+    def __enter__(self) -> Drain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._subscription.close()
+        self._client.unsubscribe(self._topic, "bench")
+
+    def all(self) -> None:
+        end = next(info.end_offset for info in self._client.topics() if info.name == self._topic)
+        if end:
+            self._subscription.ack(end - 1)

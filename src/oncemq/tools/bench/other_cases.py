@@ -1,0 +1,208 @@
+"""The ways to produce and consume beside the plain one, in the same run: transactions, shared subscriptions, asyncio
+and the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from itertools import repeat
+from pathlib import Path
+
+import msgspec
+
+import oncemq
+import oncemq.aio
+from oncemq.tools.bench import peers
+from oncemq.tools.bench.environment import Ground
+from oncemq.tools.bench.results import Row, Tally, beside
+
+_BATCH = 1000
+_WORKERS = 4
+_TURNS = 5
+#: Bytes that a turn moves.
+_TURN_BYTES = 10_000_000
+
+
+def _put(client: oncemq.Client, topic: str, size: int, count: int, batch: int) -> float:
+    """Seconds to put them, in calls of so many messages."""
+    begin = time.perf_counter()
+    for _ in range(count // batch):
+        client.put_many(topic, repeat(b"v" * size, batch))
+    return time.perf_counter() - begin
+
+
+def _get(client: oncemq.Client, topic: str, count: int) -> float:
+    """Seconds to get batches, acks included."""
+    begin = time.perf_counter()
+    with client.subscription(topic, "bench") as subscription:
+        left = count
+        while left:
+            left -= len(subscription.get_many(_BATCH, timeout_s=30))
+    return time.perf_counter() - begin
+
+
+def _copy(client: oncemq.Client, count: int) -> float:
+    begin = time.perf_counter()
+    with client.subscription("bench.source", "bench", auto_ack=False) as source:
+        left = count
+        while left:
+            with client.transaction() as transaction:
+                messages = source.get_many(_BATCH, timeout_s=30)
+                transaction.put_many("bench.target", [message.value for message in messages])
+                transaction.ack(source)
+            left -= len(messages)
+    return time.perf_counter() - begin
+
+
+def copy(ground: Ground, name: str, size: int) -> list[Row]:
+    """From topic to topic in transactions, beside putting and getting as much without them: in batches of the same
+    size, each answered before the next, and as fast as it goes."""
+    copies, in_batches, at_once = Tally(), Tally(), Tally()
+    count = _TURN_BYTES // size // _BATCH * _BATCH
+    with ground.connect() as client:
+        for _ in range(_TURNS):
+            for topic in ("bench.source", "bench.target"):
+                client.subscribe(topic, "bench")
+            streamed_s = _put(client, "bench.source", size, count, count)
+            copies.add(count, _copy(client, count))
+            get_s = _get(client, "bench.target", count)
+            at_once.add(count, streamed_s + get_s)
+            in_batches.add(count, _put(client, "bench.target", size, count, _BATCH) + get_s)
+            for topic in ("bench.source", "bench.target"):
+                client.unsubscribe(topic, "bench")
+    return [
+        beside(name, copies.rate, "messages/s", {"put + get, same batches": in_batches.rate}),
+        beside(name, copies.rate, "messages/s", {"put + get, streamed": at_once.rate}),
+    ]
+
+
+def share(ground: Ground, name: str, size: int) -> list[Row]:
+    """Four workers in processes of their own, each message acked by itself, beside one plain iteration."""
+    shared, plain = Tally(), Tally()
+    count = 2 * _TURN_BYTES // size
+    broker_s = 0.0
+    with ground.connect() as client:
+        for _ in range(3):
+            client.subscribe_shared("bench.tasks", "workers")
+            client.subscribe("bench.tasks", "bench")
+            client.put_many("bench.tasks", repeat(b"v" * size, count))
+            before_s = ground.broker_cpu_s()
+            results = peers.at_once("worker", _WORKERS, ground.url, "bench.tasks", "workers")
+            broker_s += ground.broker_cpu_s() - before_s
+            done = sum(result["count"] for result in results)
+            assert done == count, f"{done} of {count} tasks"
+            begin_s, end_s = (f(r[k] for r in results) for f, k in ((min, "begin_s"), (max, "end_s")))
+            shared.add(count, end_s - begin_s)
+            plain.add(count, _iterate(client, count))
+            for subscriber in ("workers", "bench"):
+                client.unsubscribe("bench.tasks", subscriber)
+    row = beside(name, shared.rate, "messages/s", {"plain iteration": plain.rate})
+    return [msgspec.structs.replace(row, broker_us=round(broker_s / (3 * count) * 1e6, 3))]
+
+
+def _iterate(client: oncemq.Client, count: int) -> float:
+    begin = time.perf_counter()
+    with client.subscription("bench.tasks", "bench") as subscription:
+        for got, _ in enumerate(subscription, 1):
+            if got == count:
+                break
+    return time.perf_counter() - begin
+
+
+# asyncio.
+
+_AsyncWork = Callable[[oncemq.aio.Client, int, int], Awaitable[None]]
+_Work = Callable[[oncemq.Client, int, int], None]
+
+
+async def _async_put_many(client: oncemq.aio.Client, size: int, count: int) -> None:
+    await client.put_many("bench.aio", repeat(b"v" * size, count))
+
+
+def _put_many(client: oncemq.Client, size: int, count: int) -> None:
+    client.put_many("bench.aio", repeat(b"v" * size, count))
+
+
+async def _async_iterate(client: oncemq.aio.Client, _: int, count: int) -> None:
+    async with await client.subscription("bench.aio", "bench") as subscription:
+        got = 0
+        async for _message in subscription:
+            got += 1
+            if got == count:
+                break
+
+
+def _block_iterate(client: oncemq.Client, _: int, count: int) -> None:
+    with client.subscription("bench.aio", "bench") as subscription:
+        for got, _message in enumerate(subscription, 1):
+            if got == count:
+                break
+
+
+_AIO: dict[str, tuple[_Work, _AsyncWork]] = {
+    "asyncio put_many": (_put_many, _async_put_many),
+    "asyncio iterate with acks": (_block_iterate, _async_iterate),
+}
+
+
+def aio(ground: Ground, name: str, size: int) -> list[Row]:
+    """The asyncio client beside the blocking one, turn by turn."""
+    block, work = next(found for start, found in _AIO.items() if name.startswith(start))
+    return asyncio.run(_aio(ground, name, size, block, work))
+
+
+async def _aio(ground: Ground, name: str, size: int, block: _Work, work: _AsyncWork) -> list[Row]:
+    awaited, blocking = Tally(), Tally()
+    count = 2 * _TURN_BYTES // size
+    with ground.connect() as client:
+        async with oncemq.aio.connect(ground.url, tries=20) as aio_client:
+            for _ in range(_TURNS):
+                for turn in (blocking, awaited):
+                    client.subscribe("bench.aio", "bench")
+                    if "iterate" in name:
+                        _put_many(client, size, count)
+                    begin = time.perf_counter()
+                    if turn is blocking:
+                        block(client, size, count)
+                    else:
+                        await work(aio_client, size, count)
+                    turn.add(count, time.perf_counter() - begin)
+                    client.unsubscribe("bench.aio", "bench")
+    return [beside(name, awaited.rate, "messages/s", {"blocking client": blocking.rate})]
+
+
+# The outbox.
+
+
+def outbox(ground: Ground, name: str, size: int) -> list[Row]:
+    """Single puts into an outbox, beside a sync of the same disk."""
+    times: list[float] = []
+    syncs: list[float] = []
+    value = b"v" * size
+    with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as folder:
+        with ground.connect() as plain:
+            plain.subscribe("bench.outbox", "bench")
+        with oncemq.connect(ground.url, outbox=Path(folder) / "outbox", tries=20) as client:
+            for _ in range(_TURNS):
+                until = time.perf_counter() + ground.seconds / _TURNS
+                while (begin := time.perf_counter()) < until:
+                    client.put("bench.outbox", value)
+                    times.append(time.perf_counter() - begin)
+                client.flush()
+                syncs += ground.disk.times(1, ground.seconds / 30)
+            client.unsubscribe("bench.outbox", "bench")
+    times.sort()
+    syncs.sort()
+    sync_ms = syncs[len(syncs) // 2] * 1000
+    limit = {f"sync {sync_ms:.2f}": sync_ms}
+    return [beside(name, times[len(times) // 2] * 1000, "ms (median)", limit, times)]
+
+
+KINDS: dict[str, Callable[[Ground, str, int], list[Row]]] = {
+    "copy in transactions of 1,000": copy,
+    "shared, 4 workers, ack each": share,
+    **dict.fromkeys(_AIO, aio),
+    "put into an outbox one by one": outbox,
+}

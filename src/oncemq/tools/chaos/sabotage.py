@@ -1,0 +1,178 @@
+"""The proxy cheats on purpose, to show that the verdict notices: what a broken broker would do.
+
+    lose      a put is answered as stored, and the broker never sees its message
+    double    a put is stored twice: the second time by somebody else's session
+    swap      a subscriber gets two messages in the wrong order
+
+It understands requests and replies, and so it can forge them so well that neither side complains.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from oncemq.protocol import errors
+from oncemq.protocol.batch import checksum, decode_batch, encode_batch, layout_of
+from oncemq.protocol.commands import Command, Hello, Numbered, Operation, Put, Void
+from oncemq.protocol.frames import Frame, decode_request, decode_response, encode_request, encode_response
+from oncemq.protocol.replies import Done, GetReply, HelloReply, PutReply, Reply
+
+Sabotage = Literal["lose", "double", "swap"]
+SABOTAGES: tuple[Sabotage, ...] = get_args(Sabotage)
+#: One put of so many is tampered with.
+_EVERY = 10
+#: Where a forged receipt says that its message is: nowhere.
+_NOWHERE = 10**9
+
+
+class Honest:
+    """Passes on what it is given."""
+
+    def request(self, _client: bytes, frames: list[bytes]) -> Sequence[bytes]:
+        return frames
+
+    def reply(self, _client: bytes, frames: list[bytes]) -> Sequence[bytes]:
+        return frames
+
+
+class Liar(Honest):
+    """Makes nothing of some puts, and answers them itself."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        #: By (session, number): what a resend must be told, too.
+        self._forged: dict[tuple[str, int], PutReply | None] = {}
+        #: By (client, request id): which commands of the request were numbered, and how.
+        self._asked: dict[tuple[bytes, int], list[tuple[str, int] | None]] = {}
+
+    def request(self, client: bytes, frames: list[bytes]) -> Sequence[bytes]:
+        request, payloads = decode_request(frames)
+        commands: list[Command] = []
+        kept: list[Frame] = []
+        for command, own in zip(request.commands, payloads, strict=True):
+            if isinstance(command, Numbered) and self._is_lost(command):
+                commands.append(msgspec.structs.replace(command, operation=Void()))
+            else:
+                commands.append(command)
+                kept += own
+        self._asked[(client, request.request_id)] = [_number_of(command) for command in request.commands]
+        return [bytes(frame) for frame in encode_request(request.request_id, commands, kept)]
+
+    def _is_lost(self, command: Numbered) -> bool:
+        if not isinstance(put := command.operation, Put):
+            return False
+        key = (command.session, command.number)
+        if key not in self._forged:
+            self._seen += 1
+            forged = PutReply(1, _NOWHERE, put.envelope.count, int(time.time() * 1000), 1)
+            self._forged[key] = forged if self._seen % _EVERY == 0 else None
+        return self._forged[key] is not None
+
+    def reply(self, client: bytes, frames: list[bytes]) -> Sequence[bytes]:
+        response, payloads = decode_response(frames)
+        asked = self._asked.get((client, response.request_id), [])
+        replies = [*response.replies]
+        for place, (key, reply) in enumerate(zip(asked, replies, strict=False)):
+            if key is not None:
+                replies[place] = self._forge(key, reply)
+        return _encoded(response.request_id, replies, [part for own in payloads for part in own])
+
+    def _forge(self, key: tuple[str, int], reply: Reply) -> Reply:
+        if isinstance(reply, HelloReply):
+            verdicts = tuple((number, self._forge((key[0], number), each)) for number, each in reply.verdicts)
+            return msgspec.structs.replace(reply, verdicts=verdicts)
+        return (self._forged.get(key) or reply) if isinstance(reply, Done) else reply
+
+
+class Doubler(Honest):
+    """Stores some messages once more."""
+
+    def __init__(self, put: Callable[[str, list[bytes]], None]) -> None:
+        self._put = put
+        self._seen: set[tuple[str, int]] = set()
+
+    def request(self, _client: bytes, frames: list[bytes]) -> Sequence[bytes]:
+        request, payloads = decode_request(frames)
+        for command, own in zip(request.commands, payloads, strict=True):
+            key = _number_of(command)
+            if key is None or key in self._seen or not isinstance(put := _operation_of(command), Put):
+                continue
+            self._seen.add(key)
+            if len(self._seen) % _EVERY == 0:
+                self._put(put.topic, _values(own[0]))
+        return frames
+
+
+class Swapper(Honest):
+    """Turns some batches that a subscriber gets around."""
+
+    def __init__(self) -> None:
+        self._turned = 0
+
+    def reply(self, _client: bytes, frames: list[bytes]) -> Sequence[bytes]:
+        response, payloads = decode_response(frames)
+        replies = [*response.replies]
+        for place, (reply, own) in enumerate(zip(replies, payloads, strict=True)):
+            if isinstance(reply, GetReply):
+                replies[place] = self._turn(reply, own)
+        return _encoded(response.request_id, replies, [part for own in payloads for part in own])
+
+    def _turn(self, reply: GetReply, payloads: list[Frame]) -> GetReply:
+        batches = [*reply.batches]
+        for place, payload in enumerate(payloads):
+            values = _values(payload)
+            if len(values) < 2:
+                continue
+            self._turned += 1
+            if self._turned % _EVERY == 1:
+                turned = encode_batch(values[::-1])
+                payloads[place] = turned
+                batches[place] = msgspec.structs.replace(batches[place], checksum=checksum(turned))
+        return msgspec.structs.replace(reply, batches=tuple(batches))
+
+
+def middle_for(sabotage: Sabotage | None, broker_url: str) -> Honest:
+    if sabotage is None:
+        return Honest()
+    if sabotage == "lose":
+        return Liar()
+    return Swapper() if sabotage == "swap" else Doubler(_Putting(broker_url))
+
+
+class _Putting:
+    """A client of the proxy's own, past the weather. Where the broker is away, nothing is doubled."""
+
+    def __init__(self, broker_url: str) -> None:
+        self._url = broker_url
+
+    def __call__(self, topic: str, values: list[bytes]) -> None:
+        import oncemq
+
+        try:
+            with oncemq.connect(self._url, timeout_s=0.5, tries=1, record="") as client:
+                client.put_many(topic, values)
+        except (errors.BrokerAway, errors.NotNow):
+            return
+
+
+def _operation_of(command: Command) -> Operation | None:
+    return command.operation if isinstance(command, Numbered) else None
+
+
+def _number_of(command: Command) -> tuple[str, int] | None:
+    if isinstance(command, Hello):
+        return (command.session, 0)
+    return (command.session, command.number) if isinstance(command, Numbered) else None
+
+
+def _values(payload: Frame) -> list[bytes]:
+    raw = bytes(payload)
+    return [message.value for message in decode_batch(raw, "", 0, 0, 0, 0, layout_of(raw).count)]
+
+
+def _encoded(request_id: int, replies: Sequence[Reply], payloads: Sequence[Frame]) -> list[bytes]:
+    return [bytes(frame) for frame in encode_response(request_id, replies, payloads)]

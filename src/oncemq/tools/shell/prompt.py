@@ -1,0 +1,161 @@
+"""A shell at a terminal: history, completion, colours, and messages above the prompt.
+
+One event loop for the whole session. Whatever is shown, from whichever thread, is shown by the loop: so a message never
+tears the prompt apart, and a feed knows when its message was really printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+import click
+from prompt_toolkit import PromptSession, print_formatted_text
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import ANSI, HTML
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message
+from oncemq.tools.shell.lines import complete
+from oncemq.tools.shell.session import Session
+
+#: Topics are asked for again after this.
+_TOPICS_S = 2.0
+
+
+class TerminalScreen:
+    """Shows things above the prompt, while `loop` runs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, output: Any = None) -> None:
+        self._loop = loop
+        self._output = output
+        self._lock = threading.RLock()
+        self._has_colours = not os.environ.get("NO_COLOR")
+
+    def say(self, text: str) -> None:
+        self._show(printable(text))
+
+    def trouble(self, text: str, advice: str = "") -> None:
+        first = self._styled("error: ", fg="red", bold=True) + printable(text)
+        self._show(first + (f"\n       {printable(advice)}" if advice else ""))
+
+    def held(self) -> AbstractContextManager[object]:
+        return self._lock
+
+    def message(self, message: Message) -> None:
+        value = message.value.decode("utf-8", "backslashreplace")
+        with self._lock:
+            self._show(self._styled(printable(message.topic), fg="green", bold=True) + f": {printable(value)}")
+
+    def _styled(self, text: str, **style: Any) -> str:
+        return click.style(text, **style) if self._has_colours else text
+
+    def _show(self, text: str) -> None:
+        """Not from the loop's own thread, which it would wait for."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._print(text), self._loop).result()
+        except (RuntimeError, CancelledError) as error:
+            raise OSError("the shell has ended") from error
+
+    async def _print(self, text: str) -> None:
+        await run_in_terminal(lambda: print_formatted_text(ANSI(text), output=self._output))
+
+
+def printable(text: str) -> str:
+    """What others send must not steer the terminal.
+
+    >>> printable("red: \\x1b[31m, and a\\ttab")
+    'red: \\\\x1b[31m, and a\\ttab'
+    """
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+class ShellCompleter(Completer):
+    """Asks the broker for its topics, not too often. Runs in a thread."""
+
+    def __init__(self, topics: Callable[[], list[str]]) -> None:
+        self._ask = topics
+        self._known: list[str] = []
+        self._asked_s = -_TOPICS_S
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        del complete_event
+        for found in complete(document.text_before_cursor, self._topics):
+            yield Completion(found.text, start_position=-found.replaces, display_meta=found.help)
+
+    def _topics(self) -> list[str]:
+        if time.monotonic() - self._asked_s > _TOPICS_S:
+            with suppress(errors.OnceMQError):
+                self._known = self._ask()
+            self._asked_s = time.monotonic()
+        return self._known
+
+
+def history_in(folder: Path) -> History:
+    """For this user alone: messages are in it. Where it can't be kept, only for this session."""
+    path = folder / "shell-history"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))
+
+
+async def interact(
+    make: Callable[[TerminalScreen], Session], history: History, *, source: Any = None, output: Any = None
+) -> int:
+    """Until Ctrl-D or quit. `source`, `output`: another terminal than ours."""
+    loop = asyncio.get_running_loop()
+    session = await asyncio.to_thread(make, TerminalScreen(loop, output))
+    try:
+        await asyncio.to_thread(session.greet)
+        await _read(session, prompt_of(session, history, source, output))
+    finally:
+        await asyncio.to_thread(session.close)
+    return 0
+
+
+def prompt_of(session: Session, history: History, source: Any, output: Any) -> PromptSession[str]:
+    return PromptSession(
+        HTML("<b>{}</b>").format(session.prompt),
+        history=history,
+        auto_suggest=AutoSuggestFromHistory(),
+        completer=ShellCompleter(session.topics),
+        complete_in_thread=True,
+        complete_while_typing=False,
+        input=source,
+        output=output,
+    )
+
+
+async def _read(session: Session, prompting: PromptSession[str]) -> None:
+    while True:
+        try:
+            line = await prompting.prompt_async()
+        except KeyboardInterrupt:
+            # Only the line is dropped.
+            continue
+        except EOFError:
+            return
+        if not await asyncio.to_thread(session.execute, line):
+            return
+
+
+def run(make: Callable[[TerminalScreen], Session], folder: Path) -> int:
+    """`folder`: where the history is kept."""
+    return asyncio.run(interact(make, history_in(folder)))

@@ -1,1 +1,0 @@
-"""The native protocol: commands and replies as frames (docs/protocol.md)."""

@@ -1,0 +1,96 @@
+"""The batch codec: columns in, messages out; nonsense is Malformed or Unsupported, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oncemq.protocol import errors
+from oncemq.protocol.batch import Message, decode_batch, encode_batch, split
+from tests.protocol.strategies import batches
+
+SETTINGS = settings(max_examples=200, deadline=None)
+Batch = tuple[list[bytes], list[bytes | None] | None, list[dict[str, bytes] | None] | None]
+
+
+def _messages(batch: Batch) -> list[Message]:
+    values, keys, headers = batch
+    return [
+        Message("t", 100 + place, value, keys[place] if keys else None, (headers and headers[place]) or {}, 5, 9)
+        for place, value in enumerate(values)
+    ]
+
+
+@SETTINGS
+@given(batches())
+def test_a_batch_comes_out_as_it_went_in(batch: Batch) -> None:
+    payload = encode_batch(*batch)
+    assert len(payload) % 8 == 0
+    assert decode_batch(payload, "t", 9, 100, 5, 0, len(batch[0])) == _messages(batch)
+
+
+@SETTINGS
+@given(batches(), st.data())
+def test_a_slice_of_a_batch_is_what_stands_there(batch: Batch, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(batch[0]) - 1))
+    stop = data.draw(st.integers(start + 1, len(batch[0])))
+    found = decode_batch(encode_batch(*batch), "t", 9, 100 + start, 5, start, stop)
+    assert found == _messages(batch)[start:stop]
+
+
+def _read(payload: bytes) -> None:
+    """Read all of it: reading is where damage would show."""
+    for message in decode_batch(payload, "t", 1, 0, 0, 0, split(payload).count):
+        assert isinstance(message.value, bytes)
+
+
+@SETTINGS
+@given(st.binary(max_size=200))
+def test_garbage_is_malformed_or_unsupported(payload: bytes) -> None:
+    with contextlib.suppress(errors.Malformed, errors.Unsupported):
+        _read(payload)
+
+
+@SETTINGS
+@given(st.binary(max_size=100), st.integers(0, 3), st.integers(0, 2**32 - 1), st.integers(0, 50), st.integers(0, 50))
+def test_a_good_head_before_garbage_is_malformed(
+    rest: bytes, flags: int, count: int, values_bytes: int, keys_bytes: int
+) -> None:
+    with contextlib.suppress(errors.Malformed):
+        _read(struct.pack("<BBHIIIII", 1, flags, 0, count, values_bytes, keys_bytes, 0, 0) + rest)
+
+
+@SETTINGS
+@given(batches(), st.data())
+def test_a_damaged_batch_is_read_or_refused(batch: Batch, data: st.DataObject) -> None:
+    payload = bytearray(encode_batch(*batch))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        del payload[data.draw(st.integers(0, len(payload))) :]
+    with contextlib.suppress(errors.Malformed, errors.Unsupported):
+        _read(bytes(payload))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 1), (0, 3), (2, 1)])
+def test_a_slice_outside_the_batch_is_malformed(start: int, stop: int) -> None:
+    with pytest.raises(errors.Malformed):
+        decode_batch(encode_batch([b"a", b"b"]), "t", 1, 0, 0, start, stop)
+
+
+def test_messages_that_were_copied_keep_the_time_of_their_first_storing() -> None:
+    payload = encode_batch([b"a", b"b", b"c"], None, [None, {"h": b"1"}, None], [10, 2**40, 30])
+    messages = decode_batch(payload, "t", 1, 100, 77, 1, 3)
+    assert [(m.offset, m.value, m.timestamp_ms) for m in messages] == [(101 - 1, b"b", 2**40), (101, b"c", 30)]
+    assert messages[0].headers == {"h": b"1"}
+
+
+def test_a_batch_with_sections_that_nobody_here_knows_is_refused_by_name() -> None:
+    payload = bytearray(encode_batch([b"a", b"b"]))
+    payload[1] |= 0x40
+    with pytest.raises(errors.Unsupported, match="flags 0x40"):
+        decode_batch(bytes(payload), "t", 1, 0, 0, 0, 2)

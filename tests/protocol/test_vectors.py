@@ -1,0 +1,79 @@
+"""The protocol on the wire is the one that was written down: every vector, both ways."""
+
+from __future__ import annotations
+
+import json
+import typing
+from typing import Any
+
+import pytest
+
+from oncemq.protocol.batch import decode_batch, encode_batch, key_hashes
+from oncemq.protocol.commands import Command, Keyed, Numbered, Operation
+from oncemq.protocol.frames import decode_request, decode_response, encode_request, encode_response
+from oncemq.protocol.replies import Reply
+from tests.protocol.vectors import BATCHES, KEY_HASHES, PATH, REPLIES, REQUESTS, Batch
+
+VECTORS: dict[str, list[dict[str, Any]]] = json.loads(PATH.read_text())
+
+
+def _found(kind: str, what: str) -> tuple[int, dict[str, Any]]:
+    """A vector and its number, which is its request id."""
+    [found] = [(number, one) for number, one in enumerate(VECTORS[kind], 1) if one["what"] == what]
+    return found
+
+
+def _frames(vector: dict[str, Any]) -> list[bytes]:
+    return [bytes.fromhex(frame) for frame in vector["frames"]]
+
+
+@pytest.mark.parametrize(("what", "commands", "payloads"), REQUESTS, ids=[one[0] for one in REQUESTS])
+def test_a_request_has_the_bytes_that_were_written_down(
+    what: str, commands: list[Command], payloads: list[bytes]
+) -> None:
+    number, vector = _found("requests", what)
+    assert encode_request(number, commands, payloads) == _frames(vector)
+    request, matched = decode_request(_frames(vector))
+    assert (request.request_id, list(request.commands)) == (number, commands)
+    assert [payload for part in matched for payload in part] == payloads
+
+
+@pytest.mark.parametrize(("what", "replies", "payloads"), REPLIES, ids=[one[0] for one in REPLIES])
+def test_a_reply_has_the_bytes_that_were_written_down(
+    what: str, replies: list[Reply], payloads: list[bytes]
+) -> None:
+    number, vector = _found("replies", what)
+    assert encode_response(number, replies, payloads) == _frames(vector)
+    response, matched = decode_response(_frames(vector))
+    assert (response.request_id, list(response.replies)) == (number, replies)
+    assert [payload for part in matched for payload in part] == payloads
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=[batch[0] for batch in BATCHES])
+def test_a_batch_has_the_bytes_that_were_written_down(batch: Batch) -> None:
+    what, values, keys, headers = batch
+    payload = bytes.fromhex(_found("batches", what)[1]["hex"])
+    assert encode_batch(values, keys, headers) == payload
+    messages = decode_batch(payload, "t", 1, 0, 0, 0, len(values))
+    assert [message.value for message in messages] == values
+    assert [message.key for message in messages] == list(keys or [None] * len(values))
+    assert [message.headers for message in messages] == [entry or {} for entry in headers or [None] * len(values)]
+
+
+def test_a_key_has_the_hash_that_was_written_down() -> None:
+    written = [(one["key"], one["hash"]) for one in VECTORS["key_hashes"]]
+    assert [(None if key is None else key.hex(), key_hashes([key]).hex()) for key in KEY_HASHES] == written
+
+
+def test_there_is_a_vector_for_every_command_operation_and_reply() -> None:
+    commands = [command for _, found, _ in REQUESTS for command in found]
+    operations = [command.operation for command in commands if isinstance(command, Numbered | Keyed)]
+    assert {type(command) for command in commands} == set(typing.get_args(Command))
+    assert {type(operation) for operation in operations} == set(typing.get_args(Operation))
+    assert {type(reply) for _, found, _ in REPLIES for reply in found} == set(typing.get_args(Reply))
+
+
+def test_every_vector_is_checked() -> None:
+    assert {one["what"] for one in VECTORS["requests"]} == {what for what, _, _ in REQUESTS}
+    assert {one["what"] for one in VECTORS["replies"]} == {what for what, _, _ in REPLIES}
+    assert {one["what"] for one in VECTORS["batches"]} == {batch[0] for batch in BATCHES}

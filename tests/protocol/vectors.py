@@ -1,0 +1,372 @@
+"""Golden vectors of the native protocol: vectors.json, made by `python -m tests.protocol.vectors`.
+
+Making them anew is a change of the protocol. Fields may be added at the end, with a default, and commands,
+operations and replies with tags of their own; anything else needs another WIRE_VERSION.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from oncemq.protocol.batch import checksum, encode_batch, key_hashes
+from oncemq.protocol.commands import (
+    DROP,
+    Abort,
+    Ack,
+    AckUpto,
+    Bye,
+    Close,
+    Command,
+    Commit,
+    CreateTopic,
+    DeleteTopic,
+    Envelope,
+    Extend,
+    Find,
+    Get,
+    GetAny,
+    Health,
+    Hello,
+    Keyed,
+    Leave,
+    Numbered,
+    Open,
+    Operation,
+    Patterns,
+    Put,
+    Read,
+    RegistryList,
+    RegistrySet,
+    RemoveSession,
+    Seek,
+    Sessions,
+    Settle,
+    Sharing,
+    Stage,
+    Subscribe,
+    Subscriptions,
+    Take,
+    Topics,
+    Transact,
+    Unsubscribe,
+    Void,
+)
+from oncemq.protocol.frames import Frame, encode_request, encode_response
+from oncemq.protocol.replies import (
+    AckReply,
+    AnyPart,
+    BatchHead,
+    CommitPart,
+    CommitReply,
+    Done,
+    ExtendReply,
+    FindReply,
+    GetAnyReply,
+    GetReply,
+    HealthReply,
+    HelloReply,
+    NotNow,
+    OpenReply,
+    PatternInfo,
+    PatternsReply,
+    PutReply,
+    Refusal,
+    RegistryEntry,
+    RegistryListReply,
+    RegistryReply,
+    Reply,
+    SeekReply,
+    SessionInfo,
+    SessionsReply,
+    SettleReply,
+    StageReply,
+    SubscribeReply,
+    SubscriptionInfo,
+    SubscriptionsReply,
+    TakeReply,
+    TaskHead,
+    TopicInfo,
+    TopicReply,
+    TopicsReply,
+    TransactReply,
+)
+
+PATH = Path(__file__).with_name("vectors.json")
+
+Batch = tuple[str, Sequence[bytes], Sequence[bytes | None] | None, Sequence[Mapping[str, bytes] | None] | None]
+
+BATCHES: list[Batch] = [
+    ("one message", [b"hello"], None, None),
+    ("one empty message", [b""], None, None),
+    ("three messages, the second one empty", [b"a", b"", b"ccc"], None, None),
+    ("keys: the first has one, the second none, the third an empty one", [b"1", b"2", b"3"], [b"k", None, b""], None),
+    ("headers at the second message", [b"1", b"2"], None, [None, {"type": b"text"}]),
+    ("a key and headers", [b"hello"], [b"table-7"], [{"a": b"1", "b": b""}]),
+]
+#: Each with its hash.
+KEY_HASHES: list[bytes | None] = [None, b"", b"a", b"table-7", "Grüße".encode(), b"x" * 300]
+PAYLOAD = encode_batch([b"hello"])
+ENVELOPE = Envelope(1, len(PAYLOAD), checksum(PAYLOAD))
+KEYS: list[bytes | None] = [b"table-7", None]
+KEYED_PAYLOAD = encode_batch([b"soup", b"water"], KEYS)
+KEYED = Envelope(2, len(KEYED_PAYLOAD), checksum(KEYED_PAYLOAD), key_hashes=key_hashes(KEYS))
+SHARING = Sharing(30_000, 5, "orders.dead", True)
+
+
+def _numbered(number: int, operation: Operation) -> Numbered:
+    return Numbered("alice", 1, number, 1, operation)
+
+
+REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
+    ("hello: a user's call", [Hello("alice", 0, 42, 64)], []),
+    ("hello: an automatic reconnect of an anonymous session", [Hello("anonymous-1", 3, 42, 64, True)], []),
+    ("bye", [Bye("anonymous-1", 3)], []),
+    ("create a topic", [_numbered(1, CreateTopic("orders", 3_600_000, 0))], []),
+    ("delete a topic", [_numbered(2, DeleteTopic("orders"))], []),
+    ("subscribe from the earliest message on", [_numbered(3, Subscribe("orders", "kitchen", -2))], []),
+    ("unsubscribe", [_numbered(4, Unsubscribe("orders", "kitchen"))], []),
+    ("open a subscription", [_numbered(5, Open("orders", "kitchen"))], []),
+    ("open a subscription politely, for ten seconds", [_numbered(6, Open("orders", "kitchen", 10_000))], []),
+    ("close a subscription", [_numbered(7, Close(77, "kitchen", 2))], []),
+    ("put", [_numbered(8, Put("orders", ENVELOPE, True))], [PAYLOAD]),
+    ("stage", [_numbered(9, Stage("stage-1", "orders", "writer", 5, ENVELOPE))], [PAYLOAD]),
+    ("commit", [_numbered(10, Commit("writer", 5, "orders", (("stage-1", 1),)))], []),
+    ("abort", [_numbered(11, Abort(("stage-1", "stage-2")))], []),
+    ("set a registry entry", [_numbered(12, RegistrySet("http", "push/1", b"value", 0))], []),
+    ("remove a registry entry", [_numbered(13, RegistrySet("http", "push/1", None))], []),
+    ("remove a session", [_numbered(14, RemoveSession("bob"))], []),
+    ("give a number up", [_numbered(15, Void())], []),
+    ("put under a free-form key", [Keyed("http", "key-1", Put("orders", ENVELOPE))], [PAYLOAD]),
+    ("get, waiting, with an ack", [Get(77, "kitchen", 2, 10, 1_048_576, 2_000, 10)], []),
+    ("ack", [Ack(77, "kitchen", 2, 11)], []),
+    ("read from the earliest message on", [Read("orders", -2, 65_536)], []),
+    ("list topics", [Topics("", 1000)], []),
+    ("list subscriptions", [Subscriptions("orders", "", 1000)], []),
+    ("list sessions", [Sessions("", 1000)], []),
+    ("list a registry", [RegistryList("http", "push/", "", 1000)], []),
+    ("health", [Health()], []),
+    (
+        "two sessions' puts in one request",
+        [
+            Numbered("alice", 1, 16, 9, Put("orders", ENVELOPE)),
+            Numbered("bob", 4, 1, 1, Put("orders", ENVELOPE)),
+        ],
+        [PAYLOAD, PAYLOAD],
+    ),
+    (
+        "change a topic's settings: a quota, at which the oldest messages go",
+        [_numbered(1, CreateTopic("orders", 0, 0, 1_000_000, DROP, True))],
+        [],
+    ),
+    ("subscribe, shared, in order per key", [_numbered(3, Subscribe("orders", "cooks", -1, SHARING))], []),
+    ("subscribe by pattern", [_numbered(3, Subscribe("orders.*", "audit", -2))], []),
+    ("seek to an offset", [_numbered(7, Seek("orders", "kitchen", 10))], []),
+    ("seek to a time", [_numbered(7, Seek("orders.*", "audit", -2, 1_700_000_000_000))], []),
+    (
+        "put for later, with a time to live",
+        [_numbered(8, Put("orders", Envelope(1, len(PAYLOAD), ENVELOPE.checksum, 60_000, 1_700_000_600_000)))],
+        [PAYLOAD],
+    ),
+    ("put with key hashes: the second message has no key", [_numbered(8, Put("orders", KEYED))], [KEYED_PAYLOAD]),
+    (
+        "settle: two messages are done, one comes again after a second",
+        [_numbered(8, Settle(77, "cooks", 3, ((12, 10, 2),), ((12, 12, 1, 1_000),)))],
+        [],
+    ),
+    (
+        "transact: an ack, a settled message, and two puts",
+        [
+            _numbered(
+                8,
+                Transact(
+                    (AckUpto(77, "kitchen", 2, 11),),
+                    (Settle(78, "cooks", 3, ((12, 10, 1),)),),
+                    (Put("bills", ENVELOPE), Put("orders.new", KEYED, True)),
+                ),
+            )
+        ],
+        [PAYLOAD, KEYED_PAYLOAD],
+    ),
+    (
+        "get by pattern, waiting, with positions and acks",
+        [GetAny("orders.*", "audit", 4, ((77, 12), (78, 3)), 1_048_576, 2_000, ((77, 11),))],
+        [],
+    ),
+    ("take up to ten messages, waiting", [Take(77, "cooks", 3, "cook-1", 1, 10, 1_048_576, 2_000)], []),
+    ("extend two leases", [Extend(77, "cooks", 3, (12, 14))], []),
+    ("leave", [Leave(77, "cooks", 3, "cook-1")], []),
+    ("find the first offset of a time", [Find("orders", 1_700_000_000_000)], []),
+    ("list subscriptions by pattern", [Patterns("", 1000)], []),
+    ("open a subscription again", [_numbered(6, Open("orders", "kitchen", 0, 12))], []),
+    (
+        "stage for a commit that nobody remembers",
+        [_numbered(9, Stage("stage-2", "bills", "", 0, ENVELOPE))],
+        [PAYLOAD],
+    ),
+    (
+        "commit to two topics, once, remembered by nobody",
+        [
+            _numbered(
+                10,
+                Commit("", 0, "", (), (("orders", (("stage-1", 2), ("stage-3", 1))), ("bills", (("stage-2", 1),)))),
+            )
+        ],
+        [],
+    ),
+    ("commit a batch in which there is nothing", [_numbered(10, Commit("writer", 6, "", ()))], []),
+]
+
+REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
+    ("done", [Done()], []),
+    ("refused", [Refusal("TOPIC_UNKNOWN", "there is no topic 'orders'")], []),
+    ("not now: a gap", [NotNow("GAP", "number 9 came, 8 is next", 7)], []),
+    ("not now: the disk is full", [NotNow("DISK_FULL", "the disk is full")], []),
+    ("a topic was created", [TopicReply(77, True)], []),
+    ("subscribed", [SubscribeReply(77, 0, True)], []),
+    ("opened", [OpenReply(77, 2, 10)], []),
+    ("stored", [PutReply(77, 10, 1, 1_700_000_000_000, 1)], []),
+    ("staged", [StageReply(1)], []),
+    ("committed", [CommitReply(77, 11, 1, 1_700_000_000_000, 1, False)], []),
+    ("a registry entry was set", [RegistryReply(1)], []),
+    (
+        "hello, with a verdict that was not seen",
+        [HelloReply(2, 8, 64, ((8, PutReply(77, 10, 1, 1_700_000_000_000, 1)),), "0123456789abcdef", 16_777_216)],
+        [],
+    ),
+    (
+        "messages: the second half of a batch, and a whole one",
+        [
+            GetReply(
+                77,
+                12,
+                12,
+                10,
+                (
+                    BatchHead(10, 1, 1, 1_700_000_000_000, checksum(encode_batch([b"a", b"b"]))),
+                    BatchHead(11, 1, 0, 1_700_000_000_001, checksum(PAYLOAD)),
+                ),
+            )
+        ],
+        [encode_batch([b"a", b"b"]), PAYLOAD],
+    ),
+    ("no messages", [GetReply(77, 12, 12, 12)], []),
+    ("acked", [AckReply(11)], []),
+    ("topics", [TopicsReply((TopicInfo("orders", 77, True, 10, 12, 96, 2, 1, 0, 0),), "")], []),
+    ("subscriptions", [SubscriptionsReply((SubscriptionInfo("orders", "kitchen", 10, 12, 2),), "")], []),
+    ("sessions", [SessionsReply((SessionInfo("alice", 1, 8, 64, 1, False, 1_700_000_000_000),), "")], []),
+    ("registry", [RegistryListReply((RegistryEntry("push/1", b"value", 1),), "")], []),
+    ("health", [HealthReply("0.1.0", "0123456789abcdef", "memory:", 5, 4, 1, 1, -1, {"groups": 3})], []),
+    ("opened, shared", [OpenReply(77, 3, 10, SHARING)], []),
+    ("sought", [SeekReply(77, 10)], []),
+    ("stored, and not due yet", [PutReply(77, -1, 1, 1_700_000_000_000, 1)], []),
+    ("settled", [SettleReply()], []),
+    ("settled, but for two messages whose lease was lost", [SettleReply(((11, 2),))], []),
+    (
+        "transacted",
+        [
+            TransactReply(
+                (PutReply(79, 4, 1, 1_700_000_000_000, 1), PutReply(80, 0, 2, 1_700_000_000_000, 0))
+            )
+        ],
+        [],
+    ),
+    (
+        "messages by pattern, of two topics",
+        [
+            GetAnyReply(
+                (
+                    AnyPart(
+                        "orders.new", 77, 13, 13, 11, (BatchHead(12, 1, 0, 1_700_000_000_000, ENVELOPE.checksum),)
+                    ),
+                    AnyPart(
+                        "orders.old", 78, 5, 9, 3, (BatchHead(3, 2, 0, 1_700_000_000_000, KEYED.checksum),), 3
+                    ),
+                ),
+                False,
+            )
+        ],
+        [PAYLOAD, KEYED_PAYLOAD],
+    ),
+    ("nothing by pattern", [GetAnyReply((), True)], []),
+    (
+        "taken: three messages, two of them from one payload",
+        [
+            TakeReply(
+                77,
+                12,
+                30_000,
+                (
+                    TaskHead(10, 1, 0, 1_700_000_000_000, ENVELOPE.checksum, 2, 0),
+                    TaskHead(11, 1, 0, 1_700_000_000_001, KEYED.checksum, 1, 1),
+                    TaskHead(12, 1, 1, 1_700_000_000_001, KEYED.checksum, 3, 1),
+                ),
+                2,
+            )
+        ],
+        [PAYLOAD, KEYED_PAYLOAD],
+    ),
+    ("nothing to take", [TakeReply(77, 0, 0)], []),
+    ("extended, but for a lease that is over", [ExtendReply((14,))], []),
+    ("found", [FindReply(77, 10)], []),
+    (
+        "topics: one with a quota, and with a message that is not due yet",
+        [TopicsReply((TopicInfo("orders", 78, True, 0, 4, 96, 2, 3, 0, 0, 1_000_000, DROP, 1),), "orders")],
+        [],
+    ),
+    (
+        "subscriptions: with one owner, by pattern, and shared",
+        [
+            SubscriptionsReply(
+                (
+                    SubscriptionInfo("orders.new", "kitchen", 10, 12, 2),
+                    SubscriptionInfo("orders.new", "audit", 11, 12, 4, "orders.*", dropped=3),
+                    SubscriptionInfo("orders.new", "cooks", 10, 20, 3, "", SHARING, 2, 4, 1),
+                ),
+                "",
+            )
+        ],
+        [],
+    ),
+    ("subscriptions by pattern", [PatternsReply((PatternInfo("orders.*", "audit", 2, 4, 7),), "")], []),
+    (
+        "committed to two topics",
+        [
+            CommitReply(
+                0, -1, 4, 1_700_000_000_000, 0, False, (CommitPart(77, 12, 3, 1), CommitPart(78, 0, 1, 0))
+            )
+        ],
+        [],
+    ),
+    ("committed before", [CommitReply(0, -1, 0, 1_700_000_000_000, 0, True)], []),
+]
+
+
+def make() -> dict[str, list[dict[str, object]]]:
+    """All vectors; frames, payloads, keys and hashes in hexadecimal."""
+    return {
+        "batches": [
+            {"what": what, "hex": encode_batch(values, keys, headers).hex()} for what, values, keys, headers in BATCHES
+        ],
+        "key_hashes": [
+            {"what": f"key {number}", "key": key if key is None else key.hex(), "hash": key_hashes([key]).hex()}
+            for number, key in enumerate(KEY_HASHES)
+        ],
+        "requests": [
+            {"what": what, "frames": _hex(encode_request(number, commands, payloads))}
+            for number, (what, commands, payloads) in enumerate(REQUESTS, 1)
+        ],
+        "replies": [
+            {"what": what, "frames": _hex(encode_response(number, replies, payloads))}
+            for number, (what, replies, payloads) in enumerate(REPLIES, 1)
+        ],
+    }
+
+
+def _hex(frames: Sequence[Frame]) -> list[str]:
+    return [bytes(frame).hex() for frame in frames]
+
+
+if __name__ == "__main__":
+    PATH.write_text(json.dumps(make(), indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,212 @@
+"""The gateway process beside a broker: it is restarted, and never outlives the broker."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oncemq.cli.server.gateway import several
+from oncemq.cli.server.serve import given
+from oncemq.config import sources
+from oncemq.config.addresses import GATEWAY_ADDRESSES
+from oncemq.config.gateways import HttpOptions, PushOptions
+from oncemq.config.settings import ServeSettings
+from oncemq.protocol import errors
+from oncemq.server import supervisor
+from oncemq.server.serve_gateways import arguments_for, gateways_beside
+from oncemq.server.supervisor import Supervisor
+from tests.acceptance.processes import SMALL, wait_until
+from tests.forking import ForkedBroker
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[ForkedBroker]:
+    found = ForkedBroker(tmp_path / "data", *SMALL, http=True)
+    yield found
+    found.kill()
+
+
+def gateways_of(pid: int, name: str = "python") -> list[int]:
+    """Its children of that name, whichever of its threads has started them."""
+    children = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in _words(task / "children")]
+    return [int(child) for child in children if name in "".join(_words(Path(f"/proc/{child}/stat"))[1:2])]
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def is_gone(pid: int) -> bool:
+    """Or nobody has looked at its end yet."""
+    words = _words(Path(f"/proc/{pid}/stat"))
+    return not words or words[2] == "Z"
+
+
+def test_a_gateway_that_dies_is_started_again_and_ends_with_its_broker(broker: ForkedBroker) -> None:
+    broker.start()
+    broker.wait_until_http()
+    [first] = gateways_of(broker.pid)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: gateways_of(broker.pid) not in ([], [first]), "there is another gateway")
+    broker.wait_until_http()
+    [second] = gateways_of(broker.pid)
+    assert "the gateway was killed by SIGKILL" in broker.log_tail()
+    # The broker alone: nobody tells the gateway.
+    os.kill(broker.pid, signal.SIGKILL)
+    broker.wait()
+    wait_until(lambda: is_gone(second), "the gateway has ended too")
+
+
+def test_sigterm_ends_the_gateway_before_the_broker(broker: ForkedBroker) -> None:
+    broker.start()
+    broker.wait_until_http()
+    [gateway] = gateways_of(broker.pid)
+    os.kill(broker.pid, signal.SIGTERM)
+    assert broker.wait() == 0
+    assert is_gone(gateway)
+    assert "Traceback" not in broker.log_tail(100)
+
+
+def test_ctrl_c_ends_both_without_a_traceback(broker: ForkedBroker) -> None:
+    broker.start()
+    broker.wait_until_http()
+    os.killpg(broker.pid, signal.SIGINT)
+    assert broker.wait() == 0
+    assert "Traceback" not in broker.log_tail(100)
+
+
+def _program(folder: Path, command: str) -> str:
+    """In place of Python."""
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\n{command}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_gateway_is_ended_with_its_broker_s_turn_and_started_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", _program(tmp_path, "exec sleep 60"))
+    beside = Supervisor(lambda: ["gateway"])
+    seen = set()
+    for _ in range(3):
+        beside.start("tcp://127.0.0.1:1")
+        wait_until(lambda: bool(gateways_of(os.getpid(), "sleep")), "it runs")
+        [pid] = gateways_of(os.getpid(), "sleep")
+        seen.add(pid)
+        beside.end()
+        assert is_gone(pid)
+    assert len(seen) == 3
+
+
+def test_a_gateway_that_can_not_run_as_it_is_set_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", _program(tmp_path, "exit 2"))
+    beside = Supervisor(lambda: ["gateway"])
+    with caplog.at_level(logging.ERROR, "oncemq.gateways"):
+        beside.start("tcp://127.0.0.1:1")
+        assert beside._thread is not None
+        beside._thread.join(60)
+    assert [record.message for record in caplog.records] == [
+        "the gateway can't run as it is set; the broker goes on without it"
+    ]
+    assert beside.has_drained()
+
+
+# Whether there is one.
+
+
+def test_no_gateway_is_started_where_none_is_wanted() -> None:
+    beside = gateways_beside(ServeSettings(http="none"), lambda _: None)
+    beside.start("tcp://127.0.0.1:1")
+    assert beside.has_drained()
+    beside.end()
+
+
+@pytest.fixture
+def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find: Callable[..., object] = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+
+
+@pytest.mark.usefixtures("without_extra")
+def test_a_missing_extra_is_said_and_is_an_error_where_a_gateway_was_asked_for() -> None:
+    said: list[str] = []
+    assert gateways_beside(ServeSettings(http="auto"), said.append).has_drained()
+    assert said == ["HTTP is off: pip install 'oncemq[http]' brings it."]
+    with pytest.raises(errors.MissingExtra, match="pip install"):
+        gateways_beside(ServeSettings(http="127.0.0.1:8002"), said.append)
+
+
+def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", _program(tmp_path, "exec sleep 60"))
+    monkeypatch.setattr(supervisor, "_LOOK_S", 0.01)
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for name in ("http", "text", "push"):
+            with pytest.raises(errors.ListenFailed, match=f"{taken.getsockname()[1]}.* for {name}") as refused:
+                gateways_beside(ServeSettings(**{"http": "none", name: address}), lambda _: None)  # type: ignore[arg-type]
+            assert f"`--{name}`" in refused.value.advice
+        monkeypatch.setitem(GATEWAY_ADDRESSES, "http", address)
+        beside = gateways_beside(ServeSettings(http="auto"), said.append)
+        beside.start("tcp://127.0.0.1:1")
+        assert not gateways_of(os.getpid(), "sleep")
+    wait_until(lambda: bool(gateways_of(os.getpid(), "sleep")), "HTTP begins when the port is free")
+    beside.end()
+    [text] = said
+    assert text.startswith("There is no HTTP: ")
+    assert "--http" in text
+
+
+def test_http_that_nobody_has_asked_for_leaves_its_port_to_a_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setitem(GATEWAY_ADDRESSES, "http", address)
+    said: list[str] = []
+    gateways_beside(ServeSettings(http="auto", text=address), said.append)
+    assert [line.partition(":")[0] for line in said] == ["There is no HTTP"]
+
+
+def test_the_gateway_is_told_what_the_broker_was_told() -> None:
+    settings = ServeSettings(
+        http="[::1]:8099",
+        http_options=HttpOptions(origins=("https://a.example", "b.example"), connections_max=7),
+        push_options=PushOptions(name="--odd", any_address=True, feed_listen=("ipc:///tmp/feed",)),
+        insecure=True,
+    )
+    arguments = arguments_for(settings, {"http": settings.http, "udp": "127.0.0.1:5560"})
+    assert arguments[:4] == ["gateway", "several", "--http", "[::1]:8099"]
+    command = several.make_context("several", arguments[2:])
+    assert (command.params["text"], command.params["push"], command.params["udp"]) == ("none", "none", "127.0.0.1:5560")
+    told = sources.load_serve(given({**command.params, "config": os.devnull}), {})
+    assert told.http_options == settings.http_options
+    assert told.push_options == settings.push_options
+    assert told.insecure
+
+
+@pytest.mark.parametrize(
+    ("bound", "called"),
+    [
+        ("tcp://0.0.0.0:5555", "tcp://127.0.0.1:5555"),
+        ("tcp://[::]:5555", "tcp://[::1]:5555"),
+        ("tcp://10.0.0.0:5555", "tcp://10.0.0.0:5555"),
+        ("ipc:///run/oncemq.sock", "ipc:///run/oncemq.sock"),
+    ],
+)
+def test_an_address_that_stands_for_all_is_called_at_loopback(bound: str, called: str) -> None:
+    assert supervisor.reachable(bound) == called
