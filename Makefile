@@ -38,7 +38,7 @@ $(READY): $(MADE) pyproject.toml constraints.txt
 $(BROWSER): $(READY)
 	-@$(BIN)/python -m tests.browser && touch $@
 
-.PHONY: help serve demo test test-cluster lint bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http crash crash-spark reference constraints
+.PHONY: help serve demo test test-cluster lint format bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http crash crash-spark reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -55,9 +55,15 @@ test: lint $(BROWSER) ## Check style and types, then run all tests
 test-cluster: $(READY) ## Run the tests that take Spark long: a cluster of two workers, declarative pipelines
 	$(BIN)/python -m pytest -m cluster tests/spark
 
-lint: $(READY) ## ruff and mypy --strict
+lint: $(READY) ## Check style, formatting, import rules and types
 	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
 	$(BIN)/mypy --num-workers $(JOBS)
+
+format: $(READY) ## Format the code, and fix what ruff can fix
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
 
 bench: $(READY) ## Measure, beside the limits of this machine
 	$(BIN)/oncemq bench

@@ -1,10 +1,10 @@
 """Flat: what must not grow with what is stored. Run: python -m benchmarks.flat [--json] [--small]
 
-    topics      put into 100,000 topics beside put into 10, with equal batches
-    batches     memory of a broker that holds a million live single-message batches
-    sessions    memory of 100,000 sessions
-    restart     start after a crash, with a history of 1 and of 10
-    upkeep      p99.9 of single puts while snapshots, copy-forward and zero-filling go on, beside without
+topics      put into 100,000 topics beside put into 10, with equal batches
+batches     memory of a broker that holds a million live single-message batches
+sessions    memory of 100,000 sessions
+restart     start after a crash, with a history of 1 and of 10
+upkeep      p99.9 of single puts while snapshots, copy-forward and zero-filling go on, beside without
 """
 
 from __future__ import annotations

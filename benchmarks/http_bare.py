@@ -22,6 +22,13 @@ app = Starlette(routes=[Route("/v1/topics/{topic}/messages", take, methods=["POS
 
 if __name__ == "__main__":
     uvicorn.run(
-        app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_level="warning", server_header=False,
-        date_header=False, proxy_headers=False, ws="none",
+        app,
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        ws="none",
     )

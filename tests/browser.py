@@ -23,10 +23,17 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 #: The first is the smallest: 90 MB with all that it needs. Not every system has it.
 _PACKAGES = ("chromium-headless-shell", "chromium")
 _FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
-)  # fmt: skip
+)
 _TIMEOUT_S = 60.0
 
 Json = dict[str, Any]
@@ -45,10 +52,13 @@ class Browser:
         assert program is not None, "no browser: install chromium (make test does it where apt can)"
         (its_in, self._out), (self._in, its_out) = os.pipe(), os.pipe()
         self._process = subprocess.Popen(
-            [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"], pass_fds=(3, 4),
+            [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
+            pass_fds=(3, 4),
             preexec_fn=lambda: _become_3_and_4(its_in, its_out),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(its_in)
         os.close(its_out)
         self._received = bytearray()

@@ -1,6 +1,6 @@
 """Plain datagrams: a message is sent until it is acknowledged, and a subscriber is an address.
 
-    python examples/datagrams/plain.py 127.0.0.1:5560
+python examples/datagrams/plain.py 127.0.0.1:5560
 """
 
 import socket

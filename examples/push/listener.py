@@ -1,6 +1,6 @@
 """A SUB socket at the live feed: prints what is stored from now on, and says what it has missed.
 
-    python examples/push/listener.py orders
+python examples/push/listener.py orders
 """
 
 import argparse

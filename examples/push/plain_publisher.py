@@ -1,6 +1,6 @@
 """A PUB socket, and nothing else: quick, and nobody tells it whether a message arrived.
 
-    python examples/push/plain_publisher.py orders "one pizza"
+python examples/push/plain_publisher.py orders "one pizza"
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Orders through Spark, cell by cell: open it as a notebook (VS Code, Jupytext), or run it.
 
-    oncemq serve &
-    python examples/spark/orders.py
+oncemq serve &
+python examples/spark/orders.py
 """
 
 # %% A session. It finds Java, or brings its own; `format("oncemq")` is there by itself.
@@ -33,6 +33,7 @@ messages.selectExpr("offset", "CAST(value AS string) AS value", "timestamp").sho
 SCHEMA = "table INT, item STRING, price DOUBLE"
 messages.selectExpr(f"from_json(CAST(value AS string), '{SCHEMA}') AS o").select("o.*").createOrReplaceTempView("o")
 spark.sql("SELECT item, count(*) AS sold, sum(price) AS total FROM o GROUP BY item ORDER BY item").show()
+
 
 # %% A topic as a stream, into another topic, exactly once. `available now`: all that is there, then it ends.
 def run() -> None:

@@ -322,4 +322,3 @@ class Publisher:
 
 class Interrupted(Exception):
     """A program that fails in the middle of a transaction: nothing of it may happen."""
-

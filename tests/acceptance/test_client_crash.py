@@ -317,7 +317,9 @@ def test_a_violation_ends_a_campaign_with_1_and_the_command_that_repeats_it(
     assert "copier: 1 messages are doubled, such as 1" in written.err
     assert "Again: python -m tests.acceptance --only copier --kills 3 --seed 7" in written.err
     assert [line.split()[:2] for line in written.out.splitlines()] == [
-        ["campaign", "client"], ["outbox", "3"], ["copier", "0"]
+        ["campaign", "client"],
+        ["outbox", "3"],
+        ["copier", "0"],
     ]
     del accounts["copier"]
     monkeypatch.setattr(command, "CAMPAIGNS", {"outbox": lambda *_: accounts["outbox"]})

@@ -18,9 +18,12 @@ def _campaign(server: PostgresServer, name: str, *arguments: str) -> dict[str, A
     seed = random.SystemRandom().randrange(2**32)
     ended = subprocess.run(
         [sys.executable, "-m", "tests.acceptance", "--only", name, "--seed", str(seed), "--json", *arguments],
-        env={**os.environ, ENVIRONMENT: server.dsn}, capture_output=True, text=True, timeout=CAMPAIGN_DEADLINE_S,
+        env={**os.environ, ENVIRONMENT: server.dsn},
+        capture_output=True,
+        text=True,
+        timeout=CAMPAIGN_DEADLINE_S,
         check=False,
-    )  # fmt: skip
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     [account] = json.loads(ended.stdout)
     assert account["problems"] == []

@@ -76,7 +76,9 @@ class RandomWork:
         if self.random.random() < 0.2:
             self.rig.do(commands.Abort(tuple(name for _, name, _ in parts)))
         else:
-            self.rig.do(commands.Commit("", 0, "", (), tuple((topic, tuple(stages)) for topic, stages in by_topic.items())))
+            self.rig.do(
+                commands.Commit("", 0, "", (), tuple((topic, tuple(stages)) for topic, stages in by_topic.items()))
+            )
 
     def transact(self) -> None:
         envelope, payload = self._envelope()
@@ -100,7 +102,11 @@ class RandomWork:
             self.rig.ask(commands.Ack(topic.id, subscription.subscriber, subscription.epoch, upto))
 
     def seek(self) -> None:
-        self.rig.do(commands.Seek(self._topic(), self._subscriber(), self.random.choice((commands.START_EARLIEST, commands.START_NEW))))
+        self.rig.do(
+            commands.Seek(
+                self._topic(), self._subscriber(), self.random.choice((commands.START_EARLIEST, commands.START_NEW))
+            )
+        )
 
     def topic(self) -> None:
         if self.random.random() < 0.3:

@@ -154,7 +154,10 @@ def test_patterns_that_come_and_go_leave_the_tables_right(
     rig = open_rig(postgres)
     for name in ("log.eu", "log.us", "other"):
         rig.do(commands.Subscribe(name, "kitchen", commands.START_EARLIEST))
-    watch, ignore = commands.Subscribe("log.*", "watcher", commands.START_EARLIEST), commands.Unsubscribe("log.*", "watcher")
+    watch, ignore = (
+        commands.Subscribe("log.*", "watcher", commands.START_EARLIEST),
+        commands.Unsubscribe("log.*", "watcher"),
+    )
     leave = [commands.Unsubscribe(name, "kitchen") for name in ("log.eu", "other")]
     # In rounds: what is in one list is committed together.
     rounds: list[list[commands.Operation]] = [[watch], [leave[0]], [ignore], [watch, ignore], [watch], [ignore, watch]]

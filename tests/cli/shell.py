@@ -55,9 +55,7 @@ class Shell:
 
     def subscription(self, subscriber: str = "") -> Any:
         """The topic's only one, or the one of this name."""
-        [found] = [
-            entry for entry in self.objects("subs", self.topic) if subscriber in ("", entry["subscriber"])
-        ]
+        [found] = [entry for entry in self.objects("subs", self.topic) if subscriber in ("", entry["subscriber"])]
         return found
 
     def put_numbers(self, number: int) -> None:

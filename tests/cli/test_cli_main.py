@@ -54,7 +54,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
         def connected(*_: Any, **__: Any) -> Iterator[object]:
             yield client
 
-        for module in pkgutil.iter_modules(oncemq.cli.__path__, "oncemq.cli."):
+        for module in pkgutil.walk_packages(oncemq.cli.__path__, "oncemq.cli."):
             for way in {"connected", "finishing"} & {*vars(importlib.import_module(module.name))}:
                 monkeypatch.setattr(f"{module.name}.{way}", connected)
 

@@ -40,7 +40,7 @@ ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
         ("put orders one  pizza\n", Line("put", "orders", "one  pizza")),
         ("publish orders x", Line("put", "orders", "x")),
         ('put "Cooking Recipes" "two salads"', Line("put", "Cooking Recipes", "two salads")),
-        ("put orders say \"cheese\"", Line("put", "orders", 'say "cheese"')),
+        ('put orders say "cheese"', Line("put", "orders", 'say "cheese"')),
         ("  sub 'a b' ", Line("sub", "a b")),
         ("list", Line("list", "topics")),
         ("list subs", Line("list", "subs")),
@@ -87,8 +87,15 @@ def test_topics_are_not_asked_for_with_each_key() -> None:
 
 def test_a_piped_session_answers_each_line_and_shows_each_message(shell: Shell) -> None:
     lines = (
-        'sub "{0}"', 'put "{0}" one  pizza', "publish '{0}' \"two salads\"", 'get "{0}"', 'unsub "{0}"', 'create "{0}"',
-        'put "{0}" x', "quit", "never read",
+        'sub "{0}"',
+        'put "{0}" one  pizza',
+        "publish '{0}' \"two salads\"",
+        'get "{0}"',
+        'unsub "{0}"',
+        'create "{0}"',
+        'put "{0}" x',
+        "quit",
+        "never read",
     )
     said = shell.ok("shell", stdin="\n".join(lines).format(shell.topic).encode())
     assert said.decode().splitlines() == [

@@ -39,7 +39,9 @@ def state(shell: Shell, tmp_path: Path) -> Path:
 def cut_off(shell: Shell, operation: str, *arguments: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _DIES, operation, *arguments],
-        capture_output=True, env=shell.environment, timeout=TIMEOUT_S,
+        capture_output=True,
+        env=shell.environment,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 

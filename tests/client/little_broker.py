@@ -62,9 +62,7 @@ class LittleBroker:
                 session.epoch += 1
                 session.nonce = hello.nonce
         verdicts = tuple((number, verdict) for number, (_, verdict) in session.verdicts.items())
-        return HelloReply(
-            session.epoch, session.last_number, 64, verdicts, self.broker_id, self.batch_bytes_max
-        )
+        return HelloReply(session.epoch, session.last_number, 64, verdicts, self.broker_id, self.batch_bytes_max)
 
     def _numbered(self, command: commands.Numbered, payloads: tuple[bytes, ...]) -> Reply:
         session = self.sessions.get(command.session)

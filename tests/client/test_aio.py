@@ -45,10 +45,14 @@ def topic(request: pytest.FixtureRequest) -> str:
 ONLY_FOR_THREADS = {"inbox"}
 
 
-@pytest.mark.parametrize(("blocking", "awaited"), [
-    (oncemq.Client, oncemq.aio.Client), (oncemq.Subscription, oncemq.aio.Subscription),
-    (oncemq.Handle, oncemq.aio.Handle),
-])
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [
+        (oncemq.Client, oncemq.aio.Client),
+        (oncemq.Subscription, oncemq.aio.Subscription),
+        (oncemq.Handle, oncemq.aio.Handle),
+    ],
+)
 def test_both_shells_have_the_same_methods_with_the_same_arguments(blocking: type, awaited: type) -> None:
     names = {name for name in dir(blocking) if not name.startswith("_")} - ONLY_FOR_THREADS
     assert names == {name for name in dir(awaited) if not name.startswith("_")}

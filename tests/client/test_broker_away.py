@@ -21,10 +21,22 @@ def test_nobody_there_is_said_in_plain_words() -> None:
         oncemq.connect(url, timeout_s=0.05, tries=1)
 
 
-@pytest.mark.parametrize("url", [
-    "", "http://localhost", "nonsense", "tcp://", ["memory:", "memory:2"], "file:", "file://", "tcp://localhost",
-    "tcp://localhost:0", "tcp://localhost:65536", "tcp://localhost:http",
-])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://localhost",
+        "nonsense",
+        "tcp://",
+        ["memory:", "memory:2"],
+        "file:",
+        "file://",
+        "tcp://localhost",
+        "tcp://localhost:0",
+        "tcp://localhost:65536",
+        "tcp://localhost:http",
+    ],
+)
 def test_an_address_that_can_not_be_one_is_refused(url: str | list[str]) -> None:
     with pytest.raises(errors.SettingInvalid):
         oncemq.connect(url)

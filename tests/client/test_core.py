@@ -668,7 +668,9 @@ def test_what_was_submitted_before_its_size_was_known_to_be_too_large_is_voided(
     desk.answer(hello, HelloReply(1, 0, 64, (), "broker", 200))
     sent = desk.numbered()
     assert [(command.number, isinstance(command.operation, Void)) for command in sent] == [
-        (1, False), (2, True), (3, False),
+        (1, False),
+        (2, True),
+        (3, False),
     ]
     with pytest.raises(errors.TooLarge, match=r"^a message of 240 bytes"):
         large.result()

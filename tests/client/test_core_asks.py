@@ -26,7 +26,9 @@ def test_what_brings_no_messages_shares_a_request() -> None:
     pendings = [desk.core.ask(question) for question in questions]
     requests = desk.sent()
     assert [request.commands for request in requests] == [
-        (get,), (get,), (questions[0], questions[2], questions[4]),
+        (get,),
+        (get,),
+        (questions[0], questions[2], questions[4]),
     ]
     desk.answer(requests[2], AckReply(3), Refusal("NAME_INVALID", "no"), AckReply(4))
     assert [pending.done for pending in pendings] == [True, False, True, False, True]

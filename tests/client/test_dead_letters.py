@@ -247,7 +247,8 @@ def test_some_letters_go_back_and_the_others_stay(client: oncemq.Client, workers
     assert [letter.text for letter in client.dead_letters("t.dead")] == ["a", "c"]
     tasks = workers.take_many(4, timeout_s=10)
     assert [(task.text, task.key, task.headers, task.tries) for task in tasks] == [
-        ("b", b"b", {"value": b"b"}, 1), ("d", b"d", {"value": b"d"}, 1),
+        ("b", b"b", {"value": b"b"}, 1),
+        ("d", b"d", {"value": b"d"}, 1),
     ]
     assert client.retry_dead_letters("t.dead", [1, 3]) == 0
     assert client.retry_dead_letters("t.dead") == 2

@@ -172,9 +172,7 @@ def test_threads_share_a_client(client: oncemq.Client, topic: str) -> None:
     assert sorted(offsets) == list(range(100))
 
 
-def test_a_second_owner_fences_the_first_and_its_prefetched_messages_are_dropped(
-    connect: Connect, topic: str
-) -> None:
+def test_a_second_owner_fences_the_first_and_its_prefetched_messages_are_dropped(connect: Connect, topic: str) -> None:
     first, second = connect(), connect()
     old = first.subscribe(topic, "s", prefetch_bytes=1000)
     first.put_many(topic, [b"x" * 100] * 100)

@@ -94,7 +94,8 @@ def test_an_interrupted_caller_gives_up(client: oncemq.Client, monkeypatch: pyte
         raise KeyboardInterrupt
 
     puts: list[Callable[[], object]] = [
-        lambda: client.put("t", "given up"), lambda: client.put_many("t", ["given up"] * 20)
+        lambda: client.put("t", "given up"),
+        lambda: client.put_many("t", ["given up"] * 20),
     ]
     for put in puts:
         with monkeypatch.context() as patches:

@@ -1,7 +1,5 @@
 """The inbox, on each of its databases: effect and position are stored together, once."""
 
-
-
 from __future__ import annotations
 
 import logging
@@ -549,9 +547,7 @@ def test_skipping_moves_the_database_and_the_broker_and_never_back(client: oncem
 # Connections of all kinds.
 
 
-def test_a_connection_inside_a_transaction_is_refused_and_left_alone(
-    client: oncemq.Client, database: Database
-) -> None:
+def test_a_connection_inside_a_transaction_is_refused_and_left_alone(client: oncemq.Client, database: Database) -> None:
     put(client, "a")
     connection = database.connect()
     connection.execute("insert into effects values (77, 'mine')")

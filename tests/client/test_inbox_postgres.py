@@ -1,7 +1,5 @@
 """What is PostgreSQL's own about an inbox: modes of a connection, isolation, lost connections, rights."""
 
-
-
 from __future__ import annotations
 
 from collections.abc import Iterator

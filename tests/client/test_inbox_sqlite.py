@@ -1,7 +1,5 @@
 """What is SQLite's own about an inbox: modes of a connection, locks, stray commits."""
 
-
-
 from __future__ import annotations
 
 import sqlite3

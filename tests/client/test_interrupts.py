@@ -128,9 +128,7 @@ def test_a_filter_that_uses_its_own_subscription_is_told(client: oncemq.Client) 
         subscription.get()
 
 
-def test_a_flow_that_a_traceback_keeps_alive_is_over(
-    client: oncemq.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flow_that_a_traceback_keeps_alive_is_over(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Struck between two steps of the flow, where no step of it meets the exception."""
     subscription = client.subscription("t", "s", auto_ack=False)
     assert len(subscription.get_many(10)) == 4

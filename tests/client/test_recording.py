@@ -172,9 +172,7 @@ def _inbox(client: oncemq.Client) -> None:
 
 
 @pytest.mark.parametrize("way", [_get, _get_many, _iterate, _ack_in_a_transaction, _inbox])
-def test_every_way_to_consume_is_recorded(
-    url: str, folder: Path, way: Callable[[oncemq.Client], None]
-) -> None:
+def test_every_way_to_consume_is_recorded(url: str, folder: Path, way: Callable[[oncemq.Client], None]) -> None:
     with oncemq.connect(url, record=folder) as client:
         client.subscribe("orders", "reader")
         client.put_many("orders", _VALUES)
@@ -216,7 +214,8 @@ def test_a_pattern_is_recorded_topic_by_topic(url: str, folder: Path) -> None:
         assert len(list(pattern.messages(timeout_s=0.1))) == 2
     got = _of(folder, records.Got)
     assert {(line.topic, line.pattern, line.subscriber) for line in got} == {
-        ("orders.eu", "orders.*", "reader"), ("orders.us", "orders.*", "reader"),
+        ("orders.eu", "orders.*", "reader"),
+        ("orders.us", "orders.*", "reader"),
     }
     acked = {line.topic_id: line.acked for line in _of(folder, records.Acked)}
     assert acked == {line.topic_id: 1 for line in got}

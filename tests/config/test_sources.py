@@ -291,4 +291,6 @@ def test_quantities_have_units(text: str, unit: str, number: int | str) -> None:
 def test_a_quantity_written_out_reads_back() -> None:
     for setting in sources.SERVE_SETTINGS:
         if type(setting.default) is int:
-            assert sources.quantity(sources.quantity_text(setting.default, setting.unit), setting.unit) == setting.default
+            assert (
+                sources.quantity(sources.quantity_text(setting.default, setting.unit), setting.unit) == setting.default
+            )

@@ -158,7 +158,9 @@ class ChanceWorld(World):
         retain_ms, retain_bytes = rng.choice([0, 0, 150]), rng.choice([0, 0, 200])
         if quota_bytes and overflow != commands.DROP and rng.random() < 0.9:
             retain_ms = retain_bytes = 0
-        return commands.CreateTopic(rng.choice(TOPICS), retain_ms, retain_bytes, quota_bytes, overflow, rng.random() < 0.6)
+        return commands.CreateTopic(
+            rng.choice(TOPICS), retain_ms, retain_bytes, quota_bytes, overflow, rng.random() < 0.6
+        )
 
     def _seek(self) -> commands.Seek:
         rng = self.rng

@@ -237,7 +237,9 @@ def quota_refuse(consumer: Consumer) -> str:
     full = consumer.world.do(commands.Put("orders", commands.Envelope(1, 100, 0)), "waiting")
     assert (code(full), isinstance(full, replies.NotNow)) == ("TOPIC_FULL", True)
     assert consumer.finish() == [0]
-    assert isinstance(consumer.world.again(commands.Put("orders", commands.Envelope(1, 100, 0)), "waiting"), replies.PutReply)
+    assert isinstance(
+        consumer.world.again(commands.Put("orders", commands.Envelope(1, 100, 0)), "waiting"), replies.PutReply
+    )
     return "yes"
 
 

@@ -129,9 +129,7 @@ def test_a_topic_is_attached_by_the_event_that_makes_it(operation: commands.Oper
 def test_topics_that_do_not_match_are_left_alone() -> None:
     world = Watched()
     for name in ("orders", "orders.eu.fr", "other.eu"):
-        assert world.do(put(name, create=True)) == replies.PutReply(
-            world.topic_of(name).id, 0, 1, world.now_ms, 0
-        )
+        assert world.do(put(name, create=True)) == replies.PutReply(world.topic_of(name).id, 0, 1, world.now_ms, 0)
     assert (world.seen(), world.engine.state.subscriptions) == ({}, 0)
     check(world)
 
@@ -154,7 +152,9 @@ def test_subscribing_again_is_harmless() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     epoch = world.pattern.epoch
-    assert world.do(commands.Subscribe("orders.*", "watcher", commands.START_EARLIEST)) == replies.SubscribeReply(0, 0, False)
+    assert world.do(commands.Subscribe("orders.*", "watcher", commands.START_EARLIEST)) == replies.SubscribeReply(
+        0, 0, False
+    )
     assert (world.pattern.epoch, world.seen()) == (epoch, {"orders.eu": [0]})
 
 
@@ -183,7 +183,9 @@ def test_unsubscribing_lets_everything_go() -> None:
     assert world.engine.state.subscriptions == 1
     world.do(put("orders.new", create=True))
     assert world.topic_of("orders.new").subscriptions == {}
-    assert code(world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), 100)).reply) == "NOT_SUBSCRIBED"
+    assert (
+        code(world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), 100)).reply) == "NOT_SUBSCRIBED"
+    )
     check(world)
 
 
@@ -228,7 +230,11 @@ def test_its_part_of_a_topic_has_no_name_of_its_own() -> None:
     world.do(put("orders.eu", create=True))
     key = world.pattern.key
     before = beside_verdicts(world)
-    for operation in (commands.Open("orders.eu", key), commands.Unsubscribe("orders.eu", key), commands.Seek("orders.eu", key)):
+    for operation in (
+        commands.Open("orders.eu", key),
+        commands.Unsubscribe("orders.eu", key),
+        commands.Seek("orders.eu", key),
+    ):
         assert code(world.do(operation)) == "NOT_SUBSCRIBED"
     assert code(world.do(commands.Subscribe("orders.eu", key))) == "NAME_INVALID"
     assert beside_verdicts(world) == before

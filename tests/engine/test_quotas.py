@@ -425,7 +425,9 @@ def test_a_smaller_quota_that_refuses_drops_nothing() -> None:
     assert code(world.do(put(size=10))) == "TOPIC_FULL"
 
 
-@pytest.mark.parametrize(("quota_bytes", "overflow"), [(0, commands.REFUSE), (QUOTA, commands.REFUSE), (10_000, commands.EXPIRE)])
+@pytest.mark.parametrize(
+    ("quota_bytes", "overflow"), [(0, commands.REFUSE), (QUOTA, commands.REFUSE), (10_000, commands.EXPIRE)]
+)
 def test_a_quota_that_is_lifted_before_room_was_made_costs_nobody_anything(quota_bytes: int, overflow: str) -> None:
     world = Full(commands.DROP)
     world.do(put())

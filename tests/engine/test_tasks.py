@@ -25,7 +25,9 @@ class Workers(World):
 
     def __init__(self, key_order: bool = False, limits: Limits | None = None) -> None:
         super().__init__(limits)
-        self.do(commands.Subscribe("orders", "workers", commands.START_NEW, commands.Sharing(LEASE_MS, key_order=key_order)))
+        self.do(
+            commands.Subscribe("orders", "workers", commands.START_NEW, commands.Sharing(LEASE_MS, key_order=key_order))
+        )
         self.epoch = self.open("orders", "workers").epoch
         self.takes: dict[str, int] = {}
 

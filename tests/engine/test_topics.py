@@ -158,7 +158,11 @@ def test_a_polite_owner_is_waited_for_until_it_closes_or_its_time_is_over() -> N
 def test_starts_are_new_earliest_or_an_offset() -> None:
     world = subscribed("first")
     world.do(put(count=3))
-    for subscriber, start, acked in [("new", commands.START_NEW, 3), ("early", commands.START_EARLIEST, 0), ("two", 2, 2)]:
+    for subscriber, start, acked in [
+        ("new", commands.START_NEW, 3),
+        ("early", commands.START_EARLIEST, 0),
+        ("two", 2, 2),
+    ]:
         reply = world.do(commands.Subscribe("orders", subscriber, start))
         assert isinstance(reply, replies.SubscribeReply)
         assert reply.acked == acked

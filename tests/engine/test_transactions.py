@@ -291,7 +291,9 @@ def full(limits: Limits | None = None) -> Pipeline:
 def test_on_a_full_disk_what_lets_go_of_as_much_as_it_puts_is_taken() -> None:
     world = full()
     assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), replies.TransactReply)
-    assert isinstance(world.transact(settles=(world.settle(1, 1),), puts=(put("out", size=900),)), replies.TransactReply)
+    assert isinstance(
+        world.transact(settles=(world.settle(1, 1),), puts=(put("out", size=900),)), replies.TransactReply
+    )
     too_much = commands.Transact(acks=(world.ack(2),), puts=(put("out", size=2_000),))
     not_now(world, too_much, "DISK_FULL")
     world.numbers["alice"] -= 1

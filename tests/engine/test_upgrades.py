@@ -27,7 +27,10 @@ AS_AT_FIRST: list[tuple[commands.Operation, list[object]]] = [
     (commands.Seek("orders", "eve"), ["seek", "orders", "eve", -2, 0]),
     (commands.Put("orders", ENVELOPE), ["put", "orders", [1, 2, 3, 0, 0, b""], False]),
     (commands.Settle(1, "eve", 2), ["settle", 1, "eve", 2, [], []]),
-    (commands.Transact(puts=(commands.Put("a", ENVELOPE),)), ["transact", [], [], [["put", "a", [1, 2, 3, 0, 0, b""], False]]]),
+    (
+        commands.Transact(puts=(commands.Put("a", ENVELOPE),)),
+        ["transact", [], [], [["put", "a", [1, 2, 3, 0, 0, b""], False]]],
+    ),
     (commands.Stage("s", "orders", "w", 1, ENVELOPE), ["stage", "s", "orders", "w", 1, [1, 2, 3, 0, 0, b""]]),
     (commands.Commit("w", 1, "orders", (("s", 1),)), ["commit", "w", 1, "orders", [["s", 1]]]),
     (commands.Abort(("s",)), ["abort", ["s"]]),

@@ -97,7 +97,9 @@ class World:
             for part, count in zip(decision.reply.parts, decision.counts, strict=True)
         }
 
-    def ack_any(self, owner: replies.OpenReply, pattern: str, subscriber: str, acks: Mapping[int, int]) -> replies.Reply:
+    def ack_any(
+        self, owner: replies.OpenReply, pattern: str, subscriber: str, acks: Mapping[int, int]
+    ) -> replies.Reply:
         return self.send(commands.GetAny(pattern, subscriber, owner.epoch, (), 0, 0, tuple(acks.items()))).reply
 
     def image(self) -> list[object]:

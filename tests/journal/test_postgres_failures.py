@@ -90,9 +90,7 @@ def test_a_killed_server_is_final_and_leaves_nothing_half_written() -> None:
 
 
 @pytest.mark.parametrize("loses", ["request", "answer"])
-def test_a_commit_without_an_answer_is_final_though_it_may_have_happened(
-    postgres: str, loses: Loss
-) -> None:
+def test_a_commit_without_an_answer_is_final_though_it_may_have_happened(postgres: str, loses: Loss) -> None:
     proxy = Proxy(postgres)
     try:
         journal = open_loaded(proxy.dsn)

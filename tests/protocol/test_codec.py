@@ -21,9 +21,7 @@ SETTINGS = settings(max_examples=200, deadline=None)
 
 @SETTINGS
 @given(integers, st.lists(commands, min_size=1, max_size=4), st.lists(st.binary(max_size=40), min_size=1, max_size=3))
-def test_a_request_comes_out_as_it_went_in(
-    request_id: int, found: list[Command], payloads: list[bytes]
-) -> None:
+def test_a_request_comes_out_as_it_went_in(request_id: int, found: list[Command], payloads: list[bytes]) -> None:
     fitted, frames = with_payloads(found, payloads)
     request, matched = decode_request(encode_request(request_id, fitted, frames))
     assert request.request_id == request_id

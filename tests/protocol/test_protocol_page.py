@@ -59,7 +59,7 @@ def shown_vectors() -> dict[str, list[str]]:
 
 
 def test_the_page_shows_vectors_that_are_true() -> None:
-    vectors = json.loads((ROOT / "tests" / "wire" / "vectors.json").read_text())
+    vectors = json.loads((ROOT / "tests" / "protocol" / "vectors.json").read_text())
     known = {
         entry["what"]: entry.get("frames") or [entry["hex"]]
         for kind in ("batches", "requests", "replies")

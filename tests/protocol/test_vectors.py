@@ -39,9 +39,7 @@ def test_a_request_has_the_bytes_that_were_written_down(
 
 
 @pytest.mark.parametrize(("what", "replies", "payloads"), REPLIES, ids=[one[0] for one in REPLIES])
-def test_a_reply_has_the_bytes_that_were_written_down(
-    what: str, replies: list[Reply], payloads: list[bytes]
-) -> None:
+def test_a_reply_has_the_bytes_that_were_written_down(what: str, replies: list[Reply], payloads: list[bytes]) -> None:
     number, vector = _found("replies", what)
     assert encode_response(number, replies, payloads) == _frames(vector)
     response, matched = decode_response(_frames(vector))

@@ -265,11 +265,7 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
     ("settled, but for two messages whose lease was lost", [SettleReply(((11, 2),))], []),
     (
         "transacted",
-        [
-            TransactReply(
-                (PutReply(79, 4, 1, 1_700_000_000_000, 1), PutReply(80, 0, 2, 1_700_000_000_000, 0))
-            )
-        ],
+        [TransactReply((PutReply(79, 4, 1, 1_700_000_000_000, 1), PutReply(80, 0, 2, 1_700_000_000_000, 0)))],
         [],
     ),
     (
@@ -277,12 +273,8 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
         [
             GetAnyReply(
                 (
-                    AnyPart(
-                        "orders.new", 77, 13, 13, 11, (BatchHead(12, 1, 0, 1_700_000_000_000, ENVELOPE.checksum),)
-                    ),
-                    AnyPart(
-                        "orders.old", 78, 5, 9, 3, (BatchHead(3, 2, 0, 1_700_000_000_000, KEYED.checksum),), 3
-                    ),
+                    AnyPart("orders.new", 77, 13, 13, 11, (BatchHead(12, 1, 0, 1_700_000_000_000, ENVELOPE.checksum),)),
+                    AnyPart("orders.old", 78, 5, 9, 3, (BatchHead(3, 2, 0, 1_700_000_000_000, KEYED.checksum),), 3),
                 ),
                 False,
             )
@@ -332,11 +324,7 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
     ("subscriptions by pattern", [PatternsReply((PatternInfo("orders.*", "audit", 2, 4, 7),), "")], []),
     (
         "committed to two topics",
-        [
-            CommitReply(
-                0, -1, 4, 1_700_000_000_000, 0, False, (CommitPart(77, 12, 3, 1), CommitPart(78, 0, 1, 0))
-            )
-        ],
+        [CommitReply(0, -1, 4, 1_700_000_000_000, 0, False, (CommitPart(77, 12, 3, 1), CommitPart(78, 0, 1, 0)))],
         [],
     ),
     ("committed before", [CommitReply(0, -1, 0, 1_700_000_000_000, 0, True)], []),

@@ -134,7 +134,11 @@ class BlockingConsumer(Process):
             self._acked_before.setdefault(command.number, self.book.ack_confirmed)
 
     def _heard(self, command: commands.Command, reply: replies.Reply) -> None:
-        if isinstance(reply, replies.GetReply | replies.AckReply) and self.book is not None and not isinstance(command, commands.Read):
+        if (
+            isinstance(reply, replies.GetReply | replies.AckReply)
+            and self.book is not None
+            and not isinstance(command, commands.Read)
+        ):
             self.book.check_position(reply.acked, 0)
             self.book.ack_confirmed = max(self.book.ack_confirmed, reply.acked)
         if isinstance(command, commands.Numbered):
@@ -227,9 +231,7 @@ class BlockingConsumer(Process):
         for message in messages:
             if message.offset != self._position:
                 raise Violation(f"out of order: {self.name} got {message.offset} after {self._position - 1}")
-            self.around.ledger.observe(
-                message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
-            )
+            self.around.ledger.observe(message.topic_id, message.offset, message.value, message.timestamp_ms, self.name)
             self._position += 1
         self.book.given(first, self._position)
         self.world.tally["messages delivered"] += len(messages)

@@ -30,7 +30,9 @@ _replace = msgspec.structs.replace
 def refusal_leaves_its_number_open() -> Sequence[Patch]:
     real: Any = operations.decide
 
-    def operate(self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
+    def operate(
+        self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation
+    ) -> Decision:
         outcome = real(Situation(self.state, self.limits, now_ms, place, claim), operation)
         if isinstance(outcome, replies.NotNow | replies.Refusal):
             return Decision(outcome)
@@ -45,7 +47,9 @@ def refusal_leaves_its_number_open() -> Sequence[Patch]:
 def not_now_uses_up_the_number() -> Sequence[Patch]:
     real: Any = Engine._operate
 
-    def operate(self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
+    def operate(
+        self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation
+    ) -> Decision:
         decision: Decision = real(self, now_ms, place, claim, operation)
         if isinstance(decision.reply, replies.NotNow) and place.room_bytes > 0:
             voided = events.Voided(claim)
@@ -101,7 +105,9 @@ def hello_repetition_bumps_the_epoch() -> Sequence[Patch]:
 def verdicts_are_forgotten_too_early() -> Sequence[Patch]:
     real: Any = Session.remember
 
-    def remember(self: Session, number: int, digest: int, seen_below: int, verdict: replies.Verdict, time_ms: int) -> None:
+    def remember(
+        self: Session, number: int, digest: int, seen_below: int, verdict: replies.Verdict, time_ms: int
+    ) -> None:
         real(self, number, digest, max(seen_below, number - 1), verdict, time_ms)
 
     return [(Session, "remember", remember)]

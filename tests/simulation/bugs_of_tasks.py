@@ -31,7 +31,13 @@ def settle_token_is_not_checked() -> Sequence[Patch]:
         return token
 
     def decide_settle(
-        topic: Topic, subscription: Subscription, now_ms: int, claim: Any, command: commands.Settle, *, strict: bool = False
+        topic: Topic,
+        subscription: Subscription,
+        now_ms: int,
+        claim: Any,
+        command: commands.Settle,
+        *,
+        strict: bool = False,
     ) -> Any:
         assert subscription.shared is not None
         done = tuple(

@@ -22,19 +22,44 @@ _SEEDS_PER_COLLECTION = 25
 EVENT_KINDS = sorted(kind.__name__ for kind in events.Event.__args__)
 NETWORK_FAULTS = ("lost", "doubled", "reordered", "damaged", "partition", "cut off", "nobody there")
 DISK_FAULTS = (
-    "power loss", "kill", "write kept", "write dropped", "write torn", "write flipped", "name lost", "sync failed",
-    "no space", "full for a while",
+    "power loss",
+    "kill",
+    "write kept",
+    "write dropped",
+    "write torn",
+    "write flipped",
+    "name lost",
+    "sync failed",
+    "no space",
+    "full for a while",
 )
 #: What clients must live through.
 CLIENT_FATES = (
-    "crash", "reconnect", "broker away", "FENCED", "SESSION_UNKNOWN", "fenced owner", "sought", "dropped",
-    "subscription expired", "settle came too late", "staged too late", "OUTBOX_REWOUND",
+    "crash",
+    "reconnect",
+    "broker away",
+    "FENCED",
+    "SESSION_UNKNOWN",
+    "fenced owner",
+    "sought",
+    "dropped",
+    "subscription expired",
+    "settle came too late",
+    "staged too late",
+    "OUTBOX_REWOUND",
 )
 #: What brokers that share a journal must live through.
 TURNS = (
-    "take-over", "fenced", "kill of the active one", "stop of the active one", "commit of unknown outcome",
-    "replaced before its append", "replaced before its sync", "replaced before its answers", "replaced before its hold",
-)  # fmt: skip
+    "take-over",
+    "fenced",
+    "kill of the active one",
+    "stop of the active one",
+    "commit of unknown outcome",
+    "replaced before its append",
+    "replaced before its sync",
+    "replaced before its answers",
+    "replaced before its hold",
+)
 OUTBOX_FAULTS = ("killed before a write", "killed within a write", "killed after a write", "restored from a copy")
 
 

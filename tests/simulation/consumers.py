@@ -18,8 +18,17 @@ class Consumer(Process):
     """`start`: where its subscription begins. `polite`: holds it. `churns`: unsubscribes now and then."""
 
     def __init__(
-        self, around: Surroundings, name: str, topic: str, subscriber: str, start: int,
-        *, twin: bool = False, polite: bool = False, churns: bool = False, own_session: bool = False,
+        self,
+        around: Surroundings,
+        name: str,
+        topic: str,
+        subscriber: str,
+        start: int,
+        *,
+        twin: bool = False,
+        polite: bool = False,
+        churns: bool = False,
+        own_session: bool = False,
     ) -> None:
         super().__init__(around, name)
         self.topic = topic
@@ -98,7 +107,9 @@ class Consumer(Process):
         acked_before, marks = self.book.ack_confirmed, self.book.seek_marks
         hold_ms = 300 if self.polite else 0
         self.submit(
-            commands.Open(self.topic, self.subscriber, hold_ms), None, lambda done: self._open_done(done, acked_before, marks)
+            commands.Open(self.topic, self.subscriber, hold_ms),
+            None,
+            lambda done: self._open_done(done, acked_before, marks),
         )
 
     def _note_sought(self) -> None:
@@ -207,9 +218,7 @@ class Consumer(Process):
         for message in messages:
             if message.offset != self._position:
                 self._skip_to(message.offset, reply)
-            self.around.ledger.observe(
-                message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
-            )
+            self.around.ledger.observe(message.topic_id, message.offset, message.value, message.timestamp_ms, self.name)
             self._position += 1
             self.book.given(message.offset, self._position)
             self._check_alive(message, sent_ms)

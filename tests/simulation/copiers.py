@@ -73,7 +73,8 @@ class Copier(Consumer):
         ack = commands.AckUpto(opened.topic_id, self.subscriber, opened.epoch, upto)
         epoch = self.book.least_epoch
         self.submit(
-            commands.Transact((ack,), (), tuple(puts)), tuple(payloads),
+            commands.Transact((ack,), (), tuple(puts)),
+            tuple(payloads),
             lambda pending: self._copied(pending, ack, epoch),
         )
 

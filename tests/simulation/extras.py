@@ -29,7 +29,13 @@ class Extras:
         self.producers: list[Producer] = []
         self.others: list[Process] = []
         kinds = [
-            self._copying, self._sharing, self._timing, self._watching, self._seeking, self._filling, self._mailing,
+            self._copying,
+            self._sharing,
+            self._timing,
+            self._watching,
+            self._seeking,
+            self._filling,
+            self._mailing,
         ]
         self._random.shuffle(kinds)
         for kind in kinds[: int(self._random.random() * (KINDS_MAX + 1))]:
@@ -51,9 +57,7 @@ class Extras:
     def _sharing(self) -> None:
         random = self._random.random
         tries_max = 1 + int(random() * 4) if random() < 0.6 else 0
-        sharing = commands.Sharing(
-            100 + int(random() * 200), tries_max, "copies" if tries_max else "", random() < 0.6
-        )
+        sharing = commands.Sharing(100 + int(random() * 200), tries_max, "copies" if tries_max else "", random() < 0.6)
         self._archive()
         self.topics.append(commands.CreateTopic("jobs"))
         self.producers.append(JobProducer(self._around, "foreman", ["jobs"]))

@@ -25,8 +25,16 @@ ROOMY_BYTES = 1 << 30
 #: Syncs at which a crash is aimed, while it runs and while it recovers.
 RUNNING = ("group", "segment name", "segment head", "begun segment", "snapshot", "snapshot name")
 RECOVERING = (
-    "last group again", "segment head again", "copy of the last group", "name of the last group's copy",
-    "cut bytes", "cut name", "last group again", "last group again", "last group again", "segment head again",
+    "last group again",
+    "segment head again",
+    "copy of the last group",
+    "name of the last group's copy",
+    "cut bytes",
+    "cut name",
+    "last group again",
+    "last group again",
+    "last group again",
+    "segment head again",
 )
 
 

@@ -22,7 +22,18 @@ class Attempt:
     """Messages that get consecutive offsets, together or not at all: a put's batch, or a commit's stages."""
 
     __slots__ = (
-        "acked", "dead", "done", "due_ms", "group", "label", "open", "place", "together", "topic", "ttl_ms", "values",
+        "acked",
+        "dead",
+        "done",
+        "due_ms",
+        "group",
+        "label",
+        "open",
+        "place",
+        "together",
+        "topic",
+        "ttl_ms",
+        "values",
     )
 
     def __init__(self, label: str, topic: str, values: list[bytes], group: tuple[str, int] | None = None) -> None:
@@ -59,9 +70,7 @@ class Ledger:
         #: (writer, batch) → what took effect
         self._effects: dict[tuple[str, int], Attempt] = {}
 
-    def attempt(
-        self, label: str, topic: str, values: list[bytes], group: tuple[str, int] | None = None
-    ) -> Attempt:
+    def attempt(self, label: str, topic: str, values: list[bytes], group: tuple[str, int] | None = None) -> Attempt:
         attempt = Attempt(label, topic, values, group)
         self.attempts.append(attempt)
         self.add_values(attempt, values, 0)

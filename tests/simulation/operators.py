@@ -13,8 +13,13 @@ from tests.simulation.process import Process, Surroundings
 from tests.simulation.world import Violation
 
 _EXPECTED = (
-    errors.BrokerAway, errors.NotNow, errors.TopicUnknown, errors.TopicExists, errors.LimitReached,
-    errors.RegistryConflict, errors.SessionUnknown,
+    errors.BrokerAway,
+    errors.NotNow,
+    errors.TopicUnknown,
+    errors.TopicExists,
+    errors.LimitReached,
+    errors.RegistryConflict,
+    errors.SessionUnknown,
 )
 
 
@@ -45,7 +50,9 @@ class Operator(Process):
         self._idle = False
         self.submit(operation, None, lambda pending: self._did(pending, operation, then))
 
-    def _did(self, pending: Pending, operation: commands.Operation, then: Callable[[replies.Reply], None] | None) -> None:
+    def _did(
+        self, pending: Pending, operation: commands.Operation, then: Callable[[replies.Reply], None] | None
+    ) -> None:
         if self.is_over(pending):
             return
         outcome = pending.error.code if pending.error is not None else pending.reply

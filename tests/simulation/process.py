@@ -34,8 +34,17 @@ from tests.simulation.subscriptions import Subscriptions
 from tests.simulation.tasks import Tasks
 from tests.simulation.world import Violation, World
 
-OPTIONS = Options(timeout_ms=60.0, tries=4, window=6, pause_ms=20.0, pause_short_ms=5.0, pause_ms_max=100.0,
-                  wait_slack_ms=60.0, request_commands_max=4, next_address_ms=15.0)
+OPTIONS = Options(
+    timeout_ms=60.0,
+    tries=4,
+    window=6,
+    pause_ms=20.0,
+    pause_short_ms=5.0,
+    pause_ms_max=100.0,
+    wait_slack_ms=60.0,
+    request_commands_max=4,
+    next_address_ms=15.0,
+)
 
 _decode_request = msgspec.msgpack.Decoder(Request).decode
 _decode_response = msgspec.msgpack.Decoder(Response).decode
@@ -165,9 +174,7 @@ class Process:
 
     # Commands.
 
-    def submit(
-        self, operation: Operation, payload: bytes | tuple[bytes, ...] | None, answered: Answered
-    ) -> Pending:
+    def submit(self, operation: Operation, payload: bytes | tuple[bytes, ...] | None, answered: Answered) -> Pending:
         assert self.core is not None
         return self._watch(self.core.submit(operation, payload), answered)
 

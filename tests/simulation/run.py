@@ -85,7 +85,11 @@ class Run:
         extras = Extras(around)
         churned = extras.churned
         retain_ms, retain_bytes = (0, 3_000) if random() < 0.5 else (300, 0)
-        kept = [commands.CreateTopic("orders"), commands.CreateTopic("kept", retain_ms, retain_bytes), commands.CreateTopic(churned)]
+        kept = [
+            commands.CreateTopic("orders"),
+            commands.CreateTopic("kept", retain_ms, retain_bytes),
+            commands.CreateTopic(churned),
+        ]
         self.operator = Operator(around, "operator", kept + extras.topics, churned, "victim")
         self.processes.append(self.operator)
         self._cast_consumers(churned)

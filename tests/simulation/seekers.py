@@ -9,7 +9,11 @@ from tests.simulation.process import Process, Surroundings
 from tests.simulation.world import Violation
 
 _EXPECTED = (
-    errors.BrokerAway, errors.NotNow, errors.RangeGone, errors.OffsetOutOfRange, errors.NotSubscribed,
+    errors.BrokerAway,
+    errors.NotNow,
+    errors.RangeGone,
+    errors.OffsetOutOfRange,
+    errors.NotSubscribed,
     errors.TopicUnknown,
 )
 

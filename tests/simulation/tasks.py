@@ -203,7 +203,9 @@ class Tasks:
         #: What was too late when it was sent.
         self._late: dict[commands.Operation, set[int]] = {}
 
-    def subscribed(self, label: str, subscriber: str, reply: replies.SubscribeReply, sharing: commands.Sharing) -> TaskBook:
+    def subscribed(
+        self, label: str, subscriber: str, reply: replies.SubscribeReply, sharing: commands.Sharing
+    ) -> TaskBook:
         key = (reply.topic_id, subscriber)
         found = self.books.get(key)
         if found is None:

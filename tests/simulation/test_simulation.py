@@ -54,7 +54,7 @@ def test_every_sync_is_reached(campaign: Result) -> None:
 
 def test_every_sync_of_the_journal_is_left_out_in_turn() -> None:
     found = set()
-    for path in Path(journal.__file__).parent.glob("*.py"):
+    for path in Path(journal.__file__).parent.rglob("*.py"):
         if path.name in _OFFLINE:
             continue
         for call in ast.walk(ast.parse(path.read_text())):
@@ -86,7 +86,10 @@ def test_a_run_does_not_depend_on_the_order_of_sets_and_hashes() -> None:
         subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            cwd=root, capture_output=True, text=True, check=True,
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for hash_seed in ("1", "2")
     }

@@ -1,7 +1,7 @@
 """A standalone Spark cluster on loopback, out of the pip install: a master and two workers with a core each.
 
-    with Cluster(folder) as cluster:
-        spark = session.build("name", master=cluster.url, conf=cluster.conf)
+with Cluster(folder) as cluster:
+    spark = session.build("name", master=cluster.url, conf=cluster.conf)
 """
 
 from __future__ import annotations

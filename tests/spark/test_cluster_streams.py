@@ -55,9 +55,7 @@ def cluster_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 def test_a_stream_over_two_workers_has_each_message_once_and_in_order(
     cluster_spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
-    stream = Stream(
-        folder=str(tmp_path), url=broker.url, source="in", target="out", rows_max=40_000, format="oncemq"
-    )
+    stream = Stream(folder=str(tmp_path), url=broker.url, source="in", target="out", rows_max=40_000, format="oncemq")
     make_topics(client, stream)
     put_numbers(client, "in", 0, 70_000)
     stream.run(cluster_spark)

@@ -41,9 +41,7 @@ def stream(spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path:
 def test_a_stream_has_each_message_once_and_in_order_and_goes_on_from_its_checkpoint(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
-    stream = Stream(
-        folder=str(tmp_path), url=broker.url, source="in", target="out", rows_max=40_000, format="oncemq"
-    )
+    stream = Stream(folder=str(tmp_path), url=broker.url, source="in", target="out", rows_max=40_000, format="oncemq")
     make_topics(client, stream)
     put_numbers(client, "in", 0, 70_000)
     stream.run(spark)

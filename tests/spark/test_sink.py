@@ -58,8 +58,12 @@ class Driver:
     own_query = ""
 
     def __init__(
-        self, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, query: str = "",
-        columns: StructType = VALUES, **options: str,
+        self,
+        broker: BrokerProcess,
+        monkeypatch: pytest.MonkeyPatch,
+        query: str = "",
+        columns: StructType = VALUES,
+        **options: str,
     ) -> None:
         self._options = sink_options({"url": broker.url, "timeout": "10", **options}, is_stream=True)
         self._schema = columns
@@ -228,9 +232,7 @@ def test_a_task_that_does_not_say_what_it_staged_stops_the_commit(
     assert values_in(client, "out") == []
 
 
-def test_batches_are_no_larger_than_the_broker_takes_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_batches_are_no_larger_than_the_broker_takes_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = 20_000
     columns = schema(value=BINARY, key=BINARY, headers=MapType(STRING, STRING), timestamp=TimestampType())
     batch = pa.record_batch(
@@ -253,9 +255,7 @@ def test_batches_are_no_larger_than_the_broker_takes_them(
 def test_rows_say_their_topic_and_all_topics_get_theirs_at_once(
     broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = schema(
-        topic=STRING, value=STRING, key=STRING, headers=MapType(STRING, STRING), timestamp=TimestampType()
-    )
+    columns = schema(topic=STRING, value=STRING, key=STRING, headers=MapType(STRING, STRING), timestamp=TimestampType())
     driver = Driver(broker, monkeypatch, columns=columns, create="true", timestamps="keep")
     rows = pa.record_batch(
         {

@@ -60,9 +60,7 @@ def kept(client: Client, topic: str) -> None:
 # Batch reads.
 
 
-def test_a_topic_is_read_in_parts_that_together_are_all_of_it(
-    broker: BrokerProcess, client: Client
-) -> None:
+def test_a_topic_is_read_in_parts_that_together_are_all_of_it(broker: BrokerProcess, client: Client) -> None:
     kept(client, "orders")
     client.put_many("orders", numbered(0, 50_000))
     reader = batch_reader(broker, topic="orders", partitions="4")
@@ -159,9 +157,7 @@ def test_a_micro_batch_takes_no_more_than_it_may(broker: BrokerProcess, client: 
     for topic, count in (("busy", 90), ("quiet", 10)):
         kept(client, topic)
         client.put_many(topic, numbered(0, count))
-    reader = stream_reader(
-        broker, topics="busy,quiet", startingOffsets="earliest", maxOffsetsPerTrigger="20"
-    )
+    reader = stream_reader(broker, topics="busy,quiet", startingOffsets="earliest", maxOffsetsPerTrigger="20")
     limit = reader.getDefaultReadLimit()
     assert isinstance(limit, ReadMaxRows)
     start, seen = reader.initialOffset(), []
@@ -215,9 +211,7 @@ def test_a_seek_by_an_operator_does_not_stop_a_stream(broker: BrokerProcess, cli
     assert client.subscriptions("orders")[0].acked == 10
 
 
-def test_a_topic_that_was_made_again_is_an_error_and_never_other_data(
-    broker: BrokerProcess, client: Client
-) -> None:
+def test_a_topic_that_was_made_again_is_an_error_and_never_other_data(broker: BrokerProcess, client: Client) -> None:
     kept(client, "orders")
     reader = stream_reader(broker, topic="orders")
     start = reader.initialOffset()
@@ -268,9 +262,7 @@ def test_a_subscription_that_was_ended_is_made_again_where_the_checkpoint_stands
     assert values_in(rows_of(successor, successor.partitions(middle, end))) == numbered(4, 9)
 
 
-def test_available_now_ends_where_the_topics_ended_when_it_began(
-    broker: BrokerProcess, client: Client
-) -> None:
+def test_available_now_ends_where_the_topics_ended_when_it_began(broker: BrokerProcess, client: Client) -> None:
     kept(client, "orders")
     client.put_many("orders", numbered(0, 10))
     reader = stream_reader(broker, topic="orders", startingOffsets="earliest")
@@ -285,9 +277,7 @@ def test_available_now_ends_where_the_topics_ended_when_it_began(
     assert report["lag"] == 10
 
 
-def test_the_first_run_on_a_topic_that_nobody_made_yet_makes_it(
-    broker: BrokerProcess, client: Client
-) -> None:
+def test_the_first_run_on_a_topic_that_nobody_made_yet_makes_it(broker: BrokerProcess, client: Client) -> None:
     reader = stream_reader(broker, topic="fresh")
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
@@ -298,9 +288,7 @@ def test_the_first_run_on_a_topic_that_nobody_made_yet_makes_it(
     assert values_in(rows_of(successor, successor.partitions(start, end))) == [b"one"]
 
 
-def test_a_stream_by_pattern_takes_in_topics_that_are_made_later(
-    broker: BrokerProcess, client: Client
-) -> None:
+def test_a_stream_by_pattern_takes_in_topics_that_are_made_later(broker: BrokerProcess, client: Client) -> None:
     kept(client, "eu.orders")
     client.put("eu.orders", "before")
     reader = stream_reader(broker, pattern="*.orders")

@@ -26,9 +26,7 @@ def test_databases_are_empty_and_dropped(oncemq_postgres_server: PostgresServer)
     left_open.close()
 
 
-def test_the_environment_comes_first(
-    monkeypatch: pytest.MonkeyPatch, oncemq_postgres_server: PostgresServer
-) -> None:
+def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch, oncemq_postgres_server: PostgresServer) -> None:
     monkeypatch.setenv(ENVIRONMENT, oncemq_postgres_server.dsn)
     monkeypatch.setattr(postgres, "find_binaries", lambda: pytest.fail("it started a server of its own"))
     with PostgresServer() as server:

@@ -15,7 +15,15 @@ _NO_ROOM = Place(0, 0, 0)
 
 class Draft:
     __slots__ = (
-        "_cursor", "_group_bytes_max", "_journal", "_place", "_used_bytes", "events", "news", "now_ms", "records",
+        "_cursor",
+        "_group_bytes_max",
+        "_journal",
+        "_place",
+        "_used_bytes",
+        "events",
+        "news",
+        "now_ms",
+        "records",
     )
 
     def __init__(self, journal: Journal, now_ms: int, group_bytes_max: int) -> None:

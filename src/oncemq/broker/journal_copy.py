@@ -88,9 +88,7 @@ def open_target(place: str, source: Journal) -> Journal:
     if _is_postgres(place):
         from oncemq.journal.postgres.standby import open_postgres
 
-        return open_postgres(
-            place, lease_ms=_LEASE_MS, extent_bytes=source.extent_bytes, journal_id=source.journal_id
-        )
+        return open_postgres(place, lease_ms=_LEASE_MS, extent_bytes=source.extent_bytes, journal_id=source.journal_id)
     from oncemq.disk.os_disk import OsDisk
     from oncemq.journal.files.journal import FileJournal
     from oncemq.journal.worker import ThreadWorker

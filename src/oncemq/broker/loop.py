@@ -117,9 +117,7 @@ class Broker:
     @property
     def busy(self) -> bool:
         """There is work that waits for nothing."""
-        return bool(
-            self._arrived or self._unfinished is not None or self.waiting.unserved or self.housekeeping.busy
-        )
+        return bool(self._arrived or self._unfinished is not None or self.waiting.unserved or self.housekeeping.busy)
 
     def wait_ms(self) -> int:
         """How long the loop may wait for the network."""

@@ -14,8 +14,8 @@ from oncemq.journal.contract import Journal
 from oncemq.protocol import errors
 from oncemq.protocol.limits import Limits
 
-#: The events of the first group of a copy (journal_copy.py). A snapshot behind it says that the copy is whole; without one,
-#: what was copied so far must not be served. No event is called that.
+#: The events of the first group of a copy (journal_copy.py). A later snapshot marks the copy as complete; without
+#: one, the copy must not be served. No event has this name.
 UNFINISHED_COPY = msgspec.msgpack.encode([["unfinished copy"]])
 
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode

@@ -111,9 +111,7 @@ def _fetch_tasks(journal: Journal, reply: TakeReply, slices: Sequence[Slice], pa
     return msgspec.structs.replace(reply, heads=heads, payloads=len(found))
 
 
-def _heads(
-    slices: Sequence[Slice], found: Sequence[tuple[bytes, int]], payloads: list[Frame]
-) -> tuple[BatchHead, ...]:
+def _heads(slices: Sequence[Slice], found: Sequence[tuple[bytes, int]], payloads: list[Frame]) -> tuple[BatchHead, ...]:
     heads = []
     for entry, (payload, checksum) in zip(slices, found, strict=False):
         payloads.append(payload)

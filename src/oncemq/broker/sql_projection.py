@@ -188,9 +188,7 @@ class _Touched:
             batches_gone=tuple(self._positions_gone),
         )
 
-    def _changed_names(
-        self, state: State, topics: Iterable[int], consumers: Iterable[tuple[int, str]]
-    ) -> Rows:
+    def _changed_names(self, state: State, topics: Iterable[int], consumers: Iterable[tuple[int, str]]) -> Rows:
         known = state.topics_by_id
         there = [(known[topic_id], key) for topic_id, key in consumers if topic_id in known]
         producers = {key: _producer_row(state, key) for key in self._producers}

@@ -21,7 +21,9 @@ _MESSAGES, _THINGS, _BROKER = "Messages", "Things", "Broker and tools"
 COMMANDS = {
     "put": Lazy("oncemq.cli.messages.put:put", _MESSAGES, "Store a message, or each line of standard input."),
     "get": Lazy("oncemq.cli.messages.get:get", _MESSAGES, "Print a subscriber's next messages, and ack them."),
-    "listen": Lazy("oncemq.cli.messages.listen:listen", _MESSAGES, "Print a subscriber's messages as they come, and ack them."),
+    "listen": Lazy(
+        "oncemq.cli.messages.listen:listen", _MESSAGES, "Print a subscriber's messages as they come, and ack them."
+    ),
     "work": Lazy("oncemq.cli.messages.work:work", _MESSAGES, "Run a command for each message, and ack it on success."),
     "sub": Lazy("oncemq.cli.messages.sub:sub", _MESSAGES, "Subscribe to a topic, or to all that match a pattern."),
     "unsub": Lazy("oncemq.cli.messages.sub:unsub", _MESSAGES, "End a subscription."),
@@ -32,11 +34,15 @@ COMMANDS = {
     "subs": Lazy("oncemq.cli.admin.subs:subs", _THINGS, "List subscriptions and how far behind they are."),
     "dead": Lazy("oncemq.cli.admin.dead:dead", _THINGS, "List, retry and remove dead letters."),
     "sessions": Lazy("oncemq.cli.admin.sessions:sessions", _THINGS, "List and remove sessions."),
-    "journal": Lazy("oncemq.cli.admin.journal:journal", _THINGS, "Check, export, cut and copy a stopped broker's journal."),
+    "journal": Lazy(
+        "oncemq.cli.admin.journal:journal", _THINGS, "Check, export, cut and copy a stopped broker's journal."
+    ),
     "pipeline": Lazy("oncemq.cli.pipeline.group:pipeline", _THINGS, "Declare data pipelines on Spark, and run them."),
     "serve": Lazy("oncemq.cli.server.serve:serve", _BROKER, "Run a broker."),
     "gateway": Lazy(
-        "oncemq.cli.server.gateway:gateway", _BROKER, "Serve another protocol for a broker: HTTP, text, push, datagrams."
+        "oncemq.cli.server.gateway:gateway",
+        _BROKER,
+        "Serve another protocol for a broker: HTTP, text, push, datagrams.",
     ),
     "health": Lazy("oncemq.cli.admin.health:health", _BROKER, "Ask a broker how it is."),
     "bench": Lazy("oncemq.cli.tools.bench:bench", _BROKER, "Measure a broker against its limits."),

@@ -98,8 +98,17 @@ def connect(
     Or `client = await oncemq.aio.connect()`, and `await client.close()` at the end.
     """
     settings = Settings(
-        urls=split_urls(url), outbox=outbox, name=name, label=label, timeout_s=timeout_s, tries=tries, window=window,
-        batch_messages=batch_messages, batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes=buffer_bytes,
+        urls=split_urls(url),
+        outbox=outbox,
+        name=name,
+        label=label,
+        timeout_s=timeout_s,
+        tries=tries,
+        window=window,
+        batch_messages=batch_messages,
+        batch_bytes=batch_bytes,
+        linger_ms=linger_ms,
+        buffer_bytes=buffer_bytes,
         record=record,
     )
     return Connecting(settings, _connect if outbox is None else _connect_outbox)

@@ -121,8 +121,9 @@ class StagingAhead:
     def _add(self, operation: commands.Stage, payload: Frame) -> Flow[None]:
         size = operation.envelope.size
         yield from self._wait_until(
-            lambda: len(self._flight) < _FLIGHT_BATCHES
-            and (not self._flight or self._flight_bytes + size <= _FLIGHT_BYTES)
+            lambda: (
+                len(self._flight) < _FLIGHT_BATCHES and (not self._flight or self._flight_bytes + size <= _FLIGHT_BYTES)
+            )
         )
         self._raise_error()
         self._driver.check_usable()

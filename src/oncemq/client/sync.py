@@ -99,8 +99,17 @@ def connect(
     ...     client.put("orders", "one pizza", create=True)
     """
     settings = Settings(
-        urls=split_urls(url), outbox=outbox, name=name, label=label, timeout_s=timeout_s, tries=tries, window=window,
-        batch_messages=batch_messages, batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes=buffer_bytes,
+        urls=split_urls(url),
+        outbox=outbox,
+        name=name,
+        label=label,
+        timeout_s=timeout_s,
+        tries=tries,
+        window=window,
+        batch_messages=batch_messages,
+        batch_bytes=batch_bytes,
+        linger_ms=linger_ms,
+        buffer_bytes=buffer_bytes,
         record=record,
     )
     transport = open_transport(settings.urls)

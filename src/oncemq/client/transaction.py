@@ -210,9 +210,7 @@ class Transacting:
             whose._committed(topic_id, upto)
         for task in self._tasks:
             task._settled()
-        self.receipts = [
-            receipt_of(put.topic, stored) for put, stored in zip(puts, reply.puts, strict=True)
-        ]
+        self.receipts = [receipt_of(put.topic, stored) for put, stored in zip(puts, reply.puts, strict=True)]
 
     def _make_puts(self) -> tuple[tuple[Put, ...], tuple[Frame, ...]]:
         made = [run.make() for run in self._runs]

@@ -33,5 +33,3 @@ def describe(url: str) -> str:
     if host.startswith("/"):
         return f"postgresql://{user}{port}/{quote(name)}?host={host}"
     return f"postgresql://{user}{host}{port}/{quote(name)}"
-
-

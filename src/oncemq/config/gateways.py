@@ -123,9 +123,9 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class UdpOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: Name = "udp"
-    packet_bytes_max: Annotated[
-        int, Meta(ge=512, le=DATAGRAM_BYTES_MAX, description="A longer packet is refused.")
-    ] = DATAGRAM_BYTES_MAX
+    packet_bytes_max: Annotated[int, Meta(ge=512, le=DATAGRAM_BYTES_MAX, description="A longer packet is refused.")] = (
+        DATAGRAM_BYTES_MAX
+    )
     source_packets_per_s: Annotated[
         int,
         Meta(ge=1, description="Packets from one host, and on loopback from one port; more are dropped."),

@@ -79,7 +79,12 @@ def _beyond_bytes(operation: commands.Operation) -> int:
 
 
 #: Operations that have got further fields, and how many elements they had in journals of version 1.
-_ELEMENTS_AT_FIRST: dict[type, int] = {commands.CreateTopic: 4, commands.Subscribe: 4, commands.Open: 4, commands.Commit: 5}
+_ELEMENTS_AT_FIRST: dict[type, int] = {
+    commands.CreateTopic: 4,
+    commands.Subscribe: 4,
+    commands.Open: 4,
+    commands.Commit: 5,
+}
 
 
 def digest_of(operation: commands.Operation) -> int:
@@ -126,7 +131,9 @@ class Engine:
             commands.Patterns: lambda _now, _place, command: Decision(lists.list_patterns(self.state, command)),
             commands.Read: lambda _now, _place, command: reads.decide_read(self.state, self.limits, command),
             commands.Topics: lambda _now, _place, command: Decision(lists.list_topics(self.state, command)),
-            commands.Subscriptions: lambda _now, _place, command: Decision(lists.list_subscriptions(self.state, command)),
+            commands.Subscriptions: lambda _now, _place, command: Decision(
+                lists.list_subscriptions(self.state, command)
+            ),
             commands.Sessions: lambda _now, _place, command: Decision(lists.list_sessions(self.state, command)),
             commands.RegistryList: lambda _now, _place, command: Decision(lists.list_registry(self.state, command)),
         }

@@ -57,8 +57,16 @@ class Link:
         """The broker may be away: who asks for something is told. Where callers have nothing to do with each other,
         none of them `waits_for_room`: operations keep their order, so it would hold up all others."""
         self._settings = Settings(
-            urls=list(urls), name=None, label=label, timeout_s=timeout_s, tries=tries, window=256,
-            batch_messages=1, batch_bytes=1, linger_ms=0, buffer_bytes=1,
+            urls=list(urls),
+            name=None,
+            label=label,
+            timeout_s=timeout_s,
+            tries=tries,
+            window=256,
+            batch_messages=1,
+            batch_bytes=1,
+            linger_ms=0,
+            buffer_bytes=1,
         )
         self._told_at_once = frozenset() if waits_for_room else _OF_ROOM
         self._loop = asyncio.get_running_loop()

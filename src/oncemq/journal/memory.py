@@ -127,9 +127,7 @@ class MemoryJournal:
 
     def _twin(self) -> MemoryJournal:
         """Empty, and at the end of what is synced."""
-        twin = MemoryJournal(
-            extent_bytes=self.extent_bytes, journal_id=self.journal_id, extents_max=self._extents_max
-        )
+        twin = MemoryJournal(extent_bytes=self.extent_bytes, journal_id=self.journal_id, extents_max=self._extents_max)
         lost = self._unsynced
         twin._sequence = self._sequence if lost is None else lost.sequence
         twin._position = self._position if lost is None else lost.position

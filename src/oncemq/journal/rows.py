@@ -83,7 +83,14 @@ class Rows(msgspec.Struct, frozen=True):
     def count(self) -> int:
         """Of the rows that are written or taken out, about."""
         changed = (
-            self.topics, self.topics_gone, self.consumers, self.consumers_gone, self.producers, self.producers_gone,
-            self.batches, self.batches_gone, *(gone.topics_left for gone in self.patterns_gone),
-        )  # fmt: skip
+            self.topics,
+            self.topics_gone,
+            self.consumers,
+            self.consumers_gone,
+            self.producers,
+            self.producers_gone,
+            self.batches,
+            self.batches_gone,
+            *(gone.topics_left for gone in self.patterns_gone),
+        )
         return sum(map(len, changed)) * (2 if self.has_all or self.has_all_names else 1)

@@ -76,9 +76,18 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 _SHARED = ("url", "timeout")
 _SOURCE = (
-    *_SHARED, "topic", "topics", "pattern", "subscription", "startingOffsets", "endingOffsets",
-    "maxOffsetsPerTrigger", "partitions", "failOnDataLoss", "columns",
-)  # fmt: skip
+    *_SHARED,
+    "topic",
+    "topics",
+    "pattern",
+    "subscription",
+    "startingOffsets",
+    "endingOffsets",
+    "maxOffsetsPerTrigger",
+    "partitions",
+    "failOnDataLoss",
+    "columns",
+)
 _SINK = (*_SHARED, "topic", "create", "retain", "timestamps", "writeId", "writeNumber")
 
 

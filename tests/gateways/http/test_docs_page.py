@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from oncemq.gateways.http.docs.openapi import document
+from oncemq.gateways.http.docs.pages.docs_page import render
+from oncemq.gateways.http.docs.pages.markup import markdown
 from oncemq.gateways.http.framework.app import ENDPOINTS
-from oncemq.gateways.http.pages.docs_page import render
-from oncemq.gateways.http.pages.markup import markdown
 from tests.browser import Browser
 from tests.forking import ForkedBroker
 

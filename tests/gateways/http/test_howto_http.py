@@ -46,7 +46,12 @@ def outputs(folder: Path) -> Iterator[tuple[str, str]]:
     with ForkedBroker(folder / "data", http=True) as broker:
         broker.wait_until_http()
         shell = subprocess.Popen(
-            ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
+            ["bash"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
             env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "no_proxy": "*"},
         )
         assert shell.stdin is not None

@@ -32,7 +32,11 @@ def _half_sent(v1: V1) -> tuple[asyncio.Task[None], list[Any]]:
 
     path = b"/v1/topics/t/messages"
     scope = {
-        "type": "http", "method": "POST", "path": path.decode(), "raw_path": path, "query_string": b"",
+        "type": "http",
+        "method": "POST",
+        "path": path.decode(),
+        "raw_path": path,
+        "query_string": b"",
         "headers": [(b"content-length", b"10")],
     }
     return asyncio.ensure_future(v1.app(scope, receive, send)), sent

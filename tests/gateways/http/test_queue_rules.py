@@ -111,7 +111,9 @@ def test_who_is_not_registered_does_not_publish(queue: Queue) -> None:
     elsewhere = queue.refused("POST", "/producer/produce", topic="T2", producer_id="P1", **message)
     nowhere = queue.refused("POST", "/producer/produce", topic="T9", producer_id="P1", **message)
     assert (unknown, elsewhere, nowhere) == (
-        (404, "PRODUCER_UNKNOWN"), (403, "NOT_REGISTERED"), (404, "TOPIC_UNKNOWN"),
+        (404, "PRODUCER_UNKNOWN"),
+        (403, "NOT_REGISTERED"),
+        (404, "TOPIC_UNKNOWN"),
     )
     assert queue.size() == 0
 

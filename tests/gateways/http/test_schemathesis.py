@@ -1,6 +1,6 @@
 """Made-up requests, good and bad, for every endpoint of the OpenAPI document: the gateway does what the document says.
 
-    make fuzz-http EXAMPLES=2000        more of them, others each time
+make fuzz-http EXAMPLES=2000        more of them, others each time
 """
 
 from __future__ import annotations
@@ -54,9 +54,12 @@ CONFIG = SchemathesisConfig.from_dict(
 API = schemathesis.pytest.from_fixture("described")
 
 made_up = settings(
-    max_examples=EXAMPLES or 5, derandomize=not EXAMPLES, database=None, deadline=None,
+    max_examples=EXAMPLES or 5,
+    derandomize=not EXAMPLES,
+    database=None,
+    deadline=None,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 
 @schemathesis.serializer(NDJSON)
@@ -199,13 +202,23 @@ def _is_good(case: Case[Any]) -> bool:
 
 #: What no schema says: members that depend on one another, mostly.
 _APART = (
-    "give one of them", "either", "not both", "give due_ms", "give `epoch`", "Last-Event-ID is no", "`upto` needs none",
+    "give one of them",
+    "either",
+    "not both",
+    "give due_ms",
+    "give `epoch`",
+    "Last-Event-ID is no",
+    "`upto` needs none",
     "a session and a number",
-    "names each subscription once", "a dead-letter topic", "after 1970", "a hundred years", "Invalid base64",
+    "names each subscription once",
+    "a dead-letter topic",
+    "after 1970",
+    "a hundred years",
+    "Invalid base64",
     "not base64",
     # To a schema 2.0 is an integer.
     "written without a point",
-)  # fmt: skip
+)
 
 
 def good_requests_can_be_read(context: CheckContext, response: Response, case: Case[Any]) -> None:

@@ -190,8 +190,12 @@ def accept(v1: V1, media: str, path: str = MESSAGES, **query: Any) -> httpx.Resp
 
 @pytest.mark.parametrize("path", [MESSAGES, "/topics/orders/messages"])
 def test_one_message_comes_as_it_is(v1: V1, path: str) -> None:
-    v1.ok("POST", "/topics/orders/messages", {
-        "messages": [{"value_base64": "/wA=", "key": "k é", "headers": {"a b": "c&"}}, {"value": "b"}]}, 201)
+    v1.ok(
+        "POST",
+        "/topics/orders/messages",
+        {"messages": [{"value_base64": "/wA=", "key": "k é", "headers": {"a b": "c&"}}, {"value": "b"}]},
+        201,
+    )
     first = accept(v1, "application/octet-stream", path)
     assert (first.status_code, first.content) == (200, b"\xff\x00")
     assert first.headers["content-type"] == "application/octet-stream"
@@ -216,8 +220,11 @@ def test_messages_come_as_lines(v1: V1, path: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "media"),
     [
-        ("*/*", "application/json"), ("text/html, application/*;q=0.8", "application/json"), ("", "application/json"),
-        ("application/json;q=0.5, application/x-ndjson", "application/x-ndjson"), ("image/png", "application/json"),
+        ("*/*", "application/json"),
+        ("text/html, application/*;q=0.8", "application/json"),
+        ("", "application/json"),
+        ("application/json;q=0.5, application/x-ndjson", "application/x-ndjson"),
+        ("image/png", "application/json"),
         ("application/octet-stream;q=0.1, */*;q=x", "application/octet-stream"),
     ],
 )

@@ -62,7 +62,10 @@ def test_the_reply_to_a_put_says_where_it_is(v1: V1) -> None:
 
 def test_json_values_are_stored_as_text_or_as_json(v1: V1) -> None:
     for body in (
-        '{"value": "one\\u00e9"}', '{"value":  {"a": [1,  2.50]} }', '{"value": null}', '{"value_base64": "aGk="}',
+        '{"value": "one\\u00e9"}',
+        '{"value":  {"a": [1,  2.50]} }',
+        '{"value": null}',
+        '{"value_base64": "aGk="}',
     ):
         assert post(v1, body.encode(), "application/json; charset=utf-8").status_code == 201
     assert stored(v1) == ["oneé", '{"a": [1,  2.50]}', "null", "hi"]
@@ -106,9 +109,18 @@ def test_a_line_that_is_not_json_refuses_all_of_them(v1: V1, body: bytes, line: 
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"[]", b"{}", b'{"value": 1, "value_base64": ""}', b'{"messages": []}', b'{"messages": [{}]}',
-        b'{"value": 1, "messages": [{"value": 1}]}', b'{"value": 1, "kee": "k"}', b'{"value_base64": "?"}',
-        b'{"value": "\\ud800"}', b'{"value": "\xff"}', b'{"value": ' + b"[" * 100_000,
+        b"",
+        b"[]",
+        b"{}",
+        b'{"value": 1, "value_base64": ""}',
+        b'{"messages": []}',
+        b'{"messages": [{}]}',
+        b'{"value": 1, "messages": [{"value": 1}]}',
+        b'{"value": 1, "kee": "k"}',
+        b'{"value_base64": "?"}',
+        b'{"value": "\\ud800"}',
+        b'{"value": "\xff"}',
+        b'{"value": ' + b"[" * 100_000,
         b'{"value": 1, "headers": {"a": 1}}',
         b'{"value": 1, "key": "k", "key_base64": "aGk="}',
     ],

@@ -17,21 +17,56 @@ from tests.gateways.http.v1 import V1, Visit, code_of
 
 NAMES = ["", "\0", "a\0b", "*", "#", "a.*", "x" * 256, "é" * 128, "\x7f", "\n", "\ufffe", "/", "%"]
 QUERIES = [
-    {"limit": 0}, {"limit": "x"}, {"limit": 10**30}, {"position": -1}, {"position": 2**63}, {"wait_ms": 60_001},
-    {"epoch": 2**63 - 1}, {"epoch": -1}, {"ack": 2**63 - 1}, {"nothing": 1}, {"bytes_max": 0}, {"position": ""},
-    {"ttl_ms": 10**15}, {"due_ms": 2**63 - 1}, {"delay_ms": -1}, {"create": "maybe"}, {"after": "\0"}, {"topic_id": 0},
+    {"limit": 0},
+    {"limit": "x"},
+    {"limit": 10**30},
+    {"position": -1},
+    {"position": 2**63},
+    {"wait_ms": 60_001},
+    {"epoch": 2**63 - 1},
+    {"epoch": -1},
+    {"ack": 2**63 - 1},
+    {"nothing": 1},
+    {"bytes_max": 0},
+    {"position": ""},
+    {"ttl_ms": 10**15},
+    {"due_ms": 2**63 - 1},
+    {"delay_ms": -1},
+    {"create": "maybe"},
+    {"after": "\0"},
+    {"topic_id": 0},
 ]
 LARGE = 2**63 - 1
 BODIES: list[bytes | dict[str, Any]] = [
-    b"", b"{", b"[]", b"null", b"\xff", b'"\\ud800"', b"{" * 100_000, b'{"upto": 1e400}', {"upto": 2**64},
-    {"to": LARGE}, {"time": LARGE}, {"time": "9999-12-31T23:59:59Z"},
-    {"member": "\0", "number": 1}, {"member": "m", "number": LARGE},
-    {"session": ""}, {"session": "\0"}, {"session": "s", "epoch": LARGE},
-    {"retain_ms": LARGE, "quota_bytes": 1}, {"retain_ms": -1}, {"overflow": "maybe"},
-    {"start": LARGE}, {"sharing": {"tries_max": 1}}, {"sharing": {"dead_topic": "*", "tries_max": 1}},
-    {"token": LARGE, "offsets": [LARGE]}, {"tokens": [LARGE]},
-    {"puts": [{"topic": "\0", "value": 1, "create": True}]}, {"puts": [{"topic": "o", "value": 1, "due_ms": LARGE}]},
-    {"acks": [{"topic": "o", "subscriber": "\n", "upto": LARGE, "epoch": 1}]}, {"unknown": 1},
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"\xff",
+    b'"\\ud800"',
+    b"{" * 100_000,
+    b'{"upto": 1e400}',
+    {"upto": 2**64},
+    {"to": LARGE},
+    {"time": LARGE},
+    {"time": "9999-12-31T23:59:59Z"},
+    {"member": "\0", "number": 1},
+    {"member": "m", "number": LARGE},
+    {"session": ""},
+    {"session": "\0"},
+    {"session": "s", "epoch": LARGE},
+    {"retain_ms": LARGE, "quota_bytes": 1},
+    {"retain_ms": -1},
+    {"overflow": "maybe"},
+    {"start": LARGE},
+    {"sharing": {"tries_max": 1}},
+    {"sharing": {"dead_topic": "*", "tries_max": 1}},
+    {"token": LARGE, "offsets": [LARGE]},
+    {"tokens": [LARGE]},
+    {"puts": [{"topic": "\0", "value": 1, "create": True}]},
+    {"puts": [{"topic": "o", "value": 1, "due_ms": LARGE}]},
+    {"acks": [{"topic": "o", "subscriber": "\n", "upto": LARGE, "epoch": 1}]},
+    {"unknown": 1},
 ]
 DECLARED = [endpoint for endpoint in ENDPOINTS if endpoint.path.startswith("/v1/")]
 
@@ -96,8 +131,11 @@ def test_a_page_of_an_origin_that_is_allowed_is_answered_as_browsers_want_it() -
     app = v1.app
     v1.client._transport.app = with_origins(app, app._settings)  # type: ignore[attr-defined]
     try:
-        preflight = {"origin": "https://shop.example", "access-control-request-method": "POST",
-                     "access-control-request-headers": "idempotency-key"}
+        preflight = {
+            "origin": "https://shop.example",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "idempotency-key",
+        }
         assert v1.ask("OPTIONS", "/topics/o/messages", headers=preflight).status_code == 200
         reply = v1.ask("GET", "/topics", headers={"origin": "https://shop.example"})
         assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, "https://shop.example")

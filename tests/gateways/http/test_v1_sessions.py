@@ -34,8 +34,11 @@ def test_a_repeated_request_has_the_same_status(v1: V1) -> None:
     epoch = v1.ok("POST", "/sessions", {"session": "shop"})["epoch"]
     for number, (method, path, status) in enumerate(
         [
-            ("PUT", "/topics/a", 201), ("PUT", "/topics/a/subscriptions/s", 201),
-            ("DELETE", "/topics/a/subscriptions/s", 204), ("DELETE", "/topics/a", 204), ("DELETE", "/topics/a", 404),
+            ("PUT", "/topics/a", 201),
+            ("PUT", "/topics/a/subscriptions/s", 201),
+            ("DELETE", "/topics/a/subscriptions/s", 204),
+            ("DELETE", "/topics/a", 204),
+            ("DELETE", "/topics/a", 404),
         ],
         1,
     ):

@@ -95,7 +95,9 @@ def test_each_kind_of_subscription_is_consumed_in_its_own_way(v1: V1) -> None:
     v1.store("orders", "a")
     epoch = v1.ok("POST", "/topics/orders/subscriptions/kitchen/open")["epoch"]
     for path, body in (
-        ("take", {"member": "m", "number": 1}), ("nack", {"token": 1, "offsets": [0]}), ("extend", {"tokens": [1]}),
+        ("take", {"member": "m", "number": 1}),
+        ("nack", {"token": 1, "offsets": [0]}),
+        ("extend", {"tokens": [1]}),
         ("ack", {"token": 1, "offsets": [0]}),
     ):
         assert v1.refused("POST", f"/topics/orders/subscriptions/kitchen/{path}", body) == "KIND_MISMATCH"

@@ -99,8 +99,11 @@ def test_what_a_pattern_can_not_do_is_said(v1: V1) -> None:
     assert v1.refused("PUT", path, {"sharing": {}}) == "UNSUPPORTED"
     v1.ok("PUT", path, status=201)
     for method, more, body in (
-        ("GET", "messages", None), ("GET", "events", None), ("POST", "ack", {"upto": 0}),
-        ("POST", "take", {"member": "m", "number": 1}), ("POST", "seek", {"to": 3}),
+        ("GET", "messages", None),
+        ("GET", "events", None),
+        ("POST", "ack", {"upto": 0}),
+        ("POST", "take", {"member": "m", "number": 1}),
+        ("POST", "seek", {"to": 3}),
     ):
         assert v1.refused(method, f"{path}/{more}", body) == "UNSUPPORTED"
     assert v1.refused("GET", f"/topics/{quote('#')}/messages") == "UNSUPPORTED"

@@ -31,13 +31,19 @@ def test_acks_settles_and_puts_happen_together(v1: V1) -> None:
     token = v1.ok("POST", f"{path}/take", {"member": "m", "number": 1, "count_max": 2})["token"]
     settle = {"topic": "orders", "subscriber": "cooks", "token": token, "done": [0], "returned": [1]}
     puts = [
-        {"topic": "bills", "value": 1}, {"topic": "log", "value": "x", "create": True},
+        {"topic": "bills", "value": 1},
+        {"topic": "log", "value": "x", "create": True},
         {"topic": "bills", "value": {"n": 2}, "key": "k", "headers": {"h": "v"}},
-        {"topic": "bills", "value": 3, "ttl_ms": 3_600_000}, {"topic": "bills", "value_base64": "aGk="},
+        {"topic": "bills", "value": 3, "ttl_ms": 3_600_000},
+        {"topic": "bills", "value_base64": "aGk="},
     ]
     reply = v1.ok("POST", "/transactions", {"acks": [ack()], "settles": [settle], "puts": puts})
     assert [(put["topic"], put["offset"]) for put in reply["puts"]] == [
-        ("bills", 0), ("log", 0), ("bills", 1), ("bills", 2), ("bills", 3),
+        ("bills", 0),
+        ("log", 0),
+        ("bills", 1),
+        ("bills", 2),
+        ("bills", 3),
     ]
     assert bills(v1) == ["1", '{"n":2}', "3", "hi"]
     assert v1.ok("GET", "/topics/orders/subscriptions/kitchen")["acked"] == 1

@@ -80,7 +80,11 @@ class Visit:
 
     def __init__(self, gateway: Gateway, path: str, query: str = "", headers: dict[str, str] | None = None) -> None:
         self._scope = {
-            "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
             "headers": [(name.encode(), value.encode()) for name, value in (headers or {}).items()],
         }
         self._gateway = gateway

@@ -39,8 +39,10 @@ class Fuzz:
         self._feed: Any = context.socket(zmq.XSUB)
         self._desk: Any = context.socket(zmq.DEALER)
         for socket, address in (
-            (self._publish, settings.publish), (self._feed, settings.feed), (self._desk, settings.acks),
-        ):  # fmt: skip
+            (self._publish, settings.publish),
+            (self._feed, settings.feed),
+            (self._desk, settings.acks),
+        ):
             socket.setsockopt(zmq.LINGER, 0)
             socket.connect(address)
 
@@ -119,11 +121,19 @@ class Fuzz:
         choose = self._random.choice
         fields: dict[str, Any] = {"type": choose(_WORDS)}
         for field, values in (
-            ("subscriber", ["s1", "s2", *_WORDS]), ("topics", [[choose(_TOPICS)], _TOPICS, [], 5]),
-            ("topic", _TOPICS), ("address", _ADDRESSES), ("offset", _NUMBERS), ("offsets", [_NUMBERS, [1, 2]]),
-            ("upto", _NUMBERS), ("origin", ["o1", *_WORDS]), ("id", ["1", "2", *_WORDS]), ("number", _NUMBERS),
-            ("start", ["new", "earliest", "x"]), ("more", [{"deep": [[[]]]}]),
-        ):  # fmt: skip
+            ("subscriber", ["s1", "s2", *_WORDS]),
+            ("topics", [[choose(_TOPICS)], _TOPICS, [], 5]),
+            ("topic", _TOPICS),
+            ("address", _ADDRESSES),
+            ("offset", _NUMBERS),
+            ("offsets", [_NUMBERS, [1, 2]]),
+            ("upto", _NUMBERS),
+            ("origin", ["o1", *_WORDS]),
+            ("id", ["1", "2", *_WORDS]),
+            ("number", _NUMBERS),
+            ("start", ["new", "earliest", "x"]),
+            ("more", [{"deep": [[[]]]}]),
+        ):
             if self._random.random() < 0.5:
                 fields[field] = choose(values)
         return fields if self._random.random() < 0.95 else [fields]

@@ -19,9 +19,15 @@ _server = multiprocessing.get_context("forkserver")
 def settings_here(**changes: object) -> PushSettings:
     """Free addresses, and quicker than usual."""
     quick = PushSettings(
-        publish=free_url(), feed=free_url(), acks=free_url(), heartbeat_ms=200, retransmit_ms=300, unfollow_ms=500,
-        answer_ms=1000, pause_ms_max=1000,
-    )  # fmt: skip
+        publish=free_url(),
+        feed=free_url(),
+        acks=free_url(),
+        heartbeat_ms=200,
+        retransmit_ms=300,
+        unfollow_ms=500,
+        answer_ms=1000,
+        pause_ms_max=1000,
+    )
     return msgspec.structs.replace(quick, **changes)
 
 

@@ -87,9 +87,7 @@ def test_a_filter_and_a_seek_work_as_ever(push: GatewayProcess, client: Client) 
         assert [message.offset for message in take(subscription, 2)] == [0, 2]
 
 
-def test_a_second_owner_fences_the_first(
-    push: GatewayProcess, push_broker: BrokerProcess, client: Client
-) -> None:
+def test_a_second_owner_fences_the_first(push: GatewayProcess, push_broker: BrokerProcess, client: Client) -> None:
     with client.push("push.fenced", "reader", feed=push.settings.feed) as first, push_broker.connect() as other:
         assert first.get(timeout_s=0) is None
         assert other.push("push.fenced", "reader", feed=push.settings.feed).get(timeout_s=0) is None

@@ -79,6 +79,7 @@ def test_a_message_stays_until_the_next_get(gateway: GatewayThread, client: Req)
     client.ask("sub orders alice")
     client.ask("put orders x")
     with oncemq.connect(gateway.broker) as broker:
+
         def lag() -> int:
             return next(iter(broker.subscriptions("orders"))).lag
 

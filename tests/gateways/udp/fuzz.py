@@ -1,6 +1,6 @@
 """Packets that nobody should send, at a gateway in a process of its own: it answers on, and its memory stays flat.
 
-    python -m tests.gateways.udp.fuzz [--inputs 1000000] [--seed 1]
+python -m tests.gateways.udp.fuzz [--inputs 1000000] [--seed 1]
 """
 
 from __future__ import annotations

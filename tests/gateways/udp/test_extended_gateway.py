@@ -78,9 +78,7 @@ def travel(folder: Path, seed: int, count: int) -> None:
         broker.kill()
 
 
-def take_while_killing(
-    subscriber: Subscriber, gateway: GatewayProcess, broker: BrokerProcess, count: int
-) -> list[int]:
+def take_while_killing(subscriber: Subscriber, gateway: GatewayProcess, broker: BrokerProcess, count: int) -> list[int]:
     taken = []
     for _, content in subscriber.messages(TIMEOUT_S):
         taken.append(int(content))
@@ -217,9 +215,11 @@ def test_an_address_that_has_not_proved_itself_gets_a_challenge_shorter_than_its
     gateway: GatewayThread,
 ) -> None:
     stranger = Stranger(gateway.address)
-    questions = [
-        struct.pack(">BQQQq", role, 5, 0, 0, -1) + b"\x01n" + b"\x01t" for role in (0, 1, 2)
-    ] + [struct.pack(">QQBB", 1, 1, 1, 1) + b"t", struct.pack(">QQQ", 1, 1, 0), struct.pack(">QB", 1, 1)]
+    questions = [struct.pack(">BQQQq", role, 5, 0, 0, -1) + b"\x01n" + b"\x01t" for role in (0, 1, 2)] + [
+        struct.pack(">QQBB", 1, 1, 1, 1) + b"t",
+        struct.pack(">QQQ", 1, 1, 0),
+        struct.pack(">QB", 1, 1),
+    ]
     for kind, body in zip((1, 1, 1, 2, 3, 4), questions, strict=True):
         stranger.send(kind, body)
         stranger.socket.settimeout(TIMEOUT_S)

@@ -88,9 +88,7 @@ def test_packets_that_are_filled_up_with_zeros_are_understood(one: PlainClient) 
     assert one.ask(b"1 padded short".ljust(60_000, b"\0")) in ("Acknowledged!", "padded: short")
 
 
-def test_a_message_that_another_client_puts_reaches_plain_subscribers(
-    broker: BrokerProcess, one: PlainClient
-) -> None:
+def test_a_message_that_another_client_puts_reaches_plain_subscribers(broker: BrokerProcess, one: PlainClient) -> None:
     assert one.ask("1 shared") == "Acknowledged!"
     assert one.ask("2 shared") == "Subscribed to shared!"
     with broker.connect() as client:
@@ -227,9 +225,14 @@ def test_malformed_packets_are_answered_and_counted(gateway: GatewayThread, one:
 def strict(broker: BrokerProcess) -> Iterator[GatewayThread]:
     """To which nobody has proved himself, and little is allowed."""
     gateway = GatewayThread(
-        [broker.url], name="strict", loopback_is_proved=False, packet_bytes_max=2000, source_packets_per_s=200,
-        unproved_bytes_per_s=50_000, plain_subscriptions_max=5,
-    )  # fmt: skip
+        [broker.url],
+        name="strict",
+        loopback_is_proved=False,
+        packet_bytes_max=2000,
+        source_packets_per_s=200,
+        unproved_bytes_per_s=50_000,
+        plain_subscriptions_max=5,
+    )
     yield gateway
     gateway.stop()
 
@@ -324,6 +327,7 @@ def test_there_are_so_many_plain_subscriptions_and_no_more(strict: GatewayThread
 
 def test_it_listens_on_an_event_loop_of_another_make_too(broker: BrokerProcess) -> None:
     uvloop = pytest.importorskip("uvloop")
+
     async def live() -> tuple[str, dict[str, int]]:
         settings = settings_for_tests(name="other-loop")
         gateway = UdpGateway([broker.url], settings)

@@ -55,9 +55,7 @@ def test_what_is_lost_is_named_and_the_exit_code_is_1(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("fault", ["unreadable", "incomplete"])
-def test_records_that_are_not_whole_prove_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
-) -> None:
+def test_records_that_are_not_whole_prove_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str) -> None:
     result = _run(monkeypatch, _report(**{fault: 2}), tmp_path)
     assert result.exit_code == 1
     assert "NOT PROVED: 2" in result.output

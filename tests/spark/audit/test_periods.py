@@ -27,7 +27,9 @@ def test_owners_without_a_seek_between_them_are_one_period() -> None:
 def test_a_seek_between_two_owners_begins_an_era() -> None:
     seek = _line("moved", 20_000, what="seek")
     assert _eras(_opened(3, 1_000), seek, _opened(9, 50_000), _opened(12, 60_000)) == [
-        (3, 0, 0), (9, 1, 1), (12, 1, 1),
+        (3, 0, 0),
+        (9, 1, 1),
+        (12, 1, 1),
     ]
 
 
@@ -61,7 +63,9 @@ def test_a_subscription_is_known_from_when_it_was_made() -> None:
 def test_one_that_is_made_again_begins_an_era() -> None:
     again = _line("subscribed", 20_000, acked=0)
     assert _eras(_line("subscribed", 500, acked=4), _opened(3, 1_000), again, _opened(9, 50_000)) == [
-        (0, 0, 0), (3, 0, 0), (9, 1, 1),
+        (0, 0, 0),
+        (3, 0, 0),
+        (9, 1, 1),
     ]
 
 

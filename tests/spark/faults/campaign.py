@@ -90,9 +90,13 @@ class Campaign:
 
     def _stream(self, name: str) -> Stream:
         return Stream(
-            folder=str(self._folder / name), url=self._broker.url, source=f"in.{name}", target=f"out.{name}",
-            rows_max=_ROWS_MAX, ends=False,
-        )  # fmt: skip
+            folder=str(self._folder / name),
+            url=self._broker.url,
+            source=f"in.{name}",
+            target=f"out.{name}",
+            rows_max=_ROWS_MAX,
+            ends=False,
+        )
 
     def run(self, kills: int) -> Account:
         began_s = time.monotonic()

@@ -1,6 +1,6 @@
 """A driver of Spark that runs streams until they end, or until somebody kills it. A process of its own:
 
-    python -m tests.spark.faults.driver PLAN    the streams, as JSON
+python -m tests.spark.faults.driver PLAN    the streams, as JSON
 """
 
 from __future__ import annotations

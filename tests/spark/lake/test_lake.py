@@ -62,9 +62,13 @@ def forget_last_batch(lake: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_what_was_archived_and_collected_comes_back_as_it_was(
-    kind: str, spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path,
+    kind: str,
+    spark: SparkSession,
+    broker: BrokerProcess,
+    client: Client,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     lake = tmp_path / "lake"
 
     def run(**rest: Any) -> int:

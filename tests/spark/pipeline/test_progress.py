@@ -35,14 +35,17 @@ def test_a_batch_is_read_out_of_what_spark_says() -> None:
     assert found == Batch(number=3, rows=50, rows_per_s=200.0, lag=2, duration_ms=250)
 
 
-@pytest.mark.parametrize(("end", "latest", "lag"), [
-    (json.dumps(offsets(a=1)), json.dumps(offsets(a=4)), 3),
-    (offsets(a=1), offsets(a=1, b=6), 6),
-    (offsets(a=5), offsets(a=4), 0),
-    (None, offsets(a=4), None),
-    (offsets(a=1), None, None),
-    (offsets(a=1), "-", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("end", "latest", "lag"),
+    [
+        (json.dumps(offsets(a=1)), json.dumps(offsets(a=4)), 3),
+        (offsets(a=1), offsets(a=1, b=6), 6),
+        (offsets(a=5), offsets(a=4), 0),
+        (None, offsets(a=4), None),
+        (offsets(a=1), None, None),
+        (offsets(a=1), "-", None),
+    ],
+)
 def test_the_lag_is_what_is_stored_and_not_yet_taken(end: Any, latest: Any, lag: int | None) -> None:
     assert batch_of(progress(end, latest)).lag == lag
 

@@ -99,8 +99,13 @@ def test_a_window_in_which_nothing_came_is_a_zero() -> None:
 
 def test_numbers_are_said_in_few_letters() -> None:
     assert [number_text(value) for value in (0, 0.25, 999, 1500, 2.5e6, 3e9)] == [
-        "0", "0.25", "999", "1.5 k", "2.5 M", "3 G",
-    ]  # fmt: skip
+        "0",
+        "0.25",
+        "999",
+        "1.5 k",
+        "2.5 M",
+        "3 G",
+    ]
     assert (bytes_text(10), bytes_text(1500)) == ("10 B", "1.5 kB")
     assert (milliseconds_text(0.5), milliseconds_text(2500)) == ("0.5 ms", "2.5 s")
     assert [seconds_text(value) for value in (5, 90, 5400, 172_800)] == ["5 s", "1.5 min", "1.5 h", "2 d"]

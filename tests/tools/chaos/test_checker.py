@@ -149,7 +149,10 @@ def test_diaries_become_evidence(tmp_path: Path) -> None:
         ("will", "a b", A[0]), ("done", "a b", A[0], 0), ("will", "a b", A[1]), ("will", "a b", A[2])
     )
     Diary(tmp_path / "sub-3.diary").write(
-        ("subscribed", "a b", 0), ("got", "a b", 0, A[0]), ("ended", "a b"), ("subscribed", "a b", 1),
+        ("subscribed", "a b", 0),
+        ("got", "a b", 0, A[0]),
+        ("ended", "a b"),
+        ("subscribed", "a b", 1),
         ("got", "a b", 1, A[1]),
     )
     evidence = gather(tmp_path)

@@ -13,7 +13,7 @@ from oncemq.cli.support.options import Name, Reach, connected, json_option, reac
 from oncemq.cli.support.output import confirm, count_of, is_terminal, json_line, note, table
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
+    from oncemq import Client
     from oncemq.client.worker.dead_letters import DeadLetter
 
 _VALUE_CHARACTERS = 40

@@ -30,7 +30,9 @@ class _Folder(click.Path):
         if str(value).startswith(("postgresql:", "postgres:")):
             self.fail(
                 "this is for journals in folders. PostgreSQL verifies its own files (`pg_amcheck`, `pg_checksums`), "
-                "and `oncemq journal copy` brings a journal from there into a folder.", param, ctx,
+                "and `oncemq journal copy` brings a journal from there into a folder.",
+                param,
+                ctx,
             )
         return super().convert(value, param, ctx)
 

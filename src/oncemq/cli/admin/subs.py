@@ -11,7 +11,7 @@ from oncemq.cli.support.options import TOPIC_OR_PATTERN, Reach, connected, is_pa
 from oncemq.cli.support.output import json_line, note, table
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
+    from oncemq import Client
     from oncemq.protocol.replies import PatternInfo, SubscriptionInfo
 
 

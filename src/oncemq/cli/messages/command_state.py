@@ -27,7 +27,7 @@ from oncemq.cli.support.output import count_of, note, warn
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
-    from oncemq.client import Client, Receipt
+    from oncemq import Client, Receipt
     from oncemq.client.consumer.sync import PatternSubscription, Subscription
     from oncemq.client.outbox.client import Ticket
     from oncemq.client.outbox.contract import KeptRefusal

@@ -24,7 +24,7 @@ from oncemq.cli.support.output import is_terminal, note
 from oncemq.cli.support.signals import orderly
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
+    from oncemq import Client
     from oncemq.client.consumer.sync import PatternSubscription, Subscription
 
 #: A run that is killed without a chance to clean up keeps the others waiting for as long as this.
@@ -170,9 +170,7 @@ class Turns:
         return self._try_to_open(patience_s - _QUIET_S)
 
     def _try_to_open(self, busy_s: float) -> Subscription:
-        return self._client.subscription(
-            self._topic, self._subscriber, hold_ms=_HOLD_MS, busy_s=busy_s, auto_ack=False
-        )
+        return self._client.subscription(self._topic, self._subscriber, hold_ms=_HOLD_MS, busy_s=busy_s, auto_ack=False)
 
 
 def _take(turns: Turns, printer: Printer, count: int) -> int:
@@ -211,9 +209,7 @@ def _peek(turns: Turns, printer: Printer, count: int) -> int:
             return printed
 
 
-def _peek_turn(
-    turns: Turns, subscription: Subscription | PatternSubscription, printer: Printer, count: int
-) -> int:
+def _peek_turn(turns: Turns, subscription: Subscription | PatternSubscription, printer: Printer, count: int) -> int:
     printed = 0
     while printed < count:
         wait_s = 0.0 if printed else turns.wait_s()

@@ -22,7 +22,7 @@ from oncemq.cli.support.output import is_terminal, note
 from oncemq.cli.support.signals import orderly
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
+    from oncemq import Client
     from oncemq.client.consumer.sync import PatternSubscription, Subscription
 
 

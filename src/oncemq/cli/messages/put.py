@@ -29,7 +29,7 @@ from oncemq.cli.support.output import count_of, duration_text, is_terminal, json
 from oncemq.protocol.errors import OnceMQError, TooLarge
 
 if TYPE_CHECKING:
-    from oncemq.client import Client, Receipt
+    from oncemq import Client, Receipt
 
 #: Puts whose answers are still out, at the most; the client's window bounds what is really in flight.
 _HANDLES_MAX = 10_000

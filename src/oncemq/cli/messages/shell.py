@@ -15,7 +15,7 @@ from oncemq.cli.support.output import is_terminal
 from oncemq.cli.support.signals import orderly
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
+    from oncemq import Client
     from oncemq.tools.shell.screen import Screen
     from oncemq.tools.shell.session import Session
 

@@ -22,7 +22,7 @@ from oncemq.cli.support.options import (
 from oncemq.cli.support.output import count_of, json_line
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
+    from oncemq import Client
 
 
 @click.command(

@@ -26,8 +26,8 @@ from oncemq.cli.support.options import (
 from oncemq.cli.support.output import is_terminal, json_line, note
 
 if TYPE_CHECKING:
+    from oncemq import Client
     from oncemq.cli.messages.worker_pool import Crew
-    from oncemq.client import Client
     from oncemq.client.worker.sync import SharedSubscription
 
 #: Leases are extended for as long as a command may run.
@@ -194,5 +194,3 @@ def _end(crew: Crew, topic: str, subscriber: str) -> None:
         raise NothingNew(f"There was nothing to do in {topic} for {subscriber}.")
     if crew.tally.undone:
         sys.exit(1)
-
-

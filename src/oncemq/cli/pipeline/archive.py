@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from oncemq.spark.pipeline.model import Pipeline
     from oncemq.spark.pipeline.progress import Reporter
 
+
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1, 5, 7, 143),
@@ -127,9 +128,7 @@ def archive(
         ctx.exit(128 + number)
 
 
-def _run(
-    pipeline: Pipeline, url: str, master: str, conf: dict[str, str], reporter: Reporter, *, is_loud: bool
-) -> int:
+def _run(pipeline: Pipeline, url: str, master: str, conf: dict[str, str], reporter: Reporter, *, is_loud: bool) -> int:
     """The signal that stopped it; 0 = none."""
     from oncemq.spark.pipeline import runner
 

@@ -37,7 +37,11 @@ _QUIET = {"spark.sql.debug.maxToStringFields": "1000"}
 @click.option("--broker", is_flag=True, help="Compare with the broker: ends of topics, positions of subscriptions.")
 @click.option("--findings", metavar="DIR", type=click.Path(), help="Write what is wrong there, as Parquet.")
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
     help="Name so many messages of each kind; all are counted.",
 )
 @master_option

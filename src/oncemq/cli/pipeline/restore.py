@@ -47,11 +47,21 @@ class Moment(ParamType):
         oncemq pipeline restore --from /lake/orders --to may --since 2026-05-01T00:00Z --until 2026-06-01T00:00Z
     """,
 )
-@click.option("--from", "folder", metavar="DIR", required=True, type=click.Path(exists=True, file_okay=False),
-              help="The folder of the archive.")  # fmt: skip
+@click.option(
+    "--from",
+    "folder",
+    metavar="DIR",
+    required=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="The folder of the archive.",
+)
 @click.option("--to", metavar="TOPIC", type=TOPIC, default="", help="The topic that gets the messages.")
-@click.option("--prefix", metavar="TEXT", default="",
-              help="Without --to: each topic's messages go into the topic of its name behind this.")  # fmt: skip
+@click.option(
+    "--prefix",
+    metavar="TEXT",
+    default="",
+    help="Without --to: each topic's messages go into the topic of its name behind this.",
+)
 @click.option("--topic", metavar="TOPIC", default="", help="Only this one of the archive's topics.")
 @click.option("--since", type=Moment(), metavar="TIME", help="Only messages of this time or later.")
 @click.option("--until", type=Moment(), metavar="TIME", help="Only messages before this time.")
@@ -59,8 +69,13 @@ class Moment(ParamType):
 @click.option("--id", metavar="NAME", default="", help="What this restore is recognised by, when it comes again.")
 @click.option("--again", is_flag=True, help="Restore once more what was restored before.")
 @click.option("--create", is_flag=True, help="Make topics that are not there.")
-@click.option("--retain", "retain_ms", type=Quantity("milliseconds"), metavar="TIME",
-              help="Of topics that are made: how long they keep messages. [default: 7d]")  # fmt: skip
+@click.option(
+    "--retain",
+    "retain_ms",
+    type=Quantity("milliseconds"),
+    metavar="TIME",
+    help="Of topics that are made: how long they keep messages. [default: 7d]",
+)
 @runs_on_spark
 @json_option
 @reaches_broker

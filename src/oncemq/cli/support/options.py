@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from oncemq.cli.support.output import warn
 
 if TYPE_CHECKING:
-    from oncemq.client import Client
+    from oncemq import Client
 
     ParamType = click.ParamType[Any]
 else:

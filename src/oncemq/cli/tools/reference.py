@@ -85,7 +85,7 @@ def _default(setting: sources.Setting) -> str:
 
 
 _ERRORS_TOP = """Every error has a stable code, the same in Python, on the command line and in every protocol. In
-Python each is an exception of `oncemq.protocol.errors`, and a name of `oncemq`; indented ones are special cases of those
+Python each is an exception of `oncemq.errors`, and a name of `oncemq`; indented ones are special cases of those
 above them. The exit code is that of the command line; the status is that of HTTP."""
 
 

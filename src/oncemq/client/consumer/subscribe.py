@@ -38,8 +38,14 @@ class Subscribing(Calling, Generic[S, P]):
 
     @method
     def subscribe(
-        self, topic: str, subscriber: str, start: Start = "new", *, auto_ack: bool = True,
-        filter: Wanted | None = None, prefetch_bytes: int = 1024 * 1024,
+        self,
+        topic: str,
+        subscriber: str,
+        start: Start = "new",
+        *,
+        auto_ack: bool = True,
+        filter: Wanted | None = None,
+        prefetch_bytes: int = 1024 * 1024,
     ) -> Flow[S]:
         """Make a durable subscription, and its topic where there is none; harmless where it exists.
 
@@ -98,8 +104,14 @@ class Subscribing(Calling, Generic[S, P]):
 
     @method
     def subscribe_pattern(
-        self, pattern: str, subscriber: str, start: str = "new", *, auto_ack: bool = True,
-        filter: Wanted | None = None, prefetch_bytes: int = 1024 * 1024,
+        self,
+        pattern: str,
+        subscriber: str,
+        start: str = "new",
+        *,
+        auto_ack: bool = True,
+        filter: Wanted | None = None,
+        prefetch_bytes: int = 1024 * 1024,
     ) -> Flow[P]:
         """Make a durable subscription to every topic that matches, those that are made later too; harmless where
         it exists. `*` stands for one level of a name, `#` for any number of them: `orders.*`, `#.eu`.

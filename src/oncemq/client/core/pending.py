@@ -19,7 +19,15 @@ class Pending:
     """What a caller holds while the core looks after a command."""
 
     __slots__ = (
-        "__weakref__", "deadline_ms", "done", "error", "give_up_ms", "number", "on_done", "payloads", "reply",
+        "__weakref__",
+        "deadline_ms",
+        "done",
+        "error",
+        "give_up_ms",
+        "number",
+        "on_done",
+        "payloads",
+        "reply",
     )
 
     def __init__(self, give_up_ms: float, on_done: Callable[[Pending], None] | None = None) -> None:
@@ -65,8 +73,16 @@ class Entry:
     """A command as the core keeps it: what to send, and where it was sent."""
 
     __slots__ = (
-        "body", "goes_alone", "kept_number", "must_send", "not_before_ms", "number", "payloads", "pending",
-        "request_ids", "settled",
+        "body",
+        "goes_alone",
+        "kept_number",
+        "must_send",
+        "not_before_ms",
+        "number",
+        "payloads",
+        "pending",
+        "request_ids",
+        "settled",
     )
 
     def __init__(

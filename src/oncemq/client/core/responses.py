@@ -162,9 +162,7 @@ class Answers:
 
     # One command's answer.
 
-    def _receive_one(
-        self, now_ms: float, sent: Sent, entry: Entry, reply: Reply, payloads: Sequence[Frame]
-    ) -> None:
+    def _receive_one(self, now_ms: float, sent: Sent, entry: Entry, reply: Reply, payloads: Sequence[Frame]) -> None:
         if entry.settled or self.finished is not None or not entry.request_ids:
             return
         if isinstance(reply, NotNow):

@@ -103,8 +103,15 @@ class Outboxing(Base):
 
     @method
     def put(
-        self, topic: str, value: Value, *, key: Value | None = None, headers: Headers | None = None,
-        create: bool = False, ttl_s: float | None = None, delay_s: float | None = None,
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
     ) -> Flow[Ticket]:
         """Store one message. When this returns, it is on this machine's disk; it reaches the broker by itself.
 

@@ -243,7 +243,6 @@ class Place(msgspec.Struct, gc=False):
         batch = self.batch
         return isinstance(batch, Batch) and batch.pending is not None and batch.pending.done
 
-
     def _is_stored(self) -> bool:
         """The answer is there, and it is good."""
         return self.done() and self.batch.pending.error is None  # type: ignore[union-attr]

@@ -72,8 +72,15 @@ class Producing(Keeping, Generic[H]):
 
     @method
     def put(
-        self, topic: str, value: Value, *, key: Value | None = None, headers: Headers | None = None,
-        create: bool = False, ttl_s: float | None = None, delay_s: float | None = None,
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
     ) -> Flow[Receipt]:
         """Store one message. When this returns, it is on the broker's disk.
 

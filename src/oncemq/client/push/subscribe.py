@@ -24,8 +24,15 @@ class PushSubscribing(Calling, Generic[F]):
 
     @method
     def push(
-        self, topic: str, subscriber: str, start: Start = "new", *, feed: str = "tcp://127.0.0.1:5558",
-        auto_ack: bool = True, filter: Wanted | None = None, prefetch_bytes: int = 1024 * 1024,
+        self,
+        topic: str,
+        subscriber: str,
+        start: Start = "new",
+        *,
+        feed: str = "tcp://127.0.0.1:5558",
+        auto_ack: bool = True,
+        filter: Wanted | None = None,
+        prefetch_bytes: int = 1024 * 1024,
     ) -> Flow[F]:
         """A durable subscription whose messages come from a push gateway's live feed, and from the broker where the
         feed has lost something: each once and in order. Otherwise as `subscribe`.

@@ -136,9 +136,7 @@ class Recorder:
                 self._write_sent(session, number, part, put, payload)
         elif isinstance(operation, commands.Seek | commands.Unsubscribe):
             what, topic, subscriber = _what(operation), operation.topic, operation.subscriber
-            self._write(
-                records.Moving(session=session, number=number, what=what, topic=topic, subscriber=subscriber)
-            )
+            self._write(records.Moving(session=session, number=number, what=what, topic=topic, subscriber=subscriber))
 
     def _write_sent(self, session: str, number: int, part: int, put: commands.Put, payload: Frame) -> None:
         envelope = put.envelope
@@ -197,9 +195,7 @@ class Recorder:
         )
 
     def _write_refused(self, happened: _Happened, part: int, reply: replies.Reply) -> None:
-        self._write(
-            records.Refused(session=happened.session, number=happened.number, part=part, code=_code_of(reply))
-        )
+        self._write(records.Refused(session=happened.session, number=happened.number, part=part, code=_code_of(reply)))
 
     def _transaction_decided(self, happened: _Happened, operation: commands.Transact, reply: replies.Reply) -> None:
         if isinstance(reply, replies.Refusal) or (happened.is_void and not isinstance(reply, replies.TransactReply)):
@@ -253,7 +249,9 @@ class Recorder:
             )
         )
 
-    def _move_decided(self, happened: _Happened, operation: commands.Seek | commands.Unsubscribe, reply: replies.Reply) -> None:
+    def _move_decided(
+        self, happened: _Happened, operation: commands.Seek | commands.Unsubscribe, reply: replies.Reply
+    ) -> None:
         if isinstance(reply, replies.Refusal) or (happened.is_void and isinstance(reply, replies.Done)):
             code = _code_of(reply)
             self._write(records.Stayed(session=happened.session, number=happened.number, code=code))
@@ -369,7 +367,15 @@ class _Happened(msgspec.Struct, frozen=True):
         return Whose(self.broker, ack.topic_id, ack.subscriber, ack.epoch)
 
 
-_RECORDED = (commands.Put, commands.Transact, commands.Settle, commands.Subscribe, commands.Open, commands.Seek, commands.Unsubscribe)
+_RECORDED = (
+    commands.Put,
+    commands.Transact,
+    commands.Settle,
+    commands.Subscribe,
+    commands.Open,
+    commands.Seek,
+    commands.Unsubscribe,
+)
 #: A put whose answer is known to be yes, and nothing else.
 _SOMEWHERE = replies.PutReply(0, -1, 0, 0, 0)
 

@@ -217,8 +217,23 @@ class Displaced(_OfSubscription, tag="displaced", kw_only=True):
 
 
 AnyLine = (
-    Begin | End | Sent | Stored | Refused | Subscribed | Opened | Got | Acked | Settled | Skipped | Left | Back
-    | Moving | Moved | Stayed | Displaced
+    Begin
+    | End
+    | Sent
+    | Stored
+    | Refused
+    | Subscribed
+    | Opened
+    | Got
+    | Acked
+    | Settled
+    | Skipped
+    | Left
+    | Back
+    | Moving
+    | Moved
+    | Stayed
+    | Displaced
 )
 
 # Subscriptions.

@@ -74,9 +74,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
         """None: it is not one."""
         headers = message.headers
         try:
-            topic, subscriber, reason = (
-                headers[_PREFIX + name].decode() for name in ("topic", "subscriber", "reason")
-            )
+            topic, subscriber, reason = (headers[_PREFIX + name].decode() for name in ("topic", "subscriber", "reason"))
             offset, topic_id, timestamp_ms, tries = (
                 int(headers[_PREFIX + name]) for name in ("offset", "topic-id", "timestamp-ms", "tries")
             )

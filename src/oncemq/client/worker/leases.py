@@ -24,8 +24,21 @@ class Lease:
     """What one take got, as this consumer sees it."""
 
     __slots__ = (
-        "done", "elsewhere", "epoch", "extend_ms", "extend_until_ms", "is_lost", "is_over", "left", "lost", "returned",
-        "subscriber", "token", "topic_id", "until_ms", "working",
+        "done",
+        "elsewhere",
+        "epoch",
+        "extend_ms",
+        "extend_until_ms",
+        "is_lost",
+        "is_over",
+        "left",
+        "lost",
+        "returned",
+        "subscriber",
+        "token",
+        "topic_id",
+        "until_ms",
+        "working",
     )
 
     def __init__(self, working: Any, subscriber: str, epoch: int, reply: TakeReply) -> None:

@@ -55,8 +55,14 @@ class SharedSubscribing(Keeping, Generic[W]):
         sharing = _sharing_of(topic, lease_s, tries_max, dead_topic, key_order)
         # First of all: what it can't be is found before anything is made.
         found = self._shared_subscription_type(
-            self, topic, subscriber, prefetch=prefetch, prefetch_bytes=prefetch_bytes, unsettled_max=unsettled_max,
-            auto_extend=auto_extend, extend_max_s=extend_max_s,
+            self,
+            topic,
+            subscriber,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            unsettled_max=unsettled_max,
+            auto_extend=auto_extend,
+            extend_max_s=extend_max_s,
         )
         reply = yield from self._call(Subscribe(topic, subscriber, start_of(start), sharing), SubscribeReply)
         found.created = reply.created
@@ -79,8 +85,14 @@ class SharedSubscribing(Keeping, Generic[W]):
         >>> task = client.shared_subscription("orders", "packers").take(timeout_s=1)
         """
         found = self._shared_subscription_type(
-            self, topic, subscriber, prefetch=prefetch, prefetch_bytes=prefetch_bytes, unsettled_max=unsettled_max,
-            auto_extend=auto_extend, extend_max_s=extend_max_s,
+            self,
+            topic,
+            subscriber,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            unsettled_max=unsettled_max,
+            auto_extend=auto_extend,
+            extend_max_s=extend_max_s,
         )
         yield from self._refuse_owned(topic, subscriber)
         return (yield from self._joined(found))

@@ -58,7 +58,9 @@ def _forget_session(state: State, session_id: int) -> None:
         state.schedule.sessions.forget(session_id)
 
 
-def _session_ended(state: State, _limits: Limits, _time_ms: int, event: events.SessionEnded | events.SessionRemoved) -> None:
+def _session_ended(
+    state: State, _limits: Limits, _time_ms: int, event: events.SessionEnded | events.SessionRemoved
+) -> None:
     _forget_session(state, event.session_id)
 
 

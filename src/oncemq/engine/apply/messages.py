@@ -163,9 +163,7 @@ def _staged(state: State, _limits: Limits, _time_ms: int, event: events.Staged) 
     batch = StagedBatch(event.count, event.size, event.position, event.ttl_ms, event.key_hashes)
     known = state.stages.get(event.stage)
     batches = (*known.batches, batch) if known is not None else (batch,)
-    state.stages[event.stage] = StageEntry(
-        event.stage, event.topic_id, event.expires_ms, event.stage_count, batches
-    )
+    state.stages[event.stage] = StageEntry(event.stage, event.topic_id, event.expires_ms, event.stage_count, batches)
     state.schedule.stages.add(event.expires_ms, event.stage)
 
 

@@ -56,7 +56,9 @@ def decide_put(at: Situation, op: commands.Put) -> Outcome:
     return _store(at, op, at.claim)
 
 
-def _store(at: Situation, op: commands.Put, claim: events.AnyClaim | None) -> events.Stored | events.Delayed | Refusal | NotNow:
+def _store(
+    at: Situation, op: commands.Put, claim: events.AnyClaim | None
+) -> events.Stored | events.Delayed | Refusal | NotNow:
     envelope = op.envelope
     refusal = refuse_envelope(at, envelope)
     if refusal is not None:

@@ -90,9 +90,7 @@ def decide_get_any(state: State, limits: Limits, command: commands.GetAny) -> Re
     return Reading(reply, event, tuple(found.slices), tuple(found.counts), waits_for)
 
 
-def _rising_acks(
-    state: State, pattern: Pattern, acks: Iterable[tuple[int, int]]
-) -> dict[int, int] | replies.Refusal:
+def _rising_acks(state: State, pattern: Pattern, acks: Iterable[tuple[int, int]]) -> dict[int, int] | replies.Refusal:
     """Topic's id → position, of acks that move one."""
     rising: dict[int, int] = {}
     for topic_id, upto in acks:

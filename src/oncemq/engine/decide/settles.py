@@ -1,7 +1,7 @@
 """Shared subscriptions: what becomes of a settle, an extend or a leave, and how their events change them.
 
-`decide_…` changes nothing, `apply_…` decides nothing. What a take gets is in takes.py; the state is in shared_subscription.py,
-its image in shared_image.py.
+`decide_…` changes nothing, `apply_…` decides nothing. What a take gets is in takes.py; the state is in
+shared_subscription.py, its image in shared_image.py.
 """
 
 from __future__ import annotations

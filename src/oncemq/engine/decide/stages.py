@@ -109,8 +109,15 @@ def _committed(at: Situation, op: commands.Commit, parts: list[events.CommittedP
     if op.topic:
         [part] = parts
         return events.Committed(
-            at.claim, op.writer, op.batch, part.topic_id, part.first_offset, part.count, part.subscriptions,
-            part.stages, False,
+            at.claim,
+            op.writer,
+            op.batch,
+            part.topic_id,
+            part.first_offset,
+            part.count,
+            part.subscriptions,
+            part.stages,
+            False,
         )
     count = sum(part.count for part in parts)
     return events.Committed(at.claim, op.writer, op.batch, 0, -1, count, 0, (), False, tuple(parts))

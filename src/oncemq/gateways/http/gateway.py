@@ -14,8 +14,17 @@ from oncemq.protocol import errors
 
 #: Headers of replies that a web page may read.
 EXPOSED = (
-    "OnceMQ-Offset", "OnceMQ-Position", "OnceMQ-Next-Position", "OnceMQ-End-Offset", "OnceMQ-Acked", "OnceMQ-Epoch",
-    "OnceMQ-Time", "OnceMQ-Key", "OnceMQ-Headers", "OnceMQ-Idempotency-Key", "Retry-After",
+    "OnceMQ-Offset",
+    "OnceMQ-Position",
+    "OnceMQ-Next-Position",
+    "OnceMQ-End-Offset",
+    "OnceMQ-Acked",
+    "OnceMQ-Epoch",
+    "OnceMQ-Time",
+    "OnceMQ-Key",
+    "OnceMQ-Headers",
+    "OnceMQ-Idempotency-Key",
+    "Retry-After",
 )
 
 #: How long requests that are being answered may take when the gateway stops.
@@ -24,9 +33,7 @@ _DRAIN_S = 3
 _IDLE_CONNECTIONS = 1000
 #: The request line and the headers.
 _HEAD_BYTES_MAX = 64 * 1024
-_HEAD_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-)
+_HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class HttpGateway:
@@ -74,9 +81,17 @@ def _make_server(settings: GatewaySettings) -> Any:
     app = App(settings)
     return Server(
         uvicorn.Config(
-            with_origins(app, settings), log_config=None, access_log=False, lifespan="on", server_header=False,
-            date_header=False, limit_concurrency=settings.connections_max + _IDLE_CONNECTIONS,
-            timeout_graceful_shutdown=_DRAIN_S, proxy_headers=False, ws="none", http=_protocol(),
+            with_origins(app, settings),
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            server_header=False,
+            date_header=False,
+            limit_concurrency=settings.connections_max + _IDLE_CONNECTIONS,
+            timeout_graceful_shutdown=_DRAIN_S,
+            proxy_headers=False,
+            ws="none",
+            http=_protocol(),
         )
     )
 
@@ -121,7 +136,11 @@ def with_origins(app: Any, settings: GatewaySettings) -> Any:
     from starlette.middleware.cors import CORSMiddleware
 
     return CORSMiddleware(
-        app, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED,
+        app,
+        allow_origins=settings.origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=EXPOSED,
     )
 
 

@@ -1,7 +1,7 @@
 """The ack socket: requests of plain REQ peers, each answered; of DEALER peers too, with or without an empty frame.
 
-    request     [JSON]      publish: [JSON] [content]
-    answer      [JSON]
+request     [JSON]      publish: [JSON] [content]
+answer      [JSON]
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ _WAITING_MAX = 100
 
 
 class Desk:
-    def __init__(
-        self, settings: PushSettings, reliable: Reliable, publishing: Publishing, counters: Counters
-    ) -> None:
+    def __init__(self, settings: PushSettings, reliable: Reliable, publishing: Publishing, counters: Counters) -> None:
         """Raises ListenFailed."""
         self._reliable = reliable
         self._publishing = publishing

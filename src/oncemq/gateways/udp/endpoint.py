@@ -63,9 +63,7 @@ class Endpoint:
         host, port = self._socket.getsockname()[:2]
         return f"udp://[{host}]:{port}" if self._is_six else f"udp://{host}:{port}"
 
-    def start(
-        self, on_packet: Callable[[bytes, Address], None], on_unreachable: Callable[[Address], None]
-    ) -> None:
+    def start(self, on_packet: Callable[[bytes, Address], None], on_unreachable: Callable[[Address], None]) -> None:
         self._on_packet, self._on_unreachable = on_packet, on_unreachable
         self._loop = asyncio.get_running_loop()
         if self._epoll is not None:

@@ -90,9 +90,7 @@ def encode(layout: Layout, sequence: int, position: int, group: Group) -> tuple[
             parts.append(_PAD[pad])
         at += RECORD_HEADER_BYTES + size + pad
     events = group.events
-    opening = _HEAD.pack(
-        MAGIC, sequence, position, group.time_ms, at - first, len(events), len(heads) - 1, 0, 0
-    )
+    opening = _HEAD.pack(MAGIC, sequence, position, group.time_ms, at - first, len(events), len(heads) - 1, 0, 0)
     heads[0] = opening
     heads.append(events)
     parts[0] = opening + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(b"".join(heads), layout.seed))

@@ -5,8 +5,8 @@ At each group's place there are five possibilities:
 - the group that is expected, whole: it is replayed;
 - nothing, and the next segment's head says that it goes on there;
 - nothing good, and a good group anywhere behind it: an acknowledged group is damaged. Refuse.
-- nothing good, and nothing good behind it, but a segment behind this one was begun, as segment_marker.py has noted: it is
-  missing or damaged. Refuse.
+- nothing good, and nothing good behind it, but a segment behind this one was begun, as segment_marker.py has noted: it
+  is missing or damaged. Refuse.
 - nothing good, and nothing good behind it: the end. A group that was begun here was never acknowledged, since
   the next is not written before the last is synced; its bytes are kept in `cut/`.
 

@@ -28,9 +28,7 @@ class Begun:
         if not self._disk.exists(BEGUN):
             return []
         file = self._disk.open(BEGUN)
-        heads = [
-            decode_head(file.read(at, HEAD_BYTES), BEGUN_MAGIC, BEGUN) for at in (0, self._layout.block_bytes)
-        ]
+        heads = [decode_head(file.read(at, HEAD_BYTES), BEGUN_MAGIC, BEGUN) for at in (0, self._layout.block_bytes)]
         file.close()
         return [head.number if head and head.journal_id == self._layout.journal_id else 0 for head in heads]
 

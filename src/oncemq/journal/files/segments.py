@@ -6,7 +6,7 @@ A segment's life, all within one folder, so that one sync of the folder covers e
       zero-filled      waits        holds groups    recycled
 
 A spare gets its number in five steps: rename, sync of the folder, head written, sync of the file, a note that it was
-begun (segment_marker.py). Only then groups are written. Losing power before the head is synced leaves a file that bears a
+begun (segment_marker.py). Only then are groups written. Losing power before the head is synced leaves a file that has a
 number and has no head of that number and no group: recovery makes it a spare again. A segment that becomes a spare
 needs no sync: if the name comes back, so does the content, since nothing is written to it before its next name is
 durable.

@@ -1,5 +1,4 @@
-"""Connections of the PostgreSQL journal: how they are made, what a server must be like, and what failed.
-"""
+"""Connections of the PostgreSQL journal: how they are made, what a server must be like, and what failed."""
 
 from __future__ import annotations
 

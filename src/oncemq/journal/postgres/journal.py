@@ -57,9 +57,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class PostgresJournal:
-    def __init__(
-        self, connection: Connection, lease: Lease, taken: Taken, worker: Worker, warnings: list[str]
-    ) -> None:
+    def __init__(self, connection: Connection, lease: Lease, taken: Taken, worker: Worker, warnings: list[str]) -> None:
         self.journal_id = taken.journal_id
         self.extent_bytes = taken.extent_bytes
         self.replay_bytes = 0

@@ -123,9 +123,7 @@ class PostgresSnapshots:
         if writer is self._writer and self._task is None:
             self._writer = None
 
-    def _write(
-        self, place: SnapshotPlace, chunks: Sequence[bytes], kept: Sequence[SnapshotPlace]
-    ) -> Iterator[None]:
+    def _write(self, place: SnapshotPlace, chunks: Sequence[bytes], kept: Sequence[SnapshotPlace]) -> Iterator[None]:
         connection = self._beside.connection()
         with connection.transaction():
             # A damaged one may have this very sequence.

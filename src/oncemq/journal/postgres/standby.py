@@ -235,9 +235,7 @@ class PostgresStandby:
         meta = self._one("meta")
         assert meta is not None
         _, _, journal_id, extent_bytes, are_tables_current = meta
-        taken = Taken(
-            self._url, self.where, bytes(journal_id), extent_bytes, are_tables_current, sequence, position
-        )
+        taken = Taken(self._url, self.where, bytes(journal_id), extent_bytes, are_tables_current, sequence, position)
         return PostgresJournal(connection, lease, taken, self._worker or ThreadWorker(), list(self._warnings))
 
 

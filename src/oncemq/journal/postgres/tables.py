@@ -22,25 +22,34 @@ def statements(rows: Rows) -> Iterator[Statement]:
         return
     yield from _removals(rows)
     for topics in _parts(rows.topics):
-        yield "put_topics", (
-            Int8s([row.id for row in topics]),
-            Texts(row.name for row in topics),
-            Int8s([row.bias for row in topics]),
-            Int8s([row.next_offset for row in topics]),
+        yield (
+            "put_topics",
+            (
+                Int8s([row.id for row in topics]),
+                Texts(row.name for row in topics),
+                Int8s([row.bias for row in topics]),
+                Int8s([row.next_offset for row in topics]),
+            ),
         )
     for consumers in _parts(rows.consumers):
-        yield "put_consumers", (
-            *_keys([row.key for row in consumers]),
-            Texts(row.topic for row in consumers),
-            Int8s([row.position for row in consumers]),
+        yield (
+            "put_consumers",
+            (
+                *_keys([row.key for row in consumers]),
+                Texts(row.topic for row in consumers),
+                Int8s([row.position for row in consumers]),
+            ),
         )
     for producers in _parts(rows.producers):
         yield "put_producers", (Texts(row.id for row in producers), Texts(row.topic for row in producers))
     for batches in _parts(rows.batches):
-        yield "show_batches", (
-            Int8s([row.position for row in batches]),
-            Int8s([row.first_offset for row in batches]),
-            Int8s([row.time_ms for row in batches]),
+        yield (
+            "show_batches",
+            (
+                Int8s([row.position for row in batches]),
+                Int8s([row.first_offset for row in batches]),
+                Int8s([row.time_ms for row in batches]),
+            ),
         )
     if rows.has_all:
         yield "all_tables_are_current", ()

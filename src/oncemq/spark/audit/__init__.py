@@ -1,4 +1,4 @@
-"""The audit: proves from the records of clients (client/recording/recorder.py) that each subscription was given every message
+"""The audit: proves from the records of clients (client/recording/) that each subscription was given every message
 once and in order, or lists what was lost, doubled, out of order or changed. `oncemq pipeline audit`; docs/audit.md.
 
     lines       record files → rows

@@ -157,8 +157,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         faulty = [topic.sentence for topic in self.topics if topic.faults]
         read_by = {(each.broker, each.topic_id) for each in self.subscriptions}
         unread = [each for each in self.topics if not each.faults and (each.broker, each.topic_id) not in read_by]
-        return [*faulty, *(f"{each.sentence}, read by no recorded subscription" for each in unread),
-                *(each.sentence for each in self.subscriptions), *self._complaints()]
+        return [
+            *faulty,
+            *(f"{each.sentence}, read by no recorded subscription" for each in unread),
+            *(each.sentence for each in self.subscriptions),
+            *self._complaints(),
+        ]
 
     def _complaints(self) -> list[str]:
         found = []

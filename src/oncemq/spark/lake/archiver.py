@@ -74,9 +74,7 @@ def archive(
         max_per_trigger=max_per_trigger,
         on_loss=on_loss,
     )
-    return run(
-        pipeline, url=url, session=session, master=master, conf=conf, reporter=reporter, is_stopping=is_stopping
-    )
+    return run(pipeline, url=url, session=session, master=master, conf=conf, reporter=reporter, is_stopping=is_stopping)
 
 
 def pipeline_of(

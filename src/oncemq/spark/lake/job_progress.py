@@ -35,9 +35,7 @@ def following(spark: SparkSession, name: str, rows: Sequence[int], reporter: Rep
         reporter.end(None)
 
 
-def _follow(
-    spark: SparkSession, group: str, rows: Sequence[int], reporter: Reporter, is_over: threading.Event
-) -> None:
+def _follow(spark: SparkSession, group: str, rows: Sequence[int], reporter: Reporter, is_over: threading.Event) -> None:
     done_rows = [0, *accumulate(rows)]
     tasks, at_s = 0, time.monotonic()
     while not is_over.wait(_POLL_S):

@@ -2,7 +2,7 @@
 
     DIR/topic=NAME/date=DAY/….parquet     the messages; NAME is percent-encoded, DAY is that of the time stamp, in UTC
     DIR/_delta_log/                       where it is a Delta table
-    DIR/_oncemq/                          where it is Parquet: what is being published (spark/targets/files/commit_log.py)
+    DIR/_oncemq/                          where it is Parquet: what is being published (targets/files/commit_log.py)
     DIR/_checkpoints/SUBSCRIPTION/        how far the archive is; without it, it would begin again
 
 Readers don't look into folders that begin with an underscore.

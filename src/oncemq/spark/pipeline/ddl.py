@@ -26,16 +26,39 @@ _SAME = {
     "timestamp_ltz": "timestamp",
 }
 _PLAIN = (
-    "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "boolean", "date", "timestamp",
-    "timestamp_ntz", "variant",
-)  # fmt: skip
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "string",
+    "binary",
+    "boolean",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "variant",
+)
 _NESTED = ("array", "map", "struct")
 _KNOWN = (*_PLAIN, "decimal", *_NESTED, *_SAME)
 _INSTEAD = {
-    "char": "string", "varchar": "string", "text": "string", "str": "string", "uuid": "string", "interval": "string",
-    "int64": "bigint", "int32": "int", "datetime": "timestamp", "bool": "boolean", "bytes": "binary",
-    "number": "double", "object": "struct<…>", "json": "variant", "list": "array<…>",
-}  # fmt: skip
+    "char": "string",
+    "varchar": "string",
+    "text": "string",
+    "str": "string",
+    "uuid": "string",
+    "interval": "string",
+    "int64": "bigint",
+    "int32": "int",
+    "datetime": "timestamp",
+    "bool": "boolean",
+    "bytes": "binary",
+    "number": "double",
+    "object": "struct<…>",
+    "json": "variant",
+    "list": "array<…>",
+}
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.|'')*')|(\w+)|([<>(),:])|(\S))", re.ASCII)
 _PRECISION_MAX = 38
 
@@ -92,10 +115,13 @@ def quoted(name: str) -> str:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens = [
-            _Token(("name", "string", "word", "sign", "other")[(match.lastindex or 1) - 1], match[match.lastindex or 1],
-                   match.start(match.lastindex or 1))
+            _Token(
+                ("name", "string", "word", "sign", "other")[(match.lastindex or 1) - 1],
+                match[match.lastindex or 1],
+                match.start(match.lastindex or 1),
+            )
             for match in _TOKEN.finditer(text)
-        ]  # fmt: skip
+        ]
         self._end = _Token("end", "", len(text.rstrip()))
         self._at = 0
 

@@ -112,10 +112,16 @@ class _Reader:
         start = node.value.get("start") if node is not None and node.kind == "map" else None
         by_topic = start is not None and start.kind == "map"
         types = {
-            "topic": str, "topics": _TEXTS, "pattern": str, "subscription": str, "start": dict if by_topic else str,
-            "max_per_trigger": int, "partitions": int, "on_loss": Literal["fail", "skip"],
+            "topic": str,
+            "topics": _TEXTS,
+            "pattern": str,
+            "subscription": str,
+            "start": dict if by_topic else str,
+            "max_per_trigger": int,
+            "partitions": int,
+            "on_loss": Literal["fail", "skip"],
             "columns": tuple[MessageColumn, ...],
-        }  # fmt: skip
+        }
         found = self._fields(node, types, ("source",))
         return None if found is None else Source(**found)
 
@@ -123,9 +129,11 @@ class _Reader:
         schema = node.value.get("schema") if node.kind == "map" else None
         is_mapping = schema is not None and schema.kind == "map"
         types = {
-            "format": _FORMATS, "schema": None if is_mapping else str, "delimiter": str,
+            "format": _FORMATS,
+            "schema": None if is_mapping else str,
+            "delimiter": str,
             "malformed": Literal["fail", "drop", "keep"],
-        }  # fmt: skip
+        }
         found = self._fields(node, types, ("value",), required=("format",))
         if found is None or "format" not in found:
             return None

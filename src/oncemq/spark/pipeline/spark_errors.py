@@ -26,9 +26,15 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _LINE_AND_POSITION = re.compile(r"\(line (\d+), pos(?:ition)? (\d+)\)")
 #: They say that something failed within, and not what.
 _WRAPPERS = {
-    "STREAM_FAILED", "TASK_WRITE_FAILED", "FAILED_EXECUTE_UDF", "WRITING_JOB_FAILED", "PYTHON_DATA_SOURCE_ERROR",
-    "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "CANNOT_LOAD_STATE_STORE", "INTERNAL_ERROR",
-}  # fmt: skip
+    "STREAM_FAILED",
+    "TASK_WRITE_FAILED",
+    "FAILED_EXECUTE_UDF",
+    "WRITING_JOB_FAILED",
+    "PYTHON_DATA_SOURCE_ERROR",
+    "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR",
+    "CANNOT_LOAD_STATE_STORE",
+    "INTERNAL_ERROR",
+}
 _ADVICE = {
     "UNRESOLVED_COLUMN": "compare the names with the schema; `columns` of the source adds those of the message",
     "TABLE_OR_VIEW_NOT_FOUND": "the input is the view `messages`",

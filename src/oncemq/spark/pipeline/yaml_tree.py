@@ -29,9 +29,15 @@ _DEPTH_MAX = 30
 _NODES_MAX = 20_000
 #: For people: what a value is.
 KINDS = {
-    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "empty",
-    "timestamp": "a time", "map": "a mapping", "seq": "a list",
-}  # fmt: skip
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "empty",
+    "timestamp": "a time",
+    "map": "a mapping",
+    "seq": "a list",
+}
 
 
 class Node(msgspec.Struct):

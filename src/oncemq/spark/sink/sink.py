@@ -233,7 +233,7 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
     if strange:
         raise errors.SettingInvalid(
             f"messages have no column {', '.join(map(repr, strange))}; they have value, key, headers, topic and "
-            "timestamp. Put the others into the value, e.g. selectExpr(\"to_json(struct(*)) AS value\")"
+            'timestamp. Put the others into the value, e.g. selectExpr("to_json(struct(*)) AS value")'
         )
     if "value" not in names:
         raise errors.SettingInvalid("messages need a column 'value', of type binary or string")

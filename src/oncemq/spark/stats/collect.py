@@ -22,7 +22,6 @@ _WINDOWS_MAX = 2_000
 _TIMEOUT_S = 30.0
 
 
-
 def gather(
     spark: SparkSession,
     url: str,
@@ -55,9 +54,11 @@ def gather(
 
 def _topics(sized: DataFrame) -> tuple[TopicFigures, ...]:
     rows = sized.groupBy("topic").agg(
-        *_size_figures(), F.min("at_s").alias("first_s"), F.max("at_s").alias("last_s"),
+        *_size_figures(),
+        F.min("at_s").alias("first_s"),
+        F.max("at_s").alias("last_s"),
         F.approx_count_distinct("key").alias("keys"),
-    )  # fmt: skip
+    )
     return tuple(
         TopicFigures(
             topic=row.topic,

@@ -30,8 +30,10 @@ NOTHING = Recorded((), ())
 def gather(spark: SparkSession, folder: str, width_s: float) -> Recorded:
     """Raises SettingInvalid where there are no records."""
     lines = read_lines(spark, folder)
-    stored = of_kind(lines, "stored").where("first >= 0").select(
-        *PUT, "broker", "topic_id", "topic", "first", "count", F.col("at_ms").alias("stored_ms")
+    stored = (
+        of_kind(lines, "stored")
+        .where("first >= 0")
+        .select(*PUT, "broker", "topic_id", "topic", "first", "count", F.col("at_ms").alias("stored_ms"))
     )
     found = [*_latencies(_puts(lines, stored), PUT_LATENCY, width_s)]
     found += _latencies(_deliveries(lines, stored), DELIVERY_LATENCY, width_s)
@@ -52,14 +54,20 @@ def _deliveries(lines: DataFrame, stored: DataFrame) -> DataFrame:
     got = start_and_stop(of_kind(lines, "got").select(*KEY, "at_ms", "ranges"), "ranges").drop("place")
     first = explode_ranges(got).groupBy(*KEY, "offset").agg(F.min("at_ms").alias("at_ms"))
     ranges = stored.select(
-        "broker", "topic_id", "topic", "stored_ms", F.col("first").alias("start"),
+        "broker",
+        "topic_id",
+        "topic",
+        "stored_ms",
+        F.col("first").alias("start"),
         (F.col("first") + F.col("count")).alias("stop"),
-    )  # fmt: skip
+    )
     joined = first.join(explode_ranges(ranges), ["broker", "topic_id", "offset"])
     return joined.select(
-        "topic", "at_ms", F.greatest(F.lit(0), F.col("at_ms") - F.col("stored_ms")).alias("ms"),
+        "topic",
+        "at_ms",
+        F.greatest(F.lit(0), F.col("at_ms") - F.col("stored_ms")).alias("ms"),
         F.lit(1).alias("count"),
-    )  # fmt: skip
+    )
 
 
 def _latencies(rows: DataFrame, what: str, width_s: float) -> Iterable[LatencyFigures]:

@@ -66,7 +66,7 @@ def page(figures: Figures) -> str:
 
 
 def _section(title: str, inside: str, *, wide: bool = False) -> str:
-    return f'<section{" class=wide" if wide else ""}><h2>{escape(title)}</h2>{inside}</section>\n'
+    return f"<section{' class=wide' if wide else ''}><h2>{escape(title)}</h2>{inside}</section>\n"
 
 
 # Topics.

@@ -1,4 +1,4 @@
-"""Other processes that take part: an echo, a sink, clients that put or get. Run as `python -m oncemq.tools.bench.peers`."""
+"""Other processes that take part: an echo, a sink, clients. Run as `python -m oncemq.tools.bench.peers`."""
 
 from __future__ import annotations
 

@@ -57,7 +57,15 @@ class Run:
         self._screen = screen
         self._sabotage = sabotage
         names = [actor.name for actor in ACTORS]
-        what = [ATTEMPTED, ACKNOWLEDGED, DELIVERED, packet_proxy.PASSED, packet_proxy.LOST, packet_proxy.DOUBLED, packet_proxy.DELAYED]
+        what = [
+            ATTEMPTED,
+            ACKNOWLEDGED,
+            DELIVERED,
+            packet_proxy.PASSED,
+            packet_proxy.LOST,
+            packet_proxy.DOUBLED,
+            packet_proxy.DELAYED,
+        ]
         self._counters = Counters([*names, NETWORK], what)
         self._broker = BrokerProcess(folder / BROKER, *_FLAGS)
         self._scene = Scene(folder, plan.seed, free_url(), self._broker.url, self._counters, record)

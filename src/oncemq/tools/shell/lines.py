@@ -63,7 +63,7 @@ def parse(text: str) -> Line | None:
 
 def _nothing_more(line: Line, rest: str, usage: str) -> Line:
     if rest:
-        raise Misunderstood(f"{rest!r} is too much: {usage}; quote what has spaces, as \"Cooking Recipes\"")
+        raise Misunderstood(f'{rest!r} is too much: {usage}; quote what has spaces, as "Cooking Recipes"')
     return line
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from oncemq import Client
 from oncemq.cli.support.options import bytes_of, is_pattern, utf8
 from oncemq.cli.support.output import count_of, table
-from oncemq.client import Client
 from oncemq.protocol import errors
 from oncemq.protocol.replies import SubscriptionInfo
 from oncemq.tools.shell.feed import Feed
@@ -54,7 +54,7 @@ class Session:
         usages = {f"{verb} {wants}".rstrip(): does for verb, (wants, does) in VERBS.items()}
         width = max(map(len, usages))
         return [
-            f"You are {self.name}. Quote topics with spaces: put \"Cooking Recipes\" pancakes",
+            f'You are {self.name}. Quote topics with spaces: put "Cooking Recipes" pancakes',
             *(f"  {usage:{width}}  {does}" for usage, does in usages.items()),
         ]
 

@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 def overview() -> str:
     """What holds for all endpoints, in Markdown."""
-    return files("oncemq.gateways.http").joinpath("pages/overview.md").read_text(encoding="utf-8")
+    return files("oncemq.gateways.http.docs.pages").joinpath("overview.md").read_text(encoding="utf-8")
 
 
 def document(endpoints: Sequence[Endpoint]) -> Json:

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from oncemq.gateways.http.docs.openapi import document
+from oncemq.gateways.http.docs.pages.docs_page import render
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Handler, Reply
-from oncemq.gateways.http.pages.docs_page import render
 
 _REPLY = (Reply(description="The file."),)
 #: The page needs its own files and the gateway that it came from, and nothing else in the world.
@@ -50,7 +50,7 @@ def endpoints(described: Sequence[Endpoint]) -> list[Endpoint]:
 
 
 def _packaged(name: str) -> bytes:
-    return files("oncemq.gateways.http").joinpath("pages", name).read_bytes()
+    return files("oncemq.gateways.http.docs.pages").joinpath(name).read_bytes()
 
 
 def _file(path: str, media: str, make: Callable[[], bytes]) -> Endpoint:
@@ -70,9 +70,7 @@ def _file(path: str, media: str, make: Callable[[], bytes]) -> Endpoint:
 
 
 def _endpoint(path: str, handler: Handler) -> Endpoint:
-    return Endpoint(
-        method="GET", path=path, handler=handler, tag="docs", summary=path, description="", replies=_REPLY
-    )
+    return Endpoint(method="GET", path=path, handler=handler, tag="docs", summary=path, description="", replies=_REPLY)
 
 
 async def _redirect(_: Call[None, None]) -> Answer:

@@ -185,9 +185,7 @@ def header(name: str, description: str, *, length_max: int = 0, **constraints: A
     return Meta(description=description, extra_json_schema=schema, **constraints)
 
 
-def endpoint(
-    endpoints: list[Endpoint], method: str, path: str, **declared: Any
-) -> Callable[[Handler], Handler]:
+def endpoint(endpoints: list[Endpoint], method: str, path: str, **declared: Any) -> Callable[[Handler], Handler]:
     """Declare a handler in a module's list."""
 
     def declare(handler: Handler) -> Handler:

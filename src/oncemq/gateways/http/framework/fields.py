@@ -13,7 +13,6 @@ from oncemq.protocol.limits import LIST_PAGE_MAX, NAME_BYTES_MAX, TTL_MS_MAX, WA
 INTEGER_MAX = 2**63 - 1
 
 
-
 def _name(description: str, reserved: str = "") -> Meta:
     # The pattern is for the document: the broker itself refuses names, and says better why.
     pattern = rf"^[^\u0000-\u001f\u007f-\u009f{reserved}]*$"

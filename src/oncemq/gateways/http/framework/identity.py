@@ -39,9 +39,7 @@ class Protected(msgspec.Struct, frozen=True, kw_only=True):
 
     idempotency_key: Annotated[
         str,
-        header(
-            "Idempotency-Key", "The request happens once under this key, for seven days.", length_max=KEY_BYTES_MAX
-        ),
+        header("Idempotency-Key", "The request happens once under this key, for seven days.", length_max=KEY_BYTES_MAX),
     ] = ""
     principal: Annotated[
         str, header("OnceMQ-Principal", "Whose key it is; keys of others are other keys.", length_max=NAME_BYTES_MAX)

@@ -91,7 +91,12 @@ oncemq_subscription_lag_messages{topic="orders",subscriber="kitchen"} 3
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/metrics", tag="health", summary="Figures for Prometheus", parameters=MetricsParameters,
+    ENDPOINTS,
+    "GET",
+    "/metrics",
+    tag="health",
+    summary="Figures for Prometheus",
+    parameters=MetricsParameters,
     replies=(Reply(media=(TEXT,), description="Its text format, version 0.0.4.", example=_EXAMPLE),),
 )
 async def metrics(call: Call[MetricsParameters, None]) -> Answer:

@@ -48,7 +48,8 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
         Annotated[
             int,
             Meta(
-                ge=0, le=_POSITION_MAX,
+                ge=0,
+                le=_POSITION_MAX,
                 description="Confirm everything below, give the message at this position, and let it stay.",
             ),
         ]
@@ -58,25 +59,46 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
     idempotency_key: Annotated[
         str,
         header(
-            "Idempotency-Key", "In place of a position: a new key confirms what the key before was given.",
+            "Idempotency-Key",
+            "In place of a position: a new key confirms what the key before was given.",
             length_max=KEY_BYTES_MAX,
         ),
     ] = ""
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/consumer/consume", tag="queue", summary="Consume the next message",
-    parameters=QueueConsumeParameters, is_in_body=True, is_changing=True, waits=True, refusing=REFUSING,
+    ENDPOINTS,
+    "GET",
+    "/consumer/consume",
+    tag="queue",
+    summary="Consume the next message",
+    parameters=QueueConsumeParameters,
+    is_in_body=True,
+    is_changing=True,
+    waits=True,
+    refusing=REFUSING,
     replies=(
         Reply(
-            body=QueueMessage, description="The message.",
+            body=QueueMessage,
+            description="The message.",
             example=QueueMessage(message="one pizza", encoding="text", position=5, next_position=6),
         ),
     ),
     refusals=(
-        errors.NothingNew, errors.NameInvalid, errors.ConsumerUnknown, errors.NotSubscribed, errors.TopicUnknown,
-        errors.TopicGone, errors.Consumed, errors.OffsetOutOfRange, errors.SubscriptionExpired, errors.KindMismatch,
-        errors.Fenced, errors.Sought, errors.RegistryConflict, errors.DiskFull,
+        errors.NothingNew,
+        errors.NameInvalid,
+        errors.ConsumerUnknown,
+        errors.NotSubscribed,
+        errors.TopicUnknown,
+        errors.TopicGone,
+        errors.Consumed,
+        errors.OffsetOutOfRange,
+        errors.SubscriptionExpired,
+        errors.KindMismatch,
+        errors.Fenced,
+        errors.Sought,
+        errors.RegistryConflict,
+        errors.DiskFull,
     ),
 )
 async def queue_consume(call: Call[QueueConsumeParameters, None]) -> Answer:

@@ -47,17 +47,27 @@ class QueueConsumerParameters(identity.Protected, frozen=True, kw_only=True):
 
 
 @endpoint(
-    ENDPOINTS, "POST", "/consumer/register", tag="queue", summary="Register a consumer",
-    parameters=QueueConsumerParameters, is_in_body=True, refusing=REFUSING,
+    ENDPOINTS,
+    "POST",
+    "/consumer/register",
+    tag="queue",
+    summary="Register a consumer",
+    parameters=QueueConsumerParameters,
+    is_in_body=True,
+    refusing=REFUSING,
     body_examples={"a topic": {"topic": "T1"}, "an id": {"topic": "T1", "consumer_id": "C1"}},
     replies=(
         Reply(
-            body=QueueConsumer, description="It is subscribed.",
+            body=QueueConsumer,
+            description="It is subscribed.",
             example=QueueConsumer(consumer_id="2c26b46b68ffc68f", topic="T1", position=0),
         ),
     ),
     refusals=(
-        errors.TopicUnknown, errors.ConsumerSubscribed, errors.SubscriptionExists, errors.DiskFull,
+        errors.TopicUnknown,
+        errors.ConsumerSubscribed,
+        errors.SubscriptionExists,
+        errors.DiskFull,
         *identity.REFUSALS,
     ),
 )
@@ -91,8 +101,14 @@ class QueueSizeParameters(msgspec.Struct, frozen=True):
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/size", tag="queue", summary="Count what a consumer has left",
-    parameters=QueueSizeParameters, is_in_body=True, refusing=REFUSING,
+    ENDPOINTS,
+    "GET",
+    "/size",
+    tag="queue",
+    summary="Count what a consumer has left",
+    parameters=QueueSizeParameters,
+    is_in_body=True,
+    refusing=REFUSING,
     replies=(Reply(body=QueueSize, description="So many.", example=QueueSize(size=2, position=5)),),
     refusals=(errors.NameInvalid, errors.ConsumerUnknown, errors.NotSubscribed, errors.TopicUnknown),
 )

@@ -39,12 +39,19 @@ class QueueProducerParameters(identity.Protected, frozen=True, kw_only=True):
 
 
 @endpoint(
-    ENDPOINTS, "POST", "/producer/register", tag="queue", summary="Register a producer",
-    parameters=QueueProducerParameters, is_in_body=True, refusing=REFUSING,
+    ENDPOINTS,
+    "POST",
+    "/producer/register",
+    tag="queue",
+    summary="Register a producer",
+    parameters=QueueProducerParameters,
+    is_in_body=True,
+    refusing=REFUSING,
     body_examples={"a topic": {"topic": "T1"}, "an id": {"topic": "T1", "producer_id": "P1"}},
     replies=(
         Reply(
-            body=QueueProducer, description="It may publish.",
+            body=QueueProducer,
+            description="It may publish.",
             example=QueueProducer(producer_id="8f434346648f6b96", topic="T1"),
         ),
     ),
@@ -95,17 +102,28 @@ class QueueProduceParameters(identity.Protected, frozen=True, kw_only=True):
 
 
 @endpoint(
-    ENDPOINTS, "POST", "/producer/produce", tag="queue", summary="Publish a message",
-    parameters=QueueProduceParameters, is_in_body=True, refusing=REFUSING,
+    ENDPOINTS,
+    "POST",
+    "/producer/produce",
+    tag="queue",
+    summary="Publish a message",
+    parameters=QueueProduceParameters,
+    is_in_body=True,
+    refusing=REFUSING,
     body_examples={"a message": {"topic": "T1", "producer_id": "P1", "message": "one pizza"}},
     replies=(
         Reply(
-            body=QueueProduced, description="It is stored, durably.",
+            body=QueueProduced,
+            description="It is stored, durably.",
             example=QueueProduced(topic="T1", position=0, consumers=3),
         ),
     ),
     refusals=(
-        errors.ProducerUnknown, errors.NotRegistered, errors.TopicUnknown, errors.NoConsumers, errors.DiskFull,
+        errors.ProducerUnknown,
+        errors.NotRegistered,
+        errors.TopicUnknown,
+        errors.NoConsumers,
+        errors.DiskFull,
         errors.TopicFull,
         *identity.REFUSALS,
     ),

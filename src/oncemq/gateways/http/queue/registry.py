@@ -1,7 +1,7 @@
 """Who is registered: the broker's registry, in the namespace "queue".
 
-    producer/<id>   {"topic": name}: the one topic that it publishes to; never changed
-    consumer/<id>   {}: it is known; what it is subscribed to, the broker knows
+producer/<id>   {"topic": name}: the one topic that it publishes to; never changed
+consumer/<id>   {}: it is known; what it is subscribed to, the broker knows
 """
 
 from __future__ import annotations

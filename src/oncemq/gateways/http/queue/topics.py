@@ -30,11 +30,15 @@ class QueueTopicsParameters(msgspec.Struct, frozen=True):
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/topics", tag="queue", summary="List topics", parameters=QueueTopicsParameters,
-    is_in_body=True, refusing=REFUSING,
-    replies=(
-        Reply(body=QueueTopics, description="Their names.", example=QueueTopics(topics=["T1", "T2"], after="")),
-    ),
+    ENDPOINTS,
+    "GET",
+    "/topics",
+    tag="queue",
+    summary="List topics",
+    parameters=QueueTopicsParameters,
+    is_in_body=True,
+    refusing=REFUSING,
+    replies=(Reply(body=QueueTopics, description="Their names.", example=QueueTopics(topics=["T1", "T2"], after="")),),
 )
 async def queue_list_topics(call: Call[QueueTopicsParameters, None]) -> Answer:
     """In order of their names; all topics, whoever made them."""
@@ -51,8 +55,15 @@ class QueueTopicParameters(identity.Protected, frozen=True, kw_only=True):
 
 
 @endpoint(
-    ENDPOINTS, "POST", "/topics", tag="queue", summary="Create a topic", parameters=QueueTopicParameters,
-    is_in_body=True, refusing=REFUSING, body_examples={"a topic": {"topic_name": "T1"}},
+    ENDPOINTS,
+    "POST",
+    "/topics",
+    tag="queue",
+    summary="Create a topic",
+    parameters=QueueTopicParameters,
+    is_in_body=True,
+    refusing=REFUSING,
+    body_examples={"a topic": {"topic_name": "T1"}},
     replies=(Reply(body=QueueTopic, description="It was made.", example=QueueTopic(topic="T1")),),
     refusals=(errors.TopicExists, errors.DiskFull, *identity.REFUSALS),
 )

@@ -113,9 +113,7 @@ async def acked_of(call: Call[Any, Any], place: Place, opened: OpenReply) -> int
     return await _ack(call, place, opened, 0)
 
 
-async def acknowledge(
-    call: Call[Any, Any], place: Place, epoch: int, upto: int, topic_id: int = 0
-) -> tuple[int, int]:
+async def acknowledge(call: Call[Any, Any], place: Place, epoch: int, upto: int, topic_id: int = 0) -> tuple[int, int]:
     """Everything below is done; returns where the subscription stands, and its epoch. Raises what the broker
     refuses."""
     if epoch:

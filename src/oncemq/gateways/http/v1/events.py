@@ -54,20 +54,27 @@ class EventsParameters(msgspec.Struct, frozen=True):
     last_event_id: Annotated[
         str,
         header(
-            "Last-Event-ID", "The last event that was seen: it and all before are done, and the stream goes on.",
+            "Last-Event-ID",
+            "The last event that was seen: it and all before are done, and the stream goes on.",
             min_length=1,
         ),
     ] = ""
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/v1/topics/{topic}/subscriptions/{subscriber}/events", tag="consuming",
-    summary="Messages as they come", parameters=EventsParameters, is_changing=True,
+    ENDPOINTS,
+    "GET",
+    "/v1/topics/{topic}/subscriptions/{subscriber}/events",
+    tag="consuming",
+    summary="Messages as they come",
+    parameters=EventsParameters,
+    is_changing=True,
     replies=(
         Reply(
-            media=(EVENTS,), description="Events without end.",
+            media=(EVENTS,),
+            description="Events without end.",
             example=(
-                'id: 281474976710657-2-3\n'
+                "id: 281474976710657-2-3\n"
                 'data: {"offset":3,"time_ms":1790000000000,"idempotency_key":"281474976710657-3","value":"soup"}\n\n'
             ),
         ),
@@ -185,9 +192,7 @@ class _Feed:
 
     async def get(self, wait_ms: int) -> tuple[GetReply, Sequence[Frame]]:
         opened = self._opened
-        command = Get(
-            opened.topic_id, self._place[1], opened.epoch, self._position, _FETCH_BYTES, wait_ms, self._ack
-        )
+        command = Get(opened.topic_id, self._place[1], opened.epoch, self._position, _FETCH_BYTES, wait_ms, self._ack)
         reply, payloads = await self._call.link.wait(command)
         got = expect(reply, GetReply)
         note_acked(self._call.state, self._place, opened.epoch, got.acked)

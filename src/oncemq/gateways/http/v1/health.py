@@ -29,7 +29,11 @@ _EXAMPLE = Healthy("ok", "0.5.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_00
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/v1/health", tag="health", summary="Whether the broker answers",
+    ENDPOINTS,
+    "GET",
+    "/v1/health",
+    tag="health",
+    summary="Whether the broker answers",
     replies=(Reply(body=Healthy, description="It does.", example=_EXAMPLE),),
 )
 async def health(call: Call[None, None]) -> Answer:
@@ -37,7 +41,14 @@ async def health(call: Call[None, None]) -> Answer:
     reply = expect((await call.link.ask(Health()))[0], HealthReply)
     return answer(
         Healthy(
-            "ok", reply.version, reply.broker_id, reply.journal, reply.time_ms, reply.uptime_ms, reply.topics,
-            reply.sessions, reply.writable_bytes,
+            "ok",
+            reply.version,
+            reply.broker_id,
+            reply.journal,
+            reply.time_ms,
+            reply.uptime_ms,
+            reply.topics,
+            reply.sessions,
+            reply.writable_bytes,
         )
     )

@@ -122,13 +122,27 @@ _OF_MESSAGE = {
     "OnceMQ-Headers": "Its headers, as in a query.",
 }
 CONSUMING = (
-    errors.TopicUnknown, errors.TopicGone, errors.NotSubscribed, errors.SubscriptionExpired, errors.KindMismatch,
-    errors.Fenced, errors.Sought, errors.OffsetOutOfRange, errors.RangeGone, errors.Unsupported, errors.NameInvalid,
+    errors.TopicUnknown,
+    errors.TopicGone,
+    errors.NotSubscribed,
+    errors.SubscriptionExpired,
+    errors.KindMismatch,
+    errors.Fenced,
+    errors.Sought,
+    errors.OffsetOutOfRange,
+    errors.RangeGone,
+    errors.Unsupported,
+    errors.NameInvalid,
 )
 
 
 @endpoint(
-    ENDPOINTS, "POST", _PATH + "/open", tag="consuming", summary="Become the owner", parameters=OpenParameters,
+    ENDPOINTS,
+    "POST",
+    _PATH + "/open",
+    tag="consuming",
+    summary="Become the owner",
+    parameters=OpenParameters,
     replies=(Reply(body=Opened, description="It is yours.", example=Opened("orders", "kitchen", 17, 2, 3, False)),),
     refusals=(errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired, *REFUSALS),
 )
@@ -142,15 +156,25 @@ async def open_subscription(call: Call[OpenParameters, None]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "GET", _PATH + "/messages", tag="consuming", summary="Get messages", parameters=GetParameters,
-    waits=True, is_changing=True,
+    ENDPOINTS,
+    "GET",
+    _PATH + "/messages",
+    tag="consuming",
+    summary="Get messages",
+    parameters=GetParameters,
+    waits=True,
+    is_changing=True,
     replies=(
         Reply(
-            body=Messages, media=(JSON, NDJSON, BYTES), description="What is there.", example=_GOT,
+            body=Messages,
+            media=(JSON, NDJSON, BYTES),
+            description="What is there.",
+            example=_GOT,
             headers=_OF_POSITIONS | _OF_SUBSCRIPTION | _OF_MESSAGE,
         ),
         Reply(
-            status=204, description="There is no message (with `Accept: application/octet-stream`).",
+            status=204,
+            description="There is no message (with `Accept: application/octet-stream`).",
             headers=_OF_POSITIONS | _OF_SUBSCRIPTION,
         ),
     ),
@@ -171,8 +195,11 @@ async def get(call: Call[GetParameters, None]) -> Answer:
     parameters = call.parameters
     media = wanted_media(call.headers.get(b"accept"))
     wanted = Wanted(
-        1 if media == BYTES else parameters.limit, parameters.bytes_max, _given(parameters.position),
-        _given(parameters.ack), parameters.wait_ms,
+        1 if media == BYTES else parameters.limit,
+        parameters.bytes_max,
+        _given(parameters.position),
+        _given(parameters.ack),
+        parameters.wait_ms,
     )
     got = await fetch(call, (parameters.topic, parameters.subscriber), parameters.epoch, wanted)
     if media == JSON:
@@ -183,20 +210,33 @@ async def get(call: Call[GetParameters, None]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/v1/topics/{topic}/messages", tag="messages", summary="Read a topic",
-    parameters=ReadParameters, waits=True,
+    ENDPOINTS,
+    "GET",
+    "/v1/topics/{topic}/messages",
+    tag="messages",
+    summary="Read a topic",
+    parameters=ReadParameters,
+    waits=True,
     replies=(
         Reply(
-            body=ReadMessages, media=(JSON, NDJSON, BYTES), description="What is stored.", example=_READ,
+            body=ReadMessages,
+            media=(JSON, NDJSON, BYTES),
+            description="What is stored.",
+            example=_READ,
             headers=_OF_POSITIONS | _OF_MESSAGE,
         ),
         Reply(
-            status=204, description="There is no message (with `Accept: application/octet-stream`).",
+            status=204,
+            description="There is no message (with `Accept: application/octet-stream`).",
             headers=_OF_POSITIONS,
         ),
     ),
     refusals=(
-        errors.TopicUnknown, errors.TopicGone, errors.OffsetOutOfRange, errors.RangeGone, errors.Unsupported,
+        errors.TopicUnknown,
+        errors.TopicGone,
+        errors.OffsetOutOfRange,
+        errors.RangeGone,
+        errors.Unsupported,
     ),
 )
 async def read(call: Call[ReadParameters, None]) -> Answer:
@@ -228,7 +268,14 @@ def _given(offset: int | UnsetType) -> int | None:
 
 def _messages(topic: str, got: Fetched) -> Messages:
     return Messages(
-        topic, got.topic_id, got.epoch, got.position, got.next_position, got.acked, got.end_offset, got.dropped,
+        topic,
+        got.topic_id,
+        got.epoch,
+        got.position,
+        got.next_position,
+        got.acked,
+        got.end_offset,
+        got.dropped,
         [view_of(message) for message in got.messages],
     )
 

@@ -56,8 +56,15 @@ _EXAMPLE = Stored("orders", 281474976710657, 3, 1, 1_790_000_000_000, 1)
 
 
 @endpoint(
-    ENDPOINTS, "POST", "/v1/topics/{topic}/messages", tag="messages", summary="Put messages",
-    parameters=PutParameters, body=bytes, body_kinds={JSON: PutBody}, body_media=(JSON, NDJSON, TEXT, BYTES, ANY),
+    ENDPOINTS,
+    "POST",
+    "/v1/topics/{topic}/messages",
+    tag="messages",
+    summary="Put messages",
+    parameters=PutParameters,
+    body=bytes,
+    body_kinds={JSON: PutBody},
+    body_media=(JSON, NDJSON, TEXT, BYTES, ANY),
     body_examples={
         "one": {"value": "one pizza", "key": "table-7", "headers": {"type": "order"}},
         "many": {"messages": [{"value": "one pizza"}, {"value": {"dish": "soup"}}, {"value_base64": "/w=="}]},
@@ -86,8 +93,13 @@ async def put(call: Call[PutParameters, bytes]) -> Answer:
         reply = await call.link.put(parameters.topic, *batch.first, parameters.create)
     else:
         operation, payload = make_put(
-            parameters.topic, batch.values, batch.keys, batch.headers, create=parameters.create,
-            ttl_ms=parameters.ttl_ms, due_ms=_due_ms(call, parameters),
+            parameters.topic,
+            batch.values,
+            batch.keys,
+            batch.headers,
+            create=parameters.create,
+            ttl_ms=parameters.ttl_ms,
+            due_ms=_due_ms(call, parameters),
         )
         reply = expect(await perform(call, operation, payload), PutReply)
     return answer(stored(parameters.topic, reply), 201)
@@ -117,4 +129,3 @@ def _due_ms(call: Call[Any, Any], parameters: PutParameters) -> int:
 
 def stored(topic: str, reply: PutReply) -> Stored:
     return Stored(topic, reply.topic_id, reply.first_offset, reply.count, reply.time_ms, reply.subscriptions)
-

@@ -43,7 +43,14 @@ def view_of(message: Message) -> MessageView:
     key, key_base64 = _text_or_bytes(message.key)
     headers, headers_base64 = _headers(message)
     return MessageView(
-        message.offset, message.timestamp_ms, message.idempotency_key, value, value_base64, key, key_base64, headers,
+        message.offset,
+        message.timestamp_ms,
+        message.idempotency_key,
+        value,
+        value_base64,
+        key,
+        key_base64,
+        headers,
         headers_base64,
     )
 

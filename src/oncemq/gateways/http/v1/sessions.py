@@ -84,8 +84,14 @@ _SESSION = SessionView("shop-7", 12, 5, 64, 1, False, 1_790_000_000_000)
 
 
 @endpoint(
-    ENDPOINTS, "POST", "/v1/sessions", tag="sessions", summary="Begin a session", body=SessionBody,
-    body_media=(JSON,), body_examples={"a new one": {"session": "shop-7", "nonce": 4711}},
+    ENDPOINTS,
+    "POST",
+    "/v1/sessions",
+    tag="sessions",
+    summary="Begin a session",
+    body=SessionBody,
+    body_media=(JSON,),
+    body_examples={"a new one": {"session": "shop-7", "nonce": 4711}},
     replies=(Reply(body=SessionBegun, description="Its epoch, and where its numbers stand.", example=_BEGUN),),
     refusals=(errors.NameInvalid, errors.Fenced, errors.SessionUnknown, errors.DiskFull),
 )
@@ -100,7 +106,12 @@ async def begin_session(call: Call[None, SessionBody]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/v1/sessions", tag="sessions", summary="List sessions", parameters=SessionsParameters,
+    ENDPOINTS,
+    "GET",
+    "/v1/sessions",
+    tag="sessions",
+    summary="List sessions",
+    parameters=SessionsParameters,
     replies=(Reply(body=SessionsView, description="A page of sessions.", example=SessionsView([_SESSION], "")),),
 )
 async def list_sessions(call: Call[SessionsParameters, None]) -> Answer:
@@ -111,8 +122,14 @@ async def list_sessions(call: Call[SessionsParameters, None]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "DELETE", "/v1/sessions/{session}", tag="sessions", summary="Remove a session",
-    parameters=SessionParameters, replies=(Reply(status=204, description="It is forgotten."),), refusals=REFUSALS,
+    ENDPOINTS,
+    "DELETE",
+    "/v1/sessions/{session}",
+    tag="sessions",
+    summary="Remove a session",
+    parameters=SessionParameters,
+    replies=(Reply(status=204, description="It is forgotten."),),
+    refusals=REFUSALS,
 )
 async def remove_session(call: Call[SessionParameters, None]) -> Answer:
     """With all that it remembers: a request of it that is repeated is refused (SESSION_UNKNOWN)."""

@@ -123,10 +123,18 @@ _TAKEN = Taken("orders", 281474976710657, 5, 12, 30_000, 0, "", [_TASK])
 
 
 @endpoint(
-    ENDPOINTS, "POST", _PATH + "/take", tag="sharing", summary="Take messages of a shared subscription",
-    parameters=SharedParameters, body=TakeBody, body_media=(JSON,), waits=True,
+    ENDPOINTS,
+    "POST",
+    _PATH + "/take",
+    tag="sharing",
+    summary="Take messages of a shared subscription",
+    parameters=SharedParameters,
+    body=TakeBody,
+    body_media=(JSON,),
+    waits=True,
     body_examples={"ten": {"member": "cook-8f3a", "number": 1, "count_max": 10, "wait_ms": 20_000}},
-    replies=(Reply(body=Taken, description="A lease, or nothing.", example=_TAKEN),), refusals=CONSUMING,
+    replies=(Reply(body=Taken, description="A lease, or nothing.", example=_TAKEN),),
+    refusals=CONSUMING,
 )
 async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
     """Each message goes to one member, for the time of a lease. A take whose answer was lost is repeated with its
@@ -136,7 +144,13 @@ async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
 
     async def ask(opened: OpenReply) -> Taken:
         command = Take(
-            opened.topic_id, subscriber, opened.epoch, body.member, body.number, body.count_max, body.bytes_max,
+            opened.topic_id,
+            subscriber,
+            opened.epoch,
+            body.member,
+            body.number,
+            body.count_max,
+            body.bytes_max,
             body.wait_ms,
         )
         reply, payloads = await call.link.wait(command)
@@ -146,12 +160,16 @@ async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "POST", _PATH + "/ack", tag="consuming", summary="Say what is done", parameters=SharedChange,
-    body=AckBody, body_media=(JSON,),
+    ENDPOINTS,
+    "POST",
+    _PATH + "/ack",
+    tag="consuming",
+    summary="Say what is done",
+    parameters=SharedChange,
+    body=AckBody,
+    body_media=(JSON,),
     body_examples={"one owner": {"upto": 4}, "shared": {"token": 12, "offsets": [3, 4]}},
-    replies=(
-        Reply(body=Acked, description="It never comes again.", example=Acked("orders", "kitchen", 2, 4)),
-    ),
+    replies=(Reply(body=Acked, description="It never comes again.", example=Acked("orders", "kitchen", 2, 4)),),
     refusals=(*CONSUMING, *REFUSALS),
 )
 async def ack(call: Call[SharedChange, AckBody]) -> Answer:
@@ -172,11 +190,16 @@ async def ack(call: Call[SharedChange, AckBody]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "POST", _PATH + "/nack", tag="sharing", summary="Give messages back", parameters=SharedChange,
-    body=NackBody, body_media=(JSON,), body_examples={"in a second": {"token": 12, "offsets": [5], "delay_ms": 1000}},
-    replies=(
-        Reply(body=Acked, description="They come again.", example=Acked("orders", "cooks", 5, UNSET, [])),
-    ),
+    ENDPOINTS,
+    "POST",
+    _PATH + "/nack",
+    tag="sharing",
+    summary="Give messages back",
+    parameters=SharedChange,
+    body=NackBody,
+    body_media=(JSON,),
+    body_examples={"in a second": {"token": 12, "offsets": [5], "delay_ms": 1000}},
+    replies=(Reply(body=Acked, description="They come again.", example=Acked("orders", "cooks", 5, UNSET, [])),),
     refusals=(*CONSUMING, *REFUSALS),
 )
 async def nack(call: Call[SharedChange, NackBody]) -> Answer:
@@ -187,8 +210,15 @@ async def nack(call: Call[SharedChange, NackBody]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "POST", _PATH + "/extend", tag="sharing", summary="Begin leases anew", parameters=SharedParameters,
-    body=ExtendBody, body_media=(JSON,), body_examples={"one": {"tokens": [12]}},
+    ENDPOINTS,
+    "POST",
+    _PATH + "/extend",
+    tag="sharing",
+    summary="Begin leases anew",
+    parameters=SharedParameters,
+    body=ExtendBody,
+    body_media=(JSON,),
+    body_examples={"one": {"tokens": [12]}},
     replies=(Reply(body=Extended, description="They have their full time.", example=Extended([])),),
     refusals=CONSUMING,
 )

@@ -128,7 +128,11 @@ _MADE = Subscribed("orders", "kitchen", 281474976710657, 0, True)
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/v1/topics/{topic}/subscriptions", tag="subscriptions", summary="List subscriptions",
+    ENDPOINTS,
+    "GET",
+    "/v1/topics/{topic}/subscriptions",
+    tag="subscriptions",
+    summary="List subscriptions",
     parameters=SubscriptionsParameters,
     replies=(Reply(body=SubscriptionsView, description="A page.", example=SubscriptionsView([_VIEW], "")),),
     refusals=(errors.TopicUnknown,),
@@ -147,13 +151,21 @@ async def list_subscriptions(call: Call[SubscriptionsParameters, None]) -> Answe
 
 
 @endpoint(
-    ENDPOINTS, "PUT", _PATH, tag="subscriptions", summary="Subscribe", parameters=SubscriptionChange,
-    body=SubscriptionBody, body_media=(JSON,), is_body_required=False,
+    ENDPOINTS,
+    "PUT",
+    _PATH,
+    tag="subscriptions",
+    summary="Subscribe",
+    parameters=SubscriptionChange,
+    body=SubscriptionBody,
+    body_media=(JSON,),
+    is_body_required=False,
     body_examples={"from the start": {"start": "earliest"}, "shared": {"sharing": {"lease_ms": 10_000}}},
     replies=(
         Reply(status=201, body=Subscribed, description="It was made.", example=_MADE),
         Reply(
-            body=Subscribed, description="It was there before, and stands where it stood.",
+            body=Subscribed,
+            description="It was there before, and stands where it stood.",
             example=msgspec.structs.replace(_MADE, created=False),
         ),
     ),
@@ -172,7 +184,12 @@ async def subscribe(call: Call[SubscriptionChange, SubscriptionBody]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "GET", _PATH, tag="subscriptions", summary="Look at a subscription", parameters=SubscriptionParameters,
+    ENDPOINTS,
+    "GET",
+    _PATH,
+    tag="subscriptions",
+    summary="Look at a subscription",
+    parameters=SubscriptionParameters,
     replies=(Reply(body=SubscriptionView, description="Where it stands.", example=_VIEW),),
     refusals=(errors.TopicUnknown, errors.NotSubscribed),
 )
@@ -189,7 +206,12 @@ async def show_subscription(call: Call[SubscriptionParameters, None]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "DELETE", _PATH, tag="subscriptions", summary="Unsubscribe", parameters=SubscriptionChange,
+    ENDPOINTS,
+    "DELETE",
+    _PATH,
+    tag="subscriptions",
+    summary="Unsubscribe",
+    parameters=SubscriptionChange,
     replies=(Reply(status=204, description="It is gone."),),
     refusals=(errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired, *REFUSALS),
 )
@@ -200,13 +222,24 @@ async def unsubscribe(call: Call[SubscriptionChange, None]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "POST", _PATH + "/seek", tag="subscriptions", summary="Move a subscription",
-    parameters=SubscriptionChange, body=SeekBody, body_media=(JSON,),
+    ENDPOINTS,
+    "POST",
+    _PATH + "/seek",
+    tag="subscriptions",
+    summary="Move a subscription",
+    parameters=SubscriptionChange,
+    body=SeekBody,
+    body_media=(JSON,),
     body_examples={"to the start": {"to": "earliest"}, "by time": {"time": "2026-11-16T09:00:00Z"}},
     replies=(Reply(body=Sought, description="Where it stands now.", example=Sought("orders", "kitchen", 0)),),
     refusals=(
-        errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired, errors.OffsetOutOfRange,
-        errors.RangeGone, errors.Unsupported, *REFUSALS,
+        errors.TopicUnknown,
+        errors.NotSubscribed,
+        errors.SubscriptionExpired,
+        errors.OffsetOutOfRange,
+        errors.RangeGone,
+        errors.Unsupported,
+        *REFUSALS,
     ),
 )
 async def seek(call: Call[SubscriptionChange, SeekBody]) -> Answer:
@@ -230,9 +263,17 @@ async def seek(call: Call[SubscriptionChange, SeekBody]) -> Answer:
 def _view(info: SubscriptionInfo) -> SubscriptionView:
     shared = info.sharing is not None
     return SubscriptionView(
-        info.topic, info.subscriber, info.epoch, info.lag, info.acked, info.end_offset, info.pattern or UNSET,
+        info.topic,
+        info.subscriber,
+        info.epoch,
+        info.lag,
+        info.acked,
+        info.end_offset,
+        info.pattern or UNSET,
         UNSET if info.sharing is None else SharingBody(*msgspec.structs.astuple(info.sharing)),
-        info.done if shared else UNSET, info.leased if shared else UNSET, info.members if shared else UNSET,
+        info.done if shared else UNSET,
+        info.leased if shared else UNSET,
+        info.members if shared else UNSET,
         info.dropped,
     )
 

@@ -86,7 +86,12 @@ _MADE = TopicMade("orders", 281474976710657, True)
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/v1/topics", tag="topics", summary="List topics", parameters=TopicsParameters,
+    ENDPOINTS,
+    "GET",
+    "/v1/topics",
+    tag="topics",
+    summary="List topics",
+    parameters=TopicsParameters,
     replies=(Reply(body=TopicsView, description="A page of topics.", example=TopicsView([_TOPIC], "")),),
 )
 async def list_topics(call: Call[TopicsParameters, None]) -> Answer:
@@ -97,7 +102,12 @@ async def list_topics(call: Call[TopicsParameters, None]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "GET", "/v1/topics/{topic}", tag="topics", summary="Look at a topic", parameters=TopicParameters,
+    ENDPOINTS,
+    "GET",
+    "/v1/topics/{topic}",
+    tag="topics",
+    summary="Look at a topic",
+    parameters=TopicParameters,
     replies=(Reply(body=TopicView, description="The topic.", example=_TOPIC),),
     refusals=(errors.TopicUnknown, errors.NameInvalid),
 )
@@ -114,8 +124,15 @@ async def show_topic(call: Call[TopicParameters, None]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "PUT", "/v1/topics/{topic}", tag="topics", summary="Make a topic", parameters=TopicChange,
-    body=TopicSettings, body_media=(JSON,), is_body_required=False,
+    ENDPOINTS,
+    "PUT",
+    "/v1/topics/{topic}",
+    tag="topics",
+    summary="Make a topic",
+    parameters=TopicChange,
+    body=TopicSettings,
+    body_media=(JSON,),
+    is_body_required=False,
     body_examples={"a day": {"retain_ms": 86_400_000}},
     replies=(
         Reply(status=201, body=TopicMade, description="It was made.", example=_MADE),
@@ -135,8 +152,14 @@ async def make_topic(call: Call[TopicChange, TopicSettings]) -> Answer:
 
 
 @endpoint(
-    ENDPOINTS, "DELETE", "/v1/topics/{topic}", tag="topics", summary="Delete a topic", parameters=TopicChange,
-    replies=(Reply(status=204, description="It is gone."),), refusals=(errors.TopicUnknown, *REFUSALS),
+    ENDPOINTS,
+    "DELETE",
+    "/v1/topics/{topic}",
+    tag="topics",
+    summary="Delete a topic",
+    parameters=TopicChange,
+    replies=(Reply(status=204, description="It is gone."),),
+    refusals=(errors.TopicUnknown, *REFUSALS),
 )
 async def delete_topic(call: Call[TopicChange, None]) -> Answer:
     """With its messages and its subscriptions. Who consumes it is told TOPIC_GONE."""
@@ -146,6 +169,16 @@ async def delete_topic(call: Call[TopicChange, None]) -> Answer:
 
 def _view(info: TopicInfo) -> TopicView:
     return TopicView(
-        info.name, info.topic_id, info.stays, info.first_offset, info.end_offset, info.stored_bytes,
-        info.subscriptions, info.delayed, info.retain_ms, info.retain_bytes, info.quota_bytes, info.overflow,
+        info.name,
+        info.topic_id,
+        info.stays,
+        info.first_offset,
+        info.end_offset,
+        info.stored_bytes,
+        info.subscriptions,
+        info.delayed,
+        info.retain_ms,
+        info.retain_bytes,
+        info.quota_bytes,
+        info.overflow,
     )

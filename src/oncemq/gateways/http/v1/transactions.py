@@ -84,18 +84,36 @@ _BODY = {
 
 
 @endpoint(
-    ENDPOINTS, "POST", "/v1/transactions", tag="transactions", summary="All or nothing", parameters=Protected,
-    body=TransactionBody, body_media=(JSON,), body_examples={"a message for a message": _BODY},
+    ENDPOINTS,
+    "POST",
+    "/v1/transactions",
+    tag="transactions",
+    summary="All or nothing",
+    parameters=Protected,
+    body=TransactionBody,
+    body_media=(JSON,),
+    body_examples={"a message for a message": _BODY},
     replies=(
         Reply(
-            body=Transacted, description="All of it happened.",
+            body=Transacted,
+            description="All of it happened.",
             example=Transacted([Stored("bills", 281474976710658, 0, 1, 1_790_000_000_000, 0)]),
         ),
     ),
     refusals=(
-        errors.TopicUnknown, errors.TopicGone, errors.NotSubscribed, errors.SubscriptionExpired, errors.KindMismatch,
-        errors.SubscriptionFenced, errors.Sought, errors.LeaseLost, errors.OffsetOutOfRange, errors.DiskFull,
-        errors.TopicFull, errors.Unsupported, *REFUSALS,
+        errors.TopicUnknown,
+        errors.TopicGone,
+        errors.NotSubscribed,
+        errors.SubscriptionExpired,
+        errors.KindMismatch,
+        errors.SubscriptionFenced,
+        errors.Sought,
+        errors.LeaseLost,
+        errors.OffsetOutOfRange,
+        errors.DiskFull,
+        errors.TopicFull,
+        errors.Unsupported,
+        *REFUSALS,
     ),
 )
 async def transact(call: Call[Protected, TransactionBody]) -> Answer:
@@ -210,8 +228,13 @@ def _groups(puts: list[TransactionPut]) -> list[_Group]:
 def _puts(groups: list[_Group]) -> tuple[tuple[Put, ...], tuple[bytes, ...]]:
     made = [
         make_put(
-            group.first.topic, group.values, group.keys, group.headers, create=group.first.create,
-            ttl_ms=group.first.ttl_ms, due_ms=group.first.due_ms,
+            group.first.topic,
+            group.values,
+            group.keys,
+            group.headers,
+            create=group.first.create,
+            ttl_ms=group.first.ttl_ms,
+            due_ms=group.first.due_ms,
         )
         for group in groups
     ]

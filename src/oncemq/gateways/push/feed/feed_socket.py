@@ -34,9 +34,7 @@ SLOT_BYTES = 32 * 1024
 
 
 class FeedSocket:
-    def __init__(
-        self, settings: PushSettings, counters: Counters, changed: Callable[[bytes, bool], None]
-    ) -> None:
+    def __init__(self, settings: PushSettings, counters: Counters, changed: Callable[[bytes, bool], None]) -> None:
         """`changed` is told of each subscription that somebody makes, and of one that the last one gave up."""
         self._counters = counters
         self._changed = changed

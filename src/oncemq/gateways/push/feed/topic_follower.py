@@ -49,8 +49,12 @@ _MARKS = 100
 
 #: The subscription has to be made again,
 _ANEW = (
-    errors.Sought, errors.NotSubscribed, errors.SubscriptionExpired, errors.RangeGone, errors.OffsetOutOfRange,
-)  # fmt: skip
+    errors.Sought,
+    errors.NotSubscribed,
+    errors.SubscriptionExpired,
+    errors.RangeGone,
+    errors.OffsetOutOfRange,
+)
 #: and its topic too: of that nothing was sent yet.
 _GONE = (errors.TopicGone, errors.TopicUnknown)
 

@@ -43,8 +43,16 @@ _TOPIC_BYTES = 2_048
 class Intake:
     def __init__(self, urls: Sequence[str], counters: Counters, *, buffer_bytes_max: int) -> None:
         self._settings = Settings(
-            urls=list(urls), name=None, label="push-intake", timeout_s=1.0, tries=_TRIES, window=256,
-            batch_messages=1, batch_bytes=1, linger_ms=0, buffer_bytes=1,
+            urls=list(urls),
+            name=None,
+            label="push-intake",
+            timeout_s=1.0,
+            tries=_TRIES,
+            window=256,
+            batch_messages=1,
+            batch_bytes=1,
+            linger_ms=0,
+            buffer_bytes=1,
         )
         self._counters = counters
         self._buffer_bytes_max = buffer_bytes_max

@@ -145,6 +145,10 @@ def _data_of(subscriber: Subscriber, message: Message) -> Data:
         if header in message.headers:
             extra[field] = message.headers[header].decode(errors="replace")
     return Data(
-        subscriber=subscriber.name, topic=message.topic, offset=message.offset, time_ms=message.timestamp_ms,
-        topic_id=message.topic_id, **extra,
-    )  # fmt: skip
+        subscriber=subscriber.name,
+        topic=message.topic,
+        offset=message.offset,
+        time_ms=message.timestamp_ms,
+        topic_id=message.topic_id,
+        **extra,
+    )

@@ -114,9 +114,7 @@ class Delivery:
 
     async def _advance(self, position: int) -> int:
         """What lies at a position or behind it, all of it sent. Returns where to go on."""
-        get = Get(
-            self.topic_id, self.subscriber, self.epoch, position, _GET_BYTES, self._station.settings.wait_ms
-        )
+        get = Get(self.topic_id, self.subscriber, self.epoch, position, _GET_BYTES, self._station.settings.wait_ms)
         answer, payloads = await self._station.link.ask(get)
         reply = expect(answer, GetReply)
         for offset, value in draw(check(reply, payloads)):

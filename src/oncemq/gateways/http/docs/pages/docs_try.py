@@ -6,9 +6,9 @@ import shlex
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from oncemq.gateways.http.docs.pages.markup import Html, element, together
+from oncemq.gateways.http.docs.pages.schema_text import pretty
 from oncemq.gateways.http.framework.endpoint import ANY, FORM
-from oncemq.gateways.http.pages.markup import Html, element, together
-from oncemq.gateways.http.pages.schema_text import pretty
 from oncemq.gateways.http.settings import DEFAULT_ADDRESS
 
 Json = dict[str, Any]

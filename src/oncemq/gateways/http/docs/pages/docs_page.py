@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from oncemq.gateways.http.docs.pages.docs_try import try_form
+from oncemq.gateways.http.docs.pages.markup import Html, element, inline, markdown, together
+from oncemq.gateways.http.docs.pages.schema_text import fields_of, pretty, resolved, type_text
 from oncemq.gateways.http.framework.endpoint import PROBLEM
-from oncemq.gateways.http.pages.docs_try import try_form
-from oncemq.gateways.http.pages.markup import Html, element, inline, markdown, together
-from oncemq.gateways.http.pages.schema_text import fields_of, pretty, resolved, type_text
 
 Json = dict[str, Any]
 _METHODS = ("get", "put", "post", "patch", "delete")
@@ -205,7 +205,6 @@ def _type(kind: str) -> Html:
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> Html:
     lines = [
-        element("tr", element("th", name, scope="row"), element("td", text, _type(kind)))
-        for name, kind, text in rows
+        element("tr", element("th", name, scope="row"), element("td", text, _type(kind))) for name, kind, text in rows
     ]
     return element("table", element("tbody", *lines))
