@@ -14,6 +14,7 @@ import msgspec
 from oncemq.client.admin import Administration
 from oncemq.client.consumer.cursor import Receiving
 from oncemq.client.consumer.subscribe import P, S, Subscribing
+from oncemq.client.context import ClientContext
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
 from oncemq.client.core.pending import Pending
@@ -128,6 +129,7 @@ class Connection(Producing[H], Subscribing[S, P], Staging, Administration, Gener
         )
         self._driver = driver
         self._subscriptions: set[Receiving | Working[Any]] = set()
+        self._context = ClientContext(driver, self._freeze_all, self._take_on, self._let_go, self._subscriptions)
         _connections.add(self)
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from oncemq.protocol.commands import Command, Operation
 from oncemq.protocol.replies import Reply
 
 if TYPE_CHECKING:
+    from oncemq.client.context import ClientContext
     from oncemq.client.core.core import Payloads
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Calling:
     """What every part of a client can do: call the broker."""
 
     _driver: Pump
+    _context: ClientContext
     #: Those that are open.
     _subscriptions: set[Receiving | Working[Any]]
 
@@ -58,11 +60,7 @@ class Calling:
 
     def _call_any(self, operation: Operation, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Flow[Reply]:
         """A numbered operation, behind everything that was put before it."""
-        driver = self._driver
-        driver.check_usable()
-        self._freeze_all()
-        pending = driver.core.submit(operation, payload, give_up_ms=give_up_ms)
-        return (yield from answer_to(driver, pending))
+        return self._context.call_any(operation, payload, give_up_ms=give_up_ms)
 
     def _call(
         self, operation: Operation, kind: type[T], payload: Payloads = None, *, give_up_ms: float = 0.0

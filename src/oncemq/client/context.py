@@ -1,0 +1,73 @@
+"""What the parts of one client share: the driver, calls to the broker, periodic tasks, open subscriptions.
+
+A client *has* a context, and gives it to its producer, its subscriptions and its administration API. No part knows
+the client that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oncemq.client.runtime.rpc import answer_to, ask, checked
+
+if TYPE_CHECKING:
+    from oncemq.client.core.core import Core, Payloads
+    from oncemq.client.recording.recorder import Recorder
+    from oncemq.client.runtime.driver import Pump
+    from oncemq.client.runtime.flow import Flow
+    from oncemq.protocol.commands import Command, Operation
+    from oncemq.protocol.replies import Reply
+
+T = TypeVar("T")
+
+
+class ClientContext:
+    """The shared state of one client. All flows of a client run on its driver."""
+
+    def __init__(
+        self,
+        driver: Pump,
+        freeze_buffers: Callable[[], None],
+        add_task: Callable[[Any], None],
+        remove_task: Callable[[Any], None],
+        open_subscriptions: set[Any],
+    ) -> None:
+        self.driver = driver
+        #: Subscriptions that are open: `Client.close` closes them.
+        self.open_subscriptions = open_subscriptions
+        self.add_task = add_task
+        self.remove_task = remove_task
+        self._freeze_buffers = freeze_buffers
+
+    @property
+    def core(self) -> Core:
+        """The session's state machine."""
+        return self.driver.core
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records puts and deliveries for an audit, if the client was opened with `record=`."""
+        return self.driver.core.recorder
+
+    def call_any(self, operation: Operation, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Flow[Reply]:
+        """Send a numbered operation after all messages that were put before it, and return its reply."""
+        self.driver.check_usable()
+        self._freeze_buffers()
+        pending = self.driver.core.submit(operation, payload, give_up_ms=give_up_ms)
+        return (yield from answer_to(self.driver, pending))
+
+    def call(
+        self, operation: Operation, kind: type[T], payload: Payloads = None, *, give_up_ms: float = 0.0
+    ) -> Flow[T]:
+        """Send a numbered operation. Raises Malformed if the reply is not a `kind`."""
+        reply = yield from self.call_any(operation, payload, give_up_ms=give_up_ms)
+        return checked(reply, kind, operation)
+
+    def do(self, operation: Operation) -> Flow[None]:
+        """Send a numbered operation whose reply carries no data."""
+        yield from self.call_any(operation)
+
+    def ask(self, command: Command, kind: type[T]) -> Flow[T]:
+        """Send a command that is safe to repeat. Raises Malformed if the reply is not a `kind`."""
+        return ask(self.driver, command, kind)
