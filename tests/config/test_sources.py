@@ -279,18 +279,49 @@ def test_every_setting_is_described_and_has_names_of_its_own() -> None:
         ("64MiB", "bytes", 2**26),
         ("10 kb", "bytes", 10_000),
         ("7d", "milliseconds", 604_800_000),
-        ("12", "", 12),
-        ("2d", "bytes", "2d"),
-        ("-1", "", "-1"),
+        ("250", "milliseconds", 250),
+        ("250ms", "seconds", 0.25),
+        ("2.5", "seconds", 2.5),
+        ("1_200", "", 1200),
     ],
 )
-def test_quantities_have_units(text: str, unit: str, number: int | str) -> None:
-    assert sources.quantity(text, unit) == number
+def test_quantities_have_units(text: str, unit: str, number: float) -> None:
+    assert sources.parse_quantity(text, unit) == number
+
+
+@pytest.mark.parametrize(("text", "unit"), [("2d", "bytes"), ("-1", ""), ("1MiB", "milliseconds"), ("7d", "")])
+def test_a_quantity_of_another_unit_is_refused(text: str, unit: str) -> None:
+    with pytest.raises(ValueError, match="is not a "):
+        sources.parse_quantity(text, unit)
 
 
 def test_a_quantity_written_out_reads_back() -> None:
-    for setting in sources.SERVE_SETTINGS:
+    for setting in sources.SETTINGS:
         if type(setting.default) is int:
-            assert (
-                sources.quantity(sources.quantity_text(setting.default, setting.unit), setting.unit) == setting.default
-            )
+            text = sources.format_quantity(setting.default, setting.unit)
+            assert sources.parse_quantity(text, setting.unit) == setting.default
+
+
+@pytest.mark.parametrize("given", ["file", "file list", "file list with commas", "variable", "flag", "flags"])
+def test_several_addresses_may_have_commas_between_them_wherever_they_are_given(given: str) -> None:
+    one, two = "tcp://127.0.0.1:1", "ipc:///tmp/x"
+    both = {"file": f'"{one}, {two}"', "file list": f'["{one}", "{two}"]', "file list with commas": f'["{one},{two}"]'}
+    if given in both:
+        write_file(f"[serve]\nlisten = {both[given]}\n")
+    environment = {"ONCEMQ_LISTEN": f"{one},{two}"} if given == "variable" else {}
+    listen = {"flag": (f"{one},{two}",), "flags": (one, two)}.get(given)
+    assert sources.load_serve({"listen": listen}, environment).listen == (one, two)
+
+
+def test_no_address_at_all_is_refused() -> None:
+    with pytest.raises(SettingInvalid, match=r"ONCEMQ_LISTEN = ' , ' is not valid: it must be .*not empty"):
+        sources.load_serve({}, {"ONCEMQ_LISTEN": " , "})
+
+
+def test_a_setting_in_milliseconds_takes_a_bare_number_or_a_unit() -> None:
+    write_file('[serve]\nlease_ms = "4s"\n[client]\ntimeout_s = "1500ms"\n')
+    assert sources.load_serve({}, {}).lease_ms == 4000
+    assert sources.load_serve({"lease_ms": "900"}, {}).lease_ms == 900
+    assert sources.load_client({}, {}).timeout_s == 1.5
+    with pytest.raises(SettingInvalid, match=r"ONCEMQ_LEASE_MS = 'soon' is not valid: .*whole number of milliseconds"):
+        sources.load_serve({}, {"ONCEMQ_LEASE_MS": "soon"})

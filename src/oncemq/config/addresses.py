@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from oncemq.protocol.errors import SettingInvalid
 
@@ -20,6 +21,16 @@ PUSH_PORTS = 3
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5})")
+
+
+def split_addresses(texts: str | Iterable[str]) -> list[str]:
+    """Return the addresses of one or several texts, each of which may hold several with commas between them.
+
+    >>> split_addresses("tcp://127.0.0.1:5555, ipc:///run/oncemq.sock")
+    ['tcp://127.0.0.1:5555', 'ipc:///run/oncemq.sock']
+    """
+    texts = [texts] if isinstance(texts, str) else texts
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 def check_address(address: str, insecure: bool, setting: str = "listen") -> None:

@@ -29,7 +29,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from oncemq.config.addresses import GATEWAY_ADDRESSES, check_address, check_gateway, is_open
+from oncemq.config.addresses import GATEWAY_ADDRESSES, check_address, check_gateway, is_open, split_addresses
+from oncemq.config.durations import format_duration, parse_duration_ms
 from oncemq.config.gateways import OPTIONS, Options
 from oncemq.config.settings import LIMIT_DESCRIPTIONS, ClientSettings, ServeSettings, is_database
 from oncemq.protocol.errors import SettingInvalid
@@ -47,7 +48,6 @@ _SEGMENT_OVERHEAD_BYTES = 64 * 1024
 _HARMLESS = re.compile(r"[\w./~-]+:?")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Setting(msgspec.Struct, frozen=True):
             return " or ".join(typing.get_args(plain))
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
         text = names.get(plain, "a list of texts")
-        if self.unit in ("bytes", "milliseconds"):
+        if self.unit:
             text += f" of {self.unit}, or one with a unit " + ('("64MiB")' if self.unit == "bytes" else '("7d")')
         return text + _bounds(meta)
 
@@ -261,36 +261,44 @@ def _suggestion(section: str, key: str) -> str:
 
 def convert(setting: Setting, value: Any, source: str, typed: bool = False) -> Any:
     """A value of the setting's type. Unless it comes from where values have types, text is read as that type."""
-    plain = plain_kind(setting)
-    if plain == tuple[str, ...] and isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if plain is int and isinstance(value, str):
-        value = quantity(value, setting.unit)
+    plain, parsed = plain_kind(setting), value
     try:
-        return msgspec.convert(value, setting.kind, strict=typed)
-    except msgspec.ValidationError:
-        raise SettingInvalid(f"{source} = {value!r} is not possible: {setting.allowed}.") from None
+        if plain == tuple[str, ...]:
+            texts = [value] if isinstance(value, str) else value
+            parsed = split_addresses(msgspec.convert(texts, plain))
+        elif plain in (int, float) and isinstance(value, str):
+            parsed = parse_quantity(value, setting.unit)
+        return msgspec.convert(parsed, setting.kind, strict=typed)
+    except ValueError:  # A ValidationError is one.
+        raise SettingInvalid(f"{source} = {value!r} is not valid: it must be {setting.allowed}.") from None
 
 
-def quantity_text(number: int, unit: str) -> str:
-    """A number as people write it: the largest unit that divides it.
+def format_quantity(number: int, unit: str) -> str:
+    """Return a number in the largest unit that divides it, as `parse_quantity` reads it.
 
-    >>> quantity_text(67108864, "bytes")
-    '64MiB'
+    >>> format_quantity(67108864, "bytes"), format_quantity(604800000, "milliseconds")
+    ('64MiB', '7d')
     """
-    factors = {"bytes": {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}, "milliseconds": {"d": 86_400_000, "h": 3_600_000}}
-    for suffix, factor in factors.get(unit, {}).items():
-        if number and number % factor == 0:
-            return f"{number // factor}{suffix}"
-    return str(number)
+    if unit == "milliseconds":
+        return format_duration(number)
+    factors = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10} if unit == "bytes" and number else {}
+    return next((f"{number // factor}{name}" for name, factor in factors.items() if number % factor == 0), str(number))
 
 
-def quantity(text: str, unit: str) -> int | str:
-    """Bytes or milliseconds out of "64MiB" or "7d"; the text itself where it is no such thing."""
-    factors = {"bytes": _BYTES, "milliseconds": _MILLISECONDS}.get(unit, {"": 1})
-    match = _QUANTITY.fullmatch(text.replace("_", ""))
+def parse_quantity(text: str, unit: str) -> float:
+    """Return the number that a text such as "64MiB" (bytes), "7d" (milliseconds, seconds) or "1_000" stands for.
+    Raise ValueError for anything else."""
+    text = text.replace("_", "")
+    if unit == "milliseconds":
+        return parse_duration_ms(text, bare_unit="ms")
+    if unit == "seconds":
+        return parse_duration_ms(text) / 1000
+    match = _QUANTITY.fullmatch(text)
+    factors = _BYTES if unit == "bytes" else {"": 1}
     if match is None or match[2].lower() not in factors:
-        return text
+        raise ValueError(
+            f"{text!r} is not a number" + (" of bytes, such as 1048576 or 64MiB." if unit == "bytes" else ".")
+        )
     factor = factors[match[2].lower()]
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 

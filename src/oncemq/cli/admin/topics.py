@@ -113,7 +113,7 @@ def _retention(retain_ms: int, retain_bytes: int) -> str:
     "retain_ms",
     type=Quantity("milliseconds"),
     metavar="TIME",
-    help="Keep messages so long even when all have acked, such as 7d, 12h, 30min. [default: not]",
+    help="Keep messages so long even when all have acked, such as 7d, 12h, 30m. [default: not]",
 )
 @click.option(
     "--retain-bytes",

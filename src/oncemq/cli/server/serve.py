@@ -49,7 +49,7 @@ def _default(setting: sources.Setting) -> str:
     default = setting.default
     if isinstance(default, tuple):
         return ", ".join(default) or "none"
-    return sources.quantity_text(default, setting.unit) if isinstance(default, int) else default or "none"
+    return sources.format_quantity(default, setting.unit) if isinstance(default, int) else default or "none"
 
 
 def _with_settings(function: Function) -> Function:
@@ -68,7 +68,7 @@ def _with_settings(function: Function) -> Function:
     examples="""
         oncemq serve
         oncemq serve --data /var/lib/oncemq --log-format json
-        oncemq serve --listen tcp://127.0.0.1:7000 --listen ipc:///run/oncemq.sock
+        oncemq serve --listen tcp://127.0.0.1:7000,ipc:///run/oncemq.sock
         oncemq serve --text --push --udp
         oncemq serve --journal postgresql://localhost/queue
         oncemq serve --journal postgresql://oncemq@db.example/oncemq

@@ -180,11 +180,11 @@ class Quantity(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from oncemq.config import sources
 
-        number = value if isinstance(value, int) else sources.quantity(value, self.unit)
-        if isinstance(number, str) or number < 0:
-            example = "64MiB" if self.unit == "bytes" else "7d"
-            self.fail(f"{value!r} is not a number of {self.unit}, nor one with a unit, such as {example}.", param, ctx)
-        return number
+        try:
+            number = value if isinstance(value, int) else sources.parse_quantity(value, self.unit)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return int(number)
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w|)")

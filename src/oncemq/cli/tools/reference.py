@@ -38,7 +38,7 @@ _SECTIONS = {
 
 _SETTINGS_TOP = """A setting comes from the strongest source that has it: a flag, then an environment variable, then
 the file, then the default. The file is `oncemq.toml` in the current folder, or the one that `--config` or
-`ONCEMQ_CONFIG` names. Sizes may be written as `"64MiB"` or `"10GB"`, times as `"500ms"`, `"30min"` or `"7d"`;
+`ONCEMQ_CONFIG` names. Sizes may be written as `"64MiB"` or `"10GB"`, times as `"500ms"`, `"30m"` or `"7d"`;
 several addresses in a variable have commas between them. Unknown names and wrong types are errors, so that a
 misspelt setting does not go unnoticed.
 
@@ -81,7 +81,7 @@ def _default(setting: sources.Setting) -> str:
         return "true" if default else "false"
     if isinstance(default, tuple):
         return ", ".join(default)
-    return sources.quantity_text(default, setting.unit) if isinstance(default, int) else str(default)
+    return sources.format_quantity(default, setting.unit) if isinstance(default, int) else str(default)
 
 
 _ERRORS_TOP = """Every error has a stable code, the same in Python, on the command line and in every protocol. In

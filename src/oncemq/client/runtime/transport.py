@@ -16,10 +16,10 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from oncemq.client.runtime.embedded import EmbeddedLink, attach_embedded
+from oncemq.config.addresses import DEFAULT_URL, split_addresses
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
 
-DEFAULT_URL = "tcp://127.0.0.1:5555"
 #: From this size on, pyzmq sends without copying.
 _COPY_BYTES_MAX = 1024 * 1024
 _MESSAGES_MAX = 100_000
@@ -61,9 +61,7 @@ def split_urls(url: str | Sequence[str] | None) -> list[str]:
     """Addresses out of what a user gave, or ONCEMQ_URL, or the default."""
     if url is None:
         url = os.environ.get("ONCEMQ_URL") or DEFAULT_URL
-    if isinstance(url, str):
-        url = url.split(",")
-    urls = [part.strip() for part in url if part.strip()]
+    urls = split_addresses(url)
     if not urls:
         raise errors.SettingInvalid("the broker's address is empty; it looks like tcp://127.0.0.1:5555")
     return urls
