@@ -108,7 +108,7 @@ def test_tables_are_there_after_a_copy(tmp_path: Path, url: str) -> None:
     with psycopg.connect(url) as database:
         assert database.execute("select are_tables_current from oncemq.journal_meta").fetchone() == (True,)
         [(topics, messages)] = database.execute(
-            "select (select count(*) from oncemq.topic), (select count(*) from oncemq.protocol.batch)"
+            "select (select count(*) from oncemq.topic), (select count(*) from oncemq.message)"
         ).fetchall()
     assert topics > 1
     assert messages > 10

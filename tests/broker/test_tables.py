@@ -67,7 +67,7 @@ def check(database: psycopg.Connection[tuple[Any, ...]], rig: Rig) -> None:
     assert sorted(producers) == sorted((row.id, row.topic) for row in expected.producers)
     shown = database.execute(
         """select topic, "offset", content, key, subscribers_left, round(extract(epoch from time) * 1000)::int8,
-        topic_id from oncemq.protocol.batch order by topic_id, "offset" """
+        topic_id from oncemq.message order by topic_id, "offset" """
     ).fetchall()
     assert shown == messages_of(state, rig.journal)
 
@@ -111,7 +111,7 @@ def test_a_message_is_text_where_it_can_be(postgres: str, database: psycopg.Conn
     rig.subscribe()
     rig.do(commands.Subscribe("orders", "till", commands.START_EARLIEST))
     rig.put("Pizza für zwei".encode(), b"\xff\xfe", b"", b"zero\0byte")
-    rows = database.execute('select "offset", message, content, subscribers_left from oncemq.protocol.batch').fetchall()
+    rows = database.execute('select "offset", message, content, subscribers_left from oncemq.message').fetchall()
     assert rows == [
         (0, "Pizza für zwei", "Pizza für zwei".encode(), 2),
         (1, None, b"\xff\xfe", 2),
@@ -145,7 +145,7 @@ def test_a_projection_that_fails_leaves_tables_that_are_written_anew_later(
     again = open_rig(postgres)
     again.hello(nonce=2)
     check(database, again)
-    assert database.execute("select count(*) from oncemq.protocol.batch").fetchone() == (2,)
+    assert database.execute("select count(*) from oncemq.message").fetchone() == (2,)
 
 
 def test_patterns_that_come_and_go_leave_the_tables_right(
@@ -194,4 +194,4 @@ def test_a_batch_that_is_none_leaves_the_view_as_it_is(
         operation = commands.Put("orders", commands.Envelope(1, len(payload), checksum(payload)))
         rig.ask(rig.numbered(operation), payload)
     assert len(rig.broker.engine.state.topics["orders"].index.positions) == 7
-    assert database.execute("select message from oncemq.protocol.batch").fetchall()[0] == ("good",)
+    assert database.execute("select message from oncemq.message").fetchall()[0] == ("good",)

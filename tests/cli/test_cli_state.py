@@ -15,8 +15,8 @@ from tests.forking import ForkedBroker
 #: A run that dies in the moment after something was written to its state. The hold of a get that died ends soon.
 _DIES = """
 import os, runpy, signal, sys
-import oncemq.cli.get
-from oncemq.client.outbox_file import OutboxFile
+import oncemq.cli.messages.get
+from oncemq.client.outbox.file import OutboxFile
 oncemq.cli.messages.get._HOLD_MS = 1000
 append, wanted = OutboxFile.append, sys.argv[1]
 def dying(self, entries):

@@ -346,7 +346,7 @@ def test_a_maker_that_was_killed_before_it_was_done_leaves_nothing_in_the_way(tm
 
 _OPENER = """
 import sys
-from oncemq.client.outbox_file import OutboxFile
+from oncemq.client.outbox.file import OutboxFile
 print(OutboxFile.open(sys.argv[1]).session)
 """
 
@@ -361,8 +361,8 @@ def test_several_that_make_it_at_once_make_one(tmp_path: Path) -> None:
 
 _WRITER = """
 import sys
-from oncemq.client.outbox_file import OutboxFile
-from oncemq.engine.commands import Envelope, Put
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.protocol.commands import Envelope, Put
 outbox = OutboxFile.open(sys.argv[1])
 while True:
     value = b"%d" % outbox.next_number

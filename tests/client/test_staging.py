@@ -10,7 +10,7 @@ import pytest
 
 import oncemq
 import oncemq.aio
-from oncemq import staging
+from oncemq.client import staging
 from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.flow import Flow, Until
 from oncemq.client.staging import StagingAhead

@@ -287,7 +287,7 @@ assert "httpx" not in sys.modules
 sys.modules["httpx"] = None
 try:
     import oncemq.http
-except oncemq.protocol.errors.MissingExtra as error:
+except oncemq.errors.MissingExtra as error:
     print(error)
 """
 

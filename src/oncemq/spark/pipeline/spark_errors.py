@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: An offset in the pipeline's SQL → where that stands, as `FILE:LINE:COLUMN: `.
 Place = Callable[[int], str]
 
-_OURS = re.compile(r"\boncemq\.errors\.(\w+): ([^\n]+)")
+_OURS = re.compile(r"\boncemq\.(?:\w+\.)*(\w+): ([^\n]+)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*(?:\n(?!\s+at |Caused by|==|\n)[^\n]*)*)")
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] ([^\n]+?)(?: SQLSTATE: \w+)*(?:\n|$)")
 #: The last line of a trace of Python.
