@@ -12,9 +12,9 @@ import pytest
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
 from oncemq.client.producer import producer
-from oncemq.client.producer.batch_buffer import NO_TIMES, Stream, as_bytes, cuts, make_put
+from oncemq.client.producer.batch_buffer import NO_TIMES, as_bytes, cuts, make_put
 from oncemq.client.runtime import background
-from oncemq.client.runtime.driver import Driver
+from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.batch import Message, decode_batch
@@ -88,7 +88,7 @@ def client(store: Store) -> Iterator[Client]:
 
 
 def make_client(store: Store, *, linger_ms: float = 60_000, buffer_bytes: int = 1 << 26) -> Iterator[Client]:
-    driver = Driver(Core("test", True, 1, Options()), store)
+    driver = ThreadDriver(Core("test", True, 1, Options()), store)
     made = Client(driver, batch_messages=10, batch_bytes=1000, linger_ms=linger_ms, buffer_bytes=buffer_bytes)
     made._greet()
     yield made
@@ -312,18 +312,18 @@ def test_a_batch_that_can_not_be_made_fails_alone(
     client.flush()
 
 
-def test_the_keeper_survives_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_REST_S", 0.001)
+def test_the_background_thread_survives_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_IDLE_WAIT_MS", 1.0)
     for client in make_client(store, linger_ms=1):
         failing = iter([ZeroDivisionError(), ZeroDivisionError()])
-        real = client._is_something_lying
+        real = client._background._next_due_ms
 
-        def lying(failing: Iterator[Exception] = failing, real: Callable[[], bool] = real) -> bool:
+        def next_due_ms(failing: Iterator[Exception] = failing, real: Callable[[], float] = real) -> float:
             for error in failing:
                 raise error
             return real()
 
-        monkeypatch.setattr(client, "_is_something_lying", lying)
+        monkeypatch.setattr(client._background, "_next_due_ms", next_due_ms)
         assert wait_for(client.put_nowait("t", b"alone").done)
         assert next(failing, None) is None
 
@@ -338,7 +338,7 @@ def test_a_message_that_nobody_took_for_the_first_is_sent_too(store: Store) -> N
 
 def test_a_second_message_that_overtakes_the_first_one_does_not_hide_it(store: Store) -> None:
     for client in make_client(store, linger_ms=1):
-        client._streams["t"] = stream = Stream(client, "t", False)
+        stream = client._begin_stream("t", False)
         with client._driver.lock:
             first = threading.Thread(target=client.put_nowait, args=("t", b"1"))
             first.start()

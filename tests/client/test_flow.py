@@ -121,11 +121,11 @@ def test_an_iterator_may_be_finalized_while_the_lock_is_held(client: oncemq.Clie
     assert client._driver.core.is_idle
 
 
-# Duties.
+# Periodic tasks.
 
 
-class Duty:
-    """Asks how the broker is, three times."""
+class HealthTask:
+    """Asks for the broker's health, three times."""
 
     def __init__(self, client: Any) -> None:
         self.due_ms = now_ms()
@@ -133,39 +133,38 @@ class Duty:
         self._core = client._driver.core
         self._pending: Any = None
 
-    def attend(self) -> None:
+    def run(self) -> None:
         if self._pending is not None and self._pending.done:
             self.answers += 1
             self._pending = None
             if self.answers == 2:
-                raise ZeroDivisionError("a mistake of the duty")
+                raise ZeroDivisionError("a mistake of the task")
         if self._pending is None:
             self._pending = self._core.ask(Health())
         self.due_ms = now_ms() + 1 if self.answers < 3 else float("inf")
 
 
-def test_a_duty_is_attended_to_although_nobody_calls(request: pytest.FixtureRequest) -> None:
+def test_a_periodic_task_runs_although_nobody_calls(request: pytest.FixtureRequest) -> None:
     never = threading.Event()
     with oncemq.connect(f"memory:{request.node.name}", linger_ms=60_000) as client:
         client.create_topic("t")
-        # The keeper means to sleep until this is to be sent.
+        # This starts the thread, which then waits for long.
         client.put_nowait("t", b"x")
-        assert any(not client._keeper_rests or never.wait(0.005) for _ in range(4000))
         for _ in range(2):
-            duty = Duty(client)
-            client._take_on(duty)
-            assert any(duty.answers == 3 or never.wait(0.005) for _ in range(4000))
-            client._let_go(duty)
-        assert client._duties == ()
+            task = HealthTask(client)
+            client._context.add_task(task)
+            assert any(task.answers == 3 or never.wait(0.005) for _ in range(4000))
+            client._context.remove_task(task)
+        assert task not in client._context.background._tasks
 
 
 @on_a_loop
-async def test_a_duty_is_attended_to_on_a_loop_too() -> None:
-    async with oncemq.aio.connect("memory:duties") as client:
+async def test_a_periodic_task_runs_on_a_loop_too() -> None:
+    async with oncemq.aio.connect("memory:tasks") as client:
         for _ in range(2):
-            duty = Duty(client)
-            client._take_on(duty)
-            await become(lambda duty=duty: duty.answers == 3)  # type: ignore[misc]
-            client._let_go(duty)
+            task = HealthTask(client)
+            client._context.add_task(task)
+            await become(lambda task=task: task.answers == 3)  # type: ignore[misc]
+            client._context.remove_task(task)
         with pytest.raises(errors.TopicUnknown):
             await client.put("t", b"x")

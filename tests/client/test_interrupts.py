@@ -146,5 +146,5 @@ def test_a_flow_that_a_traceback_keeps_alive_is_over(client: oncemq.Client, monk
 
 
 def test_a_handler_that_uses_the_client_in_the_midst_of_a_call_is_told(client: oncemq.Client) -> None:
-    with client._driver.lock, pytest.raises(RuntimeError, match="midst of another call"):
+    with client._driver.lock, pytest.raises(RuntimeError, match="inside another call"):
         client.put("t", "from a handler")

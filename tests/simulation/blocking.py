@@ -9,7 +9,7 @@ from typing import NoReturn
 from oncemq.client.consumer.sync import Subscription
 from oncemq.client.core.core import Core
 from oncemq.client.producer.batch_buffer import make_put
-from oncemq.client.runtime.driver import Driver
+from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.sync import Client
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.batch import Message
@@ -165,7 +165,7 @@ class BlockingConsumer(Process):
         core = Core(self.name, False, self.random.getrandbits(62) + 1, OPTIONS)
         self.core = core
         client = Client(
-            Driver(core, self._transport), batch_messages=10, batch_bytes=1000, linger_ms=5, buffer_bytes=10_000
+            ThreadDriver(core, self._transport), batch_messages=10, batch_bytes=1000, linger_ms=5, buffer_bytes=10_000
         )
         self.around.subscriptions.asked.setdefault(self.topic, set()).add(self.name)
         found = self._retry(lambda: client.subscribe(self.topic, self.name, "earliest", prefetch_bytes=800))

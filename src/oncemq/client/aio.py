@@ -19,21 +19,19 @@ from oncemq.client.consumer.reader import Reader, Start
 from oncemq.client.core.core import Core
 from oncemq.client.outbox.client import Outboxing
 from oncemq.client.outbox.file import OutboxFile
-from oncemq.client.producer.batch_buffer import Place, Stream
+from oncemq.client.producer.batch_buffer import Place
 from oncemq.client.producer.receipt import Receipt
 from oncemq.client.push.aio import PushSubscription
 from oncemq.client.push.subscribe import PushSubscribing
-from oncemq.client.runtime.background import Keeping
-from oncemq.client.runtime.driver import now_ms
-from oncemq.client.runtime.event_loop import LoopDriver
-from oncemq.client.runtime.flow import Asynchronous, Flow, Until
+from oncemq.client.runtime.background import BackgroundTimer
+from oncemq.client.runtime.event_loop import EventLoopDriver
+from oncemq.client.runtime.flow import Asynchronous
 from oncemq.client.runtime.transport import WatchedTransport, open_transport, split_urls
 from oncemq.client.staging import AsyncStager
 from oncemq.client.transaction import AsyncTransaction
 from oncemq.client.worker.aio import SharedSubscription
 from oncemq.client.worker.dead_letter_admin import Retrying
 from oncemq.client.worker.subscribe import SharedSubscribing
-from oncemq.protocol import errors
 from oncemq.protocol.batch import Message
 
 log = logging.getLogger("oncemq.client")
@@ -161,9 +159,9 @@ async def _connect_outbox(settings: Settings, transport: WatchedTransport) -> Ou
     return client
 
 
-def _driver(core: Core, transport: WatchedTransport) -> LoopDriver:
+def _driver(core: Core, transport: WatchedTransport) -> EventLoopDriver:
     try:
-        return LoopDriver(core, transport, asyncio.get_running_loop())
+        return EventLoopDriver(core, transport, asyncio.get_running_loop())
     except BaseException:
         transport.close()
         raise
@@ -186,50 +184,11 @@ class Handle(Place, gc=False):
         return receipt
 
 
-class KeeperTimer(Keeping):
-    """The keeper of a client on an event loop. What is unanswered needs no keeping there: the loop takes it in."""
-
-    _driver: LoopDriver
-
-    def __init__(self, linger_ms: float) -> None:
-        super().__init__(linger_ms)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = _NEVER
-
-    def _wake_keeper(self) -> None:
-        self._set_keeper(min(now_ms() + self._linger_ms, self._next_duty_ms()))
-
-    def _set_keeper(self, due_ms: float) -> None:
-        if due_ms == _NEVER or (self._timer is not None and self._timer_ms <= due_ms):
-            return
-        self._stop_keeper()
-        self._timer_ms = due_ms
-        self._timer = self._driver.loop.call_later(max(0.0, due_ms - now_ms()) / 1000, self._keep)
-
-    def _stop_keeper(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _keep(self) -> None:
-        self._timer = None
-        if self._driver.stopped is not None:
-            return
-        try:
-            self._keep_once()
-        except Exception:
-            # Whatever it was: without the keeper, messages would lie for ever.
-            log.exception("the keeper met an error, and goes on")
-        opened_ms = [stream.opened_ms for stream in self._waiting_streams()]
-        self._set_keeper(min(min(opened_ms, default=_NEVER) + self._linger_ms, self._next_duty_ms()))
-
-
 class Client(
     Connection[Handle, Subscription, PatternSubscription],
     SharedSubscribing[SharedSubscription],
     PushSubscribing[PushSubscription],
     Retrying,
-    KeeperTimer,
     Asynchronous,
 ):
     """A connection to a broker; made by `oncemq.aio.connect`. The tasks of its event loop may share it.
@@ -240,12 +199,15 @@ class Client(
     ...     await client.put("orders", "one pizza")
     """
 
-    _driver: LoopDriver
+    _driver: EventLoopDriver
     _handle_type = Handle
     _subscription_type = Subscription
     _pattern_subscription_type = PatternSubscription
     _shared_subscription_type = SharedSubscription
     _push_subscription_type = PushSubscription
+
+    def __init__(self, driver: EventLoopDriver, **batching: Any) -> None:
+        super().__init__(driver, BackgroundTimer(driver), driver.run_now, **batching)
 
     def transaction(self) -> AsyncTransaction:
         """Acks and puts over any topics: all of it, or nothing. What it gathers is not awaited.
@@ -265,32 +227,6 @@ class Client(
         2
         """
         return AsyncStager(self, stage, topic, writer, batch)
-
-    def _attend(self, stream: Stream) -> None:
-        try:
-            super()._attend(stream)
-        except errors.Overloaded:
-            # Nothing else has run since: the last message is the caller's.
-            stream.take_back()
-            raise
-
-    def _at_once(self, flow: Flow[T]) -> T:
-        """Plain code can't wait on an event loop: where a thread would, this raises Overloaded."""
-        try:
-            wait = flow.send(None)
-            self._driver.pump()
-            while isinstance(wait, Until) and wait.is_done():
-                wait = flow.send(True)
-            flow.throw(self._overloaded())
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        raise AssertionError("a flow went on waiting")
-
-    def _overloaded(self) -> errors.Overloaded:
-        return errors.Overloaded(
-            f"{self._unanswered_bytes} bytes are unanswered, and buffer_bytes is {self._buffer_bytes};"
-            " await flush(), then put it again"
-        )
 
     def read(
         self,

@@ -6,13 +6,13 @@ import logging
 import os
 import secrets
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
 from oncemq.client.admin import Administration
-from oncemq.client.consumer.cursor import Receiving
 from oncemq.client.consumer.subscribe import P, S, Subscribing
 from oncemq.client.context import ClientContext
 from oncemq.client.core.core import Core
@@ -21,10 +21,10 @@ from oncemq.client.core.pending import Pending
 from oncemq.client.core.validation import check_name
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.producer.producer import H, Producing
-from oncemq.client.runtime.driver import Pump, now_ms
+from oncemq.client.runtime.background import Background
+from oncemq.client.runtime.driver import Driver, now_ms
 from oncemq.client.runtime.flow import Flow, Until, method
 from oncemq.client.staging import Staging
-from oncemq.client.worker.shared_consumer import Working
 from oncemq.protocol import errors, limits
 
 if TYPE_CHECKING:
@@ -122,14 +122,23 @@ class Connection(Producing[H], Subscribing[S, P], Staging, Administration, Gener
     """Everything that a client can do, in flows. New operations are added here, or to one of the parts."""
 
     def __init__(
-        self, driver: Pump, *, batch_messages: int, batch_bytes: int, linger_ms: float, buffer_bytes: int
+        self,
+        driver: Driver,
+        background: Background,
+        run_now: Callable[[Flow[Any]], Any],
+        *,
+        batch_messages: int,
+        batch_bytes: int,
+        linger_ms: float,
+        buffer_bytes: int,
     ) -> None:
         super().__init__(
             batch_messages=batch_messages, batch_bytes=batch_bytes, linger_ms=linger_ms, buffer_bytes=buffer_bytes
         )
         self._driver = driver
-        self._subscriptions: set[Receiving | Working[Any]] = set()
-        self._context = ClientContext(driver, self._freeze_all, self._take_on, self._let_go, self._subscriptions)
+        self._background = background
+        self._run_now = run_now
+        self._context = ClientContext(driver, background, self._freeze_all)
         _connections.add(self)
 
     def __repr__(self) -> str:
@@ -198,7 +207,7 @@ class Connection(Producing[H], Subscribing[S, P], Staging, Administration, Gener
     def _end(self) -> None:
         if self._driver.stopped is None:
             self._streams = {}
-            self._stop_keeper()
+            self._background.stop()
             self._driver.stop(errors.ClientClosed("this client was closed; connect again"))
             recorder = self._driver.core.recorder
             if recorder is not None:

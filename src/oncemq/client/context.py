@@ -7,14 +7,15 @@ the client that holds it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from oncemq.client.runtime.rpc import answer_to, ask, checked
+from oncemq.client.runtime.rpc import ask, check_reply, wait_for_reply
 
 if TYPE_CHECKING:
     from oncemq.client.core.core import Core, Payloads
     from oncemq.client.recording.recorder import Recorder
-    from oncemq.client.runtime.driver import Pump
+    from oncemq.client.runtime.background import Background, PeriodicTask
+    from oncemq.client.runtime.driver import Driver
     from oncemq.client.runtime.flow import Flow
     from oncemq.protocol.commands import Command, Operation
     from oncemq.protocol.replies import Reply
@@ -22,23 +23,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class OpenSubscription(Protocol):
+    """A subscription that ends with its client."""
+
+    def _close(self, clean: bool) -> Flow[None]:
+        """Ack what was delivered, and end. Without `clean`, errors are not raised."""
+
+
 class ClientContext:
     """The shared state of one client. All flows of a client run on its driver."""
 
-    def __init__(
-        self,
-        driver: Pump,
-        freeze_buffers: Callable[[], None],
-        add_task: Callable[[Any], None],
-        remove_task: Callable[[Any], None],
-        open_subscriptions: set[Any],
-    ) -> None:
+    def __init__(self, driver: Driver, background: Background, freeze_buffers: Callable[[], None]) -> None:
         self.driver = driver
+        self.background = background
         #: Subscriptions that are open: `Client.close` closes them.
-        self.open_subscriptions = open_subscriptions
-        self.add_task = add_task
-        self.remove_task = remove_task
-        self._freeze_buffers = freeze_buffers
+        self.open_subscriptions: set[OpenSubscription] = set()
+        #: Numbers the messages that wait in the producer's buffers, in their order.
+        self.freeze_buffers = freeze_buffers
 
     @property
     def core(self) -> Core:
@@ -50,19 +51,27 @@ class ClientContext:
         """What records puts and deliveries for an audit, if the client was opened with `record=`."""
         return self.driver.core.recorder
 
+    def add_task(self, task: PeriodicTask) -> None:
+        """Run a task whenever it is due. Call this again when its `due_ms` became earlier."""
+        self.background.add(task)
+
+    def remove_task(self, task: PeriodicTask) -> None:
+        """Do not run a task any more."""
+        self.background.remove(task)
+
     def call_any(self, operation: Operation, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Flow[Reply]:
         """Send a numbered operation after all messages that were put before it, and return its reply."""
         self.driver.check_usable()
-        self._freeze_buffers()
+        self.freeze_buffers()
         pending = self.driver.core.submit(operation, payload, give_up_ms=give_up_ms)
-        return (yield from answer_to(self.driver, pending))
+        return (yield from wait_for_reply(self.driver, pending))
 
     def call(
         self, operation: Operation, kind: type[T], payload: Payloads = None, *, give_up_ms: float = 0.0
     ) -> Flow[T]:
         """Send a numbered operation. Raises Malformed if the reply is not a `kind`."""
         reply = yield from self.call_any(operation, payload, give_up_ms=give_up_ms)
-        return checked(reply, kind, operation)
+        return check_reply(reply, kind, operation)
 
     def do(self, operation: Operation) -> Flow[None]:
         """Send a numbered operation whose reply carries no data."""

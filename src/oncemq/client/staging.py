@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from oncemq.client.core.pending import Pending, again
 from oncemq.client.producer.batch_buffer import Value, as_bytes, check_is_many
 from oncemq.client.runtime.flow import Asynchronous, Blocking, Flow, Until, method
-from oncemq.client.runtime.rpc import Calling, checked
+from oncemq.client.runtime.rpc import Calling, check_reply
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.frames import Frame
@@ -174,7 +174,7 @@ class StagingAhead:
             if pending.error is not None:
                 self._error = self._error or pending.error
             else:
-                self._staged = checked(pending.result(), replies.StageReply, operation).count
+                self._staged = check_reply(pending.result(), replies.StageReply, operation).count
 
     def _give_up(self, error: BaseException) -> None:
         reason = error if isinstance(error, errors.OnceMQError) else errors.ClientClosed("the caller gave up")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from oncemq.client.connection import Connection, Settings
 from oncemq.client.consumer.reader import Reader, Start
@@ -18,9 +18,9 @@ from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.producer.batch_buffer import Handle
 from oncemq.client.push.subscribe import PushSubscribing
 from oncemq.client.push.sync import PushSubscription
-from oncemq.client.runtime.background import KeeperThread
-from oncemq.client.runtime.driver import Driver
-from oncemq.client.runtime.flow import Blocking, Flow
+from oncemq.client.runtime.background import BackgroundThread
+from oncemq.client.runtime.flow import Blocking
+from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.runtime.transport import Transport, open_transport, split_urls
 from oncemq.client.staging import Stager
 from oncemq.client.transaction import Transaction
@@ -115,7 +115,7 @@ def connect(
     transport = open_transport(settings.urls)
     if settings.outbox is not None:
         return _with_outbox(settings, transport)
-    client = Client(Driver(settings.core(), transport), **settings.batching())
+    client = Client(ThreadDriver(settings.core(), transport), **settings.batching())
     client._greet()
     return client
 
@@ -126,7 +126,7 @@ def _with_outbox(settings: Settings, transport: Transport) -> OutboxClient:
     outbox = None
     try:
         outbox = OutboxFile.open(settings.outbox)
-        client = OutboxClient(Driver(settings.core(outbox), transport), **settings.batching())
+        client = OutboxClient(ThreadDriver(settings.core(outbox), transport), **settings.batching())
     except BaseException:
         transport.close()
         if outbox is not None:
@@ -141,7 +141,6 @@ class Client(
     SharedSubscribing[SharedSubscription],
     PushSubscribing[PushSubscription],
     Retrying,
-    KeeperThread,
     Blocking,
 ):
     """A connection to a broker; made by `oncemq.connect`. Threads may share it; forked children may not.
@@ -150,12 +149,15 @@ class Client(
     ...     client.put("orders", "one pizza")
     """
 
-    _driver: Driver
+    _driver: ThreadDriver
     _handle_type = Handle
     _subscription_type = Subscription
     _pattern_subscription_type = PatternSubscription
     _shared_subscription_type = SharedSubscription
     _push_subscription_type = PushSubscription
+
+    def __init__(self, driver: ThreadDriver, **batching: Any) -> None:
+        super().__init__(driver, BackgroundThread(driver), driver.run_now, **batching)
 
     def transaction(self) -> Transaction:
         """Acks and puts over any topics: all of it, or nothing.
@@ -213,9 +215,6 @@ class Client(
                 yield from messages
         finally:
             reader.close()
-
-    def _at_once(self, flow: Flow[T]) -> T:
-        return self._run(flow)
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ import msgspec
 from oncemq.client.connection import Settings
 from oncemq.client.core.core import Payloads
 from oncemq.client.core.pending import Pending, again
-from oncemq.client.runtime.event_loop import LoopDriver
+from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import open_transport
 from oncemq.gateways.put_batcher import MERGED_BYTES, Headers, Merging, bytes_of, error_for_caller, make_put
 from oncemq.protocol import errors
@@ -72,23 +72,23 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._driver = self._connect()
         #: For what waits, from the first such command on: a thousand of them don't slow the others down.
-        self._patient: LoopDriver | None = None
+        self._patient: EventLoopDriver | None = None
         self._merging: dict[tuple[str, bool], Merging] = {}
 
-    def _connect(self) -> LoopDriver:
+    def _connect(self) -> EventLoopDriver:
         core = self._settings.core()
         core.options = msgspec.structs.replace(core.options, told_at_once=self._told_at_once)
-        return LoopDriver(core, open_transport(self._settings.urls), self._loop)
+        return EventLoopDriver(core, open_transport(self._settings.urls), self._loop)
 
     @property
-    def _usable(self) -> LoopDriver:
+    def _usable(self) -> EventLoopDriver:
         self._check_open()
         if self._driver.core.finished is not None:
             self._driver = self._replace(self._driver)
         return self._driver
 
     @property
-    def _waiting(self) -> LoopDriver:
+    def _waiting(self) -> EventLoopDriver:
         self._check_open()
         if self._patient is None:
             self._patient = self._connect()
@@ -96,7 +96,7 @@ class Link:
             self._patient = self._replace(self._patient)
         return self._patient
 
-    def _replace(self, former: LoopDriver) -> LoopDriver:
+    def _replace(self, former: EventLoopDriver) -> EventLoopDriver:
         """Its session was removed, or is in doubt. Whoever waited was told; others go on with another one."""
         # In this order: an embedded broker ends with its last client.
         driver = self._connect()
@@ -167,7 +167,7 @@ class Link:
         if size > MERGED_BYTES:
             await self._answer(self._usable, core.greet())
 
-    def _answer(self, driver: LoopDriver, pending: Pending) -> asyncio.Future[tuple[Reply, Sequence[Frame]]]:
+    def _answer(self, driver: EventLoopDriver, pending: Pending) -> asyncio.Future[tuple[Reply, Sequence[Frame]]]:
         future: asyncio.Future[tuple[Reply, Sequence[Frame]]] = self._loop.create_future()
         if pending.done:
             _resolve(future, pending)
@@ -188,7 +188,7 @@ class Link:
             merging = self._merging[topic, create] = Merging(self._loop, self._begin, self._forget, topic, create)
         return merging.add(value, key, headers)
 
-    def _begin(self, operation: Put, payload: bytes) -> tuple[LoopDriver, Pending]:
+    def _begin(self, operation: Put, payload: bytes) -> tuple[EventLoopDriver, Pending]:
         driver = self._usable
         return driver, driver.core.submit(operation, payload)
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from oncemq.client.core.pending import Pending, again
-from oncemq.client.runtime.event_loop import LoopDriver
+from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.protocol import errors
 from oncemq.protocol.batch import checksum, encode_batch, key_hashes
 from oncemq.protocol.commands import Envelope, Put
@@ -23,7 +23,7 @@ MERGED_BYTES = 256 * 1024
 _MERGED_IN_FLIGHT = 2
 
 Headers = Mapping[str, bytes]
-Begin = Callable[[Put, bytes], tuple[LoopDriver, Pending]]
+Begin = Callable[[Put, bytes], tuple[EventLoopDriver, Pending]]
 
 
 def make_put(
@@ -93,7 +93,7 @@ class Merging:
             pending.on_done = lambda done: self._done(items, driver, done)
             driver.pump_soon()
 
-    def _done(self, items: list[_Item], driver: LoopDriver, pending: Pending) -> None:
+    def _done(self, items: list[_Item], driver: EventLoopDriver, pending: Pending) -> None:
         if pending.error is not None:
             self._failed(items, error_for_caller(driver, pending.error))
             return
@@ -144,7 +144,7 @@ def bytes_of(value: bytes, key: bytes | None, headers: Headers | None) -> int:
     return size if not headers else size + sum(4 * len(name) + len(text) for name, text in headers.items())
 
 
-def error_for_caller(driver: LoopDriver, error: errors.OnceMQError) -> errors.OnceMQError:
+def error_for_caller(driver: EventLoopDriver, error: errors.OnceMQError) -> errors.OnceMQError:
     """The end of the gateway's own session is nothing that a caller did, or can do anything about."""
     if driver.core.finished is None:
         return error

@@ -11,7 +11,7 @@ from typing import Self
 from oncemq.client.consumer.cursor import Receiving
 from oncemq.client.consumer.pattern import PatternConsuming
 from oncemq.client.consumer.topic import Consuming
-from oncemq.client.runtime.event_loop import LoopDriver
+from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.flow import Asynchronous
 from oncemq.protocol.batch import Message
 
@@ -19,7 +19,7 @@ from oncemq.protocol.batch import Message
 class Iterating(Receiving):
     """What is at hand, one by one, as tasks ask for it."""
 
-    _driver: LoopDriver
+    _driver: EventLoopDriver
     _user = "task"
 
     @staticmethod
@@ -97,7 +97,7 @@ class Subscription(Asynchronous, Iterating, Consuming):
     ...     cook(message.value)
     """
 
-    _driver: LoopDriver
+    _driver: EventLoopDriver
 
 
 class PatternSubscription(Asynchronous, Iterating, PatternConsuming):
@@ -108,4 +108,4 @@ class PatternSubscription(Asynchronous, Iterating, PatternConsuming):
     ...     print(message.topic, message.text)
     """
 
-    _driver: LoopDriver
+    _driver: EventLoopDriver

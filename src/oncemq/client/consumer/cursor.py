@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from oncemq.client.consumer.filter import Filter
 from oncemq.client.core.pending import Pending, again
-from oncemq.client.runtime.driver import Pump, now_ms
+from oncemq.client.runtime.driver import Driver, now_ms
 from oncemq.client.runtime.flow import Flow, method
-from oncemq.client.runtime.reentrancy import OneUser
+from oncemq.client.runtime.reentrancy import SingleUserGuard
 from oncemq.client.runtime.rpc import Calling
 from oncemq.protocol import errors
 from oncemq.protocol.batch import Message
@@ -62,7 +62,7 @@ class Receiving:
         self.created = created
         self.auto_ack = auto_ack
         self._client = client
-        self._driver: Pump = client._driver
+        self._driver: Driver = client._driver
         self._prefetch_bytes = prefetch_bytes
         self._wanted = wanted
         self._opened: OpenReply | None = None
@@ -85,7 +85,7 @@ class Receiving:
         #: A seek moved it: messages that were given before are not what they were.
         self._was_sought = False
         self._error: errors.OnceMQError | None = None
-        self._one_user = OneUser(repr(self), self._user, self._who)
+        self._one_user = SingleUserGuard(repr(self), self._user, self._who)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic!r}, {self.subscriber!r})"

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from oncemq.client.consumer.delivery import Delivery
 from oncemq.client.core.pending import Pending
-from oncemq.client.runtime.driver import Pump
+from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.runtime.rpc import ask
 from oncemq.protocol import errors
@@ -45,7 +45,7 @@ def seek_of(topic: str, subscriber: str, to: Start | datetime) -> Seek:
     return Seek(topic, subscriber, start_of(to))
 
 
-def end_of(driver: Pump, topic: str, topic_id: int) -> Flow[int]:
+def end_of(driver: Driver, topic: str, topic_id: int) -> Flow[int]:
     """The offset that the topic's next message will get, by the broker's word."""
     reply = yield from ask(driver, Read(topic, START_NEW, 1, 0, topic_id), GetReply)
     return reply.end_offset
@@ -56,7 +56,7 @@ class Reader:
 
     def __init__(
         self,
-        driver: Pump,
+        driver: Driver,
         topic: str,
         start: Start | datetime | None,
         stop: int | None,

@@ -10,15 +10,15 @@ from typing import Self
 from oncemq.client.consumer.cursor import Receiving
 from oncemq.client.consumer.pattern import PatternConsuming
 from oncemq.client.consumer.topic import Consuming
-from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Blocking
+from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.protocol.batch import Message
 
 
 class Iterating(Receiving):
     """What is at hand, one by one, as threads ask for it."""
 
-    _driver: Driver
+    _driver: ThreadDriver
 
     def get(self, timeout_s: float | None = 0.0) -> Message | None:
         """The next message; None if there is none within `timeout_s` (None: wait for ever).
@@ -89,7 +89,7 @@ class Subscription(Blocking, Iterating, Consuming):
     ...     cook(message.value)
     """
 
-    _driver: Driver
+    _driver: ThreadDriver
 
 
 class PatternSubscription(Blocking, Iterating, PatternConsuming):
@@ -100,4 +100,4 @@ class PatternSubscription(Blocking, Iterating, PatternConsuming):
     ...     print(message.topic, message.text)
     """
 
-    _driver: Driver
+    _driver: ThreadDriver

@@ -8,12 +8,13 @@ callers wait for the broker.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from oncemq.client.context import ClientContext
 from oncemq.client.core.core import Payloads
 from oncemq.client.core.pending import Pending, again
 from oncemq.client.outbox.contract import KeptRefusal
@@ -22,7 +23,7 @@ from oncemq.client.producer.batch_buffer import Headers, Value, make_one_put, ti
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, method
-from oncemq.client.runtime.rpc import answer_to
+from oncemq.client.runtime.rpc import wait_for_reply
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Operation, Put
 from oncemq.protocol.replies import PutReply, Reply
@@ -78,12 +79,38 @@ class _Sending:
         self._client = client
         self.due_ms = 0.0
 
-    def attend(self) -> None:
+    def run(self) -> None:
         core = self._client._driver.core
         if core.is_idle or core.finished is not None:
             self.due_ms = _NEVER
         else:
             self.due_ms = now_ms() + (_LOOK_AWAY_MS if core.obstacle is not None else _LOOK_MS)
+
+
+class OutboxContext(ClientContext):
+    """The context of a client with an outbox: a caller that gives up only stops waiting."""
+
+    def __init__(self, context: ClientContext, outbox: OutboxFile, send_soon: Callable[[], None]) -> None:
+        super().__init__(context.driver, context.background, context.freeze_buffers)
+        self._outbox = outbox
+        self._send_soon = send_soon
+
+    def call_any(self, operation: Operation, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Flow[Reply]:
+        driver = self.driver
+        driver.check_usable()
+        self.freeze_buffers()
+        give_up_ms = give_up_ms or driver.core.options.patience_ms
+        pending = driver.core.submit(operation, payload, give_up_ms=give_up_ms)
+        self._send_soon()
+        try:
+            return (yield from wait_for_reply(driver, pending))
+        except (errors.BrokerAway, errors.NotNow) as error:
+            error.add_note("It is kept in the outbox, and will be done when the broker can.")
+            raise
+        except errors.Refused:
+            # The caller knows now.
+            self._outbox.seen(pending.number)
+            raise
 
 
 class Outboxing(Base):
@@ -96,6 +123,7 @@ class Outboxing(Base):
 
     def _begin_sending(self, outbox: OutboxFile) -> None:
         self._outbox = outbox
+        self._context = OutboxContext(self._context, outbox, self._send_soon)
         self._sending = _Sending(self)
         self._take_on(self._sending)
 
@@ -170,7 +198,7 @@ class Outboxing(Base):
         finally:
             if core.finished is not None:
                 # Others may wait for what will not come.
-                self._driver._tell_others()
+                self._driver.wake_waiters()
         self._raise_if_finished()
         self._send_soon()
         try:
@@ -273,26 +301,6 @@ class Outboxing(Base):
     def _wait_for_room(self) -> Flow[None]:
         """What is in the outbox takes no room in memory."""
         yield from ()
-
-    # Calls that wait for the broker.
-
-    def _call_any(self, operation: Operation, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Flow[Reply]:
-        """As without an outbox; but who gives up waiting only stops to wait."""
-        driver = self._driver
-        driver.check_usable()
-        self._freeze_all()
-        give_up_ms = give_up_ms or driver.core.options.patience_ms
-        pending = driver.core.submit(operation, payload, give_up_ms=give_up_ms)
-        self._send_soon()
-        try:
-            return (yield from answer_to(driver, pending))
-        except (errors.BrokerAway, errors.NotNow) as error:
-            error.add_note("It is kept in the outbox, and will be done when the broker can.")
-            raise
-        except errors.Refused:
-            # Told right now.
-            self._outbox.seen(pending.number)
-            raise
 
     # The beginning and the end.
 

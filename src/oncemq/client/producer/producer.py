@@ -7,7 +7,7 @@ batch. Nothing is held back for long: background.py sees to that.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -31,10 +31,10 @@ from oncemq.client.producer.batch_buffer import (
     times_of,
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
-from oncemq.client.runtime.background import Keeping
+from oncemq.client.runtime.background import Background
 from oncemq.client.runtime.driver import now_ms
-from oncemq.client.runtime.flow import Flow, Outside, Until, method
-from oncemq.client.runtime.rpc import answer_to, checked
+from oncemq.client.runtime.flow import Flow, Outside, Until, WouldWait, method
+from oncemq.client.runtime.rpc import Calling, check_reply, wait_for_reply
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Put
 from oncemq.protocol.replies import PutReply
@@ -52,15 +52,24 @@ _MANY_FIRST = 16
 _STREAMS_MAX = 10_000
 #: Errors that are kept for the next flush, which raises the first.
 _ERRORS_MAX = 100
+_NEVER = float("inf")
 
 
-class Producing(Keeping, Generic[H]):
+class Producing(Calling, Generic[H]):
     """The producer's half of a client."""
 
     _handle_type: type[H]
+    _background: Background
+    #: Runs a flow from plain code.
+    _run_now: Callable[[Flow[Any]], Any]
 
     def __init__(self, *, batch_messages: int, batch_bytes: int, linger_ms: float, buffer_bytes: int) -> None:
-        super().__init__(linger_ms)
+        self._linger_ms = linger_ms
+        self._streams: dict[str, Stream] = {}
+        #: Some thread may still be about to append to one of these.
+        self._former_streams: dict[str, Stream] = {}
+        self._unanswered_batches = 0
+        self._sender = _LingerTask(self)
         self._batch_messages = batch_messages
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
@@ -96,8 +105,8 @@ class Producing(Keeping, Generic[H]):
         driver = self._driver
         driver.check_usable()
         self._freeze_topic(operation.topic)
-        reply = yield from answer_to(driver, driver.core.submit(operation, payload))
-        return receipt_of(operation.topic, checked(reply, PutReply, operation))
+        reply = yield from wait_for_reply(driver, driver.core.submit(operation, payload))
+        return receipt_of(operation.topic, check_reply(reply, PutReply, operation))
 
     # Many messages.
 
@@ -261,12 +270,13 @@ class Producing(Keeping, Generic[H]):
 
     def _begin_stream(self, topic: str, create: bool) -> Stream:
         check_name(topic, "a topic's name")
-        return self._at_once(self._make_stream(topic, create))
+        stream: Stream = self._run_now(self._make_stream(topic, create))
+        return stream
 
     def _make_stream(self, topic: str, create: bool) -> Flow[Stream]:
         self._driver.check_usable()
         # Now, not with the first message: two threads may each take the other's message for the first.
-        self._wake_keeper()
+        self._background.add(self._sender)
         if len(self._streams) >= _STREAMS_MAX:
             self._freeze_all()
             self._former_streams, self._streams = self._streams, {}
@@ -275,7 +285,15 @@ class Producing(Keeping, Generic[H]):
 
     def _attend(self, stream: Stream) -> None:
         """A stream got its first message, or is full."""
-        self._at_once(self._look_after(stream))
+        try:
+            self._run_now(self._look_after(stream))
+        except WouldWait:
+            # Only on an event loop. Nothing else has run since: the last message is the caller's.
+            stream.take_back()
+            raise errors.Overloaded(
+                f"{self._unanswered_bytes} bytes are unanswered, and buffer_bytes is {self._buffer_bytes};"
+                " await flush(), then put it again"
+            ) from None
 
     def _look_after(self, stream: Stream) -> Flow[None]:
         self._driver.check_usable()
@@ -283,15 +301,16 @@ class Producing(Keeping, Generic[H]):
         if not self._is_full(stream):
             if stream.opened_ms == 0.0 or len(stream.handles) <= 1:
                 stream.opened_ms = now_ms()
-            self._wake_keeper()
+            self._background.wake(now_ms() + self._linger_ms)
         yield from self._wait_for_room()
         if self._is_full(stream):
             self._freeze(stream)
             self._driver.pump()
 
-    def _at_once(self, flow: Flow[T]) -> T:
-        """Run a flow from plain code."""
-        raise NotImplementedError
+    def _waiting_streams(self) -> list[Stream]:
+        # Lists first: the background thread looks at them without the lock.
+        streams = [*list(self._former_streams.values()), *list(self._streams.values())]
+        return [stream for stream in streams if stream.handles]
 
     def _is_full(self, stream: Stream) -> bool:
         return len(stream.handles) >= self._batch_messages or stream.size >= self._batch_bytes
@@ -382,6 +401,37 @@ class Producing(Keeping, Generic[H]):
     def _forget_error(self, error: errors.OnceMQError | None) -> None:
         if error is not None:
             self._errors = [kept for kept in self._errors if kept is not error]
+
+
+class _LingerTask:
+    """Sends batches that have lingered, and receives replies that nobody waits for."""
+
+    def __init__(self, producing: Producing[Any]) -> None:
+        self._producing = producing
+        self._ran_ms = 0.0
+
+    @property
+    def due_ms(self) -> float:
+        producing = self._producing
+        linger_ms = producing._linger_ms
+        due_ms = _NEVER
+        if producing._unanswered_batches and not producing._driver.receives_alone:
+            due_ms = producing._driver.pumped_ms + linger_ms
+        if waiting := producing._waiting_streams():
+            oldest_ms = min(stream.opened_ms for stream in waiting)
+            # Once per `linger_ms`, however many topics there are.
+            due_ms = min(due_ms, max(oldest_ms, self._ran_ms) + linger_ms)
+        return due_ms
+
+    def run(self) -> None:
+        producing = self._producing
+        self._ran_ms = at_ms = now_ms()
+        for stream in producing._waiting_streams():
+            if stream.opened_ms == 0.0:
+                # No thread took its message for the first one: its time begins now.
+                stream.opened_ms = at_ms
+            elif stream.opened_ms + producing._linger_ms <= at_ms:
+                producing._freeze(stream)
 
 
 class _CountOut:

@@ -1,160 +1,169 @@
-"""The keeper: what has to happen by itself, when nobody calls.
+"""Background work: what a client does without a call.
 
-It sends batches that have lingered, takes in answers that nobody waits for, and attends to duties. For threads it is
-a thread, begun when there is something to keep; it never ends before its client does. In asyncio it is a timer.
+Periodic tasks send batches that have lingered, receive replies that no caller waits for, and renew leases. A blocking
+client runs them on a thread, which starts with the first task. An asyncio client runs them from a timer of its loop.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Protocol
 
-from oncemq.client.producer.batch_buffer import Stream
-from oncemq.client.runtime.driver import Driver, now_ms
-from oncemq.client.runtime.rpc import Calling
+from oncemq.client.runtime.driver import now_ms
 from oncemq.protocol import errors
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from oncemq.client.runtime.driver import Driver
+    from oncemq.client.runtime.event_loop import EventLoopDriver
+    from oncemq.client.runtime.threads import ThreadDriver
 
 log = logging.getLogger("oncemq.client")
 
-#: The keeper looks around that often when there is nothing to do.
-_REST_S = 0.25
+#: The thread checks all tasks at least this often.
+_IDLE_WAIT_MS = 250.0
+#: And at most this often.
+_WAIT_MS_MIN = 1.0
 _NEVER = float("inf")
 
 
-class Duty(Protocol):
-    """Something that falls due again and again, without a caller: extending a lease, for instance.
+class PeriodicTask(Protocol):
+    """Work that becomes due again and again: renewing a lease, for instance.
 
-    `client._take_on(duty)`, and again whenever `due_ms` became earlier; `client._let_go(duty)` at the end. One that
-    has asked the broker sets `due_ms` to a few milliseconds later until the answer is there: nobody else may look."""
+    A task that has sent a command sets `due_ms` a few milliseconds ahead until the reply has arrived: it may be the
+    only one that looks for it."""
 
-    #: When it is due, on the driver's clock; infinite while it is not. Looked at without the lock.
-    due_ms: float
+    @property
+    def due_ms(self) -> float:
+        """When the task is due, on the driver's clock; infinite while it is not. It is read without the lock."""
 
-    def attend(self) -> None:
-        """It is due: see to it, and set `due_ms` anew. Under the lock; it may ask and submit, and must not wait."""
+    def run(self) -> None:
+        """Do what is due, and set `due_ms` again. Runs under the lock: it may send commands, and must not wait."""
 
 
-class Keeping(Calling):
-    """The part of a producer that lets nothing lie for long."""
+class Background(ABC):
+    """The periodic tasks of one client."""
 
-    def __init__(self, linger_ms: float) -> None:
-        self._linger_ms = linger_ms
-        self._streams: dict[str, Stream] = {}
-        #: Some thread may still be about to append to one of these.
-        self._former_streams: dict[str, Stream] = {}
-        self._unanswered_batches = 0
-        #: Replaced, never changed: the keeper looks at it without the lock.
-        self._duties: tuple[Duty, ...] = ()
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        #: Replaced, never changed: the thread reads it without the lock.
+        self._tasks: tuple[PeriodicTask, ...] = ()
 
-    def _freeze(self, stream: Stream) -> None:
-        raise NotImplementedError
+    def add(self, task: PeriodicTask) -> None:
+        """Run a task whenever it is due. Call this again when its `due_ms` became earlier."""
+        if task not in self._tasks:
+            self._tasks = (*self._tasks, task)
+        self.wake(task.due_ms)
 
-    def _wake_keeper(self) -> None:
-        """There is something to keep, or it is due earlier than it was."""
-        raise NotImplementedError
+    def remove(self, task: PeriodicTask) -> None:
+        """Do not run a task any more."""
+        self._tasks = tuple(each for each in self._tasks if each is not task)
 
-    def _stop_keeper(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def wake(self, due_ms: float) -> None:
+        """A task is due at this time, which may be earlier than it was."""
 
-    def _take_on(self, duty: Duty) -> None:
-        if duty not in self._duties:
-            self._duties = (*self._duties, duty)
-        self._wake_keeper()
+    @abstractmethod
+    def stop(self) -> None:
+        """Run no task any more: the driver was stopped, or is about to be."""
 
-    def _let_go(self, duty: Duty) -> None:
-        self._duties = tuple(each for each in self._duties if each is not duty)
+    def _next_due_ms(self) -> float:
+        return min((task.due_ms for task in self._tasks), default=_NEVER)
 
-    def _waiting_streams(self) -> list[Stream]:
-        # Lists first: the keeper looks at them without the lock.
-        streams = [*list(self._former_streams.values()), *list(self._streams.values())]
-        return [stream for stream in streams if stream.handles]
-
-    def _lingering_streams(self) -> list[Stream]:
-        at_ms = now_ms()
-        waiting = self._waiting_streams()
-        for stream in waiting:
-            if stream.opened_ms == 0.0:
-                # Nobody took their message for the first one: its time begins now.
-                stream.opened_ms = at_ms
-        return [stream for stream in waiting if stream.opened_ms <= at_ms - self._linger_ms]
-
-    def _next_duty_ms(self) -> float:
-        return min((duty.due_ms for duty in self._duties), default=_NEVER)
-
-    def _keep_once(self) -> None:
-        """Under the lock."""
-        for stream in self._lingering_streams():
-            self._freeze(stream)
+    def _run_due(self) -> None:
+        """Run the tasks that are due. The lock is held."""
         try:
             self._driver.pump()
-            if self._attend_to_duties():
+            at_ms = now_ms()
+            due = [task for task in self._tasks if task.due_ms <= at_ms]
+            for task in due:
+                task.run()
+            if due:
                 self._driver.pump()
         except errors.OnceMQError as error:
-            # An embedded broker failed; the next caller meets it too.
+            # An embedded broker failed. The next caller gets the same error.
             log.warning("%s", error)
 
-    def _attend_to_duties(self) -> bool:
-        at_ms = now_ms()
-        due = [duty for duty in self._duties if duty.due_ms <= at_ms]
-        for duty in due:
-            duty.attend()
-        return bool(due)
 
+class BackgroundThread(Background):
+    """Runs the tasks of a client that threads use."""
 
-class KeeperThread(Keeping):
-    """The keeper of a client that threads use."""
+    _driver: ThreadDriver
 
-    _driver: Driver
+    def __init__(self, driver: ThreadDriver) -> None:
+        super().__init__(driver)
+        self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
+        #: When the thread will check the tasks next.
+        self._wakes_ms = _NEVER
 
-    def __init__(self, linger_ms: float) -> None:
-        super().__init__(linger_ms)
-        self._keeper: threading.Thread | None = None
-        self._bell = threading.Event()
-        self._keeper_rests = False
+    def wake(self, due_ms: float) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="oncemq-background", daemon=True)
+            self._thread.start()
+        elif due_ms < self._wakes_ms:
+            self._woken.set()
 
-    def _wake_keeper(self) -> None:
-        if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name="oncemq-keeper", daemon=True)
-            self._keeper.start()
-        elif self._keeper_rests:
-            self._bell.set()
+    def stop(self) -> None:
+        self._woken.set()
 
-    def _stop_keeper(self) -> None:
-        self._bell.set()
-
-    def _take_on(self, duty: Duty) -> None:
-        super()._take_on(duty)
-        self._bell.set()
-
-    def _keep(self) -> None:
-        """Looks without the lock, and takes it only where something was left lying: a busy caller that fills
-        and sends its batches itself is not disturbed."""
+    def _run(self) -> None:
         while self._driver.stopped is None:
             try:
-                self._look_around()
+                self._run_once()
             except Exception:
-                # Whatever it was: without the keeper, messages would lie for ever.
-                log.exception("the keeper met an error, and goes on")
-                self._bell.clear()
-                self._bell.wait(_REST_S)
+                # Whatever it was: without this thread, messages would stay in their buffers.
+                log.exception("a background task failed; the thread continues")
+                self._woken.clear()
+                self._woken.wait(_IDLE_WAIT_MS / 1000)
 
-    def _look_around(self) -> None:
-        # Said before it is looked at: who opens a batch meanwhile either is seen, or rings.
-        self._keeper_rests = True
-        self._keeper_rests = not self._unanswered_batches and not self._waiting_streams()
-        rest_s = _REST_S if self._keeper_rests else max(self._linger_ms, 1.0) / 1000
-        due_s = max(self._next_duty_ms() - now_ms(), 1.0) / 1000
-        self._bell.wait(min(rest_s, due_s))
-        self._keeper_rests = False
-        self._bell.clear()
-        if self._is_something_lying():
+    def _run_once(self) -> None:
+        """Wait for the next task without the lock, and take the lock only if one is due: a busy caller that fills and
+        sends its batches itself is not disturbed."""
+        # Set before the tasks are checked: a task that becomes due meanwhile is either seen, or sets the event.
+        self._wakes_ms = _NEVER
+        at_ms = now_ms()
+        self._wakes_ms = wakes_ms = min(max(self._next_due_ms(), at_ms + _WAIT_MS_MIN), at_ms + _IDLE_WAIT_MS)
+        self._woken.wait((wakes_ms - at_ms) / 1000)
+        self._woken.clear()
+        if self._next_due_ms() <= now_ms():
             with self._driver.lock:
                 if self._driver.stopped is None:
-                    self._keep_once()
+                    self._run_due()
 
-    def _is_something_lying(self) -> bool:
-        at_ms = now_ms()
-        if self._unanswered_batches and self._driver.pumped_ms <= at_ms - self._linger_ms:
-            return True
-        return self._next_duty_ms() <= at_ms or bool(self._lingering_streams())
+
+class BackgroundTimer(Background):
+    """Runs the tasks of a client on an event loop."""
+
+    _driver: EventLoopDriver
+
+    def __init__(self, driver: EventLoopDriver) -> None:
+        super().__init__(driver)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = _NEVER
+
+    def wake(self, due_ms: float) -> None:
+        if due_ms == _NEVER or (self._timer is not None and self._timer_ms <= due_ms):
+            return
+        self.stop()
+        self._timer_ms = due_ms
+        self._timer = self._driver.loop.call_later(max(0.0, due_ms - now_ms()) / 1000, self._run)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _run(self) -> None:
+        self._timer = None
+        if self._driver.stopped is not None:
+            return
+        try:
+            self._run_due()
+        except Exception:
+            # Whatever it was: without this timer, messages would stay in their buffers.
+            log.exception("a background task failed; the timer continues")
+        self.wake(self._next_due_ms())

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from oncemq.client.core.core import Core
 from oncemq.client.core.pending import Pending, again
-from oncemq.client.runtime.driver import Pump, now_ms
-from oncemq.client.runtime.flow import Flow, Outside, Until, Wait
+from oncemq.client.runtime.driver import Driver, now_ms
+from oncemq.client.runtime.flow import Flow, Outside, Until, Wait, WouldWait
 from oncemq.client.runtime.transport import SLICE_MS, WatchedTransport
 from oncemq.protocol import errors
 
@@ -29,9 +29,10 @@ T = TypeVar("T")
 _NEVER = float("inf")
 
 
-class LoopDriver(Pump):
+class EventLoopDriver(Driver):
     """Runs flows on an event loop."""
 
+    receives_alone = True
     transport: WatchedTransport
 
     def __init__(self, core: Core, transport: WatchedTransport, loop: asyncio.AbstractEventLoop) -> None:
@@ -60,7 +61,17 @@ class LoopDriver(Pump):
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    # Waiting.
+    def run_now(self, flow: Flow[T]) -> T:
+        """Run a flow from plain code, which can't wait on an event loop. A flow that has to wait gets WouldWait."""
+        try:
+            wait = flow.send(None)
+            self.pump()
+            while isinstance(wait, Until) and wait.is_done():
+                wait = flow.send(True)
+            flow.throw(WouldWait())
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise AssertionError("a flow continued to wait")
 
     async def _wait_for(self, wait: Wait) -> Any:
         if isinstance(wait, Outside):
@@ -146,7 +157,7 @@ class LoopDriver(Pump):
         self._timer_ms = due_ms
         self._timer = self.loop.call_later(max(0.0, due_ms - now_ms()) / 1000, self._pump_on_time)
 
-    def _tell_others(self) -> None:
+    def wake_waiters(self) -> None:
         if self._conditions:
             for future, is_true in list(self._waiting.items()):
                 if is_true is not None and is_true():

@@ -16,7 +16,7 @@ What a flow may yield, and what it then gets:
 Between two yields nothing else happens to the client: the blocking driver holds its lock, and an event loop runs
 one thing at a time. At a yield anything may have happened. An exception that ends the wait (the client was closed,
 Ctrl-C, a cancelled task) is raised at the yield. An answer that only this caller waits for is waited for with
-`answer_to` (rpc.py): a caller that is interrupted gives it up, so that it does not happen later by surprise.
+`wait_for_reply` (rpc.py): a caller that is interrupted gives it up, so that it does not happen later by surprise.
 Nothing that was taken out of the client's state may be held only by a flow while it yields: who is interrupted would
 lose it. It stays in place until the flow comes back, or is put back.
 
@@ -76,6 +76,10 @@ class Outside:
         self.function = function
 
 
+class WouldWait(Exception):
+    """Raised in a flow that has to wait where its driver can't: see `EventLoopDriver.run_now`."""
+
+
 Wait: TypeAlias = Pending | Until | Outside
 Flow: TypeAlias = Generator[Wait, Any, T]
 
@@ -104,7 +108,7 @@ class method(Generic[P, T]):  # noqa: N801 - used as a decorator
 class Blocking:
     """A shell whose methods return when they are done."""
 
-    #: A Driver.
+    #: A ThreadDriver.
     _driver: Any
 
     def __init_subclass__(cls) -> None:
@@ -119,7 +123,7 @@ class Blocking:
 class Asynchronous:
     """A shell whose methods are awaited."""
 
-    #: A LoopDriver.
+    #: A EventLoopDriver.
     _driver: Any
 
     def __init_subclass__(cls) -> None:

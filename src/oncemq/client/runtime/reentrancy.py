@@ -15,7 +15,7 @@ from oncemq.client.runtime.flow import Flow
 T = TypeVar("T")
 
 
-class OneUser:
+class SingleUserGuard:
     """Raises RuntimeError while another thread or task is inside, or this one is already. Around a flow: `around`.
     Else by hand, and nothing may be called between `is_inside` and what stands beside it:
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from itertools import islice
 from types import TracebackType
 
-from oncemq.client.runtime.event_loop import LoopDriver
+from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.flow import Asynchronous
 from oncemq.client.worker.dead_letters import reason_of
 from oncemq.client.worker.shared_consumer import Working
@@ -66,7 +66,7 @@ class SharedSubscription(Asynchronous, Working[Task]):
     ...         await task.ack()
     """
 
-    _driver: LoopDriver
+    _driver: EventLoopDriver
     _task_type = Task
     _user = "task"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from oncemq.client.consumer.reader import Reader
 from oncemq.client.runtime.flow import Flow, Outside, method
-from oncemq.client.runtime.rpc import Calling, answer_to, checked
+from oncemq.client.runtime.rpc import Calling, check_reply, wait_for_reply
 from oncemq.client.worker.acks import ranges_of
 from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER, DeadLetter, make_retry_puts
 from oncemq.client.worker.leases import decode_take
@@ -94,7 +94,7 @@ class Retrying(Calling):
         visit.number += 1
         command = Take(*whose, visit.member, visit.number, _TAKE_COUNT, _TAKE_BYTES)
         pending = self._driver.core.ask(command)
-        reply = checked((yield from answer_to(self._driver, pending)), TakeReply, command)
+        reply = check_reply((yield from wait_for_reply(self._driver, pending)), TakeReply, command)
         payloads = pending.payloads
         parts = yield Outside(lambda: decode_take(dead_topic, reply, payloads))
         messages = [message for part in parts for message in part.messages]

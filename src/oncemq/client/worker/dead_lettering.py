@@ -13,8 +13,8 @@ from functools import partial
 
 from oncemq.client.core.pending import Pending
 from oncemq.client.core.validation import check_name
-from oncemq.client.runtime.background import Keeping
 from oncemq.client.runtime.flow import Flow
+from oncemq.client.runtime.rpc import Calling
 from oncemq.client.worker.acks import PASSING, Settling, ranges_of
 from oncemq.client.worker.dead_letters import TRIES, Given, dead_subscription, make_dead_put
 from oncemq.client.worker.leases import Lease
@@ -53,7 +53,7 @@ class Burial:
 class Burying(Settling):
     """The part of a shared subscription that gives messages up."""
 
-    def __init__(self, client: Keeping, topic: str, subscriber: str) -> None:
+    def __init__(self, client: Calling, topic: str, subscriber: str) -> None:
         super().__init__(client, topic, subscriber)
         #: As the broker knows it.
         self.sharing = Sharing()

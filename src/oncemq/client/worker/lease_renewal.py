@@ -7,10 +7,9 @@ for that long it is quiet: it rests until a lease is to be extended, and the nex
 from __future__ import annotations
 
 from oncemq.client.core.pending import Pending
-from oncemq.client.runtime.background import Keeping
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
-from oncemq.client.runtime.rpc import answer_to, checked
+from oncemq.client.runtime.rpc import Calling, check_reply, wait_for_reply
 from oncemq.client.worker.acks import PASSING
 from oncemq.client.worker.dead_lettering import Burying
 from oncemq.client.worker.leases import Lease, taken_from
@@ -40,14 +39,14 @@ class Watch:
         self.due_ms = _NEVER
         self._extending = extending
 
-    def attend(self) -> None:
+    def run(self) -> None:
         self._extending._attend()
 
 
 class Extending(Burying):
     """The part of a shared subscription that keeps what it has."""
 
-    def __init__(self, client: Keeping, topic: str, subscriber: str, *, auto_extend: bool, extend_max_s: float) -> None:
+    def __init__(self, client: Calling, topic: str, subscriber: str, *, auto_extend: bool, extend_max_s: float) -> None:
         super().__init__(client, topic, subscriber)
         self._auto_extend = auto_extend
         self._extend_max_ms = extend_max_s * 1000
@@ -72,7 +71,7 @@ class Extending(Burying):
         if lease.is_over:
             self._stragglers.append(lease)
         if self._awaits_room:
-            self._driver._tell_others()
+            self._driver.wake_waiters()
         if self._is_quiet or lease.is_over:
             self._is_quiet = False
             self._listen()
@@ -215,11 +214,11 @@ class Extending(Burying):
         """Extend it. True: that was too late."""
         command = self._extend_command([lease])
         try:
-            reply = yield from answer_to(self._driver, self._driver.core.ask(command))
+            reply = yield from wait_for_reply(self._driver, self._driver.core.ask(command))
         except errors.Sought:
             self._moved(lease.epoch)
             return True
-        return lease.token in checked(reply, ExtendReply, command).lost
+        return lease.token in check_reply(reply, ExtendReply, command).lost
 
 
 def _due_ms(lease: Lease, at_ms: float) -> float:

@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from oncemq.client.runtime.background import Keeping
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Until, method
-from oncemq.client.runtime.reentrancy import OneUser
-from oncemq.client.runtime.rpc import ask
+from oncemq.client.runtime.reentrancy import SingleUserGuard
+from oncemq.client.runtime.rpc import Calling, ask
 from oncemq.client.worker.takes import K, Taking
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Leave
@@ -41,7 +40,7 @@ class Working(Taking[K]):
 
     def __init__(
         self,
-        client: Keeping,
+        client: Calling,
         topic: str,
         subscriber: str,
         *,
@@ -64,7 +63,7 @@ class Working(Taking[K]):
         )
         #: `subscribe_shared` made it; False: it was there before.
         self.created = created
-        self._one_user = OneUser(repr(self), self._user, self._who)
+        self._one_user = SingleUserGuard(repr(self), self._user, self._who)
         _workings.add(self)
 
     def __repr__(self) -> str:

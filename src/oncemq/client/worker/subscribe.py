@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from oncemq.client.consumer.reader import Start, start_of
-from oncemq.client.runtime.background import Keeping
 from oncemq.client.runtime.flow import Flow, method
+from oncemq.client.runtime.rpc import Calling
 from oncemq.client.worker.shared_consumer import Working
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Sharing, Subscribe, Subscriptions
@@ -16,7 +16,7 @@ from oncemq.protocol.replies import SubscribeReply, SubscriptionsReply
 W = TypeVar("W", bound=Working[Any])
 
 
-class SharedSubscribing(Keeping, Generic[W]):
+class SharedSubscribing(Calling, Generic[W]):
     """The part of a client that joins shared subscriptions."""
 
     _shared_subscription_type: type[W]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from types import TracebackType
 
-from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Blocking
+from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.worker.dead_letters import reason_of
 from oncemq.client.worker.shared_consumer import Working
 from oncemq.client.worker.task import Task
@@ -24,7 +24,7 @@ class SharedSubscription(Blocking, Working[Task]):
     ...         task.ack()
     """
 
-    _driver: Driver
+    _driver: ThreadDriver
     _task_type = Task
 
     def take(self, timeout_s: float | None = 0.0) -> Task | None:

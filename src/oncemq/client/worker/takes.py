@@ -17,9 +17,9 @@ from typing import Generic, TypeVar
 
 from oncemq.client.core.pending import Pending, again
 from oncemq.client.recording.records import Whose
-from oncemq.client.runtime.background import Keeping
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside
+from oncemq.client.runtime.rpc import Calling
 from oncemq.client.worker.acks import PASSING
 from oncemq.client.worker.dead_letters import TRIES, Given, dead_subscription
 from oncemq.client.worker.lease_renewal import Extending
@@ -55,7 +55,7 @@ class Taking(Extending, Generic[K]):
 
     def __init__(
         self,
-        client: Keeping,
+        client: Calling,
         topic: str,
         subscriber: str,
         *,

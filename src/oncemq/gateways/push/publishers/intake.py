@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from oncemq.client.connection import Settings
 from oncemq.client.core.pending import Pending
-from oncemq.client.runtime.event_loop import LoopDriver
+from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import open_transport
 from oncemq.gateways.link import MERGED_BYTES, make_put
 from oncemq.gateways.push.counters import Counters
@@ -63,8 +63,8 @@ class Intake:
         self._topics: dict[bytes, _Topic] = {}
         self._touched: dict[bytes, _Topic] = {}
 
-    def _connect(self) -> LoopDriver:
-        return LoopDriver(self._settings.core(), open_transport(self._settings.urls), self._loop)
+    def _connect(self) -> EventLoopDriver:
+        return EventLoopDriver(self._settings.core(), open_transport(self._settings.urls), self._loop)
 
     @property
     def is_empty(self) -> bool:
@@ -150,7 +150,7 @@ class Intake:
             self._refused(topic, error)
         self._driver.pump_soon()
 
-    def _usable(self) -> LoopDriver:
+    def _usable(self) -> EventLoopDriver:
         if self._driver.core.finished is not None and self._driver.stopped is None:
             # The session was removed: what was under way is sent again, in another one.
             self._driver.stop(errors.ClientClosed("the session ended"))
