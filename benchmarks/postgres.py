@@ -117,7 +117,7 @@ def _journal(dsn: str) -> Iterator[Way]:
 
 
 def _append(journal: PostgresJournal, number: int) -> None:
-    place = journal.place(record_bytes(len(_PAYLOAD)) + 100)
+    place = journal.next_slot(record_bytes(len(_PAYLOAD)) + 100)
     record = Record(place.position, 1, number * _MESSAGES, _MESSAGES, _CHECKSUM, _PAYLOAD)
     journal.append(Group(number, bytes(100), [record]))
     journal.sync()

@@ -8,7 +8,7 @@ from typing import TypeVar
 from oncemq.broker.housekeeping import Policy
 from oncemq.broker.loop import Broker
 from oncemq.broker.network import Arrival
-from oncemq.journal.contract import Group, Journal, Wanted
+from oncemq.journal.contract import Group, Journal, RecordRef
 from oncemq.journal.memory import MemoryJournal
 from oncemq.protocol import errors, replies
 from oncemq.protocol.batch import checksum, encode_batch
@@ -83,7 +83,7 @@ class TellingJournal(MemoryJournal):
             raise errors.JournalFailed("a sync failed")
         super().sync()
 
-    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+    def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
         self.story.append("read")
         return super().read(wanted)
 

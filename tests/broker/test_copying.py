@@ -15,7 +15,7 @@ from oncemq.broker.recovery import recover
 from oncemq.disk.os_disk import OsDisk
 from oncemq.engine.engine import Engine
 from oncemq.engine.snapshot.relocation import needed_records, relocated
-from oncemq.journal.contract import Group, Journal, Wanted
+from oncemq.journal.contract import Group, Journal, RecordRef
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import InlineWorker, ThreadWorker
@@ -65,7 +65,7 @@ def content_of(place: str) -> tuple[list[object], list[bytes], bytes]:
     try:
         chunks = chunks_of(recover(journal, Limits(), Counter()))
         needed = list(needed_records(chunks))
-        wanted = [Wanted(one.position, one.topic_id, one.first_offset, one.size) for one in needed]
+        wanted = [RecordRef(one.position, one.topic_id, one.first_offset, one.size) for one in needed]
         payloads = [payload for payload, _ in journal.read(wanted)]
         nowhere = {one.position: 0 for one in needed}
         state = [image for chunk in chunks for image in msgspec.msgpack.decode(relocated(chunk, nowhere))]
@@ -187,7 +187,7 @@ def test_records_are_copied_into_segments_that_are_small(tmp_path: Path) -> None
 def test_what_can_not_be_recovered_is_let_go(url: str) -> None:
     journal = open_any(url)
     list(journal.load().groups)
-    journal.place(10)
+    journal.next_slot(10)
     journal.append(Group(1, b"no events", ()))
     journal.sync()
     journal.close()

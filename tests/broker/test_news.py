@@ -31,8 +31,8 @@ def test_topics_and_subscribers_that_come_and_go_are_told_once(news: pytest.LogC
         client.subscribe("orders", "kitchen")
         client.put("orders", "one pizza")
         client.put("Cooking Recipes", "pancakes", create=True)
-        client.subscribe("news", "alice")
-        client.unsubscribe("news", "alice")
+        client.subscribe("log_lines", "alice")
+        client.unsubscribe("log_lines", "alice")
         client.unsubscribe("orders", "kitchen")
         client.delete_topic("orders")
     assert lines(news) == [

@@ -13,7 +13,7 @@ from oncemq.broker.housekeeping import Policy
 from oncemq.broker.sql_projection import everything, project
 from oncemq.engine import events
 from oncemq.engine.state.state import State
-from oncemq.journal.contract import Journal, Wanted
+from oncemq.journal.contract import Journal, RecordRef
 from oncemq.journal.postgres import tables
 from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import InlineWorker
@@ -45,7 +45,7 @@ def messages_of(state: State, journal: Journal) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
     for topic in state.topics.values():
         for part in topic.index.slices(topic.index.first, 1 << 40, 1 << 20):
-            [(payload, _)] = journal.read([Wanted(part.position, topic.id, part.first_offset, part.size)])
+            [(payload, _)] = journal.read([RecordRef(part.position, topic.id, part.first_offset, part.size)])
             batch = decode_batch(payload, topic.name, topic.id, part.first_offset, part.time_ms, 0, part.count)
             for message in batch:
                 left = sum(one.acked <= message.offset for one in topic.subscriptions.values())

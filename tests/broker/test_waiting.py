@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from oncemq.engine.engine import Decision
-from oncemq.journal.contract import Place
+from oncemq.journal.contract import WriteSlot
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import (
     EXPIRE,
@@ -434,7 +434,7 @@ def test_work_that_is_settled_wakes_nobody_for_nothing(monkeypatch: pytest.Monke
     takes: list[str] = []
     real = rig.broker.engine.step
 
-    def step(now_ms: int, place: Place, command: Command) -> Decision:
+    def step(now_ms: int, place: WriteSlot, command: Command) -> Decision:
         takes.extend([command.member] if isinstance(command, Take) else [])
         return real(now_ms, place, command)
 
@@ -680,7 +680,7 @@ def test_a_bug_met_while_looking_again_is_answered_and_stops_nobody(monkeypatch:
     waiting = _parked(rig, rig.subscribe())
     real = rig.broker.engine.step
 
-    def step(now_ms: int, place: Place, command: Command) -> Decision:
+    def step(now_ms: int, place: WriteSlot, command: Command) -> Decision:
         if isinstance(command, Get):
             raise ZeroDivisionError
         return real(now_ms, place, command)

@@ -11,7 +11,7 @@ from oncemq.engine.engine import Decision, Engine
 from oncemq.engine.events import Delayed, Event, Staged, Stored, Transacted
 from oncemq.engine.state.batch_index import Slice
 from oncemq.engine.state.topic import Topic
-from oncemq.journal.contract import Place, record_bytes
+from oncemq.journal.contract import WriteSlot, record_bytes
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import Limits
 
@@ -33,7 +33,7 @@ class World:
         self.epochs: dict[str, int] = {}
 
     def send(self, command: commands.Command) -> Decision:
-        place = Place(self.position, self.room_bytes, self.writable_bytes, self.reserve_bytes)
+        place = WriteSlot(self.position, self.room_bytes, self.writable_bytes, self.reserve_bytes)
         decision = self.engine.step(self.now_ms, place, command)
         if decision.event is not None:
             self.log.append((self.now_ms, decision.event))

@@ -13,7 +13,7 @@ from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
 from tests.simulation.disk import SimCrash, SimDisk
 from tests.simulation.losing import loss_is_noticed
 
-from oncemq.journal.contract import Journal, Loaded, Wanted
+from oncemq.journal.contract import Journal, LoadedJournal, RecordRef
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import StepWorker
 from oncemq.protocol import errors
@@ -31,7 +31,7 @@ class Living:
     journal: Journal
     #: Events that were synced, or handed out by recovery.
     promised: list[bytes]
-    live: dict[int, tuple[Wanted, bytes]]
+    live: dict[int, tuple[RecordRef, bytes]]
 
     def snapshot(self) -> None:
         writer = self.journal.begin_snapshot()
@@ -50,7 +50,7 @@ class Living:
         return {position // SEGMENT_BYTES: 1 for position in self.live}
 
     @staticmethod
-    def state_of(loaded: Loaded) -> list[bytes]:
+    def state_of(loaded: LoadedJournal) -> list[bytes]:
         """All events, in order."""
         state = msgspec.msgpack.decode(b"".join(loaded.snapshot or [_encode([])]), type=list[bytes])
         return state + [group.events for group in loaded.groups if group.events]
@@ -66,7 +66,7 @@ class Life(Living):
         self.promised = []
         self.doubtful: list[bytes] = []
         self.live = {}
-        self.doubtful_live: list[tuple[Wanted, bytes]] = []
+        self.doubtful_live: list[tuple[RecordRef, bytes]] = []
         self.cut: dict[str, bytes] = {}
         self.number = 0
         #: The last segment that holds a promised event.

@@ -10,7 +10,7 @@ from typing import Protocol
 from tests.simulation.disk import SimDisk
 
 from oncemq.disk.os_disk import OsDisk
-from oncemq.journal.contract import Group, Journal, Record, Replayed, Wanted, after, record_bytes
+from oncemq.journal.contract import Group, Journal, Record, RecordRef, ReplayedGroup, record_bytes, record_end
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.memory import MemoryJournal
 from oncemq.journal.postgres.journal import PostgresJournal
@@ -31,7 +31,7 @@ def open_sim(disk: SimDisk, worker: Worker | None = None) -> FileJournal:
     )
 
 
-def loaded(disk: SimDisk, worker: Worker | None = None) -> tuple[FileJournal, list[Replayed]]:
+def loaded(disk: SimDisk, worker: Worker | None = None) -> tuple[FileJournal, list[ReplayedGroup]]:
     journal = open_sim(disk, worker)
     return journal, list(journal.load().groups)
 
@@ -109,7 +109,7 @@ class PostgresBackend:
 
 def crash(journal: PostgresJournal) -> None:
     """As a kill leaves it, and when its lease is over."""
-    journal._stop_keeper()
+    journal._stop_renewer()
     if journal._connection.closed:
         return
     journal._connection.execute("update oncemq.journal_lease set expires_at = 'epoch'")
@@ -125,21 +125,25 @@ BACKENDS: dict[str, Callable[[Path, Callable[[], str]], Backend]] = {
 }
 
 
-def begin(journal: Journal, payloads: Sequence[bytes] = (), events: bytes = b"event", time_ms: int = 1) -> list[Wanted]:
+def begin(
+    journal: Journal, payloads: Sequence[bytes] = (), events: bytes = b"event", time_ms: int = 1
+) -> list[RecordRef]:
     """Append a group of topic 7, without a sync; returns what reads its records."""
     need = sum(record_bytes(len(payload)) for payload in payloads) + len(events)
-    place = journal.place(need)
+    place = journal.next_slot(need)
     assert place.room_bytes >= need, "no room"
     position = place.position
     records = []
     for offset, payload in enumerate(payloads):
         records.append(Record(position, 7, offset, 1, checksum(payload), payload))
-        position = after(position, len(payload))
+        position = record_end(position, len(payload))
     journal.append(Group(time_ms, events, records))
-    return [Wanted(record.position, 7, record.first_offset, len(record.payload)) for record in records]
+    return [RecordRef(record.position, 7, record.first_offset, len(record.payload)) for record in records]
 
 
-def write(journal: Journal, payloads: Sequence[bytes] = (), events: bytes = b"event", time_ms: int = 1) -> list[Wanted]:
+def write(
+    journal: Journal, payloads: Sequence[bytes] = (), events: bytes = b"event", time_ms: int = 1
+) -> list[RecordRef]:
     wanted = begin(journal, payloads, events, time_ms)
     journal.sync()
     return wanted
@@ -156,5 +160,5 @@ def snapshot(journal: Journal, chunks: Sequence[bytes] = (b"state",)) -> None:
     journal.maintain()
 
 
-def events_of(groups: Sequence[Replayed]) -> list[bytes]:
+def events_of(groups: Sequence[ReplayedGroup]) -> list[bytes]:
     return [group.events for group in groups if group.events]

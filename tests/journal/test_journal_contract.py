@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.journal.rig import BACKENDS, LARGE, SEGMENT_BYTES, Backend, begin, events_of, snapshot, write
 
-from oncemq.journal.contract import Group, Journal, Wanted
+from oncemq.journal.contract import Group, Journal, RecordRef
 from oncemq.protocol import errors
 
 
@@ -39,16 +39,16 @@ def test_records_are_read_back(journal: Journal) -> None:
 def test_a_read_refuses_any_other_record(journal: Journal) -> None:
     (wanted,) = write(journal, [b"value"])
     others = [
-        Wanted(wanted.position + 8, 7, 0, 5),
-        Wanted(wanted.position, 8, 0, 5),
-        Wanted(wanted.position, 7, 1, 5),
-        Wanted(wanted.position, 7, 0, 4),
-        Wanted(wanted.position + 100 * SEGMENT_BYTES, 7, 0, 5),
+        RecordRef(wanted.position + 8, 7, 0, 5),
+        RecordRef(wanted.position, 8, 0, 5),
+        RecordRef(wanted.position, 7, 1, 5),
+        RecordRef(wanted.position, 7, 0, 4),
+        RecordRef(wanted.position + 100 * SEGMENT_BYTES, 7, 0, 5),
     ]
     for other in others:
         with pytest.raises(errors.RecordCorrupt):
             journal.read([other])
-    assert journal.read([Wanted(wanted.position, 7, -1, 5)])[0][0] == b"value"
+    assert journal.read([RecordRef(wanted.position, 7, -1, 5)])[0][0] == b"value"
 
 
 def test_synced_groups_are_replayed_in_order(backend: Backend, journal: Journal) -> None:
@@ -86,7 +86,7 @@ def test_a_clean_stop_confirms_the_last_group_once(backend: Backend, journal: Jo
 
 def test_a_place_is_within_one_extent_and_large_enough(journal: Journal) -> None:
     for size in (100, 20_000, 15_000, 100, 31_000):
-        place = journal.place(size)
+        place = journal.next_slot(size)
         assert place.room_bytes >= size
         assert place.writable_bytes == place.room_bytes
         assert place.position // SEGMENT_BYTES == (place.position + size - 1) // SEGMENT_BYTES
@@ -96,7 +96,7 @@ def test_a_place_is_within_one_extent_and_large_enough(journal: Journal) -> None
 
 def test_more_than_an_extent_can_hold_is_not_promised(journal: Journal) -> None:
     write(journal, [b"x"])
-    assert journal.place(10 * SEGMENT_BYTES).room_bytes < 10 * SEGMENT_BYTES
+    assert journal.next_slot(10 * SEGMENT_BYTES).room_bytes < 10 * SEGMENT_BYTES
 
 
 def test_a_snapshot_shortens_the_replay(backend: Backend, journal: Journal) -> None:
@@ -152,19 +152,19 @@ def test_what_is_written_while_a_snapshot_is_made_is_replayed(backend: Backend, 
     assert events_of(list(loaded.groups)) == [b"meanwhile"]
 
 
-def fill_extents(journal: Journal, count: int) -> list[Wanted]:
+def fill_extents(journal: Journal, count: int) -> list[RecordRef]:
     return [write(journal, [LARGE])[0] for _ in range(count)]
 
 
 def test_extents_go_only_behind_two_snapshots(journal: Journal) -> None:
     fill_extents(journal, 3)
     for snapshots in (0, 1):
-        assert not any(extent.behind_snapshots for extent in journal.extents())
+        assert not any(extent.is_covered_by_snapshots for extent in journal.extents())
         journal.release({})
         assert len(journal.extents()) == 3 + snapshots
         snapshot(journal)
         fill_extents(journal, 1)
-    assert [extent.behind_snapshots for extent in journal.extents()] == [True, True, False, False, False]
+    assert [extent.is_covered_by_snapshots for extent in journal.extents()] == [True, True, False, False, False]
     journal.release({})
     assert [extent.number for extent in journal.extents()] == [3, 4, 5]
 
@@ -215,7 +215,7 @@ def test_a_scan_finds_every_record_of_an_extent(journal: Journal) -> None:
     position = 0
     while True:
         heads, position = journal.scan(1, position, 4000)
-        found += [Wanted(head.position, head.topic_id, head.first_offset, head.size) for head in heads]
+        found += [RecordRef(head.position, head.topic_id, head.first_offset, head.size) for head in heads]
         if not position:
             break
     assert found == in_first
@@ -225,7 +225,7 @@ def test_a_scan_finds_every_record_of_an_extent(journal: Journal) -> None:
 def test_a_closed_journal_takes_nothing(journal: Journal) -> None:
     journal.close()
     with pytest.raises(errors.JournalFailed):
-        journal.place(10)
+        journal.next_slot(10)
     with pytest.raises(errors.JournalFailed):
         journal.append(Group(1, b"late", ()))
 

@@ -14,7 +14,7 @@ from tests.journal.rig import snapshot, write
 from tests.simulation.disk import SimDisk
 
 from oncemq.disk.os_disk import OsDisk
-from oncemq.journal.contract import Wanted
+from oncemq.journal.contract import RecordRef
 from oncemq.journal.files.check import check
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import InlineWorker
@@ -22,7 +22,7 @@ from oncemq.protocol.version import JOURNAL_VERSION
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITTEN = GOLDEN / f"version-{JOURNAL_VERSION}"
-RECORD = Wanted(2048 + 512 + 64, 7, 0, 5)
+RECORD = RecordRef(2048 + 512 + 64, 7, 0, 5)
 
 
 def written() -> SimDisk:

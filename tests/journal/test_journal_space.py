@@ -18,7 +18,7 @@ from oncemq.protocol import errors
 def fill(journal: FileJournal) -> int:
     """Put until the journal refuses; how often it took one."""
     count = 0
-    while journal.place(len(LARGE) + 100).writable_bytes > len(LARGE) + 100:
+    while journal.next_slot(len(LARGE) + 100).writable_bytes > len(LARGE) + 100:
         write(journal, [LARGE], b"put")
         journal.maintain()
         count += 1
@@ -35,24 +35,24 @@ def test_a_full_disk_refuses_puts_and_still_takes_acks() -> None:
     _, journal = full_disk()
     assert fill(journal) == 6
     assert journal.writable_bytes() == 0
-    place = journal.place(100)
+    place = journal.next_slot(100)
     assert place.writable_bytes == 0
     assert place.room_bytes > 100
     for _ in range(50):
         write(journal, events=b"ack")
         journal.maintain()
-    assert journal.place(100).writable_bytes == 0
+    assert journal.next_slot(100).writable_bytes == 0
 
 
 def test_the_reserve_has_an_end_and_says_so() -> None:
     _, journal = full_disk()
     fill(journal)
     count = 0
-    while journal.place(1000).room_bytes >= 1000:
+    while journal.next_slot(1000).room_bytes >= 1000:
         write(journal, events=b"a" * 1000)
         count += 1
     assert count > 40
-    assert journal.place(1000).room_bytes < 1000
+    assert journal.next_slot(1000).room_bytes < 1000
 
 
 def test_puts_go_on_by_themselves_when_space_is_back() -> None:
@@ -60,24 +60,24 @@ def test_puts_go_on_by_themselves_when_space_is_back() -> None:
     fill(journal)
     for _ in range(200):
         journal.maintain()
-    assert journal.place(100).writable_bytes == 0
+    assert journal.next_slot(100).writable_bytes == 0
     disk.capacity_bytes += 4 * SEGMENT_BYTES
     for _ in range(200):
         journal.maintain()
-    assert journal.place(100).writable_bytes > 100
+    assert journal.next_slot(100).writable_bytes > 100
     assert fill(journal) == 4
 
 
 def test_a_full_disk_is_freed_by_acks_and_snapshots_alone() -> None:
     _, journal = full_disk()
     fill(journal)
-    assert journal.place(100).writable_bytes == 0
+    assert journal.next_slot(100).writable_bytes == 0
     for _ in range(2):
         write(journal, events=b"acks")
         snapshot(journal)
     journal.release({})
     journal.maintain()
-    assert journal.place(100).writable_bytes > 0
+    assert journal.next_slot(100).writable_bytes > 0
     assert fill(journal) >= 4
 
 
@@ -87,7 +87,7 @@ def test_a_full_disk_can_be_recovered_and_still_takes_acks() -> None:
     disk.kill()
     journal, _ = loaded(disk)
     journal.maintain()
-    assert journal.place(100).writable_bytes == 0
+    assert journal.next_slot(100).writable_bytes == 0
     write(journal, events=b"ack")
 
 
@@ -146,7 +146,7 @@ def test_writing_that_is_faster_than_filling_waits_for_a_spare() -> None:
     worker = StepWorker()
     _, journal = new_journal(1, worker)
     for _ in range(20):
-        assert journal.place(len(LARGE) + 100).writable_bytes > len(LARGE)
+        assert journal.next_slot(len(LARGE) + 100).writable_bytes > len(LARGE)
         write(journal, [LARGE])
 
 
@@ -181,7 +181,7 @@ def failing_sync(disk: SimDisk, journal: FileJournal) -> None:
 def failing_segment(disk: SimDisk, journal: FileJournal) -> None:
     write(journal, [LARGE])
     disk.fail_sync()
-    journal.place(len(LARGE))
+    journal.next_slot(len(LARGE))
 
 
 def failing_snapshot(disk: SimDisk, journal: FileJournal) -> None:
@@ -197,7 +197,7 @@ def test_a_failed_write_or_sync_is_final(failing: Callable[[SimDisk, FileJournal
     with pytest.raises(errors.JournalFailed):
         failing(disk, journal)
     calls: list[Callable[[], object]] = [
-        lambda: journal.place(1),
+        lambda: journal.next_slot(1),
         lambda: begin(journal),
         journal.sync,
         journal.confirm,
@@ -215,4 +215,4 @@ def test_a_failed_write_or_sync_is_final(failing: Callable[[SimDisk, FileJournal
 def test_a_journal_that_was_not_loaded_takes_nothing() -> None:
     journal = open_sim(SimDisk(Random(1)))
     with pytest.raises(errors.JournalFailed, match="not loaded"):
-        journal.place(1)
+        journal.next_slot(1)

@@ -10,7 +10,7 @@ from oncemq.protocol import errors
 
 
 def append(journal: MemoryJournal, events: bytes) -> None:
-    journal.place(len(events))
+    journal.next_slot(len(events))
     journal.append(Group(1, events, ()))
 
 
@@ -43,9 +43,9 @@ def test_who_was_replaced_can_neither_write_nor_answer() -> None:
     with pytest.raises(errors.JournalFenced):
         append(former, b"too late")
     with pytest.raises(errors.JournalFenced):
-        former.hold()
+        former.ensure_not_fenced()
     former.close()
-    journal.hold()
+    journal.ensure_not_fenced()
     assert [group.events for group in journal.load().groups] == [b"first"]
 
 

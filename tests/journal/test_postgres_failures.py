@@ -53,10 +53,10 @@ def reopened(dsn: str) -> tuple[PostgresJournal, list[bytes]]:
 
 def check_that_it_is_finished(journal: PostgresJournal) -> None:
     attempts = (
-        lambda: journal.place(10),
+        lambda: journal.next_slot(10),
         lambda: journal.append(Group(1, b"late", ())),
         journal.sync,
-        journal.hold,
+        journal.ensure_not_fenced,
         journal.maintain,
         journal.confirm,
         journal.begin_snapshot,
@@ -138,7 +138,7 @@ def test_a_damaged_payload_is_noticed(postgres: str, database: Database) -> None
     assert journal.read([good])[0][0] == b"good" * 1000
     with pytest.raises(errors.RecordCorrupt, match="checksum"):
         journal.read([bad])
-    journal.hold()
+    journal.ensure_not_fenced()
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_damaged_snapshot_makes_room_for_one_of_the_same_group(postgres: str, 
     third.close()
 
 
-def end_beside(database: Database) -> None:
+def end_background(database: Database) -> None:
     [(is_ended,)] = database.execute(
         """select pg_terminate_backend(pid, 10000) from pg_stat_activity
         where application_name = 'oncemq beside' and datname = current_database()"""
@@ -210,17 +210,17 @@ def test_work_beside_the_loop_that_fails_is_done_later(
     for number in range(4):
         write(journal, [b"L" * 20_000], b"%d" % number)
     snapshot(journal)
-    end_beside(database)
+    end_background(database)
     replay_bytes = journal.replay_bytes
     write(journal)
     snapshot(journal)
     assert journal.replay_bytes > replay_bytes
     assert journal.begin_snapshot() is None
-    monkeypatch.setattr(background.Pause, "is_over", True)
+    monkeypatch.setattr(background.RetryPause, "is_over", True)
     snapshot(journal)
     assert journal.replay_bytes == 0
     before = journal.extents()
-    end_beside(database)
+    end_background(database)
     for _ in range(2):
         journal.release({})
         journal.maintain()
@@ -240,7 +240,7 @@ def test_time_limits_that_are_set_for_others_do_not_count(postgres: str, databas
         database.execute(f'alter database "{name}" set {limit} = 9000')
     try:
         journal = open_loaded(postgres)
-        for connection in (journal._connection, journal._beside.connection()):
+        for connection in (journal._connection, journal._background.connection()):
             found = [connection.execute(f"show {limit}".encode()).fetchone() for (limit,) in known]
             assert found == [("0",)] * len(known)
         journal.close()

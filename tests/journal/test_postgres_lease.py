@@ -71,7 +71,7 @@ def test_a_held_journal_is_refused_and_the_refusal_says_who_holds_it(postgres: s
     with pytest.raises(errors.JournalLocked, match=r"held by the broker on .*, process \d+ at tcp://here:5555 since"):
         open_postgres(postgres)
     write(journal, events=b"it goes on")
-    journal.hold()
+    journal.ensure_not_fenced()
 
 
 def test_a_clean_close_hands_over_at_once(postgres: str) -> None:
@@ -96,7 +96,13 @@ def test_an_older_term_writes_nothing(postgres: str, database: Database, is_conn
     with pytest.raises(errors.JournalFenced):
         first.sync()
     write(second, events=b"behind")
-    for attempt in (first.sync, first.hold, first.maintain, lambda: first.place(1), lambda: first.release({})):
+    for attempt in (
+        first.sync,
+        first.ensure_not_fenced,
+        first.maintain,
+        lambda: first.next_slot(1),
+        lambda: first.release({}),
+    ):
         with pytest.raises(errors.JournalFenced):
             attempt()
     first.close()
@@ -109,7 +115,7 @@ def test_a_broker_that_overslept_goes_on_if_nobody_took_over(postgres: str, data
     end_lease(database)
     oversleep(journal)
     before = expires_at(database)
-    journal.hold()
+    journal.ensure_not_fenced()
     assert expires_at(database) > before
     assert journal._lease.is_held
     write(journal, events=b"still here")
@@ -121,10 +127,10 @@ def test_a_broker_that_overslept_tells_nothing_if_somebody_took_over(postgres: s
     first.read(wanted)
     end_lease(database)
     take_over(postgres)
-    first.hold()  # Its own clock says that the lease is not over.
+    first.ensure_not_fenced()  # Its own clock says that the lease is not over.
     oversleep(first)
     with pytest.raises(errors.JournalFenced):
-        first.hold()
+        first.ensure_not_fenced()
 
 
 def test_an_append_renews_the_lease(postgres: str, database: Database) -> None:
@@ -155,7 +161,7 @@ def test_the_lease_is_renewed_while_recovery_takes_its_time(postgres: str, datab
     next(groups)
     wait_until(lambda: expires_at(database) > before)
     list(groups)
-    assert again._keeper is None
+    assert again._renewer is None
     again.close()
 
 
@@ -243,7 +249,7 @@ def left_s(database: Database) -> float:
 
 
 def append_rows(journal: PostgresJournal, *ids: int) -> None:
-    journal.place(10)
+    journal.next_slot(10)
     journal.append(Group(1, b"heavy", (), Rows(topics=tuple(TopicRow(id_, f"topic {id_}", 0, 0) for id_ in ids))))
     journal.sync()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.journal.model import Living
 from tests.journal.rig import SEGMENT_BYTES, begin
 
-from oncemq.journal.contract import Wanted
+from oncemq.journal.contract import RecordRef
 from oncemq.journal.postgres.journal import PostgresJournal
 from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import StepWorker
@@ -30,7 +30,7 @@ class Life(Living):
         self.promised = []
         self.doubtful: list[bytes] = []
         self.live = {}
-        self.doubtful_live: dict[int, tuple[Wanted, bytes]] = {}
+        self.doubtful_live: dict[int, tuple[RecordRef, bytes]] = {}
         self.number = 0
         self.former: PostgresJournal | None = None
         self.restart()
@@ -53,7 +53,7 @@ class Life(Living):
         forget = ", backend_pid = 0" if self.random.random() < 0.5 else ""
         self.database.execute(f"update oncemq.journal_lease set expires_at = 'epoch'{forget}".encode())
         self.former = self.journal
-        self.journal._stop_keeper()
+        self.journal._stop_renewer()
         self.restart()
 
     def step(self) -> None:

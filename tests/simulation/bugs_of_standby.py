@@ -14,15 +14,15 @@ from tests.simulation.bugs import Patch, bug
 
 @bug("a broker whose place was taken still writes")
 def append_without_the_term_check() -> Sequence[Patch]:
-    def hold(self: MemoryJournal) -> None:
+    def ensure_not_fenced(self: MemoryJournal) -> None:
         if self.term != self._store.term:
             raise errors.JournalFenced
 
-    return [(MemoryJournal, "_check_term", lambda _: None), (MemoryJournal, "hold", hold)]
+    return [(MemoryJournal, "_check_term", lambda _: None), (MemoryJournal, "ensure_not_fenced", ensure_not_fenced)]
 
 
 @bug("a broker whose place was taken still answers")
-def answer_without_hold() -> Sequence[Patch]:
+def answer_without_fencing_check() -> Sequence[Patch]:
     def send(self: Broker, peer: bytes, frames: Sequence[Frame]) -> None:
         self.network.send(peer, frames)
 

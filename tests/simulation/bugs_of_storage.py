@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from oncemq.broker import round
-from oncemq.broker.group_builder import Draft, copy_bytes
+from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.broker.housekeeping import Housekeeping
 from oncemq.broker.loop import Broker
 from oncemq.engine.engine import Engine
@@ -25,15 +25,15 @@ from tests.simulation.bugs import Patch, bug
 def reply_before_the_sync() -> Sequence[Patch]:
     def run_once(self: Broker, wait_ms: int = 0) -> None:
         self._arrived.extend(self.network.take(wait_ms))
-        draft = Draft(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
-        finished, _ = self._decide(draft)
-        if draft.events:
-            self.journal.append(draft.group())
+        group = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
+        finished, _ = self._decide(group)
+        if group.events:
+            self.journal.append(group.build())
         for job in finished:
             self.network.send(job.peer, job.encode(self.journal))
-        if draft.events:
+        if group.events:
             self.journal.sync()
-        self._after_round(draft)
+        self._after_round(group)
 
     return [(Broker, "run_once", run_once)]
 
@@ -57,27 +57,27 @@ def snapshot_is_ahead_of_its_group() -> Sequence[Patch]:
         if self._capture is None and self._writer is None:
             self._writer = self._journal.begin_snapshot()
 
-    def after_round(self: Housekeeping, draft: Draft) -> None:
-        if self._writer is not None and self._capture is None and draft.events:
+    def after_round(self: Housekeeping, group: GroupBuilder) -> None:
+        if self._writer is not None and self._capture is None and group.events:
             self._capture = self._engine.capture()
             self._events = 0
-        real_after(self, draft)
+        real_after(self, group)
 
     return [(Housekeeping, "_begin_snapshot", begin), (Housekeeping, "after_round", after_round)]
 
 
 @bug("copy-forward writes down that it moved a batch, and does not copy it")
 def copy_forward_drops_the_batch() -> Sequence[Patch]:
-    def copy(self: Housekeeping, draft: Draft, head: RecordHead, first_offset: int, position: int) -> None:
-        moved = self._engine.move(draft.now_ms, head, first_offset, position)
-        draft.add(moved, copy_bytes(head.size))
+    def copy(self: Housekeeping, group: GroupBuilder, head: RecordHead, first_offset: int, position: int) -> None:
+        moved = self._engine.move(group.now_ms, head, first_offset, position)
+        group.add(moved, copy_bytes(head.size))
 
     return [(Housekeeping, "_copy", copy)]
 
 
 @bug("copy-forward takes a live batch for a dead one, and its segment goes")
 def copy_forward_forgets_the_living() -> Sequence[Patch]:
-    def copy(self: Housekeeping, _draft: Draft, head: RecordHead, _first_offset: int, _position: int) -> None:
+    def copy(self: Housekeeping, _group: GroupBuilder, head: RecordHead, _first_offset: int, _position: int) -> None:
         self._engine.state.count_dead(head.position, head.size)
 
     return [(Housekeeping, "_copy", copy)]
@@ -106,7 +106,7 @@ def release_ignores_the_index() -> Sequence[Patch]:
 
 @bug("a group is believed without its checksums")
 def torn_group_is_accepted() -> Sequence[Patch]:
-    def decode(data: bytes, at: int, position: int, layout: Layout, _check: bool = True) -> group_module.Decoded:
+    def decode(data: bytes, at: int, position: int, layout: Layout, _check: bool = True) -> group_module.DecodedGroup:
         opening = data[at : at + GROUP_HEADER_BYTES]
         if opening[:8] != group_module.MAGIC or int.from_bytes(opening[16:24], "little") != position:
             raise group_module.BadGroup
@@ -115,7 +115,7 @@ def torn_group_is_accepted() -> Sequence[Patch]:
         end = events_at + events_bytes
         records = group_module._records(data, at + GROUP_HEADER_BYTES, events_at, position - at, count)
         events = data[events_at:end]
-        return group_module.Decoded(position, sequence, time_ms, events, records, layout.padded(end - at))
+        return group_module.DecodedGroup(position, sequence, time_ms, events, records, layout.padded(end - at))
 
     return [(recovery_module, "decode", decode)]
 

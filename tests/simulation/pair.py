@@ -55,9 +55,9 @@ class WatchedJournal:
         self._pair.group_synced()
         self._pair.reached("answers", self._station)
 
-    def hold(self) -> None:
+    def ensure_not_fenced(self) -> None:
         self._pair.reached("hold", self._station)
-        self._journal.hold()
+        self._journal.ensure_not_fenced()
 
 
 class Station:

@@ -19,7 +19,7 @@ _FENCED = ("FENCED", "SUBSCRIPTION_FENCED")
 _OUTBOX = "outbox-"
 
 
-def is_news(event: events.Event | None, reply: Reply | None = None) -> bool:
+def is_logged(event: events.Event | None, reply: Reply | None = None) -> bool:
     """Asked for every command, so it is quick."""
     kind = type(event)
     if kind is events.Stored or kind is events.Delayed:
@@ -27,7 +27,7 @@ def is_news(event: events.Event | None, reply: Reply | None = None) -> bool:
     return kind in _TELLERS or (type(reply) is Refusal and reply.code in _FENCED)
 
 
-def news_of(
+def log_lines(
     state: State, event: events.Event | None, reply: Reply | None = None, command: commands.Command | None = None
 ) -> list[str]:
     """Sentences. `command`: what brought it about, which has the names of what is gone."""
@@ -37,7 +37,7 @@ def news_of(
     return teller(state, operation_of(command), event) if teller is not None else []
 
 
-def level_of(command: commands.Command | None) -> int:
+def log_level(command: commands.Command | None) -> int:
     """An outbox asks after its session and takes it over whenever it is opened, from `oncemq put` each time: that
     concerns nobody. A client whose commands are fenced off is news, with an outbox too."""
     is_opened = isinstance(command, commands.Hello) and command.session.startswith(_OUTBOX)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from oncemq.engine.events import Delayed, Event, Moved, Staged, Stored
-from oncemq.journal.contract import Group, Journal, Place, Record, after, record_bytes
+from oncemq.journal.contract import Group, Journal, Record, WriteSlot, record_bytes, record_end
 from oncemq.journal.rows import Rows
 from oncemq.protocol.frames import Frame
 
 _encode = msgspec.msgpack.Encoder().encode
-_NO_ROOM = Place(0, 0, 0)
+_NO_ROOM = WriteSlot(0, 0, 0)
 
 
-class Draft:
+class GroupBuilder:
     __slots__ = (
         "_cursor",
         "_group_bytes_max",
@@ -21,7 +21,7 @@ class Draft:
         "_place",
         "_used_bytes",
         "events",
-        "news",
+        "log_lines",
         "now_ms",
         "records",
     )
@@ -31,27 +31,27 @@ class Draft:
         self.events: list[Event] = []
         self.records: list[Record] = []
         #: For the log, once it is true: level and line.
-        self.news: list[tuple[int, str]] = []
+        self.log_lines: list[tuple[int, str]] = []
         self._journal = journal
         self._group_bytes_max = group_bytes_max
         self._place = _NO_ROOM
         self._cursor = 0
         self._used_bytes = 0
 
-    def place(self, need_bytes: int) -> Place | None:
+    def next_slot(self, need_bytes: int) -> WriteSlot | None:
         """Where the next record goes, and what room there is. None: this group is full, the next may do."""
         if self._used_bytes + need_bytes > self._place.room_bytes or self._used_bytes > self._group_bytes_max:
             if self.events:
                 return None
-            self._place = self._journal.place(need_bytes)
+            self._place = self._journal.next_slot(need_bytes)
             self._cursor = self._place.position
         room_bytes = self._place.room_bytes - self._used_bytes
         if room_bytes < need_bytes:
-            return Place(self._cursor, 0, 0)
+            return WriteSlot(self._cursor, 0, 0)
         # Both are all of the room, or nothing.
         writable_bytes = min(self._place.writable_bytes - self._used_bytes, room_bytes)
         reserve_bytes = min(self._place.reserve_bytes - self._used_bytes, room_bytes)
-        return Place(self._cursor, room_bytes, writable_bytes, reserve_bytes)
+        return WriteSlot(self._cursor, room_bytes, writable_bytes, reserve_bytes)
 
     def add(self, event: Event, need_bytes: int) -> None:
         self.events.append(event)
@@ -62,13 +62,13 @@ class Draft:
         assert event.position == self._cursor
         first_offset = event.first_offset if isinstance(event, Stored | Moved) else -1
         self.records.append(Record(event.position, event.topic_id, first_offset, count, checksum, payload))
-        self._cursor = after(self._cursor, len(payload))
+        self._cursor = record_end(self._cursor, len(payload))
 
     def record_bytes(self) -> int:
         """From the first record to the end of the last."""
         return self._cursor - self.records[0].position if self.records else 0
 
-    def group(self, rows: Rows | None = None) -> Group:
+    def build(self, rows: Rows | None = None) -> Group:
         return Group(self.now_ms, _encode(self.events), self.records, rows)
 
 

@@ -12,11 +12,11 @@ from collections import Counter, deque
 
 import msgspec
 
-from oncemq.broker.group_builder import Draft, copy_bytes
+from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.engine.engine import Engine
 from oncemq.engine.locator import Locator
 from oncemq.engine.snapshot.capture import Capture
-from oncemq.journal.contract import Extent, Journal, RecordHead, SnapshotWriter, Wanted
+from oncemq.journal.contract import Extent, Journal, RecordHead, RecordRef, SnapshotWriter
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.broker")
@@ -63,12 +63,12 @@ class Housekeeping:
 
     # Between rounds: everything is synced here.
 
-    def after_round(self, draft: Draft) -> None:
-        self._events += len(draft.events)
+    def after_round(self, group: GroupBuilder) -> None:
+        self._events += len(group.events)
         if self._capture is not None:
             self._go_on_with_snapshot()
-        if draft.now_ms >= self.next_look_ms:
-            self.next_look_ms = draft.now_ms + self._policy.look_every_ms
+        if group.now_ms >= self.next_look_ms:
+            self.next_look_ms = group.now_ms + self._policy.look_every_ms
             self._look()
 
     def _look(self) -> None:
@@ -133,7 +133,7 @@ class Housekeeping:
         behind = [
             extent
             for extent in self._journal.extents()
-            if extent.behind_snapshots and extent.number in live and extent.number not in self._damaged
+            if extent.is_covered_by_snapshots and extent.number in live and extent.number not in self._damaged
         ]
         if not behind or (len(behind) < self._policy.copy_extents_min and not full):
             return None
@@ -141,7 +141,7 @@ class Housekeeping:
         share = live[emptiest.number] / max(1, emptiest.used_bytes)
         return emptiest if share < (0.9 if full else self._policy.copy_below_share) else None
 
-    def copy_forward(self, draft: Draft) -> None:
+    def copy_forward(self, group: GroupBuilder) -> None:
         """Add some of the live records of the extent in hand to this round's group."""
         copying = self._copying
         if copying is None:
@@ -151,14 +151,14 @@ class Housekeeping:
             self._copying = None
             return
         try:
-            copying.has_room = self._copy_some(draft, copying)
+            copying.has_room = self._copy_some(group, copying)
         except errors.RecordCorrupt as error:
             # It stays where it is, and so does its extent: what can't be read is not given up by itself.
             log.error("a stored batch can't be moved: %s", error)
             self._damaged.add(copying.extent)
             self._copying = None
 
-    def _copy_some(self, draft: Draft, copying: _Copying) -> bool:
+    def _copy_some(self, group: GroupBuilder, copying: _Copying) -> bool:
         """False: there was no room for the next one."""
         locator = Locator(self._engine.state)
         left_bytes = self._policy.copy_round_bytes
@@ -170,22 +170,22 @@ class Housekeeping:
             first_offset = locator.offset_of(head)
             if first_offset is None:
                 continue
-            place = draft.place(copy_bytes(head.size))
+            place = group.next_slot(copy_bytes(head.size))
             if place is None or place.room_bytes <= 0:
                 copying.put_back(head)
                 return place is None
-            self._copy(draft, head, first_offset, place.position)
+            self._copy(group, head, first_offset, place.position)
             left_bytes -= head.size
             if left_bytes <= 0:
                 break
         return True
 
-    def _copy(self, draft: Draft, head: RecordHead, first_offset: int, position: int) -> None:
-        wanted = Wanted(head.position, head.topic_id, head.first_offset, head.size)
+    def _copy(self, group: GroupBuilder, head: RecordHead, first_offset: int, position: int) -> None:
+        wanted = RecordRef(head.position, head.topic_id, head.first_offset, head.size)
         [(payload, checksum)] = self._journal.read([wanted])
-        moved = self._engine.move(draft.now_ms, head, first_offset, position)
-        draft.add(moved, copy_bytes(head.size))
-        draft.add_payload(moved, head.count, checksum, payload)
+        moved = self._engine.move(group.now_ms, head, first_offset, position)
+        group.add(moved, copy_bytes(head.size))
+        group.add_payload(moved, head.count, checksum, payload)
         self._counters["records_moved"] += 1
 
 

@@ -21,7 +21,7 @@ from oncemq.broker.recovery import UNFINISHED_COPY, new_engine, recover
 from oncemq.broker.sql_projection import everything
 from oncemq.engine.engine import Engine
 from oncemq.engine.snapshot.relocation import NeededRecord, needed_records, relocated
-from oncemq.journal.contract import Group, Journal, Record, Wanted, after, record_bytes
+from oncemq.journal.contract import Group, Journal, Record, RecordRef, record_bytes, record_end
 from oncemq.journal.rows import Rows
 from oncemq.protocol import errors
 from oncemq.protocol.limits import Limits
@@ -112,8 +112,8 @@ def copy_journal(
     # What is promised to whoever recovers from it: that it can be.
     twin = new_engine(target, limits)
     twin.restore(moved)
-    source.hold()
-    if target.wants_tables:
+    source.ensure_not_fenced()
+    if target.tables_wanted:
         _append(target, state.time_ms, b"", everything(twin.state))
     for _ in range(_SNAPSHOTS):
         _write_snapshot(target, moved)
@@ -153,7 +153,7 @@ def _append(target: Journal, time_ms: int, events: bytes, rows: Rows | None = No
 
 def _place(target: Journal, need_bytes: int) -> int:
     until_s = time.monotonic() + _ROOM_S
-    while (place := target.place(need_bytes)).room_bytes < need_bytes:
+    while (place := target.next_slot(need_bytes)).room_bytes < need_bytes:
         if time.monotonic() >= until_s:
             raise errors.JournalError(f"{target.describe()} has no room for the copy")
         # The next segment is being made, perhaps.
@@ -196,12 +196,12 @@ def _parts(needed: Iterable[NeededRecord], bytes_max: int) -> Iterator[list[Need
 
 
 def _copy_group(part: list[NeededRecord], source: Journal, target: Journal, time_ms: int) -> dict[int, int]:
-    wanted = [Wanted(record.position, record.topic_id, record.first_offset, record.size) for record in part]
+    wanted = [RecordRef(record.position, record.topic_id, record.first_offset, record.size) for record in part]
     position = _place(target, sum(record_bytes(record.size) for record in part))
     records = []
     for record, (payload, checksum) in zip(part, source.read(wanted), strict=True):
         records.append(Record(position, record.topic_id, record.first_offset, record.count, checksum, payload))
-        position = after(position, record.size)
+        position = record_end(position, record.size)
     target.append(Group(time_ms, b"", records))
     target.sync()
     return {old.position: new.position for old, new in zip(part, records, strict=True)}

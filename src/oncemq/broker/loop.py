@@ -11,14 +11,14 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from oncemq.broker.clock import Clock
-from oncemq.broker.group_builder import Draft
+from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
 from oncemq.broker.network import Arrival, Network
 from oncemq.broker.recovery import recover
 from oncemq.broker.request import Job
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
-from oncemq.broker.waiting import WaitingRoom
+from oncemq.broker.waiting import WaitingRequests
 from oncemq.journal.contract import Journal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame, decode_request, encode_refusal
@@ -47,7 +47,7 @@ class Broker:
         clock.not_before(self.engine.state.time_ms)
         self.started_ms = clock.now_ms()
         self.housekeeping = Housekeeping(journal, self.engine, policy or Policy(), self.counters)
-        self.waiting = WaitingRoom()
+        self.waiting = WaitingRequests()
         self._arrived: deque[Arrival] = deque()
         #: A request that did not fit into the last group as a whole.
         self._unfinished: Job | None = None
@@ -60,26 +60,26 @@ class Broker:
         if not self._arrived:
             # Else ZeroMQ holds back what comes, and memory stays bounded.
             self._arrived.extend(self.network.take(0 if self.busy else wait_ms))
-        draft = Draft(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
-        finished, refused = self._decide(draft)
-        if draft.events:
-            rows = project(self.engine.state, draft.events, self.journal.wants_tables)
-            self.journal.append(draft.group(rows))
+        group = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
+        finished, refused = self._decide(group)
+        if group.events:
+            rows = project(self.engine.state, group.events, self.journal.tables_wanted)
+            self.journal.append(group.build(rows))
             self.journal.sync()
         # Nothing leaves before this line: a reply is a promise.
         for job in finished:
             self._send(job.peer, job.encode(self.journal))
         for peer, frames in refused:
             self._send(peer, frames)
-        self._after_round(draft)
+        self._after_round(group)
 
     def _send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         # Somebody else may serve this journal by now: then what was read is not ours to tell.
-        self.journal.hold()
+        self.journal.ensure_not_fenced()
         self.network.send(peer, frames)
 
-    def _decide(self, draft: Draft) -> tuple[list[Job], list[tuple[bytes, list[Frame]]]]:
-        decider = Round(self.engine, draft, self.waiting, self.counters, self._health)
+    def _decide(self, group: GroupBuilder) -> tuple[list[Job], list[tuple[bytes, list[Frame]]]]:
+        decider = Round(self.engine, group, self.waiting, self.counters, self._health)
         refused = []
         if self._is_tick_late:
             decider.tick()
@@ -98,21 +98,21 @@ class Broker:
             self._unfinished = job if decider.full else None
         self._is_tick_late = not decider.tick()
         decider.wake()
-        self.housekeeping.copy_forward(draft)
+        self.housekeeping.copy_forward(group)
         return decider.finished, refused
 
-    def _after_round(self, draft: Draft) -> None:
-        for level, line in draft.news:
+    def _after_round(self, group: GroupBuilder) -> None:
+        for level, line in group.log_lines:
             log.log(level, line)
-        if draft.events:
-            self._confirm_due_ms = draft.now_ms + CONFIRM_IDLE_MS
+        if group.events:
+            self._confirm_due_ms = group.now_ms + CONFIRM_IDLE_MS
             self.counters["groups"] += 1
-            self.counters["events"] += len(draft.events)
-            self.counters["record_bytes"] += draft.record_bytes()
-        elif self._confirm_due_ms is not None and draft.now_ms >= self._confirm_due_ms:
+            self.counters["events"] += len(group.events)
+            self.counters["record_bytes"] += group.record_bytes()
+        elif self._confirm_due_ms is not None and group.now_ms >= self._confirm_due_ms:
             self.journal.confirm()
             self._confirm_due_ms = None
-        self.housekeeping.after_round(draft)
+        self.housekeeping.after_round(group)
 
     @property
     def busy(self) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from oncemq.engine.decide.reads import Reading
 from oncemq.engine.state.batch_index import Slice
-from oncemq.journal.contract import Journal, Wanted
+from oncemq.journal.contract import Journal, RecordRef
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Get, GetAny, Read
 from oncemq.protocol.frames import Frame, Request, encode_response
@@ -126,7 +126,7 @@ def _end(reply: GetReply | AnyPart, slices: Sequence[Slice], heads: Sequence[Bat
 
 def _read(journal: Journal, topic_id: int, slices: Sequence[Slice]) -> list[tuple[bytes, int]] | Refusal:
     """Payloads and their checksums, up to the first damaged one; a refusal where that is the first."""
-    wanted = [Wanted(s.position, topic_id, s.first_offset - s.skip, s.size) for s in slices]
+    wanted = [RecordRef(s.position, topic_id, s.first_offset - s.skip, s.size) for s in slices]
     try:
         return list(journal.read(wanted))
     except errors.RecordCorrupt as error:
@@ -138,7 +138,7 @@ def _read(journal: Journal, topic_id: int, slices: Sequence[Slice]) -> list[tupl
         return Refusal(error.code, text)
 
 
-def _read_until_damage(journal: Journal, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+def _read_until_damage(journal: Journal, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
     """One damaged record must not hide the good ones before it."""
     found: list[tuple[bytes, int]] = []
     for one in wanted:

@@ -6,11 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from oncemq.broker.event_log import is_news, level_of, news_of
-from oncemq.broker.group_builder import Draft
+from oncemq.broker.event_log import is_logged, log_level, log_lines
+from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.request import Job
-from oncemq.broker.waiting import Parked, WaitingRoom, wait_ms_of
-from oncemq.broker.waiting import Place as WaitingPlace
+from oncemq.broker.waiting import WaitingRequest, WaitingRequests, WaitTarget, wait_ms_of
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
 from oncemq.engine.engine import ApplyFailed, Decision, Engine, need_bytes
 from oncemq.engine.events import (
@@ -33,7 +32,7 @@ from oncemq.engine.events import (
     Transacted,
     Trimmed,
 )
-from oncemq.journal.contract import Place
+from oncemq.journal.contract import WriteSlot
 from oncemq.protocol.batch import checksum
 from oncemq.protocol.commands import Command, Envelope, Get, GetAny, Health, Leave, Read, Take, payloads_of
 from oncemq.protocol.frames import Frame
@@ -42,7 +41,7 @@ from oncemq.protocol.replies import Done, HealthReply, NotNow, Refusal, TakeRepl
 
 log = logging.getLogger("oncemq.broker")
 
-_NO_ROOM = Place(0, 0, 0)
+_NO_ROOM = WriteSlot(0, 0, 0)
 _BRINGING = Get | GetAny | Take | Read
 #: Nobody waits for these.
 _QUIET = frozenset((Acked, Delayed, Expired, Extended, Joined, Leased, OwnerLeft, Staged, Trimmed))
@@ -52,8 +51,8 @@ class Round:
     def __init__(
         self,
         engine: Engine,
-        draft: Draft,
-        waiting: WaitingRoom,
+        group: GroupBuilder,
+        waiting: WaitingRequests,
         counters: Counter[str],
         health: Callable[[int], HealthReply],
     ) -> None:
@@ -61,12 +60,12 @@ class Round:
         #: The group can't take the next command: it must wait for the next round.
         self.full = False
         self._engine = engine
-        self._draft = draft
+        self._group = group
         self._waiting = waiting
         self._counters = counters
         self._health = health
         #: Places with somebody waiting at which something happened, in its order.
-        self._stirred: dict[WaitingPlace, None] = {}
+        self._stirred: dict[WaitTarget, None] = {}
         self._replaced: list[Job] = []
 
     def advance(self, job: Job) -> None:
@@ -86,7 +85,7 @@ class Round:
                 self._dismiss(command)
             if decision.waits_for and (wait_ms := wait_ms_of(job)):
                 job.settle_start(decision)
-                self._park(job, decision.waits_for, self._draft.now_ms + min(wait_ms, WAIT_MS_MAX))
+                self._park(job, decision.waits_for, self._group.now_ms + min(wait_ms, WAIT_MS_MAX))
                 return
             job.answer(decision)
         self.finished.append(job)
@@ -101,17 +100,17 @@ class Round:
     def tick(self) -> bool:
         """What time has brought about. False: something has, and there is no room in this group."""
         due_ms = self._engine.next_tick_ms()
-        if due_ms is None or due_ms > self._draft.now_ms:
+        if due_ms is None or due_ms > self._group.now_ms:
             return True
-        place = self._draft.place(TICK_BYTES_MAX)
+        place = self._group.next_slot(TICK_BYTES_MAX)
         if place is None or place.room_bytes <= 0:
             return place is not None
         need = TICK_BYTES_MAX
-        for event in self._engine.tick(self._draft.now_ms):
+        for event in self._engine.tick(self._group.now_ms):
             self._record(event, need)
             need = 0
-            if is_news(event):
-                self._tell(news_of(self._engine.state, event))
+            if is_logged(event):
+                self._tell(log_lines(self._engine.state, event))
         self._stirred.update(dict.fromkeys(self._engine.take_ready()))
         return True
 
@@ -125,12 +124,12 @@ class Round:
         """Answer the parked requests that have something now, or whose time is over."""
         for place in list(self._stirred):
             self._wake(place)
-        for parked in self._waiting.take_expired(self._draft.now_ms):
+        for parked in self._waiting.take_expired(self._group.now_ms):
             self._finish(parked.job)
         for job in self._replaced:
             self._finish(job)
 
-    def _wake(self, place: WaitingPlace) -> None:
+    def _wake(self, place: WaitTarget) -> None:
         #: Shared subscriptions that have nothing more: their other members need not look.
         exhausted: set[tuple[str, int]] = set()
         for parked in self._waiting.take_place(place):
@@ -141,7 +140,7 @@ class Round:
                 if group is not None:
                     exhausted.add(group)
 
-    def _look_again(self, parked: Parked) -> bool:
+    def _look_again(self, parked: WaitingRequest) -> bool:
         """False: there is nothing for it, or no room in the group."""
         decision = self._look(parked.job)
         if decision is None:
@@ -167,7 +166,7 @@ class Round:
         job.answer(decision or Decision(NotNow("OVERLOADED", "there is no room in this group; ask again")))
         self.finished.append(job)
 
-    def _park(self, job: Job, place: WaitingPlace, deadline_ms: int) -> None:
+    def _park(self, job: Job, place: WaitTarget, deadline_ms: int) -> None:
         replaced = self._waiting.park(job, place, deadline_ms)
         if replaced is not None:
             self._replaced.append(replaced)
@@ -175,11 +174,11 @@ class Round:
     def _step(self, command: Command, payloads: tuple[Frame, ...]) -> Decision | None:
         """None: no room in this group."""
         need = need_bytes(command)
-        place = self._draft.place(need)
+        place = self._group.next_slot(need)
         if place is None:
             return None
         if isinstance(command, Health):
-            return Decision(self._health(self._draft.now_ms))
+            return Decision(self._health(self._group.now_ms))
         envelopes = payloads_of(command) if payloads else ()
         for envelope, payload in zip(envelopes, payloads, strict=True):
             if checksum(payload) != envelope.checksum:
@@ -192,30 +191,30 @@ class Round:
                 self._add_payloads(event, envelopes, payloads)
         return decision
 
-    def _decide(self, place: Place, command: Command) -> Decision:
+    def _decide(self, place: WriteSlot, command: Command) -> Decision:
         try:
-            decision = self._engine.step(self._draft.now_ms, place, command)
+            decision = self._engine.step(self._group.now_ms, place, command)
         except ApplyFailed:
             raise
         except Exception:
             log.exception("a command could not be decided: %s", type(command).__name__)
             return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; its log says more"))
-        if is_news(decision.event, decision.reply):
-            self._tell(news_of(self._engine.state, decision.event, decision.reply, command), level_of(command))
+        if is_logged(decision.event, decision.reply):
+            self._tell(log_lines(self._engine.state, decision.event, decision.reply, command), log_level(command))
         return decision
 
     def _tell(self, lines: list[str], level: int = logging.INFO) -> None:
-        self._draft.news += [(level, line) for line in lines]
+        self._group.log_lines += [(level, line) for line in lines]
 
     def _add_payloads(self, event: Event, envelopes: tuple[Envelope, ...], payloads: tuple[Frame, ...]) -> None:
         stored = [part for part in _parts(event) if isinstance(part, Stored | Staged | Delayed)]
         # A refusal stores nothing; otherwise there is one part for each payload.
         for part, envelope, payload in zip(stored, envelopes, payloads, strict=bool(stored)):
             if part.position:
-                self._draft.add_payload(part, envelope.count, envelope.checksum, payload)
+                self._group.add_payload(part, envelope.count, envelope.checksum, payload)
 
     def _record(self, event: Event, need: int) -> None:
-        self._draft.add(event, need)
+        self._group.add(event, need)
         if self._waiting:
             self._stir(event)
 
@@ -233,7 +232,7 @@ class Round:
 
     def _leaves_nothing(self, part: Event | CommittedPart) -> bool:
         """Workers that settle must not wake those that wait for work each time."""
-        return isinstance(part, Settled) and not self._engine.has_work(self._draft.now_ms, part)
+        return isinstance(part, Settled) and not self._engine.has_work(self._group.now_ms, part)
 
     def _stir_topic(self, topic_id: int) -> None:
         if topic_id in self._waiting:

@@ -36,8 +36,8 @@ from oncemq.journal.rows import (
     PatternGone,
     ProducerRow,
     Rows,
+    TablesWanted,
     TopicRow,
-    WantsTables,
 )
 from oncemq.protocol.commands import BY_PATTERN
 from oncemq.protocol.patterns import matches
@@ -55,7 +55,7 @@ class _ProducerEntry(msgspec.Struct):
 _decode_producer = msgspec.json.Decoder(_ProducerEntry).decode
 
 
-def project(state: State, events: Iterable[Event], wants: WantsTables) -> Rows | None:
+def project(state: State, events: Iterable[Event], wants: TablesWanted) -> Rows | None:
     """None: the journal wants no tables."""
     if not wants:
         return None

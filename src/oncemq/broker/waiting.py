@@ -11,11 +11,11 @@ from oncemq.protocol.commands import Get, GetAny, Read, Take
 _STALE_MIN = 1_000
 
 #: What is waited for: a topic's id, or a pattern and its subscriber.
-Place = int | tuple[str, str]
-_Key = tuple[Place, object, object]
+WaitTarget = int | tuple[str, str]
+_Key = tuple[WaitTarget, object, object]
 
 
-class Parked:
+class WaitingRequest:
     __slots__ = ("deadline_ms", "job", "key")
 
     def __init__(self, job: Job, key: _Key, deadline_ms: int) -> None:
@@ -24,7 +24,7 @@ class Parked:
         self.deadline_ms = deadline_ms
 
 
-def _key(job: Job, place: Place) -> _Key:
+def _key(job: Job, place: WaitTarget) -> _Key:
     command = job.request.commands[0]
     if isinstance(command, Get):
         return place, command.subscriber, None
@@ -35,29 +35,29 @@ def _key(job: Job, place: Place) -> _Key:
     return place, job.peer, job.request.request_id
 
 
-class WaitingRoom:
+class WaitingRequests:
     def __init__(self) -> None:
-        self._by_place: dict[Place, dict[_Key, Parked]] = {}
+        self._by_place: dict[WaitTarget, dict[_Key, WaitingRequest]] = {}
         #: Places where somebody could not be answered for lack of room in the group: the next round looks again.
-        self.unserved: dict[Place, None] = {}
+        self.unserved: dict[WaitTarget, None] = {}
         #: By deadline. Entries may be of requests that were answered meanwhile.
-        self._heap: list[tuple[int, int, Parked]] = []
+        self._heap: list[tuple[int, int, WaitingRequest]] = []
         self._entries = 0
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: WaitTarget) -> bool:
         return place in self._by_place
 
-    def park(self, job: Job, place: Place, deadline_ms: int) -> Job | None:
+    def park(self, job: Job, place: WaitTarget, deadline_ms: int) -> Job | None:
         """A newer get of the same subscription, or take of the same member, replaces a parked one, which is
         returned."""
         key = _key(job, place)
         waiting = self._by_place.setdefault(place, {})
         replaced = waiting.pop(key, None)
-        parked = waiting[key] = Parked(job, key, deadline_ms)
+        parked = waiting[key] = WaitingRequest(job, key, deadline_ms)
         self._entries += 1
         heappush(self._heap, (deadline_ms, self._entries, parked))
         self._count += replaced is None
@@ -66,18 +66,18 @@ class WaitingRoom:
             heapify(self._heap)
         return replaced.job if replaced is not None else None
 
-    def put_back(self, parked: Parked) -> None:
+    def put_back(self, parked: WaitingRequest) -> None:
         """It was taken, and there is nothing for it yet."""
         self._by_place.setdefault(parked.key[0], {})[parked.key] = parked
         self._count += 1
 
-    def take_place(self, place: Place) -> list[Parked]:
+    def take_place(self, place: WaitTarget) -> list[WaitingRequest]:
         """Everyone who waits there: something happened."""
         taken = list(self._by_place.pop(place, {}).values())
         self._count -= len(taken)
         return taken
 
-    def take_member(self, topic_id: int, subscriber: str, member: str) -> Parked | None:
+    def take_member(self, topic_id: int, subscriber: str, member: str) -> WaitingRequest | None:
         """The take that a member of a shared subscription has parked."""
         waiting = self._by_place.get(topic_id, {})
         parked = waiting.pop((topic_id, subscriber, member), None)
@@ -87,7 +87,7 @@ class WaitingRoom:
                 del self._by_place[topic_id]
         return parked
 
-    def take_expired(self, now_ms: int) -> list[Parked]:
+    def take_expired(self, now_ms: int) -> list[WaitingRequest]:
         expired = []
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             parked = heappop(self._heap)[2]
@@ -107,14 +107,14 @@ class WaitingRoom:
             heappop(self._heap)
         return None
 
-    def _is_here(self, parked: Parked) -> bool:
+    def _is_here(self, parked: WaitingRequest) -> bool:
         return self._by_place.get(parked.key[0], {}).get(parked.key) is parked
 
     def topics(self) -> list[int]:
         """Ids of topics at which somebody waits."""
         return [place for place in self._by_place if isinstance(place, int)]
 
-    def take_all(self) -> list[Parked]:
+    def take_all(self) -> list[WaitingRequest]:
         return [parked for place in list(self._by_place) for parked in self.take_place(place)]
 
 

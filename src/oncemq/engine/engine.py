@@ -26,7 +26,7 @@ from oncemq.engine.decide.ticks import expire
 from oncemq.engine.snapshot.capture import Capture, restore
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import State
-from oncemq.journal.contract import Place, RecordHead, record_bytes
+from oncemq.journal.contract import RecordHead, WriteSlot, record_bytes
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import SEEK_TOPICS_MAX, TRANSACTION_PARTS_MAX, WINDOW_MAX, Limits
 from oncemq.protocol.names import refuse_key, refuse_name
@@ -116,7 +116,7 @@ class Engine:
         self.limits = limits
         self.state = State(broker_id, first_topic_id, extent_bytes)
         self._captures = 0
-        self._steppers: dict[type, Callable[[int, Place, Any], Decision]] = {
+        self._steppers: dict[type, Callable[[int, WriteSlot, Any], Decision]] = {
             commands.Numbered: self._numbered,
             commands.Keyed: self._keyed,
             commands.Hello: self._hello,
@@ -140,7 +140,7 @@ class Engine:
 
     # Deciding.
 
-    def step(self, now_ms: int, place: Place, command: commands.Command) -> Decision:
+    def step(self, now_ms: int, place: WriteSlot, command: commands.Command) -> Decision:
         """Decide about a command and apply what was decided. `place` is where its payload would go."""
         return self._steppers[type(command)](now_ms, place, command)
 
@@ -184,7 +184,7 @@ class Engine:
             self.apply(now_ms, decision.event)
         return decision
 
-    def _numbered(self, now_ms: int, place: Place, command: commands.Numbered) -> Decision:
+    def _numbered(self, now_ms: int, place: WriteSlot, command: commands.Numbered) -> Decision:
         session = self.state.sessions.get(command.session)
         refusal = _refuse_epoch(session, command.session, command.epoch)
         if session is None or refusal is not None:
@@ -202,7 +202,7 @@ class Engine:
         claim = events.Claim(session.id, command.number, digest, command.seen_below)
         return self._operate(now_ms, place, claim, command.operation)
 
-    def _keyed(self, now_ms: int, place: Place, command: commands.Keyed) -> Decision:
+    def _keyed(self, now_ms: int, place: WriteSlot, command: commands.Keyed) -> Decision:
         digest = digest_of(command.operation)
         known = self.state.keys.get((command.principal, command.key))
         if known is not None:
@@ -217,7 +217,9 @@ class Engine:
         claim = events.KeyClaim(command.principal, command.key, digest)
         return self._operate(now_ms, place, claim, command.operation)
 
-    def _operate(self, now_ms: int, place: Place, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
+    def _operate(
+        self, now_ms: int, place: WriteSlot, claim: events.AnyClaim, operation: commands.Operation
+    ) -> Decision:
         if place.room_bytes <= 0:
             return Decision(_disk_full())
         outcome = decide(Situation(self.state, self.limits, now_ms, place, claim), operation)
@@ -232,7 +234,7 @@ class Engine:
 
     # Sessions.
 
-    def _hello(self, now_ms: int, place: Place, command: commands.Hello) -> Decision:
+    def _hello(self, now_ms: int, place: WriteSlot, command: commands.Hello) -> Decision:
         session = self.state.sessions.get(command.session)
         if command.epoch:
             refusal = _refuse_epoch(session, command.session, command.epoch)
@@ -272,7 +274,7 @@ class Engine:
             self.state.term,
         )
 
-    def _bye(self, now_ms: int, place: Place, command: commands.Bye) -> Decision:
+    def _bye(self, now_ms: int, place: WriteSlot, command: commands.Bye) -> Decision:
         session = self.state.sessions.get(command.session)
         if session is None or session.epoch != command.epoch or place.room_bytes <= 0:
             return Decision(replies.Done())
@@ -282,18 +284,18 @@ class Engine:
 
     # Reading.
 
-    def _get(self, now_ms: int, place: Place, command: commands.Get) -> Decision:
+    def _get(self, now_ms: int, place: WriteSlot, command: commands.Get) -> Decision:
         if command.ack >= 0 and place.room_bytes <= 0:
             return Decision(_disk_full())
         decision = reads.decide_get(self.state, self.limits, command)
         return self._decided(now_ms, decision)
 
-    def _ack(self, now_ms: int, place: Place, command: commands.Ack) -> Decision:
+    def _ack(self, now_ms: int, place: WriteSlot, command: commands.Ack) -> Decision:
         if place.room_bytes <= 0:
             return Decision(_disk_full())
         return self._decided(now_ms, reads.decide_ack(self.state, command))
 
-    def _get_any(self, now_ms: int, place: Place, command: commands.GetAny) -> Decision:
+    def _get_any(self, now_ms: int, place: WriteSlot, command: commands.GetAny) -> Decision:
         if len(command.acks) > TRANSACTION_PARTS_MAX:
             return Decision(replies.Refusal("MALFORMED", f"a get has at most {TRANSACTION_PARTS_MAX} acks"))
         if command.acks and place.room_bytes <= 0:
@@ -302,7 +304,7 @@ class Engine:
 
     # Shared subscriptions.
 
-    def _take(self, now_ms: int, place: Place, command: commands.Take) -> Decision:
+    def _take(self, now_ms: int, place: WriteSlot, command: commands.Take) -> Decision:
         found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
         if isinstance(found, replies.Refusal):
             return Decision(found)
@@ -314,7 +316,7 @@ class Engine:
         waits_for = command.topic_id if taken.waits else 0
         return self._decided(now_ms, Decision(taken.reply, taken.event, taken.slices, (), waits_for))
 
-    def _extend(self, now_ms: int, place: Place, command: commands.Extend) -> Decision:
+    def _extend(self, now_ms: int, place: WriteSlot, command: commands.Extend) -> Decision:
         found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
         if isinstance(found, replies.Refusal):
             return Decision(found)
@@ -326,7 +328,7 @@ class Engine:
         event, reply = extended
         return self._decided(now_ms, Decision(reply, event))
 
-    def _leave(self, now_ms: int, place: Place, command: commands.Leave) -> Decision:
+    def _leave(self, now_ms: int, place: WriteSlot, command: commands.Leave) -> Decision:
         found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
         if isinstance(found, replies.Refusal):
             return Decision(found)

@@ -3,7 +3,7 @@
 A *group* is what one sync covers: events (opaque bytes) and records (payloads with what identifies them).
 A *position* is a place in the journal, a number that only grows: where a record lies, for ever. Positions
 are handed out before anything is written, by `place`, so that events can carry them. A group's first record
-lies at `Place.position`, the next at `after(position, size)`, and so on.
+lies at `WriteSlot.position`, the next at `record_end(position, size)`, and so on.
 
 The journal is cut into *extents* of `extent_bytes` positions each; a position's extent is
 `position // extent_bytes`. Extents are what is released.
@@ -23,7 +23,7 @@ from typing import Protocol
 
 import msgspec
 
-from oncemq.journal.rows import Rows, WantsTables
+from oncemq.journal.rows import Rows, TablesWanted
 
 #: In front of every payload; see group.py for the layout.
 RECORD_HEADER_BYTES = 48
@@ -34,12 +34,12 @@ def record_bytes(size: int) -> int:
     return RECORD_HEADER_BYTES + size + -size % 8
 
 
-def after(position: int, size: int) -> int:
+def record_end(position: int, size: int) -> int:
     """Where the record after this one lies, in the same group."""
     return position + record_bytes(size)
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class WriteSlot(msgspec.Struct, frozen=True, gc=False):
     """Where the next group will lie, and how much it may hold."""
 
     #: Of the group's first record.
@@ -76,7 +76,7 @@ class RecordHead(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
-class Wanted(msgspec.Struct, frozen=True, gc=False):
+class RecordRef(msgspec.Struct, frozen=True, gc=False):
     """A record to read: `read` refuses to return anything else than exactly this one."""
 
     position: int
@@ -94,7 +94,7 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     rows: Rows | None = None
 
 
-class Replayed(msgspec.Struct, frozen=True, gc=False):
+class ReplayedGroup(msgspec.Struct, frozen=True, gc=False):
     """A group as recovery finds it, verified. Files verify its records as well; PostgreSQL does when they are read."""
 
     sequence: int
@@ -102,11 +102,11 @@ class Replayed(msgspec.Struct, frozen=True, gc=False):
     events: bytes
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadedJournal(msgspec.Struct, frozen=True):
     """What recovery starts from: the newest snapshot's chunks, and the groups behind it, in order."""
 
     snapshot: Sequence[bytes] | None
-    groups: Iterator[Replayed]
+    groups: Iterator[ReplayedGroup]
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
@@ -114,7 +114,7 @@ class Extent(msgspec.Struct, frozen=True, gc=False):
     #: Bytes that it holds, live or not.
     used_bytes: int
     #: Lies behind what both newest snapshots need: goes as soon as nothing in it is live.
-    behind_snapshots: bool
+    is_covered_by_snapshots: bool
 
 
 class SnapshotWriter(Protocol):
@@ -137,14 +137,14 @@ class Journal(Protocol):
     #: Rises with each take-over. 0 where nobody can take over, unless it is a copy: then it was its source's.
     term: int
     #: Whether groups have to bring rows for the tables that people query.
-    wants_tables: WantsTables
+    tables_wanted: TablesWanted
 
     def describe(self) -> str:
         """For people: where it stores."""
 
-    def load(self) -> Loaded: ...
+    def load(self) -> LoadedJournal: ...
 
-    def place(self, need_bytes: int) -> Place:
+    def next_slot(self, need_bytes: int) -> WriteSlot:
         """Where a group that needs so many bytes goes; begins a new extent where the current one is too full.
 
         If that can't be had, `room_bytes` is smaller than what was asked for."""
@@ -158,10 +158,10 @@ class Journal(Protocol):
         """Append and sync an empty group, unless the last one is empty: guards the last group from looking
         torn if the disk damages it later."""
 
-    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+    def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
         """Payloads and their checksums, verified. Raises RecordCorrupt."""
 
-    def hold(self) -> None:
+    def ensure_not_fenced(self) -> None:
         """Nothing is answered without it: raises JournalFenced unless this is still the journal's one writer."""
 
     def raise_term(self, term: int) -> None:

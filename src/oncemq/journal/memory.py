@@ -14,16 +14,16 @@ import xxhash
 from oncemq.journal.contract import (
     Extent,
     Group,
-    Loaded,
-    Place,
+    LoadedJournal,
     Record,
     RecordHead,
-    Replayed,
+    RecordRef,
+    ReplayedGroup,
     SnapshotWriter,
-    Wanted,
+    WriteSlot,
     record_bytes,
 )
-from oncemq.journal.rows import WantsTables
+from oncemq.journal.rows import TablesWanted
 from oncemq.protocol import errors
 
 EXTENT_BYTES = 64 * 1024 * 1024
@@ -81,7 +81,7 @@ class MemoryJournal:
         self.extent_bytes = extent_bytes
         self.replay_bytes = 0
         self.term = 0
-        self.wants_tables: WantsTables = ""
+        self.tables_wanted: TablesWanted = ""
         self.warnings: list[str] = []
         self._extents_max = extents_max
         self._store = _Store({1: []}, {}, [])
@@ -145,7 +145,7 @@ class MemoryJournal:
     def _snapshots(self) -> list[_Snapshot]:
         return self._store.snapshots
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedJournal:
         newest = self._snapshots[-1] if self._snapshots else _Snapshot(0, 0, [])
         groups = [
             stored
@@ -157,7 +157,7 @@ class MemoryJournal:
         if groups:
             self._time_ms = groups[-1].group.time_ms
             self._is_last_empty = _is_empty(groups[-1].group)
-        return Loaded(list(newest.chunks) if self._snapshots else None, _replay(groups))
+        return LoadedJournal(list(newest.chunks) if self._snapshots else None, _replay(groups))
 
     def _check(self) -> None:
         if self._closed:
@@ -180,7 +180,7 @@ class MemoryJournal:
     def _free_extents(self) -> int:
         return self._extents_max - len(self._extents) if self._extents_max else 1 << 32
 
-    def place(self, need_bytes: int) -> Place:
+    def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
         need_bytes = min(need_bytes, self.extent_bytes - _GROUP_HEADER_BYTES)
         if need_bytes > self._room() and self._free_extents() > 0:
@@ -190,7 +190,7 @@ class MemoryJournal:
         room = max(0, self._room())
         free = self._free_extents()
         writable = room if free >= RESERVE_EXTENTS else 0
-        return Place(self._position + _GROUP_HEADER_BYTES, room, writable, room if free > 0 else 0)
+        return WriteSlot(self._position + _GROUP_HEADER_BYTES, room, writable, room if free > 0 else 0)
 
     def append(self, group: Group) -> None:
         self._check()
@@ -224,17 +224,17 @@ class MemoryJournal:
             self._append_empty()
 
     def _append_empty(self) -> None:
-        self.place(0)
+        self.next_slot(0)
         if self._room() >= 0:
             self.append(Group(self._time_ms, b"", ()))
             self.sync()
 
     # Reading.
 
-    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+    def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
         return [self._read_one(one) for one in wanted]
 
-    def _read_one(self, wanted: Wanted) -> tuple[bytes, int]:
+    def _read_one(self, wanted: RecordRef) -> tuple[bytes, int]:
         record = self._records.get(wanted.position)
         if record is None or record.topic_id != wanted.topic_id or len(record.payload) != wanted.size:
             raise errors.RecordCorrupt(f"there is no such record at {wanted.position}")
@@ -257,7 +257,7 @@ class MemoryJournal:
             seen_bytes += stored.size
         return heads, 0
 
-    def hold(self) -> None:
+    def ensure_not_fenced(self) -> None:
         self._check()
 
     def raise_term(self, term: int) -> None:
@@ -335,6 +335,6 @@ def _head(record: Record) -> RecordHead:
     )
 
 
-def _replay(groups: Sequence[_Stored]) -> Iterator[Replayed]:
+def _replay(groups: Sequence[_Stored]) -> Iterator[ReplayedGroup]:
     for stored in groups:
-        yield Replayed(stored.sequence, stored.group.time_ms, stored.group.events)
+        yield ReplayedGroup(stored.sequence, stored.group.time_ms, stored.group.events)

@@ -1,6 +1,6 @@
 """What a group changes in the tables that people query, as plain rows.
 
-Who appends a group says it, where the journal wants to know (`Journal.wants_tables`). A journal writes rows and knows
+Who appends a group says it, where the journal wants to know (`Journal.tables_wanted`). A journal writes rows and knows
 nothing of what they mean.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 #: Nothing, what each group changes, or all there is, since what the tables hold is out of date.
-WantsTables = Literal["", "changes", "all"]
+TablesWanted = Literal["", "changes", "all"]
 
 
 class TopicRow(msgspec.Struct, frozen=True, gc=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncemq.engine import events
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
-from oncemq.journal.contract import Place, after, record_bytes
+from oncemq.journal.contract import WriteSlot, record_bytes, record_end
 from oncemq.protocol.limits import Limits
 from oncemq.protocol.names import refuse_topic_name
 from oncemq.protocol.replies import NotNow, Refusal
@@ -29,7 +29,7 @@ class Situation:
         "topics_made",
     )
 
-    def __init__(self, state: State, limits: Limits, now_ms: int, place: Place, claim: events.AnyClaim) -> None:
+    def __init__(self, state: State, limits: Limits, now_ms: int, place: WriteSlot, claim: events.AnyClaim) -> None:
         self.state = state
         self.limits = limits
         self.now_ms = now_ms
@@ -65,7 +65,9 @@ class Situation:
             self.put_bytes[part.topic_id] = self.put_bytes.get(part.topic_id, 0) + part.size
             used = record_bytes(part.size)
             place = self.place
-            self.place = Place(after(part.position, part.size), place.room_bytes - used, place.writable_bytes - used)
+            self.place = WriteSlot(
+                record_end(part.position, part.size), place.room_bytes - used, place.writable_bytes - used
+            )
 
 
 def unknown_topic(name: str) -> Refusal:

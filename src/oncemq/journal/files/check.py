@@ -17,29 +17,29 @@ import xxhash
 
 from oncemq.disk.contract import Disk
 from oncemq.journal.contract import RECORD_HEADER_BYTES
-from oncemq.journal.files.group import RECORD, Decoded
+from oncemq.journal.files.group import RECORD, DecodedGroup
 from oncemq.journal.files.layout import (
-    BEGUN,
     CUT,
     GROUP_HEADER_BYTES,
     LAST,
     LOCK,
+    MARKER,
     SEGMENTS,
     SNAPSHOTS,
     Layout,
     segment_path,
 )
 from oncemq.journal.files.recovery import save_cut
-from oncemq.journal.files.scan import Problem, Progress, Segment, open_layout, segments, stretches, unfinished_bytes
-from oncemq.journal.files.segment_marker import Begun
-from oncemq.journal.files.snapshot_codec import Invalid, SnapshotHead, read_snapshot
+from oncemq.journal.files.scan import Problem, Progress, Segment, open_layout, scan_ranges, segments, unfinished_bytes
+from oncemq.journal.files.segment_marker import SegmentMarker
+from oncemq.journal.files.snapshot_codec import SnapshotHead, SnapshotInvalid, read_snapshot
 from oncemq.protocol import errors
 
 #: Of the last groups, so many are named.
 _LAST_GROUPS = 10
 
 
-class GroupPlace(msgspec.Struct, frozen=True):
+class GroupLocation(msgspec.Struct, frozen=True):
     """Where a group lies, for `journal cut`."""
 
     position: int
@@ -58,7 +58,7 @@ class Report(msgspec.Struct):
     first_sequence: int = 0
     last_sequence: int = 0
     #: Good ones, the oldest first.
-    last_groups: list[GroupPlace] = msgspec.field(default_factory=list)
+    last_groups: list[GroupLocation] = msgspec.field(default_factory=list)
     #: Valid ones.
     snapshots: list[int] = msgspec.field(default_factory=list)
     problems: list[Problem] = msgspec.field(default_factory=list)
@@ -107,7 +107,7 @@ def _check_snapshots(disk: Disk, layout: Layout, report: Report) -> list[Snapsho
         try:
             heads.append(read_snapshot(file, layout, int(name)))
             report.snapshots.append(int(name))
-        except Invalid as reason:
+        except SnapshotInvalid as reason:
             report.problems.append(Problem(path, 0, 0, f"the snapshot is damaged: {reason}"))
         finally:
             file.close()
@@ -133,21 +133,21 @@ class _Chain:
         self._join(segment)
         expected = segment.first_sequence or 0
         at = self._layout.block_bytes
-        for stretch in stretches(segment, self._layout):
-            group = stretch.group
+        for scanned in scan_ranges(segment, self._layout):
+            group = scanned.group
             if group is None:
-                what = f"a damaged group with good ones behind it: {stretch.reason}"
-                self._report.problems.append(segment.problem(stretch.at, what))
+                what = f"a damaged group with good ones behind it: {scanned.reason}"
+                self._report.problems.append(segment.problem(scanned.at, what))
                 expected = 0
                 continue
             if expected and group.sequence != expected:
                 what = f"group {expected} is missing; group {group.sequence} lies here"
-                self._report.problems.append(segment.problem(stretch.at, what))
-            if segment.first_sequence is None and stretch.at == self._layout.block_bytes:
+                self._report.problems.append(segment.problem(scanned.at, what))
+            if segment.first_sequence is None and scanned.at == self._layout.block_bytes:
                 self._report.problems.append(segment.problem(0, "the segment's head is damaged"))
             self._count(group)
             expected = group.sequence + 1
-            at = stretch.end
+            at = scanned.end
         self._previous, self._at = segment, at
         if segment.first_sequence is not None or at > self._layout.block_bytes:
             self._begun, self._begun_at = segment, at
@@ -155,14 +155,14 @@ class _Chain:
                 what = "the segment is shorter than it was made"
                 self._report.problems.append(segment.problem(segment.file_bytes, what))
 
-    def _count(self, group: Decoded) -> None:
+    def _count(self, group: DecodedGroup) -> None:
         report = self._report
         report.groups += 1
         report.records += len(group.records)
         report.payload_bytes += sum(record.size for record in group.records)
         report.first_sequence = report.first_sequence or group.sequence
         report.last_sequence = self.sequence = group.sequence
-        report.last_groups.append(GroupPlace(group.position, group.sequence, group.time_ms, len(group.records)))
+        report.last_groups.append(GroupLocation(group.position, group.sequence, group.time_ms, len(group.records)))
         del report.last_groups[:-_LAST_GROUPS]
 
     def _join(self, segment: Segment) -> None:
@@ -202,7 +202,7 @@ def _check_segments(
     for segment in segments(disk, layout, progress):
         report.segments += 1
         chain.take(segment)
-    chain.end(Begun(disk, layout).read())
+    chain.end(SegmentMarker(disk, layout).read())
     if not report.segments:
         report.problems.append(Problem(SEGMENTS, 0, 0, "there is no segment"))
 
@@ -242,9 +242,9 @@ def _lines(
     segment: Segment, layout: Layout, decode_events: Callable[[bytes], object] | None, exported: Exported
 ) -> Iterator[dict[str, object]]:
     end = layout.block_bytes
-    for stretch in stretches(segment, layout):
-        end = stretch.end
-        group = stretch.group
+    for scanned in scan_ranges(segment, layout):
+        end = scanned.end
+        group = scanned.group
         if group is not None:
             exported.groups += 1
             exported.records += len(group.records)
@@ -255,7 +255,7 @@ def _lines(
                 "time_ms": group.time_ms,
                 "events": decode_events(group.events) if decode_events else _text(group.events),
             }
-        lines = list(_record_lines(segment, layout, stretch.at, group is not None))
+        lines = list(_record_lines(segment, layout, scanned.at, group is not None))
         exported.saved_records += len(lines) if group is None else 0
         yield from lines
     lines = list(_record_lines(segment, layout, end, False))
@@ -348,15 +348,15 @@ def _cut_snapshots(disk: Disk, layout: Layout, position: int, report: Cut) -> No
 
 def _forget_begun(disk: Disk) -> None:
     """What was begun behind the cut is given up; the next start makes the note anew."""
-    if disk.exists(BEGUN):
-        disk.remove(BEGUN)
+    if disk.exists(MARKER):
+        disk.remove(MARKER)
         disk.sync_folder("", "cut note")
 
 
 def _cut_segment(disk: Disk, layout: Layout, segment: Segment, at: int, report: Cut) -> None:
     """From the last segment to the first: an interruption leaves a journal that ends earlier, or this one."""
     _save(disk, f"segment-{segment.number:012d}-{at}", segment.data[at:].rstrip(b"\0"), report)
-    report.groups += sum(stretch.group is not None and stretch.at >= at for stretch in stretches(segment, layout))
+    report.groups += sum(scanned.group is not None and scanned.at >= at for scanned in scan_ranges(segment, layout))
     if at:
         file = disk.open(segment.path)
         file.write(at, [bytes(layout.segment_bytes - at)])

@@ -57,7 +57,7 @@ class BadGroup(Exception):
     """What lies here is not the group that was looked for; the text says why."""
 
 
-class Decoded(msgspec.Struct, frozen=True, gc=False):
+class DecodedGroup(msgspec.Struct, frozen=True, gc=False):
     position: int
     sequence: int
     time_ms: int
@@ -101,7 +101,7 @@ def encode(layout: Layout, sequence: int, position: int, group: Group) -> tuple[
     return parts, used + pad
 
 
-def decode(data: bytes, at: int, position: int, layout: Layout, check_payloads: bool = True) -> Decoded:
+def decode(data: bytes, at: int, position: int, layout: Layout, check_payloads: bool = True) -> DecodedGroup:
     """The group at `data[at:]`, which must be the one of this position. Raises BadGroup."""
     if len(data) - at < GROUP_HEADER_BYTES or data[at : at + 8] != MAGIC:
         raise BadGroup("there is no group header")
@@ -123,7 +123,7 @@ def decode(data: bytes, at: int, position: int, layout: Layout, check_payloads: 
         raise BadGroup("the group's checksum is wrong")
     if check_payloads:
         _check_payloads(data, position - at, records)
-    return Decoded(position, sequence, time_ms, events, records, layout.padded(end - at))
+    return DecodedGroup(position, sequence, time_ms, events, records, layout.padded(end - at))
 
 
 def _records(data: bytes, at: int, end: int, base: int, count: int) -> list[RecordHead]:
@@ -160,7 +160,7 @@ def boundaries(data: bytes, at: int, block_bytes: int) -> Iterator[int]:
         found = data.find(MAGIC, found + 1)
 
 
-def find_good(data: bytes, at: int, base: int, sequence_min: int, layout: Layout) -> Decoded | None:
+def find_good(data: bytes, at: int, base: int, sequence_min: int, layout: Layout) -> DecodedGroup | None:
     """The first good group at or behind `at` with at least this sequence. `data[0]` lies at position `base`."""
     for found in boundaries(data, at, layout.block_bytes):
         if _OPENING.unpack_from(data, found)[2] != base + found:

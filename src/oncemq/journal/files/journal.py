@@ -13,7 +13,16 @@ from pathlib import Path
 
 from oncemq.disk.contract import Disk
 from oncemq.disk.os_disk import OsDisk
-from oncemq.journal.contract import Extent, Group, Loaded, Place, RecordHead, Replayed, SnapshotWriter, Wanted
+from oncemq.journal.contract import (
+    Extent,
+    Group,
+    LoadedJournal,
+    RecordHead,
+    RecordRef,
+    ReplayedGroup,
+    SnapshotWriter,
+    WriteSlot,
+)
 from oncemq.journal.files import meta
 from oncemq.journal.files.group import encode
 from oncemq.journal.files.layout import GROUP_HEADER_BYTES, LOCK, META, make_layout
@@ -21,7 +30,7 @@ from oncemq.journal.files.record_reader import read_records, scan_segment
 from oncemq.journal.files.recovery import Recovery
 from oncemq.journal.files.segments import RESERVE_SPARES, Segments
 from oncemq.journal.files.snapshots import Snapshots
-from oncemq.journal.rows import WantsTables
+from oncemq.journal.rows import TablesWanted
 from oncemq.journal.worker import ThreadWorker, Worker
 from oncemq.protocol import errors
 
@@ -63,7 +72,7 @@ class FileJournal:
         self.journal_id = self._layout.journal_id
         self.extent_bytes = self._layout.segment_bytes
         self.replay_bytes = 0
-        self.wants_tables: WantsTables = ""
+        self.tables_wanted: TablesWanted = ""
         #: What recovery found and could deal with, for the log.
         self.warnings: list[str] = []
         self._segments = Segments(disk, worker, self._layout)
@@ -83,7 +92,7 @@ class FileJournal:
 
     # Recovery.
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedJournal:
         """The groups have to be taken to their end before anything else is called."""
         recovery = Recovery(self._disk, self._layout, self._segments, self.warnings)
         with self._recovering():
@@ -94,7 +103,7 @@ class FileJournal:
                 recovery.start(1, 0)
             else:
                 recovery.start(newest.sequence + 1, newest.position)
-        return Loaded(chunks, self._replay(recovery))
+        return LoadedJournal(chunks, self._replay(recovery))
 
     @contextmanager
     def _recovering(self) -> Iterator[None]:
@@ -109,7 +118,7 @@ class FileJournal:
             self.close()
             raise
 
-    def _replay(self, recovery: Recovery) -> Iterator[Replayed]:
+    def _replay(self, recovery: Recovery) -> Iterator[ReplayedGroup]:
         with self._recovering():
             yield from recovery.groups()
             meta.raise_version(self._disk, self._layout)
@@ -143,7 +152,7 @@ class FileJournal:
 
     # Writing.
 
-    def place(self, need_bytes: int) -> Place:
+    def next_slot(self, need_bytes: int) -> WriteSlot:
         if self._failed:
             self._refuse()
         room = self._limit - self._position - GROUP_HEADER_BYTES
@@ -152,7 +161,7 @@ class FileJournal:
             room = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
         spares = len(self._segments.spares)
         writable = room if spares >= RESERVE_SPARES else 0
-        return Place(self._position + GROUP_HEADER_BYTES, room, writable, room if spares else 0)
+        return WriteSlot(self._position + GROUP_HEADER_BYTES, room, writable, room if spares else 0)
 
     def _begin_segment(self, need_bytes: int) -> None:
         """Unless there is no spare, or the active one is empty enough."""
@@ -201,14 +210,14 @@ class FileJournal:
             self._append_empty()
 
     def _append_empty(self) -> None:
-        self.place(0)
+        self.next_slot(0)
         if self._position < self._limit:
             self.append(Group(self._time_ms, b"", ()))
             self.sync()
 
     # Reading.
 
-    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+    def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
         return read_records(self._segments, self._layout, wanted)
 
     def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:
@@ -221,7 +230,7 @@ class FileJournal:
             raise errors.RecordCorrupt(f"segment {extent} can't be read: {error}") from error
         return heads, base + next_at if next_at else 0
 
-    def hold(self) -> None:
+    def ensure_not_fenced(self) -> None:
         """The lock sees to it."""
 
     def raise_term(self, term: int) -> None:

@@ -40,7 +40,7 @@ from oncemq.protocol.version import JOURNAL_VERSION
 
 META = "journal.meta"
 LOCK = "journal.lock"
-BEGUN = "journal.begun"
+MARKER = "journal.begun"
 LAST = "journal.last"
 SEGMENTS = "segments"
 SNAPSHOTS = "snapshots"
@@ -48,9 +48,9 @@ CUT = "cut"
 
 META_MAGIC = b"1MQMETA\0"
 SEGMENT_MAGIC = b"1MQSEGM\0"
-BEGUN_MAGIC = b"1MQBEGN\0"
+MARKER_MAGIC = b"1MQBEGN\0"
 #: It is written before journal.meta has its new version, and must not keep an older OnceMQ away.
-_BEGUN_VERSION = 1
+_MARKER_VERSION = 1
 
 _HEAD = struct.Struct("<8sII16sQQQ")
 _CHECKSUM = struct.Struct("<Q")
@@ -122,8 +122,8 @@ def encode_meta(layout: Layout, term: int) -> bytes:
     return _encode(META_MAGIC, JOURNAL_VERSION, layout, term, 0)
 
 
-def encode_begun(layout: Layout, number: int) -> bytes:
-    return _encode(BEGUN_MAGIC, _BEGUN_VERSION, layout, number, 0)
+def encode_marker(layout: Layout, number: int) -> bytes:
+    return _encode(MARKER_MAGIC, _MARKER_VERSION, layout, number, 0)
 
 
 def encode_segment_head(layout: Layout, number: int, first_sequence: int) -> bytes:

@@ -13,9 +13,9 @@ from oncemq.disk.contract import Disk, write_file
 from oncemq.journal.files.allocation import is_full
 from oncemq.journal.files.group import boundaries
 from oncemq.journal.files.layout import (
-    BEGUN,
     CUT,
     HEAD_BYTES,
+    MARKER,
     META,
     META_MAGIC,
     SEGMENTS,
@@ -126,6 +126,6 @@ def _remove_leftovers(disk: Disk) -> None:
         disk.remove(path)
     for name in disk.list(SNAPSHOTS):
         disk.remove(f"{SNAPSHOTS}/{name}")
-    for path in (META + ".making", BEGUN + ".making", BEGUN):
+    for path in (META + ".making", MARKER + ".making", MARKER):
         if disk.exists(path):
             disk.remove(path)

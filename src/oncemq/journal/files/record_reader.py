@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import xxhash
 
 from oncemq.disk.contract import DiskFile
-from oncemq.journal.contract import RECORD_HEADER_BYTES, RecordHead, Wanted
+from oncemq.journal.contract import RECORD_HEADER_BYTES, RecordHead, RecordRef
 from oncemq.journal.files.group import MAGIC, RECORD, BadGroup, decode, group_bytes
 from oncemq.journal.files.layout import GROUP_HEADER_BYTES, Layout, segment_path
 from oncemq.journal.files.segments import Segments
@@ -18,7 +18,7 @@ GAP_BYTES_MAX = 64 * 1024
 RUN_BYTES_MAX = 4 * 1024 * 1024
 
 
-def runs(wanted: Sequence[Wanted], segment_bytes: int) -> Iterator[tuple[int, int, int]]:
+def runs(wanted: Sequence[RecordRef], segment_bytes: int) -> Iterator[tuple[int, int, int]]:
     """(first, stop, end position) of neighbours that one read covers."""
     first = 0
     while first < len(wanted):
@@ -37,7 +37,7 @@ def runs(wanted: Sequence[Wanted], segment_bytes: int) -> Iterator[tuple[int, in
         first = stop
 
 
-def read_records(segments: Segments, layout: Layout, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
     """Raises RecordCorrupt."""
     result: list[tuple[bytes, int]] = []
     for first, stop, end in runs(wanted, layout.segment_bytes):
@@ -51,7 +51,7 @@ def read_records(segments: Segments, layout: Layout, wanted: Sequence[Wanted]) -
     return result
 
 
-def _verified(data: bytes, at: int, wanted: Wanted, layout: Layout) -> tuple[bytes, int]:
+def _verified(data: bytes, at: int, wanted: RecordRef, layout: Layout) -> tuple[bytes, int]:
     start = at + RECORD_HEADER_BYTES
     if len(data) < start + wanted.size:
         raise _corrupt(wanted, layout, "the segment ends before it")
@@ -66,7 +66,7 @@ def _verified(data: bytes, at: int, wanted: Wanted, layout: Layout) -> tuple[byt
     return payload, checksum
 
 
-def _corrupt(wanted: Wanted, layout: Layout, what: str) -> errors.RecordCorrupt:
+def _corrupt(wanted: RecordRef, layout: Layout, what: str) -> errors.RecordCorrupt:
     number, at = divmod(wanted.position, layout.segment_bytes)
     return errors.RecordCorrupt(
         f"{segment_path(number)} at byte {at}: the record of topic {wanted.topic_id}, offset "

@@ -25,17 +25,17 @@ import msgspec
 import xxhash
 
 from oncemq.disk.contract import Disk, write_file
-from oncemq.journal.contract import Replayed
+from oncemq.journal.contract import ReplayedGroup
 from oncemq.journal.files.allocation import is_full
-from oncemq.journal.files.group import BadGroup, Decoded, boundaries, decode, find_good, torn_bytes
-from oncemq.journal.files.layout import BEGUN, CUT, LAST, Head, Layout, decode_segment_head, segment_path
+from oncemq.journal.files.group import BadGroup, DecodedGroup, boundaries, decode, find_good, torn_bytes
+from oncemq.journal.files.layout import CUT, LAST, MARKER, Head, Layout, decode_segment_head, segment_path
 from oncemq.journal.files.segments import Segments
 from oncemq.protocol import errors
 
 
 class LastGroup(msgspec.Struct, frozen=True, gc=False):
     number: int
-    group: Decoded
+    group: DecodedGroup
     #: Holds the group's bytes, from `at` on.
     data: bytes
     at: int
@@ -84,12 +84,12 @@ class Recovery:
         if self.number not in held:
             raise self._corrupt(self.number, 0, "the segment is missing")
 
-    def groups(self) -> Iterator[Replayed]:
+    def groups(self) -> Iterator[ReplayedGroup]:
         self._copy = self._read_copy()
         data = self._enter(self.number)
         while True:
             for group in self._good_groups(data):
-                yield Replayed(group.sequence, group.time_ms, group.events)
+                yield ReplayedGroup(group.sequence, group.time_ms, group.events)
             if not self._next_segment_follows():
                 break
             self.number, self.at = self.number + 1, self._layout.block_bytes
@@ -110,7 +110,7 @@ class Recovery:
             raise self._corrupt(number, len(data), "the segment is shorter than it was made")
         return data
 
-    def _good_groups(self, data: bytes) -> Iterator[Decoded]:
+    def _good_groups(self, data: bytes) -> Iterator[DecodedGroup]:
         base = self.number * self._layout.segment_bytes
         while True:
             try:
@@ -176,7 +176,7 @@ class Recovery:
                 f"{segment_path(self._begun)} is missing or damaged. Restore it, if there is a copy of it",
             )
 
-    def _refuse_later(self, later: Decoded | None) -> None:
+    def _refuse_later(self, later: DecodedGroup | None) -> None:
         if later is not None:
             number, at = divmod(later.position, self._layout.segment_bytes)
             raise self._corrupt(
@@ -236,8 +236,8 @@ class Recovery:
             if not is_full(error):
                 raise
             self._warnings.append(
-                f"the disk is too full for {BEGUN}: until a start that finds room for it, a loss of the newest segment "
-                "would not be noticed"
+                f"the disk is too full for {MARKER}: until a start that finds space for it, a loss of the newest "
+                "segment would not be noticed"
             )
 
     def _save_copy(self, image: bytes) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from oncemq.disk.contract import Disk
-from oncemq.journal.files.group import BadGroup, Decoded, decode, find_good, torn_bytes
+from oncemq.journal.files.group import BadGroup, DecodedGroup, decode, find_good, torn_bytes
 from oncemq.journal.files.layout import META, Layout, decode_segment_head, segment_numbers, segment_path
 from oncemq.journal.files.meta import read_layout
 from oncemq.protocol import errors
@@ -27,12 +27,12 @@ class Problem(msgspec.Struct, frozen=True):
     what: str
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class ScannedRange(msgspec.Struct, frozen=True):
     """From `at` on: a good group, or (with `reason`) something bad, up to `end`."""
 
     at: int
     end: int
-    group: Decoded | None
+    group: DecodedGroup | None
     reason: str = ""
 
 
@@ -74,20 +74,20 @@ def segments(disk: Disk, layout: Layout, progress: Progress | None = None) -> It
         progress(len(numbers), len(numbers))
 
 
-def stretches(segment: Segment, layout: Layout) -> Iterator[Stretch]:
+def scan_ranges(segment: Segment, layout: Layout) -> Iterator[ScannedRange]:
     """Good groups, and what lies damaged before a good one. What lies behind the last good one is not told."""
     base = segment.number * layout.segment_bytes
     at = layout.block_bytes
     while at < layout.segment_bytes:
         try:
             group = decode(segment.data, at, base + at, layout)
-            yield Stretch(at, at + group.size, group)
+            yield ScannedRange(at, at + group.size, group)
             at += group.size
         except BadGroup as reason:
             later = find_good(segment.data, at + layout.block_bytes, base, 0, layout)
             if later is None:
                 return
-            yield Stretch(at, later.position - base, None, str(reason))
+            yield ScannedRange(at, later.position - base, None, str(reason))
             at = later.position - base
 
 

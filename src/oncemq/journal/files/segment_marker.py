@@ -11,10 +11,10 @@ keep a segment of the reserve from being begun.
 from __future__ import annotations
 
 from oncemq.disk.contract import Disk, write_file
-from oncemq.journal.files.layout import BEGUN, BEGUN_MAGIC, HEAD_BYTES, Layout, decode_head, encode_begun
+from oncemq.journal.files.layout import HEAD_BYTES, MARKER, MARKER_MAGIC, Layout, decode_head, encode_marker
 
 
-class Begun:
+class SegmentMarker:
     def __init__(self, disk: Disk, layout: Layout) -> None:
         self._disk = disk
         self._layout = layout
@@ -25,10 +25,10 @@ class Begun:
 
     def _places(self) -> list[int]:
         """What both places say, 0 being a damaged one; none where there is no note."""
-        if not self._disk.exists(BEGUN):
+        if not self._disk.exists(MARKER):
             return []
-        file = self._disk.open(BEGUN)
-        heads = [decode_head(file.read(at, HEAD_BYTES), BEGUN_MAGIC, BEGUN) for at in (0, self._layout.block_bytes)]
+        file = self._disk.open(MARKER)
+        heads = [decode_head(file.read(at, HEAD_BYTES), MARKER_MAGIC, MARKER) for at in (0, self._layout.block_bytes)]
         file.close()
         return [head.number if head and head.journal_id == self._layout.journal_id else 0 for head in heads]
 
@@ -40,13 +40,15 @@ class Begun:
                 self.make(number)
             return
         at = self._layout.block_bytes if places[0] > places[1] else 0
-        file = self._disk.open(BEGUN)
-        file.write(at, [encode_begun(self._layout, number)])
+        file = self._disk.open(MARKER)
+        file.write(at, [encode_marker(self._layout, number)])
         file.sync("begun segment")
         file.close()
 
     def make(self, number: int) -> None:
         """Its name is not durable yet."""
-        place = encode_begun(self._layout, number)
-        write_file(self._disk, BEGUN + ".making", place.ljust(self._layout.block_bytes, b"\0") + place, "begun segment")
-        self._disk.rename(BEGUN + ".making", BEGUN)
+        place = encode_marker(self._layout, number)
+        write_file(
+            self._disk, MARKER + ".making", place.ljust(self._layout.block_bytes, b"\0") + place, "begun segment"
+        )
+        self._disk.rename(MARKER + ".making", MARKER)

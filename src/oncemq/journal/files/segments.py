@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from oncemq.disk.contract import Disk, DiskFile
 from oncemq.journal.files.allocation import Allocation, zero_fill
 from oncemq.journal.files.layout import SEGMENTS, Layout, encode_segment_head, segment_path
-from oncemq.journal.files.segment_marker import Begun
+from oncemq.journal.files.segment_marker import SegmentMarker
 from oncemq.journal.worker import Worker
 
 RESERVE_SPARES = 2
@@ -41,7 +41,7 @@ class Segments:
         self._files: dict[int, DiskFile] = {}
         self._allocation = Allocation(disk, worker)
         self._spare_number = 0
-        self.begun = Begun(disk, layout)
+        self.begun = SegmentMarker(disk, layout)
         #: Paths of segments that wait.
         self.spares: list[str] = []
         #: Segments that hold groups, the active one included, in order.

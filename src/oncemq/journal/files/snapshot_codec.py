@@ -44,7 +44,7 @@ class SnapshotHead(msgspec.Struct, frozen=True):
     chunks_bytes: int
 
 
-class Invalid(Exception):
+class SnapshotInvalid(Exception):
     """This file is not a whole snapshot of this journal; the text says why."""
 
 
@@ -68,25 +68,25 @@ def _checksum(raw: bytes, chunks_digest: int, layout: Layout) -> bytes:
 
 
 def read_snapshot(file: DiskFile, layout: Layout, sequence: int) -> SnapshotHead:
-    """The header of a snapshot, all of which was verified. Raises Invalid, JournalVersion."""
+    """The header of a snapshot, all of which was verified. Raises SnapshotInvalid, JournalVersion."""
     raw = file.read(0, HEAD_BYTES)
     if len(raw) < HEAD_BYTES or raw[:8] != MAGIC:
-        raise Invalid("there is no snapshot header")
+        raise SnapshotInvalid("there is no snapshot header")
     _, version, chunks, journal_id, own, position, size = _HEAD.unpack_from(raw)
     if journal_id != layout.journal_id:
-        raise Invalid("it belongs to another journal")
+        raise SnapshotInvalid("it belongs to another journal")
     if version > SNAPSHOT_VERSION:
         raise errors.JournalVersion(
             f"{snapshot_path(sequence)} has snapshot format {version}; this OnceMQ knows {SNAPSHOT_VERSION}. "
             "Upgrade OnceMQ."
         )
     if own != sequence or HEAD_BYTES + size > file.size():
-        raise Invalid("its header does not fit the file")
+        raise SnapshotInvalid("its header does not fit the file")
     digest = xxhash.xxh3_64(seed=layout.seed)
     for offset in range(0, size, READ_CHUNK_BYTES):
         digest.update(file.read(HEAD_BYTES + offset, min(READ_CHUNK_BYTES, size - offset)))
     if raw[_HEAD.size :] != _checksum(raw[: _HEAD.size], digest.intdigest(), layout):
-        raise Invalid("its checksum is wrong")
+        raise SnapshotInvalid("its checksum is wrong")
     return SnapshotHead(own, position, chunks, size)
 
 

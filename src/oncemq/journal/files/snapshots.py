@@ -24,8 +24,8 @@ from oncemq.journal.files.allocation import Allocation, is_full, zero_fill
 from oncemq.journal.files.layout import SNAPSHOTS, Layout
 from oncemq.journal.files.snapshot_codec import (
     HEAD_BYTES,
-    Invalid,
     SnapshotHead,
+    SnapshotInvalid,
     encode_chunk_size,
     encode_head,
     read_chunks,
@@ -123,7 +123,7 @@ class Snapshots:
     # Recovery.
 
     def find(self) -> list[bytes] | None:
-        """The newest valid snapshot's chunks. Invalid ones are put aside with a warning."""
+        """The newest valid snapshot's chunks. SnapshotInvalid ones are put aside with a warning."""
         chunks: list[bytes] | None = None
         for name in reversed(self._disk.list(SNAPSHOTS)):
             path = f"{SNAPSHOTS}/{name}"
@@ -150,7 +150,7 @@ class Snapshots:
         try:
             head = read_snapshot(file, self._layout, sequence)
             chunks = read_chunks(file, head) if not self.kept else None
-        except Invalid as reason:
+        except SnapshotInvalid as reason:
             self._warnings.append(f"the snapshot {path} is damaged ({reason}); an older one takes its place")
             self._disk.rename(path, path + ".bad")
             return None

@@ -19,7 +19,7 @@ log = logging.getLogger("oncemq.journal")
 _PAUSE_S = 10.0
 
 
-class Beside:
+class BackgroundConnection:
     """Used by the worker alone, but for `close`, when the worker is through."""
 
     def __init__(self, url: str, lease: Lease) -> None:
@@ -37,11 +37,11 @@ class Beside:
             self._connection.close()
 
 
-class Pause:
+class RetryPause:
     """After a failure: what has just failed would only fail again."""
 
     def __init__(self, where: str, what: str) -> None:
-        self._where = where
+        self._location = where
         self._what = what
         self._until_s = 0.0
 
@@ -52,7 +52,7 @@ class Pause:
     def begin(self, error: Exception) -> None:
         """Raises JournalFenced where another broker has taken over, and our own bugs."""
         if isinstance(error, psycopg.Error):
-            error = failed(self._where, self._what, error)
+            error = failed(self._location, self._what, error)
         if isinstance(error, errors.JournalFenced) or not isinstance(error, errors.OnceMQError):
             raise error
         self._until_s = now_s() + _PAUSE_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from oncemq.journal.contract import Extent
-from oncemq.journal.postgres.background import Beside, Pause
+from oncemq.journal.postgres.background import BackgroundConnection, RetryPause
 from oncemq.journal.postgres.connection import Connection
 from oncemq.journal.postgres.sql import query
 from oncemq.journal.worker import Task, Worker
@@ -13,12 +13,12 @@ from oncemq.protocol import errors
 
 
 class PostgresExtents:
-    def __init__(self, where: str, extent_bytes: int, worker: Worker, beside: Beside) -> None:
-        self._where = where
+    def __init__(self, where: str, extent_bytes: int, worker: Worker, background: BackgroundConnection) -> None:
+        self._location = where
         self._extent_bytes = extent_bytes
         self._worker = worker
-        self._beside = beside
-        self._pause = Pause(where, "releasing extents")
+        self._background = background
+        self._pause = RetryPause(where, "releasing extents")
         #: With what they release, as it was.
         self._releases: list[tuple[Task, dict[int, int]]] = []
         #: extent → bytes of its groups
@@ -45,21 +45,21 @@ class PostgresExtents:
         missing = live.keys() - self._used_bytes.keys() - {0}
         if missing:
             said = f"extent {min(missing)} is missing, and messages in it are needed"
-            raise errors.JournalCorrupt(f"{self._where}: {said}")
-        behind = [extent.number for extent in self.listed(active, behind_position) if extent.behind_snapshots]
+            raise errors.JournalCorrupt(f"{self._location}: {said}")
+        behind = [extent.number for extent in self.listed(active, behind_position) if extent.is_covered_by_snapshots]
         numbers = [number for number in behind if number not in live]
         if numbers and self._pause.is_over:
             released = {number: self._used_bytes.pop(number) for number in numbers}
             self._releases.append((self._worker.start(self._remove(numbers), "release extents"), released))
 
     def _remove(self, numbers: Sequence[int]) -> Iterator[None]:
-        connection = self._beside.connection()
+        connection = self._background.connection()
         for number in numbers:
             bounds = (number * self._extent_bytes, (number + 1) * self._extent_bytes)
             with connection.transaction():
                 connection.execute(query("release_records"), bounds)
                 connection.execute(query("release_groups"), bounds)
-                connection.execute(query("check_term"), (self._beside.lease.term,))
+                connection.execute(query("check_term"), (self._background.lease.term,))
             yield
 
     def maintain(self) -> None:

@@ -19,23 +19,23 @@ import xxhash
 from oncemq.journal.contract import (
     Extent,
     Group,
-    Loaded,
-    Place,
+    LoadedJournal,
     RecordHead,
-    Replayed,
+    RecordRef,
+    ReplayedGroup,
     SnapshotWriter,
-    Wanted,
+    WriteSlot,
     record_bytes,
 )
 from oncemq.journal.postgres import reader as reading
-from oncemq.journal.postgres.background import Beside
+from oncemq.journal.postgres.background import BackgroundConnection
 from oncemq.journal.postgres.connection import Connection, failed, is_term_over
 from oncemq.journal.postgres.extents import PostgresExtents
-from oncemq.journal.postgres.lease import Keeper, Lease, now_s
-from oncemq.journal.postgres.snapshots import PostgresSnapshots, SnapshotPlace
+from oncemq.journal.postgres.lease import Lease, LeaseRenewer, now_s
+from oncemq.journal.postgres.snapshots import PostgresSnapshots, SnapshotPosition
 from oncemq.journal.postgres.sql import query
 from oncemq.journal.postgres.writer import append_group, heavy_ms
-from oncemq.journal.rows import WantsTables
+from oncemq.journal.rows import TablesWanted
 from oncemq.journal.worker import Worker
 from oncemq.protocol import errors
 
@@ -44,7 +44,7 @@ _GROUP_HEADER_BYTES = 64
 _WRITABLE_BYTES = 1 << 50
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TakeOver(msgspec.Struct, frozen=True):
     """What a take-over has found."""
 
     url: str
@@ -57,23 +57,25 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class PostgresJournal:
-    def __init__(self, connection: Connection, lease: Lease, taken: Taken, worker: Worker, warnings: list[str]) -> None:
+    def __init__(
+        self, connection: Connection, lease: Lease, taken: TakeOver, worker: Worker, warnings: list[str]
+    ) -> None:
         self.journal_id = taken.journal_id
         self.extent_bytes = taken.extent_bytes
         self.replay_bytes = 0
         self.term = lease.term
         self.warnings = warnings
-        self.wants_tables: WantsTables = "changes" if taken.are_tables_current else "all"
+        self.tables_wanted: TablesWanted = "changes" if taken.are_tables_current else "all"
         self._url = taken.url
-        self._where = taken.where
+        self._location = taken.where
         self._connection = connection
         self._lease = lease
-        self._beside = Beside(taken.url, lease)
-        self._keeper: Keeper | None = None
+        self._background = BackgroundConnection(taken.url, lease)
+        self._renewer: LeaseRenewer | None = None
         self._worker = worker
-        self._extents = PostgresExtents(taken.where, taken.extent_bytes, worker, self._beside)
+        self._extents = PostgresExtents(taken.where, taken.extent_bytes, worker, self._background)
         self._seed = xxhash.xxh3_64_intdigest(taken.journal_id)
-        self._snapshots = PostgresSnapshots(taken.where, worker, self._seed, self._beside)
+        self._snapshots = PostgresSnapshots(taken.where, worker, self._seed, self._background)
         self._failure: errors.JournalFailed | None = None
         self._is_loaded = False
         #: The last group's that was appended, and where the next one goes.
@@ -87,7 +89,7 @@ class PostgresJournal:
         self._snapshot_bytes = 0
 
     def describe(self) -> str:
-        return self._where
+        return self._location
 
     # Failure is final.
 
@@ -100,7 +102,7 @@ class PostgresJournal:
         try:
             yield
         except psycopg.Error as error:
-            raise self._fail(failed(self._where, what, error)) from error
+            raise self._fail(failed(self._location, what, error)) from error
 
     def _fail(self, failure: errors.JournalFailed) -> errors.JournalFailed:
         if not isinstance(failure, errors.JournalFenced) and is_term_over(self._url, self.term):
@@ -111,16 +113,16 @@ class PostgresJournal:
 
     # Recovery.
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedJournal:
         """The groups have to be taken to their end before anything else is called."""
         self._check()
-        self._keeper = Keeper(self._url, self._lease)
+        self._renewer = LeaseRenewer(self._url, self._lease)
         with self._recovering():
             chunks = self._snapshots.find(self._connection, self.warnings)
             newest = self._snapshots.kept[-1].sequence if self._snapshots.kept else 0
             self._extents.find(self._connection)
             self._extents.begin(self._active)
-        return Loaded(chunks, self._replay(newest))
+        return LoadedJournal(chunks, self._replay(newest))
 
     @contextmanager
     def _recovering(self) -> Iterator[None]:
@@ -132,20 +134,20 @@ class PostgresJournal:
             self.close()
             raise
 
-    def _replay(self, sequence: int) -> Iterator[Replayed]:
+    def _replay(self, sequence: int) -> Iterator[ReplayedGroup]:
         with self._recovering():
-            for stored in reading.groups(self._connection, self._where, self._seed, sequence, self._sequence):
+            for stored in reading.groups(self._connection, self._location, self._seed, sequence, self._sequence):
                 self.replay_bytes += stored.size
                 self._time_ms = stored.time_ms
                 self._is_last_empty = stored.size == _GROUP_HEADER_BYTES
-                yield Replayed(stored.sequence, stored.time_ms, stored.events)
-        self._stop_keeper()
+                yield ReplayedGroup(stored.sequence, stored.time_ms, stored.events)
+        self._stop_renewer()
         self._is_loaded = True
 
-    def _stop_keeper(self) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.stop()
+    def _stop_renewer(self) -> None:
+        renewer, self._renewer = self._renewer, None
+        if renewer is not None:
+            renewer.stop()
 
     # Writing.
 
@@ -156,13 +158,13 @@ class PostgresJournal:
     def _room_bytes(self) -> int:
         return (self._active + 1) * self.extent_bytes - self._position - _GROUP_HEADER_BYTES
 
-    def place(self, need_bytes: int) -> Place:
+    def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
         if min(need_bytes, self.extent_bytes - _GROUP_HEADER_BYTES) > self._room_bytes():
             self._position = (self._active + 1) * self.extent_bytes
         self._extents.begin(self._active)
         room = self._room_bytes()
-        return Place(self._position + _GROUP_HEADER_BYTES, room, room)
+        return WriteSlot(self._position + _GROUP_HEADER_BYTES, room, room)
 
     def append(self, group: Group) -> None:
         """Nothing leaves before `sync`: then all of it does, at once."""
@@ -189,10 +191,10 @@ class PostgresJournal:
         self._time_ms = group.time_ms
         self._is_last_empty = not group.events and not group.records
         if group.rows is not None and group.rows.has_all:
-            self.wants_tables = "changes"
+            self.tables_wanted = "changes"
         elif group.rows is not None and group.rows.are_stale:
             # All of them, when somebody takes over.
-            self.wants_tables = ""
+            self.tables_wanted = ""
 
     def _commit(self, group: Group, size: int) -> None:
         may_take_ms = heavy_ms(group, size, self._lease.lease_ms)
@@ -214,13 +216,13 @@ class PostgresJournal:
             self._append_empty()
 
     def _append_empty(self) -> None:
-        self.place(0)
+        self.next_slot(0)
         self.append(Group(self._time_ms, b"", ()))
         self.sync()
 
     # Reading.
 
-    def read(self, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+    def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
         self._check()
         with self._final("a read"):
             return reading.records(self._connection, wanted)
@@ -233,7 +235,7 @@ class PostgresJournal:
 
     # The lease.
 
-    def hold(self) -> None:
+    def ensure_not_fenced(self) -> None:
         if not self._lease.is_held:
             self._renew()
 
@@ -244,7 +246,7 @@ class PostgresJournal:
                 raise self._fail(self._fenced())
 
     def _fenced(self) -> errors.JournalFenced:
-        return errors.JournalFenced(f"{self._where}: another broker has taken over this journal")
+        return errors.JournalFenced(f"{self._location}: another broker has taken over this journal")
 
     def raise_term(self, term: int) -> None:
         self._check()
@@ -266,7 +268,7 @@ class PostgresJournal:
             # Two of the same state differ by an empty group: the second one lets extents go.
             self._append_empty()
         self._snapshot_bytes = self.replay_bytes
-        return self._snapshots.begin(SnapshotPlace(self._sequence, self._position))
+        return self._snapshots.begin(SnapshotPosition(self._sequence, self._position))
 
     def extents(self) -> list[Extent]:
         return self._extents.listed(self._active, self._snapshots.behind_position)
@@ -296,7 +298,7 @@ class PostgresJournal:
             if self._failure is None and self._is_loaded and self._unsynced is None:
                 self.confirm()
         finally:
-            self._stop_keeper()
+            self._stop_renewer()
             self._worker.close()
             self._failure = self._failure or errors.JournalFailed("the journal is closed")
             self._lease.lose()
@@ -305,4 +307,4 @@ class PostgresJournal:
                 self._connection.rollback()
                 self._connection.execute(query("give_up"), (self.term,))
             self._connection.close()
-            self._beside.close()
+            self._background.close()

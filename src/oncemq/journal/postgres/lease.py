@@ -60,7 +60,7 @@ class Lease:
         return True
 
 
-class Keeper:
+class LeaseRenewer:
     """Renews the lease while recovery, which may take longer than a lease, has the process busy."""
 
     def __init__(self, url: str, lease: Lease) -> None:

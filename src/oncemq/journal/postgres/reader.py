@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from oncemq.journal.contract import RecordHead, Wanted
+from oncemq.journal.contract import RecordHead, RecordRef
 from oncemq.journal.postgres.arrays import Int8s, unsigned
 from oncemq.journal.postgres.connection import Connection
 from oncemq.journal.postgres.sql import query
@@ -41,7 +41,7 @@ def groups(connection: Connection, where: str, seed: int, sequence: int, last: i
             yield StoredGroup(found, size, time_ms, events)
 
 
-def records(connection: Connection, wanted: Sequence[Wanted]) -> list[tuple[bytes, int]]:
+def records(connection: Connection, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
     """Payloads and their checksums. Raises RecordCorrupt."""
     positions = Int8s([one.position for one in wanted])
     rows = connection.execute(query("read"), (positions,), binary=True).fetchall()
@@ -49,7 +49,7 @@ def records(connection: Connection, wanted: Sequence[Wanted]) -> list[tuple[byte
     return [_verified(one, found.get(one.position)) for one in wanted]
 
 
-def _verified(wanted: Wanted, row: tuple[Any, ...] | None) -> tuple[bytes, int]:
+def _verified(wanted: RecordRef, row: tuple[Any, ...] | None) -> tuple[bytes, int]:
     if row is None or row[1] != wanted.topic_id or len(row[4]) != wanted.size:
         raise errors.RecordCorrupt(f"there is no such record at {wanted.position}")
     _, _, first_offset, checksum, payload = row

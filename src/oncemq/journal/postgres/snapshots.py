@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 from oncemq.journal.postgres.arrays import Int8s, signed
-from oncemq.journal.postgres.background import Beside, Pause
+from oncemq.journal.postgres.background import BackgroundConnection, RetryPause
 from oncemq.journal.postgres.connection import Connection
 from oncemq.journal.postgres.sql import query
 from oncemq.journal.worker import Task, Worker
@@ -21,7 +21,7 @@ from oncemq.protocol.version import SNAPSHOT_VERSION
 KEPT = 2
 
 
-class SnapshotPlace(msgspec.Struct, frozen=True, gc=False):
+class SnapshotPosition(msgspec.Struct, frozen=True, gc=False):
     """The last group that it holds, and where the next one begins."""
 
     sequence: int
@@ -33,7 +33,7 @@ class _Damaged(Exception):
 
 
 class PostgresSnapshotWriter:
-    def __init__(self, owner: PostgresSnapshots, place: SnapshotPlace) -> None:
+    def __init__(self, owner: PostgresSnapshots, place: SnapshotPosition) -> None:
         self._owner = owner
         self.place = place
         self.chunks: list[bytes] = []
@@ -49,16 +49,16 @@ class PostgresSnapshotWriter:
 
 
 class PostgresSnapshots:
-    def __init__(self, where: str, worker: Worker, seed: int, beside: Beside) -> None:
-        self._where = where
+    def __init__(self, where: str, worker: Worker, seed: int, background: BackgroundConnection) -> None:
+        self._location = where
         self._worker = worker
         self._seed = seed
-        self._beside = beside
-        self._pause = Pause(where, "writing a snapshot")
+        self._background = background
+        self._pause = RetryPause(where, "writing a snapshot")
         self._writer: PostgresSnapshotWriter | None = None
         self._task: Task | None = None
         #: At most two, the newest last. Damaged ones don't count, and go with the next that is written.
-        self.kept: list[SnapshotPlace] = []
+        self.kept: list[SnapshotPosition] = []
 
     @property
     def behind_position(self) -> int:
@@ -69,7 +69,7 @@ class PostgresSnapshots:
 
     def find(self, connection: Connection, warnings: list[str]) -> list[bytes] | None:
         """The newest good snapshot's chunks."""
-        where = self._where
+        where = self._location
         found: list[bytes] | None = None
         for sequence, position, version, count in connection.execute(query("snapshots")).fetchall():
             if version > SNAPSHOT_VERSION:
@@ -80,7 +80,7 @@ class PostgresSnapshots:
                 except _Damaged as damage:
                     warnings.append(f"{where}: snapshot {sequence} is damaged ({damage}); an older one takes its place")
                     continue
-            self.kept.insert(0, SnapshotPlace(sequence, position))
+            self.kept.insert(0, SnapshotPosition(sequence, position))
         del self.kept[:-KEPT]
         return found
 
@@ -100,7 +100,7 @@ class PostgresSnapshots:
 
     # Writing one.
 
-    def begin(self, place: SnapshotPlace) -> PostgresSnapshotWriter | None:
+    def begin(self, place: SnapshotPosition) -> PostgresSnapshotWriter | None:
         """None while there is another one, or a pause."""
         if not self.can_begin:
             return None
@@ -116,15 +116,17 @@ class PostgresSnapshots:
             kept = self._kept_with(writer.place)
             self._task = self._worker.start(self._write(writer.place, writer.chunks, kept), "write a snapshot")
 
-    def _kept_with(self, place: SnapshotPlace) -> list[SnapshotPlace]:
+    def _kept_with(self, place: SnapshotPosition) -> list[SnapshotPosition]:
         return [*self.kept, place][-KEPT:]
 
     def abort(self, writer: PostgresSnapshotWriter) -> None:
         if writer is self._writer and self._task is None:
             self._writer = None
 
-    def _write(self, place: SnapshotPlace, chunks: Sequence[bytes], kept: Sequence[SnapshotPlace]) -> Iterator[None]:
-        connection = self._beside.connection()
+    def _write(
+        self, place: SnapshotPosition, chunks: Sequence[bytes], kept: Sequence[SnapshotPosition]
+    ) -> Iterator[None]:
+        connection = self._background.connection()
         with connection.transaction():
             # A damaged one may have this very sequence.
             older = Int8s([one.sequence for one in kept if one is not place])
@@ -134,7 +136,7 @@ class PostgresSnapshots:
             for number, chunk in enumerate(chunks):
                 checksum = self._checksum(place.sequence, number, chunk)
                 connection.execute(query("add_chunk"), (place.sequence, number, checksum, chunk))
-            connection.execute(query("check_term"), (self._beside.lease.term,))
+            connection.execute(query("check_term"), (self._background.lease.term,))
         yield
 
     def maintain(self) -> bool:

@@ -24,7 +24,7 @@ try:
     import psycopg
 
     from oncemq.journal.postgres.connection import Connection, check_server, connect, failed
-    from oncemq.journal.postgres.journal import PostgresJournal, Taken
+    from oncemq.journal.postgres.journal import PostgresJournal, TakeOver
     from oncemq.journal.postgres.lease import Lease, now_s
 except ImportError as error:
     raise errors.MissingExtra("psycopg is not installed: pip install 'oncemq[postgres]'") from error
@@ -235,7 +235,7 @@ class PostgresStandby:
         meta = self._one("meta")
         assert meta is not None
         _, _, journal_id, extent_bytes, are_tables_current = meta
-        taken = Taken(self._url, self.where, bytes(journal_id), extent_bytes, are_tables_current, sequence, position)
+        taken = TakeOver(self._url, self.where, bytes(journal_id), extent_bytes, are_tables_current, sequence, position)
         return PostgresJournal(connection, lease, taken, self._worker or ThreadWorker(), list(self._warnings))
 
 
