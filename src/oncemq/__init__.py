@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from oncemq.client.worker.dead_letters import DeadLetter as DeadLetter
     from oncemq.client.worker.sync import SharedSubscription as SharedSubscription
     from oncemq.client.worker.task import Task as Task
-    from oncemq.protocol.batch import Message as Message
     from oncemq.protocol.errors import *  # noqa: F403
+    from oncemq.protocol.message import Message as Message
 
 #: Public names and where they live; imported when they are used, so that `import oncemq` stays quick.
 _WHERE = {
@@ -37,7 +37,7 @@ _WHERE = {
     "DeadLetter": "client.worker.dead_letters",
     "Handle": "client.producer.batch_buffer",
     "Inbox": "client.inbox.inbox",
-    "Message": "protocol.batch",
+    "Message": "protocol.message",
     "OutboxClient": "client.sync",
     "PatternSubscription": "client.consumer.sync",
     "Receipt": "client.producer.receipt",

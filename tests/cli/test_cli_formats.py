@@ -9,7 +9,7 @@ import pytest
 
 from oncemq.cli.messages.formats import compile_template, json_bytes, renderer
 from oncemq.cli.support import output
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 HELLO = Message(
     topic="orders",

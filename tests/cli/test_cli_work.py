@@ -12,7 +12,7 @@ import pytest
 
 from oncemq.cli.messages.message_command import environment_for
 from oncemq.cli.support import options
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from tests.acceptance.processes import wait_until
 from tests.cli.shell import COMMAND, TIMEOUT_S, Shell
 from tests.forking import Forked, ForkedBroker

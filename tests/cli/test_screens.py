@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.testing.broker_process import BrokerProcess
 from oncemq.tools.chaos.report import Numbers, Result
 from oncemq.tools.chaos.screen import log_line, table_of, verdict_of

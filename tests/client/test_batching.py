@@ -17,9 +17,10 @@ from oncemq.client.runtime import background
 from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message, decode_batch
+from oncemq.protocol.batch import decode_batch
 from oncemq.protocol.commands import Hello, Numbered, Put
 from oncemq.protocol.frames import Frame, decode_request, encode_response
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Done, HelloReply, PutReply, Refusal, Reply
 
 

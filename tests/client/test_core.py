@@ -336,7 +336,7 @@ def test_a_caller_may_give_up_and_its_number_becomes_void() -> None:
 
 @pytest.mark.parametrize("code", ["FENCED", "SESSION_UNKNOWN", "BROKER_AWAY"])
 def test_what_leaves_a_put_in_doubt_says_so(code: str) -> None:
-    assert "may or may not have happened" in errors.BY_CODE[code].advice
+    assert "outcome of commands in flight is unknown" in errors.BY_CODE[code].advice
 
 
 @pytest.mark.parametrize("code", ["FENCED", "SESSION_UNKNOWN"])

@@ -12,8 +12,8 @@ from oncemq.client.producer.batch_buffer import make_put
 from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.sync import Client
 from oncemq.protocol import commands, errors, replies
-from oncemq.protocol.batch import Message
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from tests.simulation.fibers import Fiber
 from tests.simulation.process import OPTIONS, Process, Surroundings
 from tests.simulation.subscriptions import SubscriptionBook

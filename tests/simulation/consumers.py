@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncemq.client.consumer.delivery import Delivery
 from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import AckReply, GetReply, OpenReply, SubscribeReply
 from tests.simulation.process import Process, Surroundings
 from tests.simulation.subscriptions import SubscriptionBook

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncemq.client.core.pending import Pending
 from oncemq.client.producer.batch_buffer import make_put
 from oncemq.protocol import commands, errors
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from tests.simulation.consumers import Consumer
 from tests.simulation.process import Surroundings
 from tests.simulation.world import Violation

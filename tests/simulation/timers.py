@@ -6,7 +6,7 @@ import msgspec
 
 from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import GetReply
 from tests.simulation.consumers import Consumer
 from tests.simulation.ledger import Attempt

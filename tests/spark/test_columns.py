@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message, decode_batch, encode_batch, key_hashes
+from oncemq.protocol.batch import decode_batch, encode_batch, key_hashes
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES
 from oncemq.spark.sink.payloads import payloads, rows_of

@@ -32,7 +32,7 @@ from oncemq.client.transaction import AsyncTransaction
 from oncemq.client.worker.aio import SharedSubscription
 from oncemq.client.worker.dead_letter_admin import Retrying
 from oncemq.client.worker.subscribe import SharedSubscribing
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 log = logging.getLogger("oncemq.client")
 

@@ -27,7 +27,7 @@ from oncemq.client.transaction import Transaction
 from oncemq.client.worker.dead_letter_admin import Retrying
 from oncemq.client.worker.subscribe import SharedSubscribing
 from oncemq.client.worker.sync import SharedSubscription
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
     from oncemq.client.inbox.inbox import Connection as Database

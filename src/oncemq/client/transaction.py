@@ -29,9 +29,9 @@ from oncemq.client.producer.batch_buffer import (
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.runtime.flow import Asynchronous, Blocking, Flow, method
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import TransactReply
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from oncemq.gateways.link import Link, expect
 from oncemq.gateways.subscription_cache import keep
 from oncemq.gateways.subscription_reader import Reading
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import RegistryList, RegistrySet
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import RegistryListReply, RegistryReply
 
 NAMESPACE = "given"

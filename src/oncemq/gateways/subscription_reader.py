@@ -8,9 +8,10 @@ from contextlib import suppress
 from oncemq.gateways.link import Link, expect
 from oncemq.gateways.subscription_cache import Places
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message, checksum, decode_batch
+from oncemq.protocol.batch import checksum, decode_batch
 from oncemq.protocol.commands import Ack, Get
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import AckReply, GetReply, OpenReply
 
 #: A get brings one batch at least; more is not wanted.

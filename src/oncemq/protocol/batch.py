@@ -1,27 +1,7 @@
-"""Messages, and the batch codec: how messages lie together in one payload.
+"""The batch codec: many messages in one payload.
 
-A batch is columnar, laid out as Arrow lays out binary arrays, so that a reader with Arrow wraps the
-columns without a copy. Little-endian; each section starts on a multiple of 8 bytes.
-
-    byte  0   u8    encoding: 1 = plain columns
-          1   u8    flags: 1 = keys, 2 = headers, 4 = times
-          2   u16   0
-          4   u32   count
-          8   u32   bytes of values
-         12   u32   bytes of keys
-         16   u32   bytes of headers
-         20   u32   0
-         24   i32[count + 1]   value offsets
-              the values
-    keys:     bitmap           bit i (least significant first): message i has a key
-              i32[count + 1]   key offsets
-              the keys
-    headers:  i32[count + 1]   header offsets
-              the headers: per message nothing, or a msgpack map from str to bytes
-    times:    i64[count]       when each was first stored, in milliseconds since 1970: messages that were
-                               copied keep it; without this section they have the time of their batch
-
-The broker never looks inside. What it must know travels in the envelope (protocol/commands.py).
+`encode_batch` and `decode_batch` convert between messages and payloads. The layout of a payload is drawn above
+`layout_of`. The broker never reads a payload: what it needs to know travels in the envelope (commands.py).
 """
 
 from __future__ import annotations
@@ -37,6 +17,7 @@ import msgspec
 import xxhash
 
 from oncemq.protocol import errors, limits
+from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
@@ -58,40 +39,16 @@ _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message as a consumer gets it.
-
-    >>> message.value
-    b'hello'
-    """
-
-    topic: str
-    offset: int
-    value: bytes
-    key: bytes | None
-    headers: Mapping[str, bytes]
-    #: When a broker first stored it, in milliseconds since 1970.
-    timestamp_ms: int
-    topic_id: int
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same for every delivery of this message, and for no other message."""
-        return f"{self.topic_id:x}-{self.offset}"
-
-    @property
-    def text(self) -> str:
-        """The value as UTF-8 text."""
-        return self.value.decode()
-
-
 def checksum(payload: Buffer) -> int:
-    """What guards a payload from the producer to the consumer: XXH3, 64 bits, seed 0."""
+    """Return the checksum that protects a payload from producer to consumer: XXH3, 64 bits, seed 0."""
     return xxhash.xxh3_64_intdigest(payload)
 
 
 def key_hashes(keys: Sequence[bytes | None]) -> bytes:
-    """What tells the broker which messages have the same key: XXH3 of each, little-endian; 0 where there is no key."""
+    """Return the XXH3 hash of each key, as little-endian u64; 0 for a message without a key.
+
+    The broker uses the hashes to see which messages have the same key.
+    """
     hashes = array("Q", [0 if key is None else xxhash.xxh3_64_intdigest(key) or 1 for key in keys])
     return _little_endian(hashes)
 
@@ -103,7 +60,7 @@ def _little_endian(numbers: array[int]) -> bytes:
 
 
 def _column(parts: Sequence[bytes]) -> tuple[list[bytes], int]:
-    # From a list: out of an iterator it would take three times as long.
+    # The array is built from a list: from an iterator it would take three times as long.
     offsets = array("i", [0, *accumulate(map(len, parts))])
     total = offsets[-1]
     raw = _little_endian(offsets)
@@ -125,7 +82,7 @@ def encode_batch(
     headers: Sequence[Mapping[str, bytes] | None] | None = None,
     times_ms: Sequence[int] | None = None,
 ) -> bytes:
-    """One payload out of messages. `keys`, `headers` and `times_ms` are as long as `values`, or None."""
+    """Encode messages as one payload. `keys`, `headers` and `times_ms` are None or as long as `values`."""
     if len(values) == 1 and keys is None and headers is None and times_ms is None:
         value = values[0]
         size = len(value)
@@ -147,8 +104,30 @@ def encode_batch(
     return b"".join([head, *parts])
 
 
+# A payload is columnar, in the layout of Arrow binary arrays, so that a reader with Arrow can use the columns without
+# a copy. Numbers are little-endian. Each section starts at a multiple of 8 bytes.
+#
+#     byte  0   u8    encoding: 1 = plain columns
+#           1   u8    flags: 1 = keys, 2 = headers, 4 = times
+#           2   u16   0
+#           4   u32   count
+#           8   u32   bytes of values
+#          12   u32   bytes of keys
+#          16   u32   bytes of headers
+#          20   u32   0
+#          24   i32[count + 1]   value offsets
+#               the values
+#     keys:     bitmap           bit i (least significant first): message i has a key
+#               i32[count + 1]   key offsets
+#               the keys
+#     headers:  i32[count + 1]   header offsets
+#               the headers: per message empty, or a msgpack map from str to bytes
+#     times:    i64[count]       when each message was first stored, in milliseconds since 1970. Copied messages keep
+#                                this time. Without this section, messages have the time of their batch.
+
+
 class Layout(msgspec.Struct, frozen=True, gc=False):
-    """Where a payload's sections lie, and how long they are. A section that is not there lies at 0."""
+    """The position and length of each section of a payload. A missing section has position 0."""
 
     count: int
     value_offsets_at: int
@@ -165,15 +144,18 @@ class Layout(msgspec.Struct, frozen=True, gc=False):
 
 
 def layout_of(payload: Buffer) -> Layout:
-    """Find a payload's sections by its head alone. Raises Malformed where they don't fit."""
+    """Compute the layout from a payload's head.
+
+    Raises Malformed if the sections do not fit the payload, Unsupported if the encoding is unknown.
+    """
     if len(payload) < _HEAD.size:
-        raise errors.Malformed("a batch is shorter than its head")
+        raise errors.Malformed("the batch is shorter than its head")
     encoding, flags, _, count, values_bytes, keys_bytes, headers_bytes, _ = _HEAD.unpack_from(payload)
     if encoding != PLAIN or flags & ~_KNOWN:
         what = f"encoding {encoding}" if encoding != PLAIN else f"flags {flags:#x}"
-        raise errors.Unsupported(f"batch {what} is not known here; upgrade the client")
+        raise errors.Unsupported(f"batch {what} is not supported by this version; upgrade the client")
     if not 1 <= count <= limits.BATCH_COUNT_MAX:
-        raise errors.Malformed(f"a batch of {count} messages")
+        raise errors.Malformed(f"the batch has {count} messages; the range is 1 to {limits.BATCH_COUNT_MAX}")
     table = 4 * (count + 1)
     table += -table % 8
     value_offsets_at = _HEAD.size
@@ -194,7 +176,7 @@ def layout_of(payload: Buffer) -> Layout:
         times_at = end
         end += 8 * count
     if end != len(payload):
-        raise errors.Malformed(f"a batch says {end} bytes and has {len(payload)}")
+        raise errors.Malformed(f"the batch has {len(payload)} bytes, its head says {end}")
     return Layout(
         count,
         value_offsets_at,
@@ -212,7 +194,7 @@ def layout_of(payload: Buffer) -> Layout:
 
 
 class Columns(msgspec.Struct, frozen=True, gc=False):
-    """A payload's sections, ready to cut messages out; the offsets index into the bytes."""
+    """A payload with its offset tables decoded. Offsets are relative to the start of their section."""
 
     count: int
     value_offsets: Sequence[int]
@@ -237,12 +219,12 @@ def _numbers(raw: memoryview, code: Literal["i", "q"]) -> Sequence[int]:
 def _offsets(view: memoryview, at: int, count: int, total: int) -> Sequence[int]:
     offsets = _numbers(view[at : at + 4 * (count + 1)], "i")
     if len(offsets) != count + 1 or offsets[0] != 0 or offsets[-1] != total:
-        raise errors.Malformed("a batch's offsets don't fit its bytes")
+        raise errors.Malformed("the offsets of the batch do not fit its bytes")
     return offsets
 
 
 def split(payload: bytes) -> Columns:
-    """Find a payload's sections. Raises Malformed where they don't fit."""
+    """Decode the offset tables of a payload. Raises Malformed if they do not fit the payload."""
     layout = layout_of(payload)
     count, view = layout.count, memoryview(payload)
     return Columns(
@@ -265,10 +247,13 @@ _NO_HEADERS: Mapping[str, bytes] = {}
 def decode_batch(
     payload: bytes, topic: str, topic_id: int, first_offset: int, timestamp_ms: int, start: int, stop: int
 ) -> list[Message]:
-    """The messages `start` to `stop` of a payload; message `start` has offset `first_offset`."""
+    """Decode messages `start` to `stop` of a payload; message `start` gets offset `first_offset`.
+
+    Raises Malformed if the payload is damaged or has fewer messages.
+    """
     columns = split(payload)
     if not 0 <= start <= stop <= columns.count:
-        raise errors.Malformed(f"messages {start} to {stop} of a batch of {columns.count}")
+        raise errors.Malformed(f"messages {start} to {stop} were requested of a batch of {columns.count}")
     ends = columns.value_offsets
     at = columns.values_at
     if columns.key_offsets is None and columns.header_offsets is None and columns.times_ms is None:
@@ -319,4 +304,4 @@ def _headers(columns: Columns, index: int) -> Mapping[str, bytes]:
     try:
         return _decode_headers(raw)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise errors.Malformed(f"a message's headers: {error}") from None
+        raise errors.Malformed(f"the headers of a message could not be decoded: {error}") from None

@@ -1,69 +1,70 @@
-"""What clients ask for. Each command is a msgpack array that starts with its tag (docs/protocol.md).
+"""The commands that clients send. Each is a msgpack array that starts with its tag (docs/protocol.md).
 
-Three kinds:
+There are three kinds:
 
-- `Numbered` and `Keyed` wrap an operation that changes something. The first is recognised by (session,
-  number), for ever; the second by (principal, key), for seven days. Either way it happens once.
-- `Hello` and `Bye` begin and end a session.
-- The rest reads, or moves a position in a way that repeating can't harm (`Ack` is a maximum).
+- `Numbered` and `Keyed` wrap an operation that changes something. The broker executes it once. It recognises retries
+  of a numbered operation by (session, number), with no time limit, and of a keyed one by (principal, key), for seven
+  days.
+- `Hello` and `Bye` start and end a session.
+- All others read, or move a position in an idempotent way (`Ack` is a maximum).
 """
 
 from __future__ import annotations
 
 import msgspec
 
-#: Where a subscription or a read starts, in place of an offset.
+#: Where a subscription or a read starts, instead of an offset: at the end of the topic, or at its first message.
 START_NEW = -1
 START_EARLIEST = -2
 
 
-#: At a topic's quota: puts have to wait,
+#: Overflow policies of a topic at its quota. Puts are refused until there is space.
 REFUSE = "refuse"
-#: or the oldest messages go, whoever needs them,
+#: The oldest messages are deleted, even if subscriptions need them.
 DROP = "drop"
-#: or the slowest subscription ends.
+#: The slowest subscription is deleted.
 EXPIRE = "expire"
 
-#: Between a subscriber's name and the pattern by which it is attached to a topic. No name holds it.
+#: Separates subscriber and pattern in the key of a pattern subscription on a topic. Names cannot contain it.
 BY_PATTERN = "\n"
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the broker must know of a batch, whose payload it does not open."""
+    """What the broker needs to know about a batch: it does not read the payload."""
 
     count: int
-    #: Bytes of the payload, which is a frame of its own.
+    #: Bytes of the payload, which is a separate frame.
     size: int
-    #: XXH3 of the payload: checked by the broker, stored, handed to consumers, checked there.
+    #: XXH3 of the payload. The broker checks and stores it, and consumers check it again.
     checksum: int
-    #: Messages live this long; 0 = as long as they are needed.
+    #: Time to live of the messages; 0 = no limit.
     ttl_ms: int = 0
-    #: Messages become visible at this time; 0 = at once.
+    #: When the messages become visible; 0 = immediately.
     due_ms: int = 0
-    #: u64 per message, little-endian, where order per key is wanted; else empty.
+    #: One little-endian u64 per message if the messages have keys; otherwise empty.
     key_hashes: bytes = b""
 
 
-# Operations: what a Numbered or Keyed command carries.
+# Operations, which Numbered and Keyed commands carry.
 
 
 class Void(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="void"):
-    """Use up a number and do nothing: the client gave the command up."""
+    """Consume a number and do nothing: the client has given up the command."""
 
 
 class CreateTopic(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="create"):
-    """Make a topic that stays. Harmless where it exists with the same settings."""
+    """Create a permanent topic. Has no effect if it exists with the same settings."""
 
     name: str
-    #: Keep messages this long even when all have acked; 0 = no retention by time.
+    #: Keep messages for this time even after all subscriptions have acked them; 0 = no retention by time.
     retain_ms: int = 0
-    #: Keep up to that many bytes even when all have acked; 0 = no retention by size.
+    #: Keep at most this many bytes even after all subscriptions have acked them; 0 = no retention by size.
     retain_bytes: int = 0
-    #: Store no more than that many bytes; 0 = as much as the disk takes.
+    #: Store at most this many bytes; 0 = no quota.
     quota_bytes: int = 0
-    #: What happens at the quota: REFUSE, DROP or EXPIRE.
+    #: Overflow policy at the quota: REFUSE, DROP or EXPIRE.
     overflow: str = REFUSE
-    #: Where the topic exists with other settings: give it these.
+    #: If the topic exists with different settings, change them.
     alter: bool = False
 
 
@@ -72,28 +73,28 @@ class DeleteTopic(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="d
 
 
 class Sharing(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How a shared subscription hands out its messages: each to one member, for the time of a lease."""
+    """Settings of a shared subscription, which leases each message to one member."""
 
-    #: A member has so long to settle a message, or to extend its lease.
+    #: How long a member has to ack a message, or to extend its lease.
     lease_ms: int = 30_000
-    #: After so many deliveries a message goes to the dead-letter topic; 0 = never. The clients see to it.
+    #: Maximum delivery attempts before a client moves the message to the dead-letter topic; 0 = unlimited.
     tries_max: int = 0
     dead_topic: str = ""
-    #: Of messages with the same key only one is out at a time, the oldest.
+    #: At most one message of each key is in flight, the oldest.
     key_order: bool = False
 
 
 class Subscribe(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="subscribe"):
-    """Make a durable subscription, and its topic where there is none. Harmless where it exists.
+    """Create a durable subscription, and its topic if it does not exist. Has no effect if it exists.
 
-    A topic with `*` or `#` in it is a pattern: the subscription holds for all topics that match, and will match.
+    A topic that contains `*` or `#` is a pattern: the subscription covers all topics that match it, now or later.
     """
 
     topic: str
     subscriber: str
     #: An offset, START_NEW or START_EARLIEST.
     start: int = START_NEW
-    #: Competing consumers; None = one owner, who gets everything in order.
+    #: Settings of a shared subscription; None = an exclusive one: one owner receives everything in order.
     sharing: Sharing | None = None
 
 
@@ -103,23 +104,24 @@ class Unsubscribe(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="u
 
 
 class Open(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="open"):
-    """Become the owner of a subscription: its epoch rises, the former owner is fenced. A shared one has no owner:
-    whoever opens it learns its epoch, and becomes a member with the first `Take`.
+    """Become the owner of a subscription: its epoch rises, and the former owner is fenced.
 
-    With `hold_ms`, politely: while another polite owner holds it, the answer is BUSY. The hold ends with
-    `Close`, or when its time is over. With `hold_ms` 0, at once.
+    A shared subscription has no owner: the reply contains its epoch, and the first `Take` makes the client a member.
+
+    With `hold_ms`, other clients that open with `hold_ms` get BUSY until the hold ends: by `Close`, or after that
+    time. With `hold_ms` 0, ownership changes immediately.
     """
 
     topic: str
     subscriber: str
     hold_ms: int = 0
-    #: Only if the caller's former epoch is still the owner's, or a seek has moved it since: an owner that opens
-    #: again must not take it back from a successor. 0 = whoever owns it.
+    #: Epoch that the caller had as owner: opening again succeeds only if no other client has opened the subscription
+    #: since (seeks do not count). An owner that reopens must not take it back from its successor. 0 = no check.
     former: int = 0
 
 
 class Close(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="close"):
-    """Stop owning a subscription: ends a hold. The subscription stays."""
+    """Give up ownership of a subscription and end a hold. The subscription remains."""
 
     topic_id: int
     subscriber: str
@@ -127,14 +129,14 @@ class Close(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="close")
 
 
 class Seek(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="seek"):
-    """Move a subscription. Its epoch rises, so that no late ack undoes it; the owner is told SOUGHT and opens again."""
+    """Move a subscription. Its epoch rises, so that a late ack cannot undo it; the owner gets SOUGHT and reopens."""
 
-    #: Or a pattern; then by time, START_NEW or START_EARLIEST only.
+    #: A topic or a pattern. A pattern can only seek by time, to START_NEW or to START_EARLIEST.
     topic: str
     subscriber: str
     #: An offset, START_NEW or START_EARLIEST.
     to: int = START_EARLIEST
-    #: In place of `to`: the first message that was stored at this time or later; 0 = not by time.
+    #: If not 0: seek to the first message that was stored at this time or later, instead of `to`.
     time_ms: int = 0
 
 
@@ -143,12 +145,12 @@ class Put(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="put"):
 
     topic: str
     envelope: Envelope
-    #: Make the topic where there is none; it stays.
+    #: Create the topic, as a permanent one, if it does not exist.
     create: bool = False
 
 
 class AckUpto(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Of a subscription with one owner: everything below `upto` is done."""
+    """Ack all messages below `upto` on an exclusive subscription."""
 
     topic_id: int
     subscriber: str
@@ -157,21 +159,22 @@ class AckUpto(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Settle(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="settle"):
-    """Of a shared subscription: messages that are done, and messages that are given back.
+    """Ack and nack messages of a shared subscription.
 
-    A range is (token, first offset, count); those that the token's lease does not hold are refused, each for itself.
+    A range is (token, first offset, count). Messages that the lease of the token does not contain are reported as
+    lost; the others are settled.
     """
 
     topic_id: int
     subscriber: str
     epoch: int
     done: tuple[tuple[int, int, int], ...] = ()
-    #: (token, first offset, count, deliver again after so many milliseconds)
+    #: (token, first offset, count, delay before redelivery in milliseconds)
     returned: tuple[tuple[int, int, int, int], ...] = ()
 
 
 class Transact(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="transact"):
-    """Acks and puts over any topics: all of it, or nothing. One payload frame per put, in their order."""
+    """Acks and puts on any topics, atomically. One payload frame per put, in the same order."""
 
     acks: tuple[AckUpto, ...] = ()
     settles: tuple[Settle, ...] = ()
@@ -179,61 +182,61 @@ class Transact(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tran
 
 
 class Stage(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="stage"):
-    """Store a batch that nobody sees before its commit. Batches of one stage keep their order."""
+    """Store a batch that is invisible until it is committed. Batches of one stage keep their order."""
 
     stage: str
     topic: str
-    #: Who will commit, and under which batch number: staging for a committed one is refused. "" and 0: nobody in
-    #: particular, by a commit that is not remembered.
+    #: The writer and batch number of the later commit: staging for a committed batch is refused. "" and 0: the commit
+    #: is not recorded.
     writer: str
     batch: int
     envelope: Envelope
 
 
-#: (stage, messages that it must hold)
+#: (stage, number of messages that it must contain)
 Stages = tuple[tuple[str, int], ...]
 
 
 class Commit(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="commit"):
-    """Publish stages of one topic or of several, all or nothing, in the order given. A batch at or below the writer's
-    last one was committed before: its stages are dropped and the answer is yes.
+    """Publish stages on one or several topics, atomically and in the given order.
 
-    Writer "" with batch 0 is a one-off: nobody remembers it but the session whose number it has.
+    A batch at or below the writer's last one was committed before: its stages are deleted and the reply is success.
+    Writer "" with batch 0 is a one-off commit: only the session's number identifies it.
     """
 
     writer: str
     batch: int
-    #: "" where there are `parts`: whoever does not know them must not take the commit for a smaller one.
+    #: "" if there are `parts`, so that a broker that does not know `parts` cannot commit less than was asked for.
     topic: str
     stages: Stages
-    #: (topic, its stages) for each of several topics, in place of `topic` and `stages`.
+    #: (topic, its stages) for several topics, instead of `topic` and `stages`.
     parts: tuple[tuple[str, Stages], ...] = ()
 
     def by_topic(self) -> tuple[tuple[str, Stages], ...]:
-        """The same for one topic and for several."""
+        """Return (topic, stages) pairs, for a commit to one topic and to several."""
         if self.parts or not (self.topic or self.stages):
             return self.parts
         return ((self.topic, self.stages),)
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="abort"):
-    """Drop stages, those that are there."""
+    """Delete stages. Stages that do not exist are ignored."""
 
     stages: tuple[str, ...]
 
 
 class RegistrySet(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="register"):
-    """Set (or, with None, remove) an entry of a gateway's registry."""
+    """Set an entry of a gateway's registry, or delete it if the value is None."""
 
     namespace: str
     key: str
     value: bytes | None
-    #: Only if the entry's version is this one (0: there is no entry); -1 = whatever it is.
+    #: The version that the entry must have (0: no entry); -1 = any.
     version: int = -1
 
 
 class RemoveSession(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="remove_session"):
-    """Forget a session and its verdicts. Its client, if it still exists, gets SESSION_UNKNOWN."""
+    """Delete a session and its verdicts. Its client, if it still exists, gets SESSION_UNKNOWN."""
 
     session: str
 
@@ -261,37 +264,37 @@ Operation = (
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="hello"):
-    """Begin a session, or take it over, or go on with it.
+    """Start, take over or resume a session.
 
-    `epoch` 0: a user's call. A new session is made, or the old one taken over (epoch + 1).
-    `epoch` n: an automatic reconnect goes on with its epoch; FENCED or SESSION_UNKNOWN otherwise.
+    `epoch` 0: a user's call. The session is created, or taken over with a higher epoch.
+    `epoch` n: an automatic reconnect. The session continues in this epoch; otherwise FENCED or SESSION_UNKNOWN.
     """
 
     session: str
     epoch: int
-    #: Random per user's call, so that a repeated hello is recognised.
+    #: Random for each user's call, so that a retried hello is recognised.
     nonce: int
-    #: Commands in flight at the most.
+    #: Maximum number of commands in flight.
     window: int
-    #: Expires some time after its last command.
+    #: The session expires some time after its last command.
     anonymous: bool = False
 
 
 class Bye(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="bye"):
-    """End an anonymous session for good. A named one stays, unless its client says that nothing of it is left."""
+    """Delete an anonymous session. A named session is kept unless `for_good` is set."""
 
     session: str
     epoch: int
-    #: A named one, too: it is not to be gone on with.
+    #: Delete a named session, too: it will not be resumed.
     for_good: bool = False
 
 
 class Numbered(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="n"):
     session: str
     epoch: int
-    #: Starts at 1 and rises by one with each command of this session.
+    #: Starts at 1 and increases by one with each command of this session.
     number: int
-    #: All answers below this number have been seen: the broker may forget them.
+    #: The client has received all replies below this number: the broker may delete those verdicts.
     seen_below: int
     operation: Operation
 
@@ -303,21 +306,21 @@ class Keyed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="k"):
 
 
 class Get(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="get"):
-    """Read a subscription from a position. Moves nothing, unless an ack rides on it."""
+    """Read a subscription from a position. Moves nothing, unless it carries an ack."""
 
     topic_id: int
     subscriber: str
     epoch: int
     position: int
     bytes_max: int
-    #: Wait for something new. Only where the get is alone in its request.
+    #: Wait for new messages. Valid only if the get is the only command of its request.
     wait_ms: int = 0
-    #: Everything below this offset is done; -1 = no ack.
+    #: Ack everything below this offset; -1 = no ack.
     ack: int = -1
 
 
 class Ack(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ack"):
-    """Everything below `upto` is done. A maximum: an older one changes nothing."""
+    """Ack everything below `upto`. The position is a maximum: a lower ack changes nothing."""
 
     topic_id: int
     subscriber: str
@@ -326,29 +329,29 @@ class Ack(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ack"):
 
 
 class GetAny(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="get_any"):
-    """Read a subscription by pattern: whatever is there on any of its topics. Moves nothing, unless acks ride on it."""
+    """Read a pattern subscription on all of its topics. Moves nothing, unless it carries acks."""
 
     pattern: str
     subscriber: str
     epoch: int
-    #: (topic id, position) where reading goes on; other topics are read from their acked position.
+    #: (topic id, position) where reading continues; other topics are read from their acked position.
     positions: tuple[tuple[int, int], ...]
-    #: 0: only the acks.
+    #: 0 = only process the acks.
     bytes_max: int
     wait_ms: int = 0
-    #: (topic id, everything below is done)
+    #: (topic id, ack everything below this offset)
     acks: tuple[tuple[int, int], ...] = ()
 
 
 class Take(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="take"):
-    """Lease messages of a shared subscription. Repeated under the same number it returns the same lease."""
+    """Lease messages of a shared subscription. A retry with the same number returns the same lease."""
 
     topic_id: int
     subscriber: str
     epoch: int
-    #: Drawn at random by each consumer that joins.
+    #: Random, chosen by each consumer that joins.
     member: str
-    #: Rises with each new take of the member.
+    #: Increases with each new take of the member.
     number: int
     count_max: int
     bytes_max: int
@@ -356,7 +359,7 @@ class Take(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="take"):
 
 
 class Extend(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="extend"):
-    """Begin leases anew."""
+    """Restart leases with their full duration."""
 
     topic_id: int
     subscriber: str
@@ -365,7 +368,7 @@ class Extend(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="extend
 
 
 class Leave(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="leave"):
-    """A member goes: what it still has is given back at once."""
+    """Remove a member. Its leased messages become available to other members immediately."""
 
     topic_id: int
     subscriber: str
@@ -374,33 +377,33 @@ class Leave(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="leave")
 
 
 class Find(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="find"):
-    """The first offset that was stored at a time or later; the end, if there is none."""
+    """Find the first offset that was stored at this time or later; the end of the topic if there is none."""
 
     topic: str
     time_ms: int
 
 
 class Read(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="read"):
-    """Read any range that is still stored; moves nothing, belongs to nobody."""
+    """Read any range that is still stored, without a subscription. Moves nothing."""
 
     topic: str
     #: An offset, START_NEW or START_EARLIEST.
     position: int
     bytes_max: int
     wait_ms: int = 0
-    #: The topic must have this id; 0 = whichever has the name now.
+    #: The id that the topic must have; 0 = any.
     topic_id: int = 0
 
 
 class Topics(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="topics"):
-    """A page of topics, by name, those after `after`."""
+    """List topics after `after`, ordered by name, one page at a time."""
 
     after: str = ""
     limit: int = 1000
 
 
 class Subscriptions(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="subscriptions"):
-    """A page of one topic's subscriptions, by subscriber."""
+    """List the subscriptions of a topic after `after`, ordered by subscriber, one page at a time."""
 
     topic: str
     after: str = ""
@@ -408,7 +411,7 @@ class Subscriptions(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=
 
 
 class Patterns(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="patterns"):
-    """A page of the subscriptions by pattern, by pattern and subscriber, those after `after`."""
+    """List pattern subscriptions after `after`, ordered by pattern and subscriber, one page at a time."""
 
     after: str = ""
     limit: int = 1000
@@ -420,7 +423,7 @@ class Sessions(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sess
 
 
 class RegistryList(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="registry"):
-    """A page of a namespace's entries whose keys start with `prefix`."""
+    """List entries of a namespace whose keys start with `prefix`, one page at a time."""
 
     namespace: str
     prefix: str = ""
@@ -455,7 +458,7 @@ Command = (
 
 
 def envelopes_of(operation: Operation) -> tuple[Envelope, ...]:
-    """Of the payloads that travel with an operation, in their order."""
+    """Return the envelopes of an operation's payloads, in the order of the payload frames."""
     if isinstance(operation, Put | Stage):
         return (operation.envelope,)
     if isinstance(operation, Transact):
@@ -464,5 +467,5 @@ def envelopes_of(operation: Operation) -> tuple[Envelope, ...]:
 
 
 def payloads_of(command: Command) -> tuple[Envelope, ...]:
-    """Of the payload frames that belong to a command, in their order."""
+    """Return the envelopes of a command's payloads, in the order of the payload frames."""
     return envelopes_of(command.operation) if isinstance(command, Numbered | Keyed) else ()

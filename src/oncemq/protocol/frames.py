@@ -1,12 +1,12 @@
 """Requests and replies as ZeroMQ frames.
 
-    request   header | payload | payload | …      those of the commands that carry any, in their order
-    reply     header | payload | payload | …      those of the replies that bring messages, in their order
+    request   header | payload | payload | …      payloads of the commands, in the order of the commands
+    reply     header | payload | payload | …      payloads of the replies, in the order of the replies
 
     header    msgpack [version, request id, [command or reply, …]]
 
-A reply has as many entries as its request has commands, in the same order. The request id is the client's
-own; the broker gives it back and does not look at it.
+A reply has one entry for each command of its request, in the same order. The client chooses the request id; the
+broker returns it unchanged and does not interpret it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oncemq.protocol.commands import Command, payloads_of
 from oncemq.protocol.replies import GetAnyReply, GetReply, NotNow, Refusal, Reply, TakeReply
 from oncemq.protocol.version import WIRE_VERSION
 
-#: A frame as pyzmq gives or takes it.
+#: A frame as pyzmq returns or accepts it.
 Frame = bytes | memoryview
 
 
@@ -37,7 +37,7 @@ class Response(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Opening(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What can be read of a header whatever its version."""
+    """The part of a header that has the same format in every version."""
 
     version: int
     request_id: int
@@ -58,19 +58,20 @@ def encode_response(request_id: int, replies: Sequence[Reply], payloads: Sequenc
 
 
 def decode_request(frames: Sequence[Frame]) -> tuple[Request, list[tuple[Frame, ...]]]:
-    """A request, and for each command its payloads. Raises Malformed, VersionUnsupported, TooLarge."""
+    """Decode a request and the payloads of each command. Raises Malformed, VersionUnsupported or TooLarge."""
     if not frames or len(frames) > limits.REQUEST_FRAMES_MAX:
-        raise errors.Malformed(f"a request of {len(frames)} frames")
+        raise errors.Malformed(f"the request has {len(frames)} frames; the range is 1 to {limits.REQUEST_FRAMES_MAX}")
     if len(frames[0]) > limits.REQUEST_HEADER_BYTES_MAX:
-        raise errors.TooLarge("a request's header")
+        raise errors.TooLarge(f"the header of the request has more than {limits.REQUEST_HEADER_BYTES_MAX} bytes")
     try:
         request = _decode_request(frames[0])
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         _check_version(opening_of(frames)[0])
-        raise errors.Malformed(f"a request's header: {error}") from None
+        raise errors.Malformed(f"the header of the request could not be decoded: {error}") from None
     _check_version(request.version)
     if not 1 <= len(request.commands) <= limits.COMMANDS_PER_REQUEST_MAX:
-        raise errors.Malformed(f"a request of {len(request.commands)} commands")
+        text = f"the request has {len(request.commands)} commands; the range is 1 to {limits.COMMANDS_PER_REQUEST_MAX}"
+        raise errors.Malformed(text)
     return request, _match_payloads(request.commands, frames)
 
 
@@ -87,16 +88,16 @@ def _match_payloads(commands: Sequence[Command], frames: Sequence[Frame]) -> lis
             raise errors.Malformed("a payload frame is missing")
         for frame, envelope in zip(found, envelopes, strict=True):
             if len(frame) != envelope.size:
-                raise errors.Malformed(f"a payload of {len(frame)} bytes where {envelope.size} were announced")
+                raise errors.Malformed(f"a payload has {len(frame)} bytes, its envelope says {envelope.size}")
         payloads.append(found)
         used += len(found)
     if used != len(frames):
-        raise errors.Malformed("a payload frame belongs to no command")
+        raise errors.Malformed("there are more payload frames than envelopes")
     return payloads
 
 
 def opening_of(frames: Sequence[Frame]) -> tuple[int, int]:
-    """(version, request id) as far as they can be read; zeros where not."""
+    """Return (version, request id), or zeros if they cannot be decoded."""
     try:
         opening = _decode_opening(frames[0])
     except (msgspec.MsgspecError, RecursionError, ValueError, IndexError):
@@ -106,16 +107,18 @@ def opening_of(frames: Sequence[Frame]) -> tuple[int, int]:
 
 def _check_version(version: int) -> None:
     if version not in (0, WIRE_VERSION):
-        raise errors.VersionUnsupported(f"protocol version {version}; this side speaks {WIRE_VERSION}")
+        raise errors.VersionUnsupported(
+            f"protocol version {version} is not supported; this side supports version {WIRE_VERSION}"
+        )
 
 
 def encode_refusal(frames: Sequence[Frame], error: errors.OnceMQError) -> list[Frame]:
-    """The answer to a request that could not be read: one refusal, whatever it held."""
+    """Encode the reply to a request that could not be decoded: a single refusal."""
     return encode_response(opening_of(frames)[1], [Refusal(error.code, error.text)])
 
 
 def encode_not_now(frames: Sequence[Frame], error: errors.NotNow) -> list[Frame]:
-    """The same answer to every command of a request, whatever it holds."""
+    """Encode a reply that answers every command of a request with the same error."""
     try:
         request, _ = decode_request(frames)
     except errors.Refused as refused:
@@ -124,25 +127,25 @@ def encode_not_now(frames: Sequence[Frame], error: errors.NotNow) -> list[Frame]
 
 
 def decode_response(frames: Sequence[Frame]) -> tuple[Response, list[list[Frame]]]:
-    """A response, and for each reply its payloads. Raises Malformed, VersionUnsupported."""
+    """Decode a response and the payloads of each reply. Raises Malformed or VersionUnsupported."""
     if not frames:
-        raise errors.Malformed("a reply of no frames")
+        raise errors.Malformed("the reply has no frames")
     try:
         response = _decode_response(frames[0])
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         _check_version(opening_of(frames)[0])
-        raise errors.Malformed(f"a reply's header: {error}") from None
+        raise errors.Malformed(f"the header of the reply could not be decoded: {error}") from None
     _check_version(response.version)
     payloads: list[list[Frame]] = []
     used = 1
     for reply in response.replies:
         count = _payload_count(reply)
         if count < 0:
-            raise errors.Malformed("a reply announces fewer than no payloads")
+            raise errors.Malformed("the reply has a negative number of payloads")
         payloads.append(list(frames[used : used + count]))
         used += count
     if used != len(frames):
-        raise errors.Malformed("a reply's payload frames don't fit its header")
+        raise errors.Malformed("the number of payload frames does not match the header of the reply")
     return response, payloads
 
 

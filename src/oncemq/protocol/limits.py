@@ -1,7 +1,7 @@
-"""Every bound, named with its unit.
+"""All limits, named with their units.
 
-What depends on the size of the machine is a field of `Limits` and can be set; what the formats fix is a
-constant.
+Limits that depend on the size of the machine are fields of `Limits` and can be set. Limits that belong to the
+protocol are constants.
 """
 
 from __future__ import annotations
@@ -9,53 +9,53 @@ from __future__ import annotations
 import msgspec
 
 NAME_BYTES_MAX = 255
-#: An idempotency key or a registry key.
+#: For idempotency keys, registry keys and stages.
 KEY_BYTES_MAX = 512
 REGISTRY_VALUE_BYTES_MAX = 64 * 1024
 HEADERS_BYTES_MAX = 64 * 1024
 BATCH_COUNT_MAX = 1_000_000
-#: Frames of one request, the header included.
+#: Frames of one request, including the header.
 REQUEST_FRAMES_MAX = 1_001
 COMMANDS_PER_REQUEST_MAX = 10_000
 REQUEST_HEADER_BYTES_MAX = 4 * 1024 * 1024
 STAGES_PER_COMMIT_MAX = 10_000
 WINDOW_MAX = 1_024
-#: Old hellos that a session remembers, so that a late repetition of one can't fence its successor.
+#: Earlier hellos that a session remembers, so that a late retry of one of them cannot fence its successor.
 NONCES_MAX = 4
 LIST_PAGE_MAX = 1_000
 GET_BATCHES_MAX = 2_000
 WAIT_MS_MAX = 60_000
-#: Acks, settles and puts of one transaction, each.
+#: Applies to the acks, the settles and the puts of a transaction separately.
 TRANSACTION_PARTS_MAX = 10_000
-#: A time to live, and how far ahead a message may be due: a hundred years.
+#: Maximum time to live and maximum delay: a hundred years.
 TTL_MS_MAX = 100 * 366 * 24 * 3600 * 1000
-#: Topics of a subscription by pattern that a seek moves.
+#: Topics of a pattern subscription that one seek can move.
 SEEK_TOPICS_MAX = 10_000
-#: Ranges that one `settle` names, and one lease has.
+#: Ranges of one `settle` and of one lease.
 RANGES_MAX = 1_000
 LEASE_MS_MIN = 100
 LEASE_MS_MAX = 24 * 3600 * 1000
-#: Messages of busy keys that a shared subscription in order of keys passes over before it waits.
+#: Messages of busy keys that a shared subscription with key order skips before it waits.
 BLOCKED_MAX = 100_000
-#: Subscribers that a topic's quota has ended, whose names it remembers, to tell them.
+#: Names that a topic remembers of subscriptions that its quota deleted, so that it can tell their owners why.
 EXPIRED_NAMES_MAX = 1_000
-#: A polite owner's hold on a subscription.
+#: Maximum time for which an owner can hold a subscription.
 HOLD_MS_MAX = 24 * 3600 * 1000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds that an operator can set."""
+    """The limits that an operator can set."""
 
-    #: One batch's payload, as it travels.
+    #: Payload of one batch.
     batch_bytes_max: int = 16 * 1024 * 1024
-    #: What one `get` or `read` returns at the most, beyond its first batch.
+    #: Maximum size of a reply to `get` or `read`. The first batch is always returned.
     get_bytes_max: int = 8 * 1024 * 1024
-    #: Payload that one sync covers at the most, beyond its first batch.
+    #: Maximum payload per sync. The first batch is always accepted.
     group_bytes_max: int = 8 * 1024 * 1024
     topics_max: int = 1_000_000
     subscriptions_max: int = 1_000_000
     sessions_max: int = 1_000_000
-    #: An anonymous session goes this long after its last command.
+    #: An anonymous session expires this long after its last command.
     session_idle_ms: int = 24 * 3600 * 1000
     keys_max: int = 1_000_000
     key_ms: int = 7 * 24 * 3600 * 1000
@@ -64,8 +64,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stage_ms: int = 24 * 3600 * 1000
     writers_max: int = 100_000
     patterns_max: int = 1_000
-    #: Batches that are not due yet, on all topics.
+    #: Delayed batches on all topics.
     delayed_max: int = 1_000_000
-    #: Consumers of one shared subscription, and messages that they may have out together.
+    #: Members of one shared subscription, and messages that they have in flight together.
     members_max: int = 10_000
     leased_max: int = 1_000_000

@@ -1,4 +1,4 @@
-"""What may be a name."""
+"""Validation of names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _PATTERN = re.compile("[*#]")
 
 
 def refuse_name(name: str, what: str, bytes_max: int = NAME_BYTES_MAX) -> Refusal | None:
-    """Names of subscribers, sessions, stages and so on."""
+    """Return a refusal if a name of a subscriber, session or other entity is not valid. `what` describes the name."""
     size = len(name.encode())
     if not 1 <= size <= bytes_max:
-        return Refusal("NAME_INVALID", f"a {what} has 1 to {bytes_max} bytes of UTF-8, this one has {size}")
+        return Refusal("NAME_INVALID", f"a {what} must have 1 to {bytes_max} bytes of UTF-8; this one has {size}")
     if _CONTROL.search(name):
-        return Refusal("NAME_INVALID", f"a {what} holds no control characters")
+        return Refusal("NAME_INVALID", f"a {what} must not contain control characters")
     return None
 
 
 def refuse_topic_name(name: str) -> Refusal | None:
     if _PATTERN.search(name):
-        return Refusal("NAME_INVALID", "'*' and '#' are reserved for patterns, and can't be in a topic's name")
+        return Refusal("NAME_INVALID", "a topic's name must not contain '*' or '#': they are reserved for patterns")
     return refuse_name(name, "topic's name")
 
 

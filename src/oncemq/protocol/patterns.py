@@ -1,7 +1,7 @@
-"""Patterns over topic names.
+"""Patterns of topic names.
 
-Levels of a name are separated by dots. In a pattern, `*` stands for one level, `#` for any number of them, none
-included. Either is a level by itself: `orders.*`, `#.eu`, but not `ord*`.
+The levels of a name are separated by dots. In a pattern, `*` matches one level and `#` matches zero or more levels.
+Each must be a whole level: `orders.*` and `#.eu` are valid, `ord*` is not.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def refuse_pattern(pattern: str) -> Refusal | None:
         return refusal
     for level in pattern.split("."):
         if is_pattern(level) and len(level) > 1:
-            return Refusal("NAME_INVALID", f"'{level}' in '{pattern}': '*' and '#' stand for whole levels")
+            return Refusal("NAME_INVALID", f"'{level}' in '{pattern}' is not valid: '*' and '#' must be whole levels")
     return None
 
 
 def matches(levels: Sequence[str], name: str) -> bool:
-    """Whether a pattern's levels fit a topic's name."""
-    # Which beginnings of the pattern fit what was read of the name: no backtracking, whatever the pattern.
+    """Return whether the levels of a pattern match a topic's name."""
+    # The set of pattern prefixes that match the levels read so far. This never backtracks, whatever the pattern.
     reached = _past_hashes(levels, {0})
     for part in name.split("."):
         following = set()

@@ -1,5 +1,7 @@
-"""What the broker answers. A verdict is the reply to a numbered or keyed operation: it is remembered, and
-given again, the same, whenever the command is repeated."""
+"""The replies of the broker.
+
+A verdict is the reply to a numbered or keyed operation. The broker stores it and returns the same verdict to retries.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +11,36 @@ from oncemq.protocol.commands import REFUSE, Sharing
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="refused"):
-    """Decided: no. `code` is stable (errors.py), `text` is for people."""
+    """The command is refused. `code` is stable (errors), `text` is for people."""
 
     code: str
     text: str
 
 
 class NotNow(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="not_now"):
-    """Nothing was decided. The same bytes may be sent again under the same number."""
+    """Nothing was decided. The client may resend the same bytes under the same number."""
 
     code: str
     text: str
-    #: The session's last decided number, for GAP; else -1.
+    #: For GAP, the last decided number of the session; otherwise -1.
     last_number: int = -1
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="done"):
-    """It happened, and there is nothing more to say."""
+    """The command succeeded and has no result."""
 
 
 class TopicReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="topic"):
     topic_id: int
-    #: False: it was there before.
+    #: False = it already existed.
     created: bool
 
 
 class SubscribeReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="subscribed"):
     topic_id: int
-    #: The position at which it starts, or stands.
+    #: The position of the subscription.
     acked: int
-    #: False: it was there before.
+    #: False = it already existed.
     created: bool
 
 
@@ -47,44 +49,44 @@ class OpenReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ope
     topic_id: int
     epoch: int
     acked: int
-    #: How it is shared, where it is.
+    #: The settings of a shared subscription.
     sharing: Sharing | None = None
 
 
 class SeekReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sought"):
     #: 0 for a pattern.
     topic_id: int
-    #: Where the subscription stands now; 0 for a pattern.
+    #: The new position of the subscription; 0 for a pattern.
     acked: int
 
 
 class PutReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="stored"):
     topic_id: int
-    #: -1: it gets its offsets when it is due.
+    #: -1 for a delayed batch, which gets its offsets when it is due.
     first_offset: int
     count: int
     time_ms: int
-    #: For how many subscriptions it is stored.
+    #: Number of subscriptions that will receive the batch.
     subscriptions: int
 
 
 class TransactReply(msgspec.Struct, array_like=True, frozen=True, tag="transacted"):
-    #: In the order of the puts.
+    #: In the order of the puts of the transaction.
     puts: tuple[PutReply, ...]
 
 
 class SettleReply(msgspec.Struct, array_like=True, frozen=True, tag="settled"):
-    #: (first offset, count) of what was not settled: the lease was lost before.
+    #: (first offset, count) of messages that were not settled because their lease had ended.
     lost: tuple[tuple[int, int], ...] = ()
 
 
 class StageReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="staged"):
-    #: Messages in the stage by now.
+    #: Number of messages in the stage.
     count: int
 
 
 class CommitPart(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What was published on one of several topics."""
+    """The result of a commit on one of several topics."""
 
     topic_id: int
     first_offset: int
@@ -93,21 +95,21 @@ class CommitPart(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class CommitReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="committed"):
-    #: Of a commit to several topics: 0, -1 and 0 for topic, offset and subscriptions; they are in `parts`.
+    #: For a commit to several topics, `topic_id`, `first_offset` and `subscriptions` are 0, -1 and 0: see `parts`.
     topic_id: int
     first_offset: int
-    #: Messages on all topics.
+    #: Number of messages on all topics.
     count: int
     time_ms: int
     subscriptions: int
-    #: This batch was committed before; the stages were dropped, and the offsets are not given again.
+    #: The batch was committed before. The stages were deleted, and the offsets are not returned again.
     before: bool
     #: In the order of the commit's parts.
     parts: tuple[CommitPart, ...] = ()
 
 
 class RegistryReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="registered"):
-    #: The entry's version by now; 0 = there is none.
+    #: The new version of the entry; 0 = it does not exist.
     version: int
 
 
@@ -115,18 +117,18 @@ class HelloReply(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     epoch: int
     last_number: int
     window: int
-    #: (number, verdict) of what was decided and not yet seen.
+    #: (number, verdict) of commands whose reply the client has not confirmed.
     verdicts: tuple[tuple[int, Verdict], ...]
     broker_id: str
-    #: A batch may have so many bytes; 0 = not said.
+    #: Maximum size of a batch; 0 = not reported.
     batch_bytes_max: int = 0
-    #: Of the broker: rises when a standby takes over. Whoever has met a higher one ignores this broker.
+    #: Rises when a standby takes over. A client ignores brokers with a lower term than it has seen.
     term: int = 0
 
 
 class BatchHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Describes the payload frame at the same place in the reply: messages `skip` to `skip + count` of it are
-    offsets `first_offset` and on."""
+    """Describes the payload frame with the same index: its messages `skip` to `skip + count` have the offsets from
+    `first_offset`."""
 
     first_offset: int
     count: int
@@ -137,19 +139,19 @@ class BatchHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class GetReply(msgspec.Struct, array_like=True, frozen=True, tag="messages"):
     topic_id: int
-    #: Where to go on.
+    #: The position from which to continue.
     next_position: int
     #: The offset that the topic's next message will get.
     end_offset: int
-    #: The subscription's acked position; for a read, the topic's first offset still stored.
+    #: The acked position of the subscription; for a read, the first stored offset of the topic.
     acked: int
     batches: tuple[BatchHead, ...] = ()
-    #: Messages that the subscription has lost to its topic's quota, ever.
+    #: Total number of messages that the subscription has lost to the quota of its topic.
     dropped: int = 0
 
 
 class AnyPart(msgspec.Struct, array_like=True, frozen=True):
-    """What one topic has for a subscription by pattern."""
+    """The messages of one topic for a pattern subscription."""
 
     topic: str
     topic_id: int
@@ -161,39 +163,39 @@ class AnyPart(msgspec.Struct, array_like=True, frozen=True):
 
 
 class GetAnyReply(msgspec.Struct, array_like=True, frozen=True, tag="any"):
-    """The payload frames are those of all parts, one after the other."""
+    """The payload frames of all parts follow each other, in the order of the parts."""
 
     parts: tuple[AnyPart, ...]
-    #: False: there is more.
+    #: False = there are more messages.
     is_all: bool
 
 
 class TaskHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Messages `skip` to `skip + count` of the payload frame `payload` are offsets `first_offset` and on."""
+    """Messages `skip` to `skip + count` of the payload frame `payload` have the offsets from `first_offset`."""
 
     first_offset: int
     count: int
     skip: int
     time_ms: int
     checksum: int
-    #: Deliveries, this one included.
+    #: Number of deliveries, including this one.
     tries: int
-    #: Several heads may share a frame.
+    #: Index of the payload frame. Several heads can share one.
     payload: int
 
 
 class TakeReply(msgspec.Struct, array_like=True, frozen=True, tag="tasks"):
     topic_id: int
-    #: Of the lease; 0 = there is nothing.
+    #: Token of the lease; 0 = there are no messages.
     token: int
     lease_ms: int
     heads: tuple[TaskHead, ...] = ()
-    #: Payload frames.
+    #: Number of payload frames.
     payloads: int = 0
 
 
 class ExtendReply(msgspec.Struct, array_like=True, frozen=True, tag="extended"):
-    #: Tokens of leases that are over.
+    #: Tokens of leases that have ended.
     lost: tuple[int, ...] = ()
 
 
@@ -209,7 +211,7 @@ class AckReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="acke
 class TopicInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     name: str
     topic_id: int
-    #: Stays without subscribers.
+    #: Permanent: the topic is kept when it has no subscribers.
     stays: bool
     first_offset: int
     end_offset: int
@@ -220,13 +222,13 @@ class TopicInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     retain_bytes: int
     quota_bytes: int = 0
     overflow: str = REFUSE
-    #: Messages that are not due yet.
+    #: Number of delayed messages.
     delayed: int = 0
 
 
 class TopicsReply(msgspec.Struct, array_like=True, frozen=True, tag="topics"):
     topics: tuple[TopicInfo, ...]
-    #: Ask again after this name; "" = that was all.
+    #: Value of `after` for the next page; "" = this was the last page.
     after: str
 
 
@@ -236,14 +238,14 @@ class SubscriptionInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     acked: int
     end_offset: int
     epoch: int
-    #: The pattern by which it is attached; "" = by its own name.
+    #: The pattern of a pattern subscription; otherwise "".
     pattern: str = ""
     sharing: Sharing | None = None
-    #: Of a shared one: messages above `acked` that are done, and those that are out.
+    #: Of a shared subscription: acked messages above `acked`, and messages in flight.
     done: int = 0
     leased: int = 0
     members: int = 0
-    #: Messages that it has lost to its topic's quota.
+    #: Number of messages lost to the quota of the topic.
     dropped: int = 0
 
     @property
@@ -259,10 +261,10 @@ class SubscriptionsReply(msgspec.Struct, array_like=True, frozen=True, tag="subs
 class PatternInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     pattern: str
     subscriber: str
-    #: Topics that match by now.
+    #: Number of topics that match.
     topics: int
     epoch: int
-    #: Messages on all of them that are not acked.
+    #: Number of unacked messages on all of these topics.
     lag: int
 
 
@@ -278,7 +280,7 @@ class SessionInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     window: int
     verdicts: int
     anonymous: bool
-    #: When it last did something.
+    #: Time of its last command.
     active_ms: int
 
 
@@ -298,7 +300,7 @@ class RegistryListReply(msgspec.Struct, array_like=True, frozen=True, tag="regis
     after: str
 
 
-#: More than any disk has.
+#: More than the capacity of any disk.
 _BOUNDLESS_BYTES = 2**50
 
 
@@ -310,14 +312,14 @@ class HealthReply(msgspec.Struct, array_like=True, frozen=True, tag="health"):
     uptime_ms: int
     topics: int
     sessions: int
-    #: What puts may still write before the disk is full; -1 = not known.
+    #: Bytes that puts can still write before the disk is full; -1 = not known.
     writable_bytes: int
-    #: Counters since the start, by name.
+    #: Counters since the start of the broker, by name.
     counters: dict[str, int]
 
     @property
-    def is_room_known(self) -> bool:
-        """A database does not tell how much room it has: then it is more than any disk has."""
+    def is_free_space_known(self) -> bool:
+        """Whether the free space is known. A database does not report it: `writable_bytes` is then huge."""
         return 0 <= self.writable_bytes < _BOUNDLESS_BYTES
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import oncemq.aio
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.testing.broker_process import BrokerProcess
 from tests.client.on_a_loop import become, on_a_loop
 from tests.gateways.push.lossy import LossyFeed

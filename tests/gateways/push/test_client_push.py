@@ -10,7 +10,7 @@ import pytest
 from oncemq.client.push.sync import PushSubscription
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.testing.broker_process import BrokerProcess, free_url
 from tests.acceptance.processes import wait_until
 from tests.gateways.push.lossy import LossyFeed

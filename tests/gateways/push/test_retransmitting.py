@@ -18,8 +18,8 @@ from oncemq.gateways.push.subscribers.callback import Caller
 from oncemq.gateways.push.subscribers.retransmission import Retransmitting
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
 from oncemq.gateways.push.subscribers.subscriber_cursor import Place
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import START_EARLIEST
+from oncemq.protocol.message import Message
 from tests.gateways.push.in_memory import SETTINGS, in_memory, make, place_of, until
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.spark.lake import plan, restore, restorer
 from tests.spark.lake.archives import NOON, add, row, rows, without_spark
 

@@ -33,7 +33,7 @@ SAID = {
     "an error of ours": (
         "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):\n"
         '  File "sink.py", line 103, in write\n'
-        "oncemq.protocol.errors.TopicUnknown: there is no topic 'nowhere'\n",
+        "oncemq.protocol.errors.broker.TopicUnknown: there is no topic 'nowhere'\n",
         errors.TopicUnknown,
         "there is no topic 'nowhere'",
     ),

@@ -67,7 +67,7 @@ MISTAKES = {
     "a bad pattern": (
         [("topic: orders", "pattern: ord*")],
         "3:12",
-        "'ord*' in 'ord*': '*' and '#' stand for whole levels",
+        "'ord*' in 'ord*' is not valid: '*' and '#' must be whole levels",
     ),
     "a bad start": (
         [("topic: orders", "topic: orders\n  start: yesterday")],

@@ -54,4 +54,4 @@ def health(as_json: bool, reach: Reach) -> None:
 def _room_text(found: HealthReply) -> str:
     if found.writable_bytes == 0:
         return click.style("none: the disk is full, puts are refused", fg="red")
-    return bytes_text(found.writable_bytes) if found.is_room_known else "unknown"
+    return bytes_text(found.writable_bytes) if found.is_free_space_known else "unknown"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from oncemq.client.outbox.client import Ticket
     from oncemq.client.outbox.contract import KeptRefusal
     from oncemq.client.sync import OutboxClient
-    from oncemq.protocol.batch import Message
+    from oncemq.protocol.message import Message
 
 try:
     import fcntl

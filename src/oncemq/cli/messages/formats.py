@@ -12,7 +12,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from oncemq.protocol.batch import Message
+    from oncemq.protocol.message import Message
 
 Render = Callable[["Message"], bytes]
 

@@ -20,7 +20,7 @@ from oncemq.cli.messages.formats import time_text
 from oncemq.cli.support.options import HEADER_VARIABLE, MESSAGE_VARIABLES
 
 if TYPE_CHECKING:
-    from oncemq.protocol.batch import Message
+    from oncemq.protocol.message import Message
 
 #: Between the request to end and the end.
 KILL_AFTER_S = 5.0

@@ -18,7 +18,7 @@ from oncemq.cli.support.signals import held_back
 
 if TYPE_CHECKING:
     from oncemq.client.consumer.sync import PatternSubscription, Subscription
-    from oncemq.protocol.batch import Message
+    from oncemq.protocol.message import Message
 
 Wanted = Callable[["Message"], bool]
 

@@ -13,7 +13,7 @@ from oncemq.client.consumer.pattern import PatternConsuming
 from oncemq.client.consumer.topic import Consuming
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.flow import Asynchronous
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 
 class Iterating(Receiving):

@@ -19,8 +19,8 @@ from oncemq.client.runtime.flow import Flow, method
 from oncemq.client.runtime.reentrancy import SingleUserGuard
 from oncemq.client.runtime.rpc import Calling
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import Open
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import OpenReply
 
 if TYPE_CHECKING:

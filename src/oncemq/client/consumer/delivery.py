@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message, checksum, decode_batch
+from oncemq.protocol.batch import checksum, decode_batch
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead, GetReply
 
 #: Small batches are decoded together, up to so many messages.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from oncemq.client.producer.batch_buffer import Value, as_bytes
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 Filter = Callable[[Message], bool]
 #: A function, or headers with the value (or one of the values) that each must have.

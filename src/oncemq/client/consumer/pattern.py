@@ -22,9 +22,9 @@ from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, method
 from oncemq.client.runtime.rpc import Calling
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import BY_PATTERN, GetAny, Seek
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import AnyPart, GetAnyReply, GetReply, OpenReply, SeekReply
 
 

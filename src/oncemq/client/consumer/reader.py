@@ -10,8 +10,8 @@ from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.runtime.rpc import ask
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, Find, Read, Seek
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead, FindReply, GetReply
 
 _READ_BYTES = 512 * 1024

@@ -12,7 +12,7 @@ from oncemq.client.consumer.pattern import PatternConsuming
 from oncemq.client.consumer.topic import Consuming
 from oncemq.client.runtime.flow import Blocking
 from oncemq.client.runtime.threads import ThreadDriver
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 
 class Iterating(Receiving):

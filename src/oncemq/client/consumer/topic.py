@@ -23,8 +23,8 @@ from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, method
 from oncemq.client.runtime.rpc import Calling
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import Ack, Close, Get, Seek
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import AckReply, GetReply, OpenReply, SeekReply
 
 

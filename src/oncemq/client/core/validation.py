@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import Command, Operation, Put, envelopes_of
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import HEADERS_BYTES_MAX, REQUEST_FRAMES_MAX
+from oncemq.protocol.message import Message
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode

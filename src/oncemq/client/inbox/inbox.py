@@ -23,7 +23,7 @@ from oncemq.client.consumer.reader import Start
 from oncemq.client.consumer.sync import Subscription
 from oncemq.client.inbox.database import ROW_VERSION, TABLE, Key, Row, Step, database_of, fenced, moved, taken_over
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import OpenReply
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from oncemq.client.recording.records import (
     subscription_fields,
 )
 from oncemq.protocol import commands, errors, replies
-from oncemq.protocol.batch import Message
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.version import __version__
 
 log = logging.getLogger("oncemq.recording")

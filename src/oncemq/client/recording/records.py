@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import xxhash
 
-from oncemq.protocol.batch import Message, decode_batch, split
+from oncemq.protocol.batch import decode_batch, split
 from oncemq.protocol.commands import BY_PATTERN
+from oncemq.protocol.message import Message
 
 FORMAT_VERSION = 1
 

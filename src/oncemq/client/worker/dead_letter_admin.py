@@ -12,8 +12,8 @@ from oncemq.client.worker.acks import ranges_of
 from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER, DeadLetter, make_retry_puts
 from oncemq.client.worker.leases import decode_take
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import Leave, Open, Settle, Subscriptions, Take, Transact
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Done, OpenReply, SubscriptionInfo, SubscriptionsReply, TakeReply, TransactReply
 
 _TAKE_COUNT = 1000

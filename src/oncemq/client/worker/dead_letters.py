@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from oncemq.client.producer.batch_buffer import make_put
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import START_EARLIEST, Put, Sharing, Subscribe
+from oncemq.protocol.message import Message
 
 #: The subscription that keeps dead letters.
 DEAD_SUBSCRIBER = "oncemq-dead"

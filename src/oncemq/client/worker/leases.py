@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message, checksum, decode_batch
+from oncemq.protocol.batch import checksum, decode_batch
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import TakeReply, TaskHead
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from oncemq.client.worker.leases import Lease
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 ACKED = "acked"
 RETURNED = "returned"

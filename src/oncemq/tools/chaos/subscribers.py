@@ -8,7 +8,7 @@ from random import Random
 
 import oncemq
 from oncemq.client.inbox.inbox import Inbox
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.tools.chaos.event_log import id_of
 from oncemq.tools.chaos.plan import TOPICS
 from oncemq.tools.chaos.worker import DELIVERED, Worker

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 
 import click
 
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.tools.shell.session import Session
 
 

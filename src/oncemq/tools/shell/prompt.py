@@ -26,7 +26,7 @@ from prompt_toolkit.formatted_text import ANSI, HTML
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.tools.shell.lines import complete
 from oncemq.tools.shell.session import Session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 
 class Screen(Protocol):

@@ -204,7 +204,7 @@ def _add_health(shown: Exposition, health: HealthReply) -> None:
     shown.add(UPTIME, health.uptime_ms / 1000)
     shown.add(TOPICS, health.topics)
     shown.add(SESSIONS, health.sessions)
-    if health.is_room_known:
+    if health.is_free_space_known:
         shown.add(WRITABLE, health.writable_bytes)
     for name, value in sorted({**dict.fromkeys(COUNTERS, 0), **health.counters}.items()):
         help_text = COUNTERS.get(name, "A counter of the broker.")

@@ -23,8 +23,8 @@ from oncemq.gateways.http.queue.replies import REFUSING, Success, succeed
 from oncemq.gateways.keyed_delivery import Giving, nothing_for, until_settled
 from oncemq.gateways.subscription_reader import Reading
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.limits import KEY_BYTES_MAX
+from oncemq.protocol.message import Message
 from oncemq.protocol.names import refuse_key
 
 ENDPOINTS: list[Endpoint] = []

@@ -16,9 +16,9 @@ from oncemq.gateways.http.v1.ownership import as_caller, note_acked, opened_by_g
 from oncemq.gateways.http.v1.rendering import cut
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import Ack, Get
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import AckReply, GetReply, OpenReply
 
 #: What shows that the gateway's epoch is not the subscription's any more.

@@ -27,8 +27,8 @@ from oncemq.gateways.http.v1.ownership import refuse_pattern
 from oncemq.gateways.http.v1.rendering import MessageView, cut, lines_of, raw_headers, view_of, wanted_media
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
 from oncemq.protocol.commands import Open, Read
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import GetReply, OpenReply
 
 ENDPOINTS: list[Endpoint] = []

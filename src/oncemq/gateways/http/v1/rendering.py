@@ -10,8 +10,9 @@ from msgspec import UNSET, UnsetType
 
 from oncemq.gateways.http.framework.endpoint import BYTES, JSON, NDJSON, SYNONYMS
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message, checksum, decode_batch
+from oncemq.protocol.batch import checksum, decode_batch
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead
 
 

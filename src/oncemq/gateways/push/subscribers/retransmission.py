@@ -19,7 +19,7 @@ from oncemq.gateways.push.subscribers.callback import Caller
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
 from oncemq.gateways.push.subscribers.subscriber_cursor import Place
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 
 log = logging.getLogger("oncemq.push")
 

@@ -21,9 +21,10 @@ from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.feed.topic_follower import Following
 from oncemq.gateways.push.subscription_calls import GONE, batches_of, own
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message, decode_batch
+from oncemq.protocol.batch import decode_batch
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, Ack, Command, Get, Read, Unsubscribe
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import AckReply, GetReply, Reply
 
 #: Acks that are held at the most; others are asked for again.

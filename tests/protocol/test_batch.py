@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Message, decode_batch, encode_batch, split
+from oncemq.protocol.batch import decode_batch, encode_batch, split
+from oncemq.protocol.message import Message
 from tests.protocol.strategies import batches
 
 SETTINGS = settings(max_examples=200, deadline=None)

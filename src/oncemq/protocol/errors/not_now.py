@@ -1,0 +1,80 @@
+"""Temporary conditions. The broker decided nothing, and the same command may succeed later."""
+
+from __future__ import annotations
+
+from oncemq.protocol.errors.base import NotNow
+
+
+class Gap(NotNow):
+    """An earlier command of this session has not arrived."""
+
+    code = "GAP"
+    advice = "The client automatically resends from the first missing number."
+
+
+class WindowFull(NotNow):
+    """Too many commands are in flight."""
+
+    code = "WINDOW_FULL"
+    http_status = 429
+    advice = "The client automatically waits for answers."
+
+
+class Busy(NotNow):
+    """Another client holds this subscription for a short time."""
+
+    code = "BUSY"
+    http_status = 409
+    advice = "The client retries automatically until its timeout."
+
+
+class DiskFull(NotNow):
+    """The broker's disk is full: it accepts acks, but no new messages."""
+
+    code = "DISK_FULL"
+    http_status = 507
+    advice = "Free disk space, or let the subscribers catch up. Puts resume automatically."
+
+
+class TopicFull(NotNow):
+    """The topic has reached its quota, and its overflow policy is to refuse messages."""
+
+    code = "TOPIC_FULL"
+    http_status = 507
+    advice = "Let the subscribers catch up, or give the topic a larger quota. Puts resume automatically."
+
+
+class KeysFull(NotNow):
+    """The table of idempotency keys is full. Keys are never deleted before they expire."""
+
+    code = "KEYS_FULL"
+    http_status = 429
+    advice = "Wait until older keys expire, or use a session, which numbers its requests."
+
+
+class Overloaded(NotNow):
+    """The broker is overloaded."""
+
+    code = "OVERLOADED"
+    advice = "Try again later, with fewer clients or larger batches."
+
+
+class Stopping(NotNow):
+    """The broker is stopping."""
+
+    code = "STOPPING"
+    advice = "The client retries automatically until the broker is back."
+
+
+class Standby(NotNow):
+    """This broker is a standby: it waits until the active broker of the same journal stops."""
+
+    code = "STANDBY"
+    advice = "Give the client the addresses of all brokers: it tries the others automatically."
+
+
+class DamagedInTransit(NotNow):
+    """The payload does not match its checksum."""
+
+    code = "DAMAGED_IN_TRANSIT"
+    advice = "The client resends it automatically. If this happens again, check memory and network hardware."

@@ -1,0 +1,63 @@
+"""Errors of the journal, where the broker stores its data."""
+
+from __future__ import annotations
+
+from oncemq.protocol.errors.base import OnceMQError
+
+
+class JournalError(OnceMQError):
+    """The journal cannot be used."""
+
+    code = "JOURNAL"
+    exit_code = 9
+    advice = (
+        "Check the path, permissions and disk of the folder, or the address of the database. `oncemq journal check` "
+        "verifies a folder."
+    )
+
+
+class JournalLocked(JournalError):
+    """Another process uses this data folder."""
+
+    code = "JOURNAL_LOCKED"
+    advice = "Connect to the broker that uses it (tcp://…), stop that broker, or choose another folder."
+
+
+class JournalCorrupt(JournalError):
+    """The journal is damaged at a position that was acknowledged."""
+
+    code = "JOURNAL_CORRUPT"
+    advice = (
+        "Copy the data folder. `oncemq journal check` prints the position, `export` saves what is readable, "
+        "`cut` deletes everything after it."
+    )
+
+
+class JournalFailed(JournalError):
+    """A write or sync failed. The broker stopped without answering."""
+
+    code = "JOURNAL_FAILED"
+    advice = "Check the disk, then start the broker again: it recovers everything that was acknowledged."
+
+
+class JournalFenced(JournalFailed):
+    """Another broker took over this journal. This broker stopped."""
+
+    code = "JOURNAL_FENCED"
+    advice = "Nothing is lost: the other broker continues. If you start this broker again, it becomes the standby."
+
+
+class JournalVersion(JournalError):
+    """The journal was written by a newer version."""
+
+    code = "JOURNAL_VERSION"
+    advice = "Upgrade OnceMQ."
+
+
+class RecordCorrupt(JournalError):
+    """A stored batch does not match its checksum."""
+
+    code = "RECORD_CORRUPT"
+    advice = (
+        "The disk damaged the batch. `oncemq journal check` prints its position; restore from a copy, or seek past it."
+    )
