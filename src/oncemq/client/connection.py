@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic
 import msgspec
 
 from oncemq.client.admin import Administration
-from oncemq.client.consumer.subscribe import P, S, Subscribing
+from oncemq.client.consumer.subscribe import Subscribing
+from oncemq.client.consumer.subscriptions import P, S
 from oncemq.client.context import ClientContext
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options

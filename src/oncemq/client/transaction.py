@@ -169,7 +169,7 @@ class Transacting:
         if not isinstance(what, Receiving):
             self._tasks.append(what)
             return
-        if what._client is not self._client:
+        if what._context is not self._client._context:
             raise ValueError("the subscription belongs to another client; a transaction has one")
         if what.auto_ack:
             raise ValueError("a transaction acks by itself: open the subscription with auto_ack=False")

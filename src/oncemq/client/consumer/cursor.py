@@ -13,11 +13,11 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NoReturn
 
 from oncemq.client.consumer.filter import Filter
+from oncemq.client.context import ClientContext
 from oncemq.client.core.pending import Pending, again
 from oncemq.client.runtime.driver import Driver, now_ms
 from oncemq.client.runtime.flow import Flow, method
 from oncemq.client.runtime.reentrancy import SingleUserGuard
-from oncemq.client.runtime.rpc import Calling
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Open
 from oncemq.protocol.message import Message
@@ -47,7 +47,7 @@ class Receiving:
 
     def __init__(
         self,
-        client: Calling,
+        context: ClientContext,
         topic: str,
         subscriber: str,
         *,
@@ -61,8 +61,8 @@ class Receiving:
         #: `subscribe` made it; False: it was there before.
         self.created = created
         self.auto_ack = auto_ack
-        self._client = client
-        self._driver: Driver = client._driver
+        self._context = context
+        self._driver: Driver = context.driver
         self._prefetch_bytes = prefetch_bytes
         self._wanted = wanted
         self._opened: OpenReply | None = None
@@ -170,7 +170,7 @@ class Receiving:
     def _call_open(self, hold_ms: int, give_up_ms: float) -> Flow[OpenReply]:
         command = Open(self.topic, self.subscriber, hold_ms, self._former_epoch)
         try:
-            reply = yield from self._client._call(command, OpenReply, give_up_ms=give_up_ms)
+            reply = yield from self._context.call(command, OpenReply, give_up_ms=give_up_ms)
         except errors.SubscriptionFenced as error:
             self._error = error
             raise

@@ -16,11 +16,11 @@ from oncemq.client.consumer.cursor import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PAS
 from oncemq.client.consumer.delivery import Delivery
 from oncemq.client.consumer.filter import Filter
 from oncemq.client.consumer.reader import Start, seek_of
+from oncemq.client.context import ClientContext
 from oncemq.client.core.pending import again
 from oncemq.client.recording.records import Whose
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, method
-from oncemq.client.runtime.rpc import Calling
 from oncemq.protocol import errors
 from oncemq.protocol.commands import BY_PATTERN, GetAny, Seek
 from oncemq.protocol.frames import Frame
@@ -70,7 +70,7 @@ class PatternConsuming(Receiving):
 
     def __init__(
         self,
-        client: Calling,
+        context: ClientContext,
         pattern: str,
         subscriber: str,
         *,
@@ -80,7 +80,7 @@ class PatternConsuming(Receiving):
         wanted: Filter | None = None,
     ) -> None:
         super().__init__(
-            client,
+            context,
             pattern,
             subscriber,
             created=created,
@@ -154,11 +154,11 @@ class PatternConsuming(Receiving):
             self._opened = yield from self._call_open(0, give_up_ms)
             self._is_all = True
             self._ack_sent_ms = self._paced_ms = now_ms()
-            self._client._subscriptions.add(self)
+            self._context.open_subscriptions.add(self)
         return self._opened
 
     def _close(self, clean: bool) -> Flow[None]:
-        self._client._subscriptions.discard(self)
+        self._context.open_subscriptions.discard(self)
         opened, error = self._opened, self._error
         self._error = error or errors.ClientClosed("this subscription was closed")
         if opened is None or error is not None:
@@ -183,7 +183,7 @@ class PatternConsuming(Receiving):
 
     def _seek(self, command: Seek) -> Flow[None]:
         yield from self._open()
-        yield from self._client._call(command, SeekReply)
+        yield from self._context.call(command, SeekReply)
         self._reopen(sought=True)
 
     def _reopen(self, *, sought: bool = False) -> None:

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic
 
-from oncemq.client.consumer.filter import Wanted, filter_of
-from oncemq.client.consumer.pattern import PatternConsuming
-from oncemq.client.consumer.reader import Start, seek_of, start_of, time_of
-from oncemq.client.consumer.topic import Consuming
+from oncemq.client.consumer.filter import Wanted
+from oncemq.client.consumer.options import ConsumerOptions
+from oncemq.client.consumer.reader import Start
+from oncemq.client.consumer.subscriptions import P, S, Subscriptions
 from oncemq.client.runtime.flow import Flow, method
 from oncemq.client.runtime.rpc import Calling
-from oncemq.protocol import errors
-from oncemq.protocol.commands import Find, Subscribe, Unsubscribe
-from oncemq.protocol.patterns import is_pattern
-from oncemq.protocol.replies import FindReply, SeekReply, SubscribeReply
-
-#: A shell's subscriptions to one topic, and by pattern.
-S = TypeVar("S", bound=Consuming)
-P = TypeVar("P", bound=PatternConsuming)
-
-#: "Not now" is an answer at once.
-_AT_ONCE_MS = 1e-3
-
-
-def refuse_pattern(topic: str) -> None:
-    """Raises NameInvalid."""
-    if isinstance(topic, str) and is_pattern(topic):
-        raise errors.NameInvalid(f"'{topic}' is a pattern: use subscribe_pattern, pattern_subscription")
 
 
 class Subscribing(Calling, Generic[S, P]):
@@ -35,6 +18,10 @@ class Subscribing(Calling, Generic[S, P]):
 
     _subscription_type: type[S]
     _pattern_subscription_type: type[P]
+
+    @property
+    def _part(self) -> Subscriptions[S, P]:
+        return Subscriptions(self._context, self._subscription_type, self._pattern_subscription_type)
 
     @method
     def subscribe(
@@ -56,18 +43,8 @@ class Subscribing(Calling, Generic[S, P]):
         >>> client.subscribe("orders", "kitchen", start="earliest").created
         True
         """
-        refuse_pattern(topic)
-        wanted = filter_of(filter)
-        reply = yield from self._call(Subscribe(topic, subscriber, start_of(start)), SubscribeReply)
-        return self._subscription_type(
-            self,
-            topic,
-            subscriber,
-            created=reply.created,
-            auto_ack=auto_ack,
-            prefetch_bytes=prefetch_bytes,
-            wanted=wanted,
-        )
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
+        return self._part.subscribe(topic, subscriber, start, options)
 
     @method
     def subscription(
@@ -88,19 +65,8 @@ class Subscribing(Calling, Generic[S, P]):
 
         >>> client.subscription("orders", "kitchen").get(timeout_s=1)
         """
-        refuse_pattern(topic)
-        found = self._subscription_type(
-            self,
-            topic,
-            subscriber,
-            auto_ack=auto_ack,
-            hold_ms=hold_ms,
-            prefetch_bytes=prefetch_bytes,
-            wanted=filter_of(filter),
-        )
-        if hold_ms:
-            yield from found._open(give_up_ms=busy_s * 1000 or _AT_ONCE_MS)
-        return found
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes, hold_ms=hold_ms)
+        return self._part.subscription(topic, subscriber, options, busy_s)
 
     @method
     def subscribe_pattern(
@@ -119,19 +85,8 @@ class Subscribing(Calling, Generic[S, P]):
         >>> client.subscribe_pattern("orders.*", "audit", start="earliest").created
         True
         """
-        wanted = filter_of(filter)
-        if isinstance(pattern, str) and not is_pattern(pattern):
-            raise errors.NameInvalid(f"'{pattern}' is no pattern: it has neither '*' nor '#'; use subscribe")
-        reply = yield from self._call(Subscribe(pattern, subscriber, start_of(start)), SubscribeReply)
-        return self._pattern_subscription_type(
-            self,
-            pattern,
-            subscriber,
-            created=reply.created,
-            auto_ack=auto_ack,
-            prefetch_bytes=prefetch_bytes,
-            wanted=wanted,
-        )
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
+        return self._part.subscribe_pattern(pattern, subscriber, start, options)
 
     @method
     def pattern_subscription(
@@ -147,10 +102,8 @@ class Subscribing(Calling, Generic[S, P]):
 
         >>> client.pattern_subscription("orders.*", "audit").get(timeout_s=1)
         """
-        yield from ()
-        return self._pattern_subscription_type(
-            self, pattern, subscriber, auto_ack=auto_ack, prefetch_bytes=prefetch_bytes, wanted=filter_of(filter)
-        )
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
+        return self._part.pattern_subscription(pattern, subscriber, options)
 
     @method
     def unsubscribe(self, topic: str, subscriber: str) -> Flow[None]:
@@ -158,7 +111,7 @@ class Subscribing(Calling, Generic[S, P]):
 
         >>> client.unsubscribe("orders", "kitchen")
         """
-        return self._do(Unsubscribe(topic, subscriber))
+        return self._part.unsubscribe(topic, subscriber)
 
     @method
     def seek(self, topic: str, subscriber: str, to: Start | datetime) -> Flow[int]:
@@ -169,8 +122,7 @@ class Subscribing(Calling, Generic[S, P]):
         >>> client.seek("orders", "kitchen", "earliest")
         0
         """
-        reply = yield from self._call(seek_of(topic, subscriber, to), SeekReply)
-        return reply.acked
+        return self._part.seek(topic, subscriber, to)
 
     @method
     def find(self, topic: str, time: datetime) -> Flow[int]:
@@ -179,5 +131,4 @@ class Subscribing(Calling, Generic[S, P]):
         >>> client.find("orders", datetime(2026, 1, 1))
         0
         """
-        reply = yield from self._ask(Find(topic, time_of(time)), FindReply)
-        return reply.offset
+        return self._part.find(topic, time)

@@ -16,12 +16,12 @@ from oncemq.client.consumer.cursor import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PAS
 from oncemq.client.consumer.delivery import Delivery
 from oncemq.client.consumer.filter import Filter
 from oncemq.client.consumer.reader import Start, end_of, seek_of
+from oncemq.client.context import ClientContext
 from oncemq.client.core.pending import again
 from oncemq.client.core.validation import offset_of
 from oncemq.client.recording.records import Whose
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, method
-from oncemq.client.runtime.rpc import Calling
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, Close, Get, Seek
 from oncemq.protocol.message import Message
@@ -33,7 +33,7 @@ class Consuming(Receiving):
 
     def __init__(
         self,
-        client: Calling,
+        context: ClientContext,
         topic: str,
         subscriber: str,
         *,
@@ -44,7 +44,7 @@ class Consuming(Receiving):
         wanted: Filter | None = None,
     ) -> None:
         super().__init__(
-            client,
+            context,
             topic,
             subscriber,
             created=created,
@@ -116,16 +116,16 @@ class Consuming(Receiving):
         self._delivery.position = self._delivery.end_offset = self._delivered = self._finished
         self._looked_through = self._finished
         self._ack_sent_ms = self._paced_ms = now_ms()
-        self._client._subscriptions.add(self)
+        self._context.open_subscriptions.add(self)
         return reply
 
     def _close(self, clean: bool) -> Flow[None]:
-        self._client._subscriptions.discard(self)
+        self._context.open_subscriptions.discard(self)
         opened, error = self._opened, self._error
         if opened is None and error is None and self._owed and clean:
             # It was opened before, and acks were promised that the broker does not know of.
             opened = yield from self._open()
-            self._client._subscriptions.discard(self)
+            self._context.open_subscriptions.discard(self)
         self._error = error or errors.ClientClosed("this subscription was closed")
         if opened is None or error is not None:
             return
@@ -133,7 +133,7 @@ class Consuming(Receiving):
             self._settle_hand(clean)
             yield from self._ack_now()
             if self._hold_ms:
-                yield from self._client._call_any(Close(opened.topic_id, self.subscriber, opened.epoch))
+                yield from self._context.call_any(Close(opened.topic_id, self.subscriber, opened.epoch))
         except errors.OnceMQError:
             if clean:
                 raise
@@ -154,7 +154,7 @@ class Consuming(Receiving):
 
     def _seek(self, command: Seek) -> Flow[int]:
         yield from self._open()
-        reply = yield from self._client._call(command, SeekReply)
+        reply = yield from self._context.call(command, SeekReply)
         self._reopen(sought=True)
         return reply.acked
 

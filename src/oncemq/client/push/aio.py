@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from oncemq.client.consumer.aio import Subscription
+from oncemq.client.context import ClientContext
 from oncemq.client.push.consumer import Pushing
 from oncemq.client.runtime.flow import Flow, Until
-from oncemq.client.runtime.rpc import Calling
 
 
 class PushSubscription(Pushing, Subscription):
@@ -17,8 +17,8 @@ class PushSubscription(Pushing, Subscription):
     ...     cook(message.value)
     """
 
-    def __init__(self, client: Calling, topic: str, subscriber: str, *, feed: str, **options: Any) -> None:
-        super().__init__(client, topic, subscriber, feed=feed, **options)
+    def __init__(self, context: ClientContext, topic: str, subscriber: str, *, feed: str, **options: Any) -> None:
+        super().__init__(context, topic, subscriber, feed=feed, **options)
         # Whatever comes, who waits looks for it in the next pump.
         self._driver.loop.add_reader(self._feed.descriptor, self._driver.pump_soon)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from oncemq.client.consumer.cursor import ACK_AFTER_MS, WAIT_MS
 from oncemq.client.consumer.topic import Consuming
+from oncemq.client.context import ClientContext
 from oncemq.client.push.feed import PushFeed
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
-from oncemq.client.runtime.rpc import Calling
 from oncemq.protocol import errors
 from oncemq.protocol.batch import checksum, layout_of
 from oncemq.protocol.replies import BatchHead, GetReply, OpenReply
@@ -29,9 +29,9 @@ _CHECK_MS = 2_000.0
 class Pushing(Consuming):
     """A subscription that listens to a feed."""
 
-    def __init__(self, client: Calling, topic: str, subscriber: str, *, feed: str, **options: Any) -> None:
+    def __init__(self, context: ClientContext, topic: str, subscriber: str, *, feed: str, **options: Any) -> None:
         """Raises SettingInvalid."""
-        super().__init__(client, topic, subscriber, **options)
+        super().__init__(context, topic, subscriber, **options)
         #: Messages that came by the feed.
         self.pushed = 0
         self._feed = PushFeed(feed, topic)
@@ -41,7 +41,7 @@ class Pushing(Consuming):
         self._early: tuple[BatchHead, bytes] | None = None
         self._checked_ms = 0.0
         # Even if it is never used, it ends with the client.
-        client._subscriptions.add(self)
+        context.open_subscriptions.add(self)
 
     def _open(self, give_up_ms: float = 0.0) -> Flow[OpenReply]:
         is_new = self._opened is None

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic
 
-from oncemq.client.consumer.filter import Wanted, filter_of
-from oncemq.client.consumer.reader import Start, start_of
-from oncemq.client.consumer.subscribe import refuse_pattern
-from oncemq.client.push.consumer import Pushing
+from oncemq.client.consumer.filter import Wanted
+from oncemq.client.consumer.options import ConsumerOptions
+from oncemq.client.consumer.reader import Start
+from oncemq.client.push.subscriptions import F, PushSubscriptions
 from oncemq.client.runtime.flow import Flow, method
 from oncemq.client.runtime.rpc import Calling
-from oncemq.protocol.commands import Subscribe
-from oncemq.protocol.replies import SubscribeReply
-
-#: A shell's subscriptions by a feed.
-F = TypeVar("F", bound=Pushing)
 
 
 class PushSubscribing(Calling, Generic[F]):
@@ -39,16 +34,6 @@ class PushSubscribing(Calling, Generic[F]):
 
         >>> subscription = client.push("orders", "kitchen", feed="tcp://127.0.0.1:5558")
         """
-        refuse_pattern(topic)
-        wanted = filter_of(filter)
-        # First, so that nothing is subscribed where the address can't be.
-        found = self._push_subscription_type(
-            self, topic, subscriber, feed=feed, auto_ack=auto_ack, prefetch_bytes=prefetch_bytes, wanted=wanted
-        )
-        try:
-            reply = yield from self._call(Subscribe(topic, subscriber, start_of(start)), SubscribeReply)
-        except BaseException:
-            yield from found._close(clean=False)
-            raise
-        found.created = reply.created
-        return found
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
+        part = PushSubscriptions(self._context, self._push_subscription_type)
+        return part.push(topic, subscriber, start, feed, options)

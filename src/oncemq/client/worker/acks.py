@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 
+from oncemq.client.context import ClientContext
 from oncemq.client.core.pending import Pending, again
 from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Flow
-from oncemq.client.runtime.rpc import Calling
 from oncemq.client.worker.leases import Lease, taken_from
 from oncemq.client.worker.task import ACKED, RETURNED, AnyTask
 from oncemq.protocol import errors
@@ -63,13 +63,13 @@ class Settlement:
 class Settling:
     """The part of a shared subscription that tells the broker what was done."""
 
-    def __init__(self, client: Calling, topic: str, subscriber: str) -> None:
+    def __init__(self, context: ClientContext, topic: str, subscriber: str) -> None:
         self.topic = topic
         self.subscriber = subscriber
         #: Acks that came too late, ever.
         self.lost = 0
-        self._client = client
-        self._driver: Driver = client._driver
+        self._context = context
+        self._driver: Driver = context.driver
         #: What is with us, by token; leases that are over have left it.
         self._leases: dict[int, Lease] = {}
         #: Leases that are over, with something to send.

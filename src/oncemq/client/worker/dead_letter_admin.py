@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterable
 
 from oncemq.client.consumer.reader import Reader
+from oncemq.client.context import ClientContext
 from oncemq.client.runtime.flow import Flow, Outside, method
 from oncemq.client.runtime.rpc import Calling, check_reply, wait_for_reply
 from oncemq.client.worker.acks import ranges_of
@@ -20,10 +21,13 @@ _TAKE_COUNT = 1000
 _TAKE_BYTES = 1024 * 1024
 
 
-class Retrying(Calling):
-    """The part of a client that looks after dead letters."""
+class DeadLetterAdmin:
+    """The part of a client that lists dead letters and sends them back."""
 
-    @method
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
+        self._driver = context.driver
+
     def dead_letters(self, dead_topic: str) -> Flow[list[DeadLetter]]:
         """The letters in a dead-letter topic that nobody has taken out of it, the oldest first. None where there is
         no such topic: the first letter makes it.
@@ -48,7 +52,6 @@ class Retrying(Calling):
             found += [letter for letter in letters if letter is not None]
         return found
 
-    @method
     def retry_dead_letters(self, dead_topic: str, offsets: Iterable[int] | None = None) -> Flow[int]:
         """Put letters back to the topics that they come from, and take them out of the dead-letter topic: those at
         these offsets of it, or all. Returns how many. Each goes back once, whatever happens, as a new message: every
@@ -66,13 +69,13 @@ class Retrying(Calling):
         return visit.retried
 
     def _dead_info(self, dead_topic: str) -> Flow[SubscriptionInfo | None]:
-        page = yield from self._ask(Subscriptions(dead_topic, DEAD_SUBSCRIBER[:-1]), SubscriptionsReply)
+        page = yield from self._context.ask(Subscriptions(dead_topic, DEAD_SUBSCRIBER[:-1]), SubscriptionsReply)
         named = [info for info in page.subscriptions if info.subscriber == DEAD_SUBSCRIBER and info.sharing is not None]
         return named[0] if named else None
 
     def _visit(self, dead_topic: str, visit: _Visit) -> Flow[list[Message]]:
         """Take what there is, do with it what is to be done, and leave. Returns what is left."""
-        opened = yield from self._call(Open(dead_topic, DEAD_SUBSCRIBER), OpenReply)
+        opened = yield from self._context.call(Open(dead_topic, DEAD_SUBSCRIBER), OpenReply)
         whose = (opened.topic_id, DEAD_SUBSCRIBER, opened.epoch)
         leave = Leave(*whose, visit.member)
         left: list[Message] = []
@@ -85,7 +88,7 @@ class Retrying(Calling):
         except BaseException:
             self._driver.core.ask(leave)
             raise
-        yield from self._ask(leave, Done)
+        yield from self._context.ask(leave, Done)
         return left
 
     def _take_letters(
@@ -110,7 +113,7 @@ class Retrying(Calling):
             puts, payloads = make_retry_puts(letters)
             done = ranges_of([letter.message.offset for letter in letters])
             settle = Settle(*whose, tuple((token, first, count) for first, count in done))
-            yield from self._call(Transact(settles=(settle,), puts=puts), TransactReply, payloads)
+            yield from self._context.call(Transact(settles=(settle,), puts=puts), TransactReply, payloads)
             visit.retried += len(letters)
         taken = {letter.message.offset for letter in letters}
         return [message for message in messages if message.offset not in taken]
@@ -136,3 +139,28 @@ class _Visit:
         if self.wanted is not None and message.offset not in self.wanted:
             return None
         return DeadLetter.of(message)
+
+
+class Retrying(Calling):
+    """The part of a client that looks after dead letters."""
+
+    @method
+    def dead_letters(self, dead_topic: str) -> Flow[list[DeadLetter]]:
+        """The letters in a dead-letter topic that nobody has taken out of it, the oldest first. None where there is
+        no such topic: the first letter makes it.
+
+        >>> [(letter.message.offset, letter.reason) for letter in client.dead_letters("orders.dead")]
+        [(0, 'no such customer')]
+        """
+        return DeadLetterAdmin(self._context).dead_letters(dead_topic)
+
+    @method
+    def retry_dead_letters(self, dead_topic: str, offsets: Iterable[int] | None = None) -> Flow[int]:
+        """Put letters back to the topics that they come from, and take them out of the dead-letter topic: those at
+        these offsets of it, or all. Returns how many. Each goes back once, whatever happens, as a new message: every
+        subscription of its topic gets it, also those that had done it before.
+
+        >>> client.retry_dead_letters("orders.dead", [0])
+        1
+        """
+        return DeadLetterAdmin(self._context).retry_dead_letters(dead_topic, offsets)

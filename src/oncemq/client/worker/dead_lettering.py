@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 
+from oncemq.client.context import ClientContext
 from oncemq.client.core.pending import Pending
 from oncemq.client.core.validation import check_name
 from oncemq.client.runtime.flow import Flow
-from oncemq.client.runtime.rpc import Calling
 from oncemq.client.worker.acks import PASSING, Settling, ranges_of
 from oncemq.client.worker.dead_letters import TRIES, Given, dead_subscription, make_dead_put
 from oncemq.client.worker.leases import Lease
@@ -53,8 +53,8 @@ class Burial:
 class Burying(Settling):
     """The part of a shared subscription that gives messages up."""
 
-    def __init__(self, client: Calling, topic: str, subscriber: str) -> None:
-        super().__init__(client, topic, subscriber)
+    def __init__(self, context: ClientContext, topic: str, subscriber: str) -> None:
+        super().__init__(context, topic, subscriber)
         #: As the broker knows it.
         self.sharing = Sharing()
         self._burials: list[Burial] = []

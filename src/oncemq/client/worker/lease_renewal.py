@@ -6,10 +6,11 @@ for that long it is quiet: it rests until a lease is to be extended, and the nex
 
 from __future__ import annotations
 
+from oncemq.client.context import ClientContext
 from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
-from oncemq.client.runtime.rpc import Calling, check_reply, wait_for_reply
+from oncemq.client.runtime.rpc import check_reply, wait_for_reply
 from oncemq.client.worker.acks import PASSING
 from oncemq.client.worker.dead_lettering import Burying
 from oncemq.client.worker.leases import Lease, taken_from
@@ -46,8 +47,10 @@ class Watch:
 class Extending(Burying):
     """The part of a shared subscription that keeps what it has."""
 
-    def __init__(self, client: Calling, topic: str, subscriber: str, *, auto_extend: bool, extend_max_s: float) -> None:
-        super().__init__(client, topic, subscriber)
+    def __init__(
+        self, context: ClientContext, topic: str, subscriber: str, *, auto_extend: bool, extend_max_s: float
+    ) -> None:
+        super().__init__(context, topic, subscriber)
         self._auto_extend = auto_extend
         self._extend_max_ms = extend_max_s * 1000
         self._watch = Watch(self)
@@ -81,7 +84,7 @@ class Extending(Burying):
         """Look at that time, or earlier."""
         if due_ms < self._watch.due_ms:
             self._watch.due_ms = due_ms
-            self._client._take_on(self._watch)
+            self._context.add_task(self._watch)
 
     # The duty.
 

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from oncemq.client.context import ClientContext
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Until, method
 from oncemq.client.runtime.reentrancy import SingleUserGuard
-from oncemq.client.runtime.rpc import Calling, ask
+from oncemq.client.runtime.rpc import ask
 from oncemq.client.worker.takes import K, Taking
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Leave
@@ -40,7 +41,7 @@ class Working(Taking[K]):
 
     def __init__(
         self,
-        client: Calling,
+        context: ClientContext,
         topic: str,
         subscriber: str,
         *,
@@ -52,7 +53,7 @@ class Working(Taking[K]):
         extend_max_s: float = 3600.0,
     ) -> None:
         super().__init__(
-            client,
+            context,
             topic,
             subscriber,
             prefetch=prefetch,
@@ -186,7 +187,7 @@ class Working(Taking[K]):
     # Leaving.
 
     def _close(self, clean: bool) -> Flow[None]:
-        self._client._subscriptions.discard(self)
+        self._context.open_subscriptions.discard(self)
         opened, error = self._opened, self._error
         self._error = error or errors.ClientClosed("this subscription was closed")
         self._listen()
@@ -200,7 +201,7 @@ class Working(Taking[K]):
                 raise
             log.warning("while closing %r: %s", self, met)
         finally:
-            self._client._let_go(self._watch)
+            self._context.remove_task(self._watch)
             self._drop_take()
             self._drop_all()
 

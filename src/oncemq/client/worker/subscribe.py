@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic
 
-from oncemq.client.consumer.reader import Start, start_of
+from oncemq.client.consumer.reader import Start
 from oncemq.client.runtime.flow import Flow, method
 from oncemq.client.runtime.rpc import Calling
-from oncemq.client.worker.shared_consumer import Working
-from oncemq.protocol import errors
-from oncemq.protocol.commands import Sharing, Subscribe, Subscriptions
-from oncemq.protocol.replies import SubscribeReply, SubscriptionsReply
-
-#: A shell's shared subscriptions.
-W = TypeVar("W", bound=Working[Any])
+from oncemq.client.worker.options import WorkerOptions
+from oncemq.client.worker.subscriptions import SharedSubscriptions, W, sharing_of
 
 
 class SharedSubscribing(Calling, Generic[W]):
     """The part of a client that joins shared subscriptions."""
 
     _shared_subscription_type: type[W]
+
+    @property
+    def _shared_part(self) -> SharedSubscriptions[W]:
+        return SharedSubscriptions(self._context, self._shared_subscription_type)
 
     @method
     def subscribe_shared(
@@ -52,21 +51,15 @@ class SharedSubscribing(Calling, Generic[W]):
         ...     pack(task.value)
         ...     task.ack()
         """
-        sharing = _sharing_of(topic, lease_s, tries_max, dead_topic, key_order)
-        # First of all: what it can't be is found before anything is made.
-        found = self._shared_subscription_type(
-            self,
-            topic,
-            subscriber,
+        sharing = sharing_of(topic, lease_s, tries_max, dead_topic, key_order)
+        options = WorkerOptions(
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
             unsettled_max=unsettled_max,
             auto_extend=auto_extend,
             extend_max_s=extend_max_s,
         )
-        reply = yield from self._call(Subscribe(topic, subscriber, start_of(start), sharing), SubscribeReply)
-        found.created = reply.created
-        return (yield from self._joined(found))
+        return self._shared_part.subscribe(topic, subscriber, start, sharing, options)
 
     @method
     def shared_subscription(
@@ -84,40 +77,11 @@ class SharedSubscribing(Calling, Generic[W]):
 
         >>> task = client.shared_subscription("orders", "packers").take(timeout_s=1)
         """
-        found = self._shared_subscription_type(
-            self,
-            topic,
-            subscriber,
+        options = WorkerOptions(
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
             unsettled_max=unsettled_max,
             auto_extend=auto_extend,
             extend_max_s=extend_max_s,
         )
-        yield from self._refuse_owned(topic, subscriber)
-        return (yield from self._joined(found))
-
-    def _joined(self, found: W) -> Flow[W]:
-        yield from found._join()
-        self._subscriptions.add(found)
-        return found
-
-    def _refuse_owned(self, topic: str, subscriber: str) -> Flow[None]:
-        """Opening a subscription that is not shared would take it from its owner."""
-        after = subscriber[:-1]
-        while True:
-            page = yield from self._ask(Subscriptions(topic, after), SubscriptionsReply)
-            for info in page.subscriptions:
-                if info.subscriber == subscriber and not info.pattern and info.sharing is None:
-                    raise errors.KindMismatch(f"'{subscriber}' on '{topic}' is not shared: use client.subscription")
-            after = page.after
-            if not after or after >= subscriber:
-                return
-
-
-def _sharing_of(topic: str, lease_s: float, tries_max: int, dead_topic: str | None, key_order: bool) -> Sharing:
-    if dead_topic is not None and not tries_max:
-        raise ValueError("a dead-letter topic needs tries_max")
-    if tries_max and dead_topic is None:
-        dead_topic = f"{topic}.dead"
-    return Sharing(round(lease_s * 1000), tries_max, dead_topic or "", bool(key_order))
+        return self._shared_part.subscription(topic, subscriber, options)

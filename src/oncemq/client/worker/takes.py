@@ -15,11 +15,11 @@ from functools import partial
 from operator import length_hint
 from typing import Generic, TypeVar
 
+from oncemq.client.context import ClientContext
 from oncemq.client.core.pending import Pending, again
 from oncemq.client.recording.records import Whose
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside
-from oncemq.client.runtime.rpc import Calling
 from oncemq.client.worker.acks import PASSING
 from oncemq.client.worker.dead_letters import TRIES, Given, dead_subscription
 from oncemq.client.worker.lease_renewal import Extending
@@ -55,7 +55,7 @@ class Taking(Extending, Generic[K]):
 
     def __init__(
         self,
-        client: Calling,
+        context: ClientContext,
         topic: str,
         subscriber: str,
         *,
@@ -67,7 +67,7 @@ class Taking(Extending, Generic[K]):
     ) -> None:
         if unsettled_max < 1 or prefetch_bytes < 1 or (prefetch is not None and prefetch < 0):
             raise ValueError("unsettled_max and prefetch_bytes are at least 1, and prefetch is not below 0")
-        super().__init__(client, topic, subscriber, auto_extend=auto_extend, extend_max_s=extend_max_s)
+        super().__init__(context, topic, subscriber, auto_extend=auto_extend, extend_max_s=extend_max_s)
         self._prefetch = prefetch
         self._prefetch_bytes = prefetch_bytes
         self._unsettled_max = unsettled_max
@@ -100,13 +100,13 @@ class Taking(Extending, Generic[K]):
         """Once; and again after a seek."""
         if self._opened is not None:
             return self._opened
-        reply = yield from self._client._call(Open(self.topic, self.subscriber), OpenReply)
+        reply = yield from self._context.call(Open(self.topic, self.subscriber), OpenReply)
         if reply.sharing is None:
             raise errors.KindMismatch(f"'{self.subscriber}' on '{self.topic}' is not shared: use client.subscription")
         if reply.sharing.dead_topic:
             # However it is shared, it keeps what comes.
             with contextlib.suppress(errors.SubscriptionExists):
-                yield from self._client._call(dead_subscription(reply.sharing.dead_topic), SubscribeReply)
+                yield from self._context.call(dead_subscription(reply.sharing.dead_topic), SubscribeReply)
         self._note_epoch(reply.epoch)
         self._opened, self.sharing = reply, reply.sharing
         return reply
