@@ -252,11 +252,10 @@ def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> 
     return ticket.receipts[0]
 
 
-def acknowledge(subscription: Subscription | PatternSubscription, messages: list[Message]) -> None:
+def acknowledge(client: Client, subscription: Subscription | PatternSubscription, messages: list[Message]) -> None:
     """Everything up to these messages, one for each topic, is done; through the outbox, where the client has one."""
     from oncemq.client.sync import OutboxClient
 
-    client = subscription._client
     if not messages:
         return
     if isinstance(client, OutboxClient):

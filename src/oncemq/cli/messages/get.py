@@ -100,8 +100,8 @@ def get(
     """
     from oncemq.protocol.errors import NothingNew
 
-    printer = Printer(render, wanted, acks=not no_ack)
     with orderly(), finishing(reach, state) as client, told_of_sharing(topic, subscriber):
+        printer = Printer(client, render, wanted, acks=not no_ack)
         turns = Turns(client, topic, subscriber, wait_s)
         printed = _peek(turns, printer, count) if no_ack else _take(turns, printer, count)
     if not printed:

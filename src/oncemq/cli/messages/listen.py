@@ -81,7 +81,7 @@ def listen(
     with orderly(), connected(reach) as client, told_of_sharing(topic, subscriber):
         _subscribe(client, topic, subscriber, start)
         with _opened(client, topic, subscriber) as subscription:
-            printed = _print_all(subscription, Printer(render, wanted), count, wait_s)
+            printed = _print_all(subscription, Printer(client, render, wanted), count, wait_s)
     if not printed:
         raise NothingNew(f"Nothing came in {topic} for {subscriber}.")
 

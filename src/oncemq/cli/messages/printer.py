@@ -17,6 +17,7 @@ from oncemq.cli.support.output import Output
 from oncemq.cli.support.signals import held_back
 
 if TYPE_CHECKING:
+    from oncemq import Client
     from oncemq.client.consumer.sync import PatternSubscription, Subscription
     from oncemq.protocol.message import Message
 
@@ -62,7 +63,8 @@ def wanted_of(headers: tuple[str, ...]) -> Wanted:
 class Printer:
     """Prints those messages that are wanted, and learns how many of them the reader takes in a moment."""
 
-    def __init__(self, render: Render, wanted: Wanted, *, acks: bool = True) -> None:
+    def __init__(self, client: Client, render: Render, wanted: Wanted, *, acks: bool = True) -> None:
+        self._client = client
         self._render = render
         self._wanted = wanted
         self._acks = acks
@@ -103,7 +105,7 @@ class Printer:
         if self._acks:
             done = messages[: _done_count(len(messages), places, self._output.delivered, most)]
             # Each topic has a position of its own.
-            acknowledge(subscription, list({message.topic_id: message for message in done}.values()))
+            acknowledge(self._client, subscription, list({message.topic_id: message for message in done}.values()))
 
 
 def _done_count(total: int, places: Sequence[int], delivered: int, most: int) -> int:
