@@ -125,7 +125,6 @@ class Outboxing(Base):
         self._outbox = outbox
         self._context = OutboxContext(self._context, outbox, self._send_soon)
         self._sending = _Sending(self)
-        self._context.call_any = self._call_any  # type: ignore[method-assign]
         self._take_on(self._sending)
 
     # Putting.
