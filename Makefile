@@ -38,7 +38,7 @@ $(READY): $(MADE) pyproject.toml constraints.txt
 $(BROWSER): $(READY)
 	-@$(BIN)/python -m tests.browser && touch $@
 
-.PHONY: help serve demo test test-cluster lint format bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http crash crash-spark reference constraints
+.PHONY: help serve demo test test-cluster lint format hooks docs bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http crash crash-spark reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,13 @@ lint: $(READY) ## Check style, formatting, import rules and types
 format: $(READY) ## Format the code, and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+hooks: $(READY) ## Run the checks of make lint before each commit and push
+	$(BIN)/pre-commit install --hook-type pre-commit --hook-type pre-push
+
+docs: $(READY) ## Build the documentation site into site/; a broken link fails
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --quiet docs site
+	@echo "The site is in site/: open site/index.html"
 
 bench: $(READY) ## Measure, beside the limits of this machine
 	$(BIN)/oncemq bench
