@@ -18,10 +18,17 @@ class Desk:
     """The broker's end of the wire, by hand."""
 
     def __init__(
-        self, *, name: str = "billing", anonymous: bool = False, outbox: Outbox | None = None, **options: object
+        self,
+        *,
+        name: str = "billing",
+        anonymous: bool = False,
+        renewed: tuple[str, int] | None = None,
+        outbox: Outbox | None = None,
+        **options: object,
     ) -> None:
         name = name if outbox is None else outbox.session
-        self.core = Core(name, anonymous, nonce=7, options=Options(**options), outbox=outbox)  # type: ignore[arg-type]
+        renew = None if renewed is None else lambda: renewed
+        self.core = Core(name, anonymous, 7, Options(**options), renew, outbox)  # type: ignore[arg-type]
         self.now_ms = 1000.0
         self.requests: list[Request] = []
         self.payloads: list[list[tuple[Frame, ...]]] = []

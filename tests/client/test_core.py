@@ -331,7 +331,7 @@ def test_a_caller_may_give_up_and_its_number_becomes_void() -> None:
     assert isinstance(pending.error, errors.ClientClosed)
     assert [command.operation for command in desk.numbered()] == [Void()]
     desk.answer_last(Done())
-    assert len(desk.core._flight) == 0
+    assert len(desk.core._window) == 0
 
 
 @pytest.mark.parametrize("code", ["FENCED", "SESSION_UNKNOWN", "BROKER_AWAY"])
@@ -454,8 +454,7 @@ def test_a_question_that_can_not_be_sent_fails_for_its_caller_alone() -> None:
 
 
 def anonymous_desk() -> Desk:
-    desk = Desk(name="anonymous-1", anonymous=True)
-    desk.core._renew = lambda: ("anonymous-2", 8)
+    desk = Desk(name="anonymous-1", anonymous=True, renewed=("anonymous-2", 8))
     desk.greet()
     desk.put()
     desk.sent()
@@ -531,13 +530,13 @@ def test_garbage_is_counted_and_ignored() -> None:
     desk.greet()
     pending = desk.put()
     [request] = desk.sent()
-    before = desk.core.garbage_count
+    before = desk.core.discarded_count
     for frames in ([], [b""], [b"\xc1"], [b"\x93\x01\x02"], [b"x" * 100, b"y"]):
         desk.core.receive(desk.now_ms, frames)
     desk.core.receive(desk.now_ms, encode_response(999, [stored(0)]))
     desk.core.receive(desk.now_ms, encode_response(request.request_id, [stored(0), stored(1)]))
     desk.core.receive(desk.now_ms, encode_response(request.request_id, [GetReply(5, 0, 0, 0)]))
-    assert desk.core.garbage_count == before + 8
+    assert desk.core.discarded_count == before + 8
     assert not pending.done
 
 

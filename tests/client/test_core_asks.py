@@ -77,7 +77,7 @@ def test_a_payload_that_does_not_belong_is_refused_before_it_is_sent() -> None:
     desk = Desk()
     with pytest.raises(errors.Malformed):
         desk.core.ask(Keyed("web", "k", PUT), b"another")
-    desk.core.batch_bytes_max = 10
+    desk.core._session.batch_bytes_max = 10
     with pytest.raises(errors.TooLarge):
         keyed(desk).result()
     desk.core.ask(Health())

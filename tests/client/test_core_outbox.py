@@ -132,7 +132,7 @@ def test_a_backlog_larger_than_memory_is_sent_in_order(
     second = life(path, broker, opened)
     for value in values[20:]:
         second.core.submit(*put(value), on_done=lambda pending: done.append(pending.number))
-    assert len(second.core._flight) == 5
+    assert len(second.core._window) == 5
     second.pump()
     assert broker.values == values
     assert done == list(range(21, 41))
@@ -165,7 +165,7 @@ class KilledOutbox:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._outbox, name)
-        if name not in ("append", "greeted", "entries", "settle", "use_up", "refuse", "void"):
+        if name not in ("append", "connected", "entries", "complete", "complete_void", "refuse", "void"):
             return found
 
         def call(*arguments: Any) -> Any:
@@ -244,7 +244,8 @@ def test_a_process_killed_at_any_point_is_finished_by_the_next_one(tmp_path: Pat
         names.add(deaths.where)
         if is_over:
             break
-    assert {"before refuse", "after refuse", "after void", "after use_up", "after the broker", "after greeted"} <= names
+    writes = {"before refuse", "after refuse", "after void", "after complete_void", "after connected"}
+    assert writes | {"after the broker"} <= names
     assert at > 30
 
 
@@ -275,7 +276,7 @@ def test_a_refusal_is_in_the_file_before_the_broker_may_forget_it(path: Path, op
     real = outbox.refuse
 
     def refuse(number: int, code: str, text: str) -> None:
-        assert desk.core._flight.seen_below == 1
+        assert desk.core._window.seen_below == 1
         assert not refused.done
         real(number, code, text)
         calls.append(number)
@@ -449,7 +450,7 @@ def probe(desk: Desk) -> None:
 def test_verdicts_of_an_earlier_process_settle_its_entries(path: Path, opened: Opened) -> None:
     outbox = opened(path)
     outbox.append([(op, (value,)) for op, value in (put(b"1"), put(b"2"), put(b"3"))])
-    outbox.greeted("broker")
+    outbox.connected("broker")
     again = opened(path)
     desk = Desk(outbox=again)
     probe(desk)
@@ -582,12 +583,12 @@ def test_nothing_is_sent_before_the_file_says_that_something_may_have_been(path:
     outbox = opened(path)
     desk = Desk(outbox=outbox)
     pending = desk.put()
-    real = outbox.greeted
-    outbox.greeted = _full  # type: ignore[method-assign, assignment]
+    real = outbox.connected
+    outbox.connected = _full  # type: ignore[method-assign, assignment]
     desk.resume(last_number=0)
     assert desk.sent() == []
     assert isinstance(desk.core.obstacle, errors.OutboxFull)
-    outbox.greeted = real  # type: ignore[method-assign]
+    outbox.connected = real  # type: ignore[method-assign]
     desk.now_ms = desk.core.next_deadline_ms()
     desk.resume(last_number=0)
     assert desk.numbers() == [1]

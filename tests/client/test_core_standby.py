@@ -72,7 +72,7 @@ def test_a_late_word_of_a_standby_that_was_left_changes_nothing() -> None:
     assert desk.numbers() == [1]
     desk.answer(first, STANDBY)
     assert not desk.core.check(desk.now_ms)
-    assert desk.core.garbage_count == 1
+    assert desk.core.discarded_count == 1
 
 
 def test_standbys_alone_end_a_caller_s_patience_and_say_so() -> None:
@@ -162,8 +162,7 @@ def test_where_a_standby_may_take_over_nothing_is_asked_before_the_hello_is_answ
 
 
 def test_the_question_of_an_expired_anonymous_session_waits_for_a_new_hello() -> None:
-    desk = Desk(name="anonymous", anonymous=True)
-    desk.core._renew = lambda: ("another", 9)
+    desk = Desk(name="anonymous", anonymous=True, renewed=("another", 9))
     desk.core.greet()
     greet(desk, 2)
     asked = desk.core.ask(Health())

@@ -93,7 +93,7 @@ def test_an_append_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_successes_are_marked_with_the_next_write(tmp_path: Path) -> None:
     outbox = OutboxFile.open(tmp_path / "out")
     outbox.append([put(b"1"), put(b"2"), put(b"3")])
-    outbox.settle(1)
+    outbox.complete(1)
     assert outbox.pending_count == 2
     assert values_in(outbox) == [b"2", b"3"]
     unmarked = OutboxFile.open(crashed(outbox, tmp_path / "before"))
@@ -111,7 +111,7 @@ def test_successes_do_not_pile_up_unmarked(tmp_path: Path) -> None:
     outbox = OutboxFile.open(tmp_path / "out")
     outbox.append([put(b"%d" % number) for number in range(1000)])
     for number in range(1, 1001):
-        outbox.settle(number)
+        outbox.complete(number)
     again = OutboxFile.open(crashed(outbox, tmp_path / "after"))
     assert again.answered_number >= 512
     assert again.pending_count < 500
@@ -125,7 +125,7 @@ def test_successes_do_not_pile_up_unmarked(tmp_path: Path) -> None:
 def test_a_refusal_is_durable_at_once_and_kept_until_it_was_seen(tmp_path: Path) -> None:
     outbox = OutboxFile.open(tmp_path / "out")
     outbox.append([put(b"1"), put(b"2", "nowhere"), put(b"3")])
-    outbox.settle(1)
+    outbox.complete(1)
     outbox.refuse(2, "TOPIC_UNKNOWN", "there is no topic 'nowhere'")
     again = OutboxFile.open(crashed(outbox, tmp_path / "after"))
     assert values_in(again) == [b"3"]
@@ -149,7 +149,7 @@ def test_a_void_stands_for_its_number_until_that_is_used_up(tmp_path: Path) -> N
     assert [(kept.number, kept.operation) for kept in again.entries()] == [(1, Void()), (2, put(b"2")[0])]
     [refusal] = again.refusals()
     assert (refusal.code, refusal.payloads) == ("TOO_LARGE", (b"too large",))
-    again.use_up(1)
+    again.complete_void(1)
     again.flush()
     assert values_in(again) == [b"2"]
     assert again.refusals_count == 1
@@ -161,7 +161,7 @@ def test_what_was_refused_on_the_way_and_had_happened_before_is_no_refusal(tmp_p
     outbox = OutboxFile.open(tmp_path / "out")
     outbox.append([put(b"1")])
     outbox.void(1, "BROKER_BUG", "the broker failed")
-    outbox.settle(1)
+    outbox.complete(1)
     outbox.flush()
     assert (list(outbox.refusals()), outbox.refusals_count, outbox.pending_count) == ([], 0, 0)
     outbox.close()
@@ -174,13 +174,13 @@ def test_whoever_opens_it_fences_the_one_before(tmp_path: Path) -> None:
     for write in (
         lambda: first.append([put(b"lost")]),
         lambda: first.refuse(1, "TOPIC_UNKNOWN", ""),
-        lambda: first.greeted("broker"),
+        lambda: first.connected("broker"),
         lambda: first.entries(),
         lambda: first.seen(1),
     ):
         with pytest.raises(errors.Fenced, match="another process has opened"):
             write()
-    first.settle(1)
+    first.complete(1)
     first.close()
     assert values_in(second) == [b"1"]
     assert second.append([put(b"2")]) == range(2, 3)
@@ -197,7 +197,7 @@ def test_entries_that_were_kept_while_no_broker_was_found_count_as_not_sent(tmp_
     assert [sent_below(), sent_below()] == [1, 1]
     outbox = OutboxFile.open(tmp_path / "out")
     outbox.append([put(b"before")])
-    outbox.greeted("broker")
+    outbox.connected("broker")
     outbox.append([put(b"after")])
     outbox.close()
     assert [sent_below(), sent_below()] == [5, 5]
@@ -206,7 +206,7 @@ def test_entries_that_were_kept_while_no_broker_was_found_count_as_not_sent(tmp_
 def test_the_broker_is_remembered(tmp_path: Path) -> None:
     outbox = OutboxFile.open(tmp_path / "out")
     assert outbox.broker_id == ""
-    outbox.greeted("broker-1")
+    outbox.connected("broker-1")
     again = OutboxFile.open(crashed(outbox, tmp_path / "after"))
     assert again.broker_id == "broker-1"
     outbox.close()

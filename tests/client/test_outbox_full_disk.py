@@ -68,8 +68,8 @@ def test_what_waits_can_be_opened_and_sent_with_the_reserve(waiting: Path, fill:
     fill()
     outbox = OutboxFile.open(waiting)
     assert not reserve_of(waiting).exists()
-    outbox.greeted("broker")
-    outbox.settle(1)
+    outbox.connected("broker")
+    outbox.complete(1)
     outbox.flush()
     assert [kept.number for kept in outbox.entries()] == [2]
     outbox.close()
@@ -78,8 +78,8 @@ def test_what_waits_can_be_opened_and_sent_with_the_reserve(waiting: Path, fill:
 @pytest.mark.parametrize(
     "write",
     [
-        lambda outbox: outbox.greeted("broker"),
-        lambda outbox: (outbox.settle(1), outbox.flush()),
+        lambda outbox: outbox.connected("broker"),
+        lambda outbox: (outbox.complete(1), outbox.flush()),
         lambda outbox: outbox.refuse(1, "TOPIC_UNKNOWN", "no"),
         lambda outbox: outbox.void(1, "TOPIC_UNKNOWN", "no"),
         lambda outbox: outbox.seen(1),
@@ -107,9 +107,9 @@ def test_nothing_is_taken_in_until_the_reserve_is_there_again(
     def make(_path: str) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    opened._storage.give_up_reserve()
+    opened._storage.release_reserve()
     with monkeypatch.context() as patch:
-        patch.setattr(reserve, "_make", make)
+        patch.setattr(reserve, "_allocate", make)
         with pytest.raises(errors.OutboxFull):
             opened.append([put(b"3")])
     assert opened.append([put(b"3")]) == range(3, 4)
@@ -129,6 +129,6 @@ def test_an_outbox_that_has_sent_everything_gives_its_room_back(waiting: Path) -
     outbox = OutboxFile.open(waiting)
     numbers = outbox.append([put(b"x" * 100_000) for _ in range(10)])
     for number in range(1, numbers.stop):
-        outbox.settle(number)
+        outbox.complete(number)
     outbox.close()
     assert waiting.stat().st_size < 100_000

@@ -18,6 +18,7 @@ import pytest
 import oncemq
 import oncemq.aio
 from oncemq.client.recording import records
+from oncemq.client.recording.recorder import Recorder
 from oncemq.client.recording.records import digest_of
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
@@ -370,8 +371,8 @@ def test_a_put_is_announced_before_it_is_answered(url: str, folder: Path, monkey
 def test_a_file_that_could_not_be_written_says_so_and_the_work_goes_on(url: str, folder: Path) -> None:
     with oncemq.connect(url, record=folder) as client:
         client.put("orders", "x", create=True)
-        recorder = client._driver.core.recorder
-        assert recorder is not None
+        recorder = client._driver.core.observer
+        assert isinstance(recorder, Recorder)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "write", _full(recorder._descriptor))
             assert client.put("orders", "y").offset == 1

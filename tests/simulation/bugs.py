@@ -124,7 +124,7 @@ HINTS: dict[str, int] = {
     "outbox_leaves_the_old_ones": 7,
     "outbox_numbers_again": 45,
     "outbox_owner_is_not_checked": 28,
-    "outbox_settles_what_it_sends": 7,
+    "outbox_completes_what_it_sends": 7,
     "outbox_takes_forgotten_for_refused": 59,
     "pattern_forgets_a_topic": 2,
     "pattern_seek_keeps_the_epoch": 2,

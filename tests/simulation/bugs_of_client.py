@@ -7,9 +7,10 @@ from typing import Any
 
 from oncemq.client.consumer.delivery import Delivery
 from oncemq.client.consumer.sync import Subscription
-from oncemq.client.core.core import Core
-from oncemq.client.core.inflight import Flight
-from oncemq.client.core.pending import Entry
+from oncemq.client.core.command_table import CommandTable
+from oncemq.client.core.handshake import Handshake
+from oncemq.client.core.inflight import InflightWindow
+from oncemq.client.core.pending import PendingCommand
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import GetReply
 from tests.simulation.bugs import Patch, bug
@@ -17,66 +18,67 @@ from tests.simulation.bugs import Patch, bug
 
 @bug("what is sent again gets a new number")
 def client_renumbers() -> Sequence[Patch]:
-    def go_back(self: Flight, number: int) -> None:
-        again = [entry for entry in self._entries.values() if entry.number >= number and entry.pending is not None]
-        for entry in reversed(again):
-            del self._entries[entry.number]
-            self._queue.appendleft(entry)
-            entry.must_send = True
+    def resend_from(self: InflightWindow, number: int) -> None:
+        again = [each for each in self._inflight.values() if each.number >= number and each.pending is not None]
+        for command in reversed(again):
+            del self._inflight[command.number]
+            self._queue.appendleft(command)
+            command.must_send = True
         real(self, number)
 
-    real: Any = Flight.go_back
-    return [(Flight, "go_back", go_back)]
+    real: Any = InflightWindow.resend_from
+    return [(InflightWindow, "resend_from", resend_from)]
 
 
 @bug("after a reconnect the session is taken over, not resumed")
 def client_resumes_with_epoch_0() -> Sequence[Patch]:
-    real: Any = Core._send_hello
+    real: Any = Handshake.request
 
-    def send_hello(self: Core, now_ms: float, requests: list[list[Frame]]) -> None:
-        if self.epoch:
-            self._nonce += 1
-        self.epoch = 0
-        real(self, now_ms, requests)
+    def request(self: Handshake, now_ms: float) -> list[Frame]:
+        if self._session.epoch:
+            self._session.nonce += 1
+        self._session.epoch = 0
+        frames: list[Frame] = real(self, now_ms)
+        return frames
 
-    return [(Core, "_send_hello", send_hello)]
+    return [(Handshake, "request", request)]
 
 
 @bug("a command is dropped when the connection is given up")
 def client_drops_a_pending() -> Sequence[Patch]:
-    real: Any = Core._disconnect
+    real: Any = CommandTable.disconnect
 
-    def disconnect(self: Core) -> None:
+    def disconnect(self: CommandTable) -> None:
         real(self)
-        for entry in list(self._flight._entries.values())[-1:]:
-            self._flight.settle(entry)
+        for command in list(self._window._inflight.values())[-1:]:
+            self._window.complete(command)
 
-    return [(Core, "_disconnect", disconnect)]
+    return [(CommandTable, "disconnect", disconnect)]
 
 
 @bug("a number that was given up is not voided")
 def client_leaves_a_hole() -> Sequence[Patch]:
-    def void(self: Flight, entry: Entry) -> None:
-        entry.pending = None
-        self._entries.pop(entry.number, None)
+    def void(self: InflightWindow, command: PendingCommand) -> None:
+        command.pending = None
+        self._inflight.pop(command.number, None)
 
-    def give_up(self: Flight, error: Any) -> None:
-        pendings = [entry.pending for entry in self]
+    def give_up_all(self: InflightWindow, error: Any) -> None:
+        pendings = [command.pending for command in self]
         self._queue.clear()
-        self._entries.clear()
+        self._inflight.clear()
         for pending in pendings:
             if pending is not None:
                 pending.fail(error)
 
-    return [(Flight, "void", void), (Flight, "give_up", give_up)]
+    return [(InflightWindow, "void", void), (InflightWindow, "give_up_all", give_up_all)]
 
 
 @bug("the client says that it has seen answers which it has not")
 def client_has_seen_everything() -> Sequence[Patch]:
-    def seen_below(self: Flight) -> int:
+    def seen_below(self: InflightWindow) -> int:
         return max(1, self.next_number - 1)
 
-    return [(Flight, "seen_below", property(seen_below))]
+    return [(InflightWindow, "seen_below", property(seen_below))]
 
 
 @bug("what was fetched ahead is acked before it was given to anybody")

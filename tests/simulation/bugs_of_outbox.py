@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oncemq.client.core.core import Core
-from oncemq.client.core.outbox_queue import Backlog
-from oncemq.client.core.pending import Entry
+from oncemq.client.core.outbox_queue import OutboxQueue
+from oncemq.client.core.pending import PendingCommand
+from oncemq.client.core.sender import RequestSender
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.outbox.storage import Storage
 from oncemq.protocol import errors
@@ -16,18 +16,18 @@ from oncemq.protocol.replies import HelloReply, Refusal, Reply
 from tests.simulation.bugs import Patch, bug
 
 
-@bug("what is in the outbox counts as settled when it is sent")
-def outbox_settles_what_it_sends() -> Sequence[Patch]:
-    real: Any = Core._numbered_request
+@bug("what is in the outbox counts as completed when it is sent")
+def outbox_completes_what_it_sends() -> Sequence[Patch]:
+    real: Any = RequestSender._numbered_request
 
-    def numbered_request(self: Core, entries: list[Entry], now_ms: float) -> list[Frame]:
-        frames: list[Frame] = real(self, entries, now_ms)
-        for entry in entries:
-            if self._backlog is not None:
-                self._backlog.outbox.settle(entry.kept_number)
+    def numbered_request(self: RequestSender, commands: list[PendingCommand], now_ms: float) -> list[Frame]:
+        frames: list[Frame] = real(self, commands, now_ms)
+        for command in commands:
+            if self._commands._outbox is not None:
+                self._commands._outbox.outbox.complete(command.outbox_number)
         return frames
 
-    return [(Core, "_numbered_request", numbered_request)]
+    return [(RequestSender, "_numbered_request", numbered_request)]
 
 
 @bug("after a restart the outbox gives numbers again that were used")
@@ -36,7 +36,7 @@ def outbox_numbers_again() -> Sequence[Patch]:
 
     def init(self: OutboxFile, storage: Storage) -> None:
         real(self, storage)
-        numbers = [kept.number for kept in self.entries()]
+        numbers = [entry.number for entry in self.entries()]
         self.next_number = max(numbers, default=0) + 1
 
     return [(OutboxFile, "__init__", init)]
@@ -45,17 +45,17 @@ def outbox_numbers_again() -> Sequence[Patch]:
 @bug("the outbox keeps nothing of a refusal")
 def outbox_forgets_refusals() -> Sequence[Patch]:
     def refuse(self: OutboxFile, number: int, _code: str, _text: str) -> None:
-        self.settle(number)
+        self.complete(number)
 
     return [(OutboxFile, "refuse", refuse)]
 
 
 @bug("a verdict that the broker has forgotten is taken for a refusal")
 def outbox_takes_forgotten_for_refused() -> Sequence[Patch]:
-    def understood(_self: Backlog, _number: int, refusal: Refusal) -> Reply:
+    def interpret(_self: OutboxQueue, _number: int, refusal: Refusal) -> Reply:
         return refusal
 
-    return [(Backlog, "_understood", understood)]
+    return [(OutboxQueue, "_interpret", interpret)]
 
 
 @bug("a process goes on with its outbox after another has opened it")
@@ -65,21 +65,21 @@ def outbox_owner_is_not_checked() -> Sequence[Patch]:
 
 @bug("an outbox that was restored from a copy is not noticed")
 def outbox_is_rewound_unnoticed() -> Sequence[Patch]:
-    real: Any = Backlog.contradiction
+    real: Any = OutboxQueue.mismatch
 
-    def contradiction(self: Backlog, reply: HelloReply) -> errors.OnceMQError | None:
+    def mismatch(self: OutboxQueue, reply: HelloReply) -> errors.OnceMQError | None:
         error: errors.OnceMQError | None = real(self, reply)
         return None if isinstance(error, errors.OutboxRewound) else error
 
-    return [(Backlog, "contradiction", contradiction)]
+    return [(OutboxQueue, "mismatch", mismatch)]
 
 
 @bug("what an earlier process has left in the outbox is not sent")
 def outbox_leaves_the_old_ones() -> Sequence[Patch]:
-    real: Any = Backlog.__init__
+    real: Any = OutboxQueue.load
 
-    def init(self: Backlog, outbox: Any) -> None:
-        real(self, outbox)
-        self._loaded_below = max(1, outbox.next_number - 1)
+    def load(self: OutboxQueue) -> None:
+        self._loaded_below = max(self._loaded_below, self._own_from - 1)
+        real(self)
 
-    return [(Backlog, "__init__", init)]
+    return [(OutboxQueue, "load", load)]

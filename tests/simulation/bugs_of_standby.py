@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oncemq.broker.loop import Broker
-from oncemq.client.core.failover import Rotation
+from oncemq.client.core.failover import Failover
 from oncemq.journal.memory import MemoryJournal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
@@ -31,6 +31,6 @@ def answer_without_fencing_check() -> Sequence[Patch]:
 
 @bug("a client stays with a standby until that one is active")
 def client_stays_with_a_standby() -> Sequence[Patch]:
-    def objection(_self: Rotation, _replies: object) -> None: ...
+    def objection(_self: Failover, _replies: object) -> None: ...
 
-    return [(Rotation, "objection", objection)]
+    return [(Failover, "objection", objection)]

@@ -158,7 +158,11 @@ class Process:
     def trouble(self) -> str:
         """What it waits for, when it should be settled and is not."""
         core = self.core
-        waiting = "" if core is None else f", {len(core._flight)} numbered and {len(core._asks)} asked in flight"
+        waiting = (
+            ""
+            if core is None
+            else f", {len(core._window)} numbered and {len(core._commands.unnumbered)} other commands"
+        )
         return f"{self.name} is not settled{waiting}"
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:

@@ -84,8 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             session = outbox.session
         recorder = self._recorder(session)
         if outbox is not None:
-            return Core(session, False, nonce, options, outbox=outbox, recorder=recorder)
-        return Core(session, self.name is None, nonce, options, self._draw, recorder=recorder)
+            return Core(session, False, nonce, options, outbox=outbox, observer=recorder)
+        return Core(session, self.name is None, nonce, options, self._draw, observer=recorder)
 
     def _recorder(self, session: str) -> Recorder | None:
         if not self.record_folder:

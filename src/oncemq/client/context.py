@@ -13,7 +13,7 @@ from oncemq.client.runtime.rpc import ask, check_reply, wait_for_reply
 
 if TYPE_CHECKING:
     from oncemq.client.core.core import Core, Payloads
-    from oncemq.client.recording.recorder import Recorder
+    from oncemq.client.core.observer import Observer
     from oncemq.client.runtime.background import Background, PeriodicTask
     from oncemq.client.runtime.driver import Driver
     from oncemq.client.runtime.flow import Flow
@@ -47,7 +47,7 @@ class ClientContext:
         return self.driver.core
 
     @property
-    def recorder(self) -> Recorder | None:
+    def recorder(self) -> Observer | None:
         """What records puts and deliveries for an audit, if the client was opened with `record=`."""
         return self.driver.core.recorder
 

@@ -77,7 +77,7 @@ class Link:
 
     def _connect(self) -> EventLoopDriver:
         core = self._settings.core()
-        core.options = msgspec.structs.replace(core.options, told_at_once=self._told_at_once)
+        core.report_at_once(self._told_at_once)
         return EventLoopDriver(core, open_transport(self._settings.urls), self._loop)
 
     @property

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from oncemq import Client, Receipt
     from oncemq.client.consumer.sync import PatternSubscription, Subscription
     from oncemq.client.outbox.client import Ticket
-    from oncemq.client.outbox.contract import KeptRefusal
+    from oncemq.client.outbox.contract import OutboxRefusal
     from oncemq.client.sync import OutboxClient
     from oncemq.protocol.message import Message
 
@@ -177,7 +177,7 @@ def _leave_alone(slot: Path, left: int, error: errors.OnceMQError) -> None:
     warn(f"{what}: {error.text}. Kept in {slot}; delete that file if it is not wanted any more.")
 
 
-def _tell(refusal: KeptRefusal) -> None:
+def _tell(refusal: OutboxRefusal) -> None:
     note(f"An earlier run was refused: {refusal.text} ({refusal.code}).")
 
 

@@ -1,8 +1,8 @@
 """The numbered commands of a session: their order, their numbers, and the window.
 
-A command gets its number when it enters the window, in order of submission. A number once given is used,
-by its command or, when that was given up, by a void: the broker takes numbers without gaps. What comes from an
-outbox has its number already, and is never given up: those that are missing between two of them are decided.
+A command gets its number when it enters the window, in order of submission. A number that was assigned is used: by its
+command or, if the caller gave that up, by a void. The broker accepts numbers only without gaps. Commands from an outbox
+already have their numbers and are never given up; numbers that are missing between two of them are decided.
 """
 
 from __future__ import annotations
@@ -11,144 +11,140 @@ from collections import deque
 from collections.abc import Iterator
 from math import isinf
 
-from oncemq.client.core.pending import Entry
+from oncemq.client.core.pending import PendingCommand
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Void
 
 
-class Flight:
-    def __init__(self, window: int) -> None:
-        self.window = window
+class InflightWindow:
+    """Commands in flight, and behind them the queue of those that wait for the window to move."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.next_number = 1
-        #: number → entry, in order of number; undecided as far as this side knows.
-        self._entries: dict[int, Entry] = {}
-        self._queue: deque[Entry] = deque()
-        self._unsent = False
+        #: number → command, in order of number: those that are not decided, as far as this client knows.
+        self._inflight: dict[int, PendingCommand] = {}
+        self._queue: deque[PendingCommand] = deque()
+        #: Something in flight must be sent again.
+        self._must_resend = False
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._queue)
+        return len(self._inflight) + len(self._queue)
 
-    def __iter__(self) -> Iterator[Entry]:
-        yield from self._entries.values()
+    def __iter__(self) -> Iterator[PendingCommand]:
+        yield from self._inflight.values()
         yield from self._queue
 
     @property
     def seen_below(self) -> int:
         """The lowest number whose answer has not been seen."""
-        for number in self._entries:
+        for number in self._inflight:
             return number
         return self._upcoming_number
 
     @property
     def _upcoming_number(self) -> int:
-        """Of the next entry that is taken from the queue."""
-        return (self._queue[0].kept_number if self._queue else 0) or self.next_number
+        """The number of the next command that leaves the queue."""
+        return (self._queue[0].outbox_number if self._queue else 0) or self.next_number
 
     @property
     def payload_bytes(self) -> int:
-        return sum(entry.payload_bytes for entry in self)
+        return sum(command.payload_bytes for command in self)
 
     @property
-    def has_work(self) -> bool:
-        """Something could be sent now, if nothing else stands in the way."""
-        return self._unsent or (bool(self._queue) and self._has_room())
+    def has_sendable(self) -> bool:
+        """Whether there is something to send, if the connection allows it."""
+        return self._must_resend or (bool(self._queue) and self._has_room())
 
     @property
     def has_callers(self) -> bool:
-        """Somebody waits for something of this, or an outbox does."""
+        """Whether a caller waits for something here, or an outbox does."""
         return bool(self._queue) or any(
-            entry.pending is not None or entry.kept_number for entry in self._entries.values()
+            command.pending is not None or command.outbox_number for command in self._inflight.values()
         )
 
     @property
     def is_in_doubt(self) -> bool:
-        """Something was sent and not answered, and somebody waits for it."""
-        return any(entry.pending is not None for entry in self._entries.values())
+        """Whether a caller waits for something that was sent and not answered."""
+        return any(command.pending is not None for command in self._inflight.values())
 
-    def add(self, entry: Entry) -> None:
-        self._queue.append(entry)
+    def add(self, command: PendingCommand) -> None:
+        self._queue.append(command)
 
-    def get(self, number: int) -> Entry | None:
-        entry = self._entries.get(number)
-        if entry is None and number >= self._upcoming_number:
-            # An earlier process sent it; this one has not yet.
-            return next((entry for entry in self._queue if entry.kept_number == number), None)
-        return entry
+    def get(self, number: int) -> PendingCommand | None:
+        command = self._inflight.get(number)
+        if command is None and number >= self._upcoming_number:
+            # An earlier process sent it. This one has not sent it yet.
+            return next((command for command in self._queue if command.outbox_number == number), None)
+        return command
 
-    def take(self) -> Iterator[Entry]:
-        """Entries to send now, in order of number; those from the queue get their numbers."""
-        if self._unsent:
-            self._unsent = False
-            for entry in self._entries.values():
-                if entry.must_send:
-                    yield entry
+    def take(self) -> Iterator[PendingCommand]:
+        """Commands to send now, in order of number; those from the queue get their numbers."""
+        if self._must_resend:
+            self._must_resend = False
+            for command in self._inflight.values():
+                if command.must_send:
+                    yield command
         while self._queue and self._has_room():
             number = self._upcoming_number
-            entry = self._queue.popleft()
-            entry.number = number
+            command = self._queue.popleft()
+            command.number = number
             self.next_number = number + 1
-            self._entries[entry.number] = entry
-            yield entry
+            self._inflight[number] = command
+            yield command
 
     def _has_room(self) -> bool:
-        return self._upcoming_number - self.seen_below < self.window
+        return self._upcoming_number - self.seen_below < self.size
 
-    def settle(self, entry: Entry) -> None:
-        if entry.number:
-            self._entries.pop(entry.number, None)
+    def complete(self, command: PendingCommand) -> None:
+        """Its answer has been seen."""
+        if command.number:
+            self._inflight.pop(command.number, None)
         else:
-            self._queue.remove(entry)
+            self._queue.remove(command)
 
-    def go_back(self, number: int) -> None:
-        """Everything from this number on is to be sent again."""
-        for entry in self._entries.values():
-            if entry.number >= number:
-                entry.must_send = self._unsent = True
+    def resend(self, command: PendingCommand) -> None:
+        command.must_send = self._must_resend = True
 
-    def send_again(self, entry: Entry) -> None:
-        entry.must_send = self._unsent = True
+    def resend_from(self, number: int) -> None:
+        """Send everything from this number on again."""
+        for command in self._inflight.values():
+            if command.number >= number:
+                command.must_send = self._must_resend = True
 
-    def void(self, entry: Entry) -> None:
-        """Its caller gave it up: from now on only its number is sent."""
-        entry.body, entry.payloads, entry.pending = Void(), (), None
-        self.send_again(entry)
+    def void(self, command: PendingCommand) -> None:
+        """The caller gave the command up: from now on only its number is sent."""
+        command.body, command.payloads, command.pending = Void(), (), None
+        self.resend(command)
 
-    def drop(self, entry: Entry) -> bool:
-        """Take back what has no number yet. False where it has one."""
-        if entry.number:
-            return False
-        self._queue.remove(entry)
-        return True
+    def requeue_all(self) -> list[PendingCommand]:
+        """The numbers belonged to another session: queue what callers wait for again, in order, and return it."""
+        requeued = [command for command in self._inflight.values() if command.pending is not None]
+        self._inflight.clear()
+        self._must_resend = False
+        for command in requeued:
+            command.number = 0
+            command.must_send = True
+        self._queue.extendleft(reversed(requeued))
+        return requeued
 
-    def begin_anew(self) -> list[Entry]:
-        """The numbers were another session's: what somebody waits for is queued again, in order, and returned."""
-        former = [entry for entry in self._entries.values() if entry.pending is not None]
-        self._entries.clear()
-        self._unsent = False
-        for entry in former:
-            entry.number = 0
-            entry.must_send = True
-        self._queue.extendleft(reversed(former))
-        return former
-
-    def let_go(self, error: errors.OnceMQError, *, everyone: bool) -> None:
-        """Callers whose patience is over, or all, are told; what they wait for goes on without them."""
-        callers = []
-        for entry in self:
-            pending = entry.pending
+    def fail_callers(self, error: errors.OnceMQError, *, everyone: bool) -> None:
+        """Fail callers with a time limit, or all callers. The commands continue without them."""
+        failed = []
+        for command in self:
+            pending = command.pending
             if pending is not None and (everyone or not isinf(pending.give_up_ms)):
-                entry.pending = None
-                callers.append(pending)
-        for pending in callers:
+                command.pending = None
+                failed.append(pending)
+        for pending in failed:
             pending.fail(error)
 
-    def give_up(self, error: errors.OnceMQError) -> None:
-        """Everything fails for its caller; what was sent is void from now on."""
-        given_up = [entry.pending for entry in self._entries.values()]
-        given_up += [entry.pending for entry in self._queue]
+    def give_up_all(self, error: errors.OnceMQError) -> None:
+        """Fail everything for its caller. What was sent is void from now on."""
+        pendings = [command.pending for command in self]
         self._queue.clear()
-        for entry in self._entries.values():
-            self.void(entry)
-        for pending in given_up:
+        for command in self._inflight.values():
+            self.void(command)
+        for pending in pendings:
             if pending is not None:
                 pending.fail(error)

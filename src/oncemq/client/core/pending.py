@@ -1,4 +1,4 @@
-"""One command's way to its answer. Knows nothing of sockets, numbers or time."""
+"""A command between its submission and its reply: what the caller holds, and what the core keeps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from oncemq.protocol.replies import Refusal, Reply
 
 
 def again(error: errors.OnceMQError) -> errors.OnceMQError:
-    """The same error, to be raised once more."""
+    """Return a copy of an error, to raise it once more without the traceback of the first time."""
     return type(error)(error.text)
 
 
 class Pending:
-    """What a caller holds while the core looks after a command."""
+    """The caller's handle for a command: it shows whether there is a reply, and which."""
 
     __slots__ = (
         "__weakref__",
@@ -35,23 +35,30 @@ class Pending:
         self.reply: Reply | None = None
         self.payloads: Sequence[Frame] = ()
         self.error: errors.OnceMQError | None = None
-        #: Called once, when it is done, with the pending itself.
+        #: Called once, with this object, when it is done.
         self.on_done = on_done
-        #: How long "not now" is taken for an answer, from the first sending on.
+        #: How long "not now" is retried, counted from the first time that the command is sent.
         self.give_up_ms = give_up_ms
+        #: 0 until the command is sent for the first time.
         self.deadline_ms = 0.0
-        #: In the outbox; 0 = it is in none.
+        #: Its number in the outbox; 0 if it is in none.
         self.number = 0
 
+    def start(self, now_ms: float) -> None:
+        """The command is sent: its time limit runs from the first time on."""
+        if self.deadline_ms == 0.0:
+            self.deadline_ms = now_ms + self.give_up_ms
+
     def result(self) -> Reply:
-        """The answer; raises what the broker refused it with."""
+        """Return the reply. Raises the error with which the command failed."""
         if self.error is not None:
-            # A fresh one: several callers may share this error, and each adds its own traceback.
+            # A copy: several callers may share this error, and each of them adds its own traceback.
             raise again(self.error)
-        assert self.reply is not None, "asked for a result before there was one"
+        assert self.reply is not None, "the command has no reply yet"
         return self.reply
 
     def succeed(self, reply: Reply, payloads: Sequence[Frame] = ()) -> None:
+        """Complete with a reply; a refusal becomes an error."""
         if isinstance(reply, Refusal):
             self.fail(errors.from_code(reply.code, reply.text))
             return
@@ -60,6 +67,7 @@ class Pending:
         self._finish()
 
     def fail(self, error: errors.OnceMQError) -> None:
+        """Complete with an error."""
         self.error = error
         self._finish()
 
@@ -69,20 +77,20 @@ class Pending:
             self.on_done(self)
 
 
-class Entry:
-    """A command as the core keeps it: what to send, and where it was sent."""
+class PendingCommand:
+    """A command as the core keeps it: what to send, and in which requests it was sent."""
 
     __slots__ = (
         "body",
-        "goes_alone",
-        "kept_number",
+        "is_completed",
         "must_send",
         "not_before_ms",
         "number",
+        "outbox_number",
         "payloads",
         "pending",
         "request_ids",
-        "settled",
+        "sends_alone",
     )
 
     def __init__(
@@ -90,45 +98,25 @@ class Entry:
         body: Operation | Command,
         payloads: tuple[Frame, ...],
         pending: Pending | None,
-        kept_number: int = 0,
+        outbox_number: int = 0,
     ) -> None:
         self.body = body
         #: In the order of the operation's envelopes.
         self.payloads = payloads
-        #: None: nobody waits for it; the number still has to be used.
+        #: None: no caller waits for it, but its number must still be used.
         self.pending = pending
-        #: The number that it has in the outbox, and will be sent with; 0 = it is in none.
-        self.kept_number = kept_number
-        #: 0 until it has one, and for what needs none.
+        #: The number that it has in the outbox and is sent with; 0 if it is in none.
+        self.outbox_number = outbox_number
+        #: 0 until it has a number, and for commands that need none.
         self.number = 0
-        #: A request that it shared was refused as a whole.
-        self.goes_alone = False
+        #: A request that it shared was refused as a whole, so it gets a request of its own.
+        self.sends_alone = False
         self.must_send = True
         self.not_before_ms = 0.0
-        #: Requests that carried it, the newest last: a late answer to an old one is as good.
+        #: Requests that carried it, the newest last. A late answer to an older one counts too.
         self.request_ids: list[int] = []
-        self.settled = False
+        self.is_completed = False
 
     @property
     def payload_bytes(self) -> int:
         return sum(map(len, self.payloads))
-
-
-class Sent:
-    """A request on its way."""
-
-    __slots__ = ("at_ms", "entries", "greeting", "is_probe", "live_count", "open_count", "patience_ms", "request_id")
-
-    def __init__(self, request_id: int, entries: list[Entry], at_ms: float, patience_ms: float) -> None:
-        self.request_id = request_id
-        self.entries = entries
-        self.at_ms = at_ms
-        self.patience_ms = patience_ms
-        #: Entries that were not sent again since.
-        self.live_count = len(entries)
-        #: Entries that are not settled.
-        self.open_count = len(entries)
-        #: The highest number seen answered when this hello was sent; -1 = not a hello.
-        self.greeting = -1
-        #: A hello that only asks whether the session is known.
-        self.is_probe = False

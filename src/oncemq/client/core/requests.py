@@ -1,7 +1,7 @@
-"""Which requests are on their way, what they carry, and since when no answer has come.
+"""Requests that were sent: what they carry, and since when their answers are awaited.
 
-A request is *live* while its answer is awaited. One that was given up (its commands were sent again, or the
-connection was) is still known until its commands are settled: a late answer to it counts.
+A request is *live* while its answer is awaited. A request that was abandoned (its commands were sent again, or the
+connection was given up) remains known until its commands are completed, because a late answer to it counts.
 """
 
 from __future__ import annotations
@@ -9,152 +9,192 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from oncemq.client.core.pending import Entry, Sent
+from oncemq.client.core.pending import PendingCommand
 from oncemq.protocol.limits import REQUEST_FRAMES_MAX
 
-#: Hellos that were sent in vain and whose late answers are still understood.
+#: Unanswered hellos whose late answers are still understood.
 _HELLOS_KNOWN_MAX = 4
 
 
-class Gathering:
-    """Which commands share a request: small ones, up to a number of them."""
+class SentRequest:
+    """A request that was sent."""
+
+    __slots__ = (
+        "answered_number",
+        "at_ms",
+        "commands",
+        "incomplete_count",
+        "is_hello",
+        "is_probe",
+        "live_count",
+        "request_id",
+        "timeout_ms",
+    )
+
+    def __init__(self, request_id: int, commands: list[PendingCommand], at_ms: float, timeout_ms: float) -> None:
+        self.request_id = request_id
+        self.commands = commands
+        self.at_ms = at_ms
+        self.timeout_ms = timeout_ms
+        #: Commands that were not sent again since.
+        self.live_count = len(commands)
+        self.incomplete_count = len(commands)
+        self.is_hello = False
+        #: A hello that only asks whether the broker knows the session.
+        self.is_probe = False
+        #: Of a hello: the highest number whose answer had been seen when it was sent.
+        self.answered_number = 0
+
+
+class RequestBuilder:
+    """Decides which commands share a request: small ones, up to a maximum number of them."""
 
     def __init__(self, commands_max: int, bytes_max: int) -> None:
         self._commands_max = commands_max
         self._bytes_max = bytes_max
-        #: Of the request that is being filled.
-        self.entries: list[Entry] = []
+        #: The commands of the request that is being filled.
+        self.commands: list[PendingCommand] = []
         self._bytes = self._frames = 0
 
-    def add(self, entry: Entry) -> list[Entry]:
-        """The entries of the request before, if this one begins another."""
-        full: list[Entry] = []
-        size = entry.payload_bytes
-        if self.entries and not self._fits(entry, size):
-            full, self.entries = self.entries, []
+    def add(self, command: PendingCommand) -> list[PendingCommand]:
+        """Add a command. Return the commands of the previous request, if this command starts another one."""
+        full: list[PendingCommand] = []
+        size = command.payload_bytes
+        if self.commands and not self._fits(command, size):
+            full, self.commands = self.commands, []
             self._bytes = self._frames = 0
-        self.entries.append(entry)
+        self.commands.append(command)
         self._bytes += size
-        self._frames += len(entry.payloads)
+        self._frames += len(command.payloads)
         return full
 
-    def _fits(self, entry: Entry, size: int) -> bool:
+    def _fits(self, command: PendingCommand, size: int) -> bool:
         return not (
-            entry.goes_alone
-            or self.entries[-1].goes_alone
+            command.sends_alone
+            or self.commands[-1].sends_alone
             or self._bytes + size > self._bytes_max
-            or self._frames + len(entry.payloads) >= REQUEST_FRAMES_MAX
-            or len(self.entries) >= self._commands_max
+            or self._frames + len(command.payloads) >= REQUEST_FRAMES_MAX
+            or len(self.commands) >= self._commands_max
         )
 
 
-class Requests:
+class RequestTable:
+    """All requests whose answers may still arrive and matter."""
+
     def __init__(self) -> None:
         self._last_id = 0
-        self._known: dict[int, Sent] = {}
-        #: In order of sending, so the first is the first to be overdue.
-        self._live: dict[int, Sent] = {}
-        #: The same for gets that wait: each has its own patience.
-        self._parked: dict[int, Sent] = {}
+        self._known: dict[int, SentRequest] = {}
+        #: In order of sending, so the first one is the first to be overdue.
+        self._live: dict[int, SentRequest] = {}
+        #: The same for long polls: each has its own timeout.
+        self._live_polls: dict[int, SentRequest] = {}
         self._hello_ids: deque[int] = deque()
-        self._heard_id = 0
-        self._heard_ms = float("-inf")
+        self._answered_id = 0
+        self._answered_ms = float("-inf")
 
     def __bool__(self) -> bool:
-        return bool(self._live or self._parked)
+        return bool(self._live or self._live_polls)
 
-    def record(self, entries: Sequence[Entry], now_ms: float, patience_ms: float, *, parked: bool = False) -> Sent:
-        """A request is about to be sent."""
+    def add(
+        self, commands: Sequence[PendingCommand], now_ms: float, timeout_ms: float, *, is_poll: bool = False
+    ) -> SentRequest:
+        """A request with these commands is about to be sent."""
         self._last_id += 1
-        sent = Sent(self._last_id, list(entries), now_ms, patience_ms)
+        sent = SentRequest(self._last_id, list(commands), now_ms, timeout_ms)
         self._known[sent.request_id] = sent
-        (self._parked if parked else self._live)[sent.request_id] = sent
-        for entry in entries:
-            self._supersede(entry)
-            entry.request_ids.append(sent.request_id)
-            entry.must_send = False
+        (self._live_polls if is_poll else self._live)[sent.request_id] = sent
+        for command in commands:
+            if command.pending is not None:
+                command.pending.start(now_ms)
+            self._supersede(command)
+            command.request_ids.append(sent.request_id)
+            command.must_send = False
         return sent
 
-    def record_hello(self, now_ms: float, patience_ms: float, seen: int, *, is_probe: bool = False) -> Sent:
-        sent = self.record((), now_ms, patience_ms)
-        sent.greeting = seen
+    def add_hello(
+        self, now_ms: float, timeout_ms: float, answered_number: int, *, is_probe: bool = False
+    ) -> SentRequest:
+        """A hello is about to be sent."""
+        sent = self.add((), now_ms, timeout_ms)
+        sent.is_hello = True
         sent.is_probe = is_probe
+        sent.answered_number = answered_number
         self._hello_ids.append(sent.request_id)
         if len(self._hello_ids) > _HELLOS_KNOWN_MAX:
             self._known.pop(self._hello_ids.popleft(), None)
         return sent
 
-    def find(self, request_id: int) -> Sent | None:
+    def find(self, request_id: int) -> SentRequest | None:
         return self._known.get(request_id)
 
-    def is_live(self, sent: Sent) -> bool:
-        return sent.request_id in self._live or sent.request_id in self._parked
+    def is_live(self, sent: SentRequest) -> bool:
+        return sent.request_id in self._live or sent.request_id in self._live_polls
 
-    def answered(self, sent: Sent, now_ms: float) -> None:
-        self._forget_live(sent)
-        self._heard_ms = now_ms
-        self._heard_id = max(self._heard_id, sent.request_id)
-        if sent.greeting >= 0:
+    def answered(self, sent: SentRequest, now_ms: float) -> None:
+        """An answer to this request has arrived."""
+        self.end_wait(sent)
+        self._answered_ms = now_ms
+        self._answered_id = max(self._answered_id, sent.request_id)
+        if sent.is_hello:
             self._known.pop(sent.request_id, None)
 
-    def settled(self, entry: Entry) -> None:
-        """Nothing more is expected for this entry."""
-        self._supersede(entry)
-        for request_id in entry.request_ids:
+    def complete(self, command: PendingCommand) -> None:
+        """Nothing more is expected for this command."""
+        self._supersede(command)
+        for request_id in command.request_ids:
             sent = self._known.get(request_id)
             if sent is None:
                 continue
-            sent.open_count -= 1
-            if sent.open_count == 0:
+            sent.incomplete_count -= 1
+            if sent.incomplete_count == 0:
                 del self._known[request_id]
 
-    def forget(self, entries: Sequence[Entry]) -> None:
-        """Answers to what was sent of these, and to hellos, mean nothing any more."""
-        for entry in entries:
-            self.settled(entry)
-            entry.request_ids = []
+    def forget(self, commands: Sequence[PendingCommand]) -> None:
+        """Ignore all answers to the requests that carried these commands, and to hellos."""
+        for command in commands:
+            self.complete(command)
+            command.request_ids = []
         while self._hello_ids:
             self._known.pop(self._hello_ids.popleft(), None)
 
-    def _supersede(self, entry: Entry) -> None:
-        if not entry.request_ids:
+    def _supersede(self, command: PendingCommand) -> None:
+        """The newest request that carried this command is not awaited because of it any longer."""
+        if not command.request_ids:
             return
-        newest = self._known.get(entry.request_ids[-1])
+        newest = self._known.get(command.request_ids[-1])
         if newest is None:
             return
         newest.live_count -= 1
         if newest.live_count == 0:
-            self._forget_live(newest)
+            self.end_wait(newest)
 
-    def _forget_live(self, sent: Sent) -> None:
+    def end_wait(self, sent: SentRequest) -> None:
+        """Do not await the answer of this request any longer."""
         self._live.pop(sent.request_id, None)
-        self._parked.pop(sent.request_id, None)
+        self._live_polls.pop(sent.request_id, None)
 
-    def abandon(self) -> None:
-        """The connection is given up: no answer is awaited any more."""
+    def abandon_all(self) -> None:
+        """The connection is given up: no answer is awaited any longer."""
         self._live.clear()
-        self._parked.clear()
+        self._live_polls.clear()
 
-    def _due_ms(self, sent: Sent) -> float:
-        if self._heard_id > sent.request_id:
-            # A later request was answered: this one, or its answer, is probably lost.
-            return sent.at_ms + sent.patience_ms
-        return max(sent.at_ms, self._heard_ms) + sent.patience_ms
+    def _deadline_ms(self, sent: SentRequest) -> float:
+        if self.is_single_loss(sent):
+            return sent.at_ms + sent.timeout_ms
+        return max(sent.at_ms, self._answered_ms) + sent.timeout_ms
 
-    def next_due_ms(self) -> float:
-        """When the first answer is overdue; infinite where none is awaited."""
-        due_ms = [self._due_ms(sent) for sent in self._parked.values()]
+    def next_deadline_ms(self) -> float:
+        """When the first answer is overdue; infinite if none is awaited."""
+        deadlines_ms = [self._deadline_ms(sent) for sent in self._live_polls.values()]
         first = next(iter(self._live.values()), None)
         if first is not None:
-            due_ms.append(self._due_ms(first))
-        return min(due_ms, default=float("inf"))
+            deadlines_ms.append(self._deadline_ms(first))
+        return min(deadlines_ms, default=float("inf"))
 
-    def overdue(self, now_ms: float) -> list[Sent]:
-        return [sent for sent in (*self._live.values(), *self._parked.values()) if self._due_ms(sent) <= now_ms]
+    def overdue(self, now_ms: float) -> list[SentRequest]:
+        live = (*self._live.values(), *self._live_polls.values())
+        return [sent for sent in live if self._deadline_ms(sent) <= now_ms]
 
-    def is_lost_alone(self, sent: Sent) -> bool:
-        """The broker answers others: sending this one again will do."""
-        return self._heard_id > sent.request_id
-
-    def lose(self, sent: Sent) -> None:
-        self._forget_live(sent)
+    def is_single_loss(self, sent: SentRequest) -> bool:
+        """A later request was answered: this one, or its answer, is probably lost. To send it again is enough."""
+        return self._answered_id > sent.request_id

@@ -1,6 +1,6 @@
-"""Whether what a caller gave can be sent: looked at before it gets a number or shares a request.
+"""Checks whether a command can be sent, before it gets a number or shares a request.
 
-A command that can't be written, or that the broker could not read, fails here, for its own caller alone.
+A command that can't be encoded, or that the broker could not read, fails here, for its own caller only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _decode_command = msgspec.msgpack.Decoder(Command).decode
 
-#: Where msgspec found a mistake: the place in the array, in which the tag comes first.
-_PLACE = re.compile(r" - at `\$\[(\d+)\].*`$")
+#: Where msgspec found a mistake: the index in the array, whose first element is the tag.
+_FIELD_INDEX = re.compile(r" - at `\$\[(\d+)\].*`$")
 
 
 def check_name(name: object, what: str) -> None:
-    """Raises TypeError for what is not text, NameInvalid for what can't be UTF-8."""
+    """Raises TypeError if the name is not text, and NameInvalid if it can't be UTF-8."""
     if not isinstance(name, str):
         raise TypeError(f"{what} is str, not {type(name).__name__}")
     if not name.isascii():
@@ -37,14 +37,16 @@ def check_name(name: object, what: str) -> None:
 
 
 def check_headers(headers: Mapping[str, bytes]) -> None:
-    """Of one message. Raises TooLarge."""
+    """Check the headers of one message. Raises TooLarge."""
     size = sum(map(len, headers.values())) + sum(len(name.encode()) for name in headers)
     if size > HEADERS_BYTES_MAX:
         raise errors.TooLarge(f"headers of {size} bytes; a message has up to {HEADERS_BYTES_MAX}")
 
 
 def offset_of(message: object, topic_id: int) -> int:
-    """The offset of a message of this topic, or the offset itself. Raises TypeError, ValueError, OffsetOutOfRange."""
+    """Return the offset of a message of this topic, or the offset itself.
+
+    Raises TypeError, ValueError or OffsetOutOfRange."""
     if isinstance(message, Message):
         if message.topic_id != topic_id:
             raise ValueError(f"a message of another topic: '{message.topic}' with id {message.topic_id}")
@@ -59,14 +61,14 @@ def offset_of(message: object, topic_id: int) -> int:
 def check_operation(operation: Operation) -> None:
     """Raises TypeError, NameInvalid or Malformed."""
     if type(operation) is Put:
-        # The way of every batch. Its envelope is our own work.
+        # A fast path for batches: their envelopes are made by this client.
         check_name(operation.topic, "a topic's name")
         return
     _check(operation, _decode_operation)
 
 
 def check_payloads(operation: Operation, payloads: Sequence[Frame]) -> None:
-    """Raises Malformed, TooLarge: a request whose frames don't fit would be refused with all that it holds."""
+    """Raises Malformed or TooLarge: the broker would refuse a request with such payloads, and all commands in it."""
     envelopes = envelopes_of(operation)
     if len(envelopes) != len(payloads):
         raise errors.Malformed(f"{type(operation).__name__}: {len(payloads)} payloads where {len(envelopes)} belong")
@@ -75,6 +77,15 @@ def check_payloads(operation: Operation, payloads: Sequence[Frame]) -> None:
             raise errors.Malformed(f"a payload of {len(payload)} bytes where {envelope.size} were announced")
     if len(payloads) >= REQUEST_FRAMES_MAX:
         raise errors.TooLarge(f"{len(payloads)} batches in one operation; {REQUEST_FRAMES_MAX - 1} is the limit")
+
+
+def too_large(operation: Operation, payloads: Sequence[Frame], bytes_max: int) -> errors.TooLarge | None:
+    """The error for a payload that the broker would not accept; `bytes_max` 0 means that its limit is not known."""
+    size = max(map(len, payloads), default=0)
+    if not 0 < bytes_max < size:
+        return None
+    what = "message" if sum(envelope.count for envelope in envelopes_of(operation)) == 1 else "batch"
+    return errors.TooLarge(f"a {what} of {size} bytes; this broker takes up to {bytes_max}")
 
 
 def check_command(command: Command) -> None:
@@ -91,16 +102,16 @@ def _check(command: Any, decode: Any) -> None:
     except OverflowError:
         raise errors.Malformed(f"{name}: a number is larger than 64 bits") from None
     except msgspec.ValidationError as error:
-        raise TypeError(f"{name}: {_in_words(command, str(error))}") from None
+        raise TypeError(f"{name}: {_name_field(command, str(error))}") from None
     except msgspec.MsgspecError as error:
         raise errors.Malformed(f"{name}: {error}") from None
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
 
 
-def _in_words(command: Any, text: str) -> str:
-    """The field by its name, in place of its number."""
-    found = _PLACE.search(text)
+def _name_field(command: Any, text: str) -> str:
+    """Replace the index of a field by its name."""
+    found = _FIELD_INDEX.search(text)
     if found is None:
         return text
     field = command.__struct_fields__[int(found[1]) - 1]

@@ -17,7 +17,7 @@ import msgspec
 from oncemq.client.context import ClientContext
 from oncemq.client.core.core import Payloads
 from oncemq.client.core.pending import Pending, again
-from oncemq.client.outbox.contract import KeptRefusal
+from oncemq.client.outbox.contract import OutboxRefusal
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.producer.batch_buffer import Headers, Value, make_one_put, times_of
 from oncemq.client.producer.receipt import Receipt, receipt_of
@@ -253,7 +253,7 @@ class Outboxing(Base):
         return bool(kept) and kept[0].number == number
 
     @method
-    def refusals(self) -> Flow[list[KeptRefusal]]:
+    def refusals(self) -> Flow[list[OutboxRefusal]]:
         """What the broker has refused, whole; kept, also over restarts, until `seen` says that you know.
 
         >>> for refusal in client.refusals():
@@ -265,7 +265,7 @@ class Outboxing(Base):
         return list(self._outbox.refusals())
 
     @method
-    def seen(self, refusal: KeptRefusal | int) -> Flow[None]:
+    def seen(self, refusal: OutboxRefusal | int) -> Flow[None]:
         """You know of this refusal: it is forgotten."""
         yield from ()
         self._driver.check_usable()

@@ -1,13 +1,13 @@
-"""What the core asks of an outbox: numbered operations, kept durably from before they are sent until they are
-decided. `OutboxFile` is the one on a disk.
+"""What the core needs from an outbox: numbered operations, stored durably from before they are sent until they are
+decided. `OutboxFile` is the implementation on a disk.
 
-An operation's way through it:
+The states of an operation:
 
-    append ─► sent, perhaps often ─► settle            it happened
-                                  ├► refuse            the broker said no: kept until the user has seen it
-                                  └► void ─► use_up    no, and the number is still to be used up
+    append ─► sent, perhaps several times ─► complete                 it was executed
+                                          ├► refuse                   refused: kept until the user has seen it
+                                          └► void ─► complete_void    refused, and its number must still be used
 
-Each may raise Fenced (another process has opened the outbox), OutboxFull (nothing was written: try again later)
+Each method may raise Fenced (another process has opened the outbox), OutboxFull (nothing was written: try again later)
 or another OutboxError (final).
 """
 
@@ -23,12 +23,13 @@ from oncemq.protocol.commands import Operation
 from oncemq.protocol.frames import Frame
 
 
-def is_passing(error: errors.OnceMQError) -> bool:
-    """Nothing was written, and the outbox goes on: what did not fit may fit later, or something smaller does."""
+def is_transient(error: errors.OnceMQError) -> bool:
+    """Whether nothing was written and the outbox is still usable: there may be space later, or for something
+    smaller."""
     return isinstance(error, errors.OutboxFull | errors.TooLarge)
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class OutboxEntry(msgspec.Struct, frozen=True, gc=False):
     """An operation that is not decided, as far as the outbox knows."""
 
     number: int
@@ -37,8 +38,8 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     payloads: tuple[Frame, ...]
 
 
-class KeptRefusal(msgspec.Struct, frozen=True, gc=False):
-    """What the broker refused, whole, and why."""
+class OutboxRefusal(msgspec.Struct, frozen=True, gc=False):
+    """An operation that the broker refused, and why."""
 
     number: int
     code: str
@@ -48,42 +49,45 @@ class KeptRefusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outbox(Protocol):
+    """A durable queue of numbered operations."""
+
     @property
     def session(self) -> str:
-        """Drawn at random when the outbox was begun."""
+        """A random name that was assigned when the outbox was created."""
 
     @property
     def broker_id(self) -> str:
-        """Of the broker that the outbox belongs to; empty until one was found."""
+        """The broker that the outbox belongs to; empty until it was connected for the first time."""
 
     @property
     def next_number(self) -> int: ...
 
     @property
     def sent_below(self) -> int:
-        """Numbers from this one on were not sent before this opening: the broker can't have decided them."""
+        """This number and higher ones were not sent before the outbox was opened: the broker can't have decided
+        them."""
 
     @property
     def answered_number(self) -> int:
         """The highest number that is known to be decided: the broker must know it too."""
 
     def append(self, entries: Sequence[tuple[Operation, tuple[Frame, ...]]]) -> range:
-        """Durable when it returns, all or none. Their numbers."""
+        """Store all operations durably, or none. Return their numbers."""
 
-    def greeted(self, broker_id: str) -> None:
-        """The session was taken over: from here on entries may be sent. Durable when it returns."""
+    def connected(self, broker_id: str) -> None:
+        """The session was taken over: from now on entries may be sent. Durable when it returns."""
 
-    def entries(self, first_number: int, count_max: int, bytes_max: int) -> list[Kept]:
-        """Of this number and higher, in their order; one at least, if there is one."""
+    def entries(self, first_number: int, count_max: int, bytes_max: int) -> list[OutboxEntry]:
+        """Entries from this number on, in order; at least one if there is one."""
 
-    def settle(self, number: int) -> None:
-        """It happened. May be written later: an answer that is forgotten is asked for again."""
+    def complete(self, number: int) -> None:
+        """The operation was executed. May be written later: if this is lost, the broker is asked again."""
 
     def refuse(self, number: int, code: str, text: str) -> None:
-        """The broker decided: no. Durable when it returns: only then may the broker forget its verdict."""
+        """The broker refused the operation. Durable when it returns: only then may the broker forget its verdict."""
 
     def void(self, number: int, code: str, text: str) -> None:
-        """It was refused before it reached its number's turn: from now on the number stands for a `Void`."""
+        """The operation was refused before its number was used: from now on the number stands for a `Void`."""
 
-    def use_up(self, number: int) -> None:
+    def complete_void(self, number: int) -> None:
         """A void was answered. May be written later."""

@@ -1,8 +1,8 @@
-"""Room that an outbox holds beside its file, for the day when the disk is full.
+"""Disk space that an outbox holds in reserve, next to its file.
 
-What waits in a full outbox is to be sent all the same, and every step of that writes a little: opening, the broker's
-greeting, marking what has happened. When one of them finds no room, the reserve is given up, and it is tried again.
-What is put never uses it: without a reserve nothing is taken in.
+On a full disk, the entries of the outbox must still be sent, and every step of that writes a little: opening the file,
+connecting to the broker, marking operations as completed. When one of these steps finds no space, the reserve is
+released and the step is tried again. Puts never use it: without a reserve, nothing is accepted.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ import errno
 import os
 import shutil
 
-#: The log up to its next checkpoint, and as much for the file into which that is written.
+#: The write-ahead log up to its next checkpoint, and as much for the file into which it is written.
 RESERVE_BYTES = 2 * 1024 * 1024
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Reserve:
+    """A file of RESERVE_BYTES that is deleted when the space is needed."""
+
     def __init__(self, path: str) -> None:
         self._path = path + "-reserve"
         self._is_held = False
 
     def hold(self) -> bool:
-        """Make it where it is not there. False: there is no room for it."""
+        """Create the reserve if it does not exist. False: there is no space for it."""
         if not self._is_held:
-            self._is_held = self._size() == RESERVE_BYTES or self._make()
+            self._is_held = self._size() == RESERVE_BYTES or self._create()
         return self._is_held
 
-    def give_up(self) -> bool:
-        """False: there is none."""
+    def release(self) -> bool:
+        """Free the space. False: there is no reserve."""
         self._is_held = False
         try:
             os.remove(self._path)
@@ -38,7 +40,7 @@ class Reserve:
         return True
 
     def free_bytes(self) -> int:
-        """Of the disk."""
+        """Free space on the disk."""
         return shutil.disk_usage(os.path.dirname(self._path)).free
 
     def _size(self) -> int:
@@ -47,18 +49,18 @@ class Reserve:
         except FileNotFoundError:
             return 0
 
-    def _make(self) -> bool:
+    def _create(self) -> bool:
         try:
-            _make(self._path)
+            _allocate(self._path)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.remove(self._path)
-            # Where it can't be made for another reason, the outbox does without.
+            # If it can't be created for another reason, the outbox works without it.
             return error.errno not in _FULL
         return True
 
 
-def _make(path: str) -> None:
+def _allocate(path: str) -> None:
     with open(path, "wb") as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)

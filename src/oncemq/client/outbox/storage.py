@@ -1,15 +1,15 @@
-"""The outbox's SQLite file: how it is made, opened, written and owned. Knows nothing of what the entries mean.
+"""The outbox's SQLite file: how it is created, opened, written and owned. It does not interpret the entries.
 
-    outbox     one row: session, owner, broker, and how far the numbers have come
-    entries    number, operation, payloads joined: what is not decided
-    refusals   the same with code and text: what the user has not seen yet
+    outbox     one row: session, owner, broker, and the numbers that were reached
+    entries    number, operation, joined payloads: operations that are not decided
+    refusals   the same with code and text: refusals that the user has not seen
 
 WAL with synchronous=FULL: a transaction is on stable storage when COMMIT returns. SQLite syncs the folder when it
-makes the -wal file; that the file itself is found after a power cut is seen to here. The file must lie on a local
-disk: WAL needs shared memory between the processes that open it.
+creates the -wal file. This module syncs it for the database file, so that the file exists after a power failure. The
+file must be on a local disk: WAL needs shared memory between the processes that open it.
 
-Each opener draws a token and writes it: whoever's token is not in the file any more is fenced. It is looked at
-within each transaction, so nothing is read or written by somebody who has been succeeded.
+Each process that opens the file writes a random token into it, and is fenced once there is another token. The token is
+checked in each transaction, so a process that was replaced can neither read nor write.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from collections.abc import Callable, Iterator
 from oncemq.client.outbox.reserve import Reserve
 from oncemq.protocol import errors
 
-#: Runs a statement within a transaction.
+#: Runs a statement in a transaction.
 Execute = Callable[..., sqlite3.Cursor]
 
-#: "OnMQ": in the file's header, where `file` and SQLite look for it.
+#: "OnMQ" in the file's header, where SQLite and the `file` command look for it.
 APPLICATION_ID = 0x4F6E4D51
 FORMAT_VERSION = 1
 
-#: Another process writes for a moment; waiting longer than this is a sign of trouble.
+#: How long to wait for the transaction of another process. Such transactions are short.
 _BUSY_S = 10.0
 _WAL_BYTES_KEPT_MAX = 64 * 1024 * 1024
-#: The log is written into the file when it has so many pages.
+#: The write-ahead log is written into the file when it has this many pages.
 _CHECKPOINT_PAGES = 256
 _PAGE_BYTES = 4096
 
@@ -55,11 +55,11 @@ _SCHEMA = (
     )""",
 )
 
-#: After these nothing was written, and the file can go on being used.
-_PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG})
+#: After these errors nothing was written, and the file is still usable.
+_TRANSIENT = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG})
 
 _storages: weakref.WeakSet[Storage] = weakref.WeakSet()
-#: In a forked child: its parent's connections. It must not close them, not even by collecting them as garbage.
+#: In a forked child: the connections of its parent. The child must not close them, not even by garbage collection.
 _inherited: list[sqlite3.Connection] = []
 
 
@@ -72,20 +72,21 @@ if hasattr(os, "register_at_fork"):
 
 
 class Storage:
-    """One opening of the file. Threads may share it under a lock of theirs; forked children may not."""
+    """An opened file. Threads may share it under a lock. Forked children can't use it."""
 
     def __init__(self, path: str, session: str, owner: str) -> None:
-        """`session` is for a file that is made, `owner` is this opener's token."""
+        """`session` is used if the file is created; `owner` is the token of this process. Raises OutboxError or one of
+        its subclasses."""
         self.path = path
         self._owner = owner
         self._process_id = os.getpid()
         self._failure: errors.OnceMQError | None = None
         self._reserve = Reserve(path)
-        _check_place(path)
+        _check_path(path)
         try:
             self._open(session)
         except errors.OutboxFull:
-            if not self._reserve.give_up():
+            if not self._reserve.release():
                 raise
             self._failure = None
             self._open(session)
@@ -111,26 +112,27 @@ class Storage:
         [application_id] = execute("PRAGMA application_id").fetchone()
         [version] = execute("PRAGMA user_version").fetchone()
         if application_id != APPLICATION_ID:
-            # A file that somebody else uses is not touched. An empty one is ours: its maker was killed.
+            # A file of another application is not touched. An empty one is ours: the process that created it was
+            # killed.
             [tables] = execute("SELECT count(*) FROM sqlite_master").fetchone()
             if application_id or version or tables:
                 raise errors.OutboxInvalid(f"'{self.path}' is a database of something else, not an outbox")
         elif version > FORMAT_VERSION:
             raise errors.OutboxVersion(
-                f"'{self.path}' has format version {version}; this OnceMQ knows up to {FORMAT_VERSION}"
+                f"'{self.path}' has format version {version}; this OnceMQ reads versions up to {FORMAT_VERSION}"
             )
-        # Before the first page is written: it can't be changed later.
+        # This comes before the first page is written, because it can't be changed later.
         execute("PRAGMA auto_vacuum = INCREMENTAL")
         [mode] = execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise errors.OutboxError(f"'{self.path}' can't be used in WAL mode, only in '{mode}'")
         execute("PRAGMA synchronous = FULL")
-        # Matter on macOS, where a plain sync stops at the drive's cache.
+        # These matter on macOS, where a plain sync stops at the drive's cache.
         execute("PRAGMA fullfsync = 1")
         execute("PRAGMA checkpoint_fullfsync = 1")
         execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT_MAX}")
         execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        # Else some builds of SQLite write all of what is deleted once more.
+        # Otherwise some builds of SQLite overwrite all deleted content.
         execute("PRAGMA secure_delete = FAST")
 
     def _take_over(self, session: str) -> None:
@@ -141,7 +143,7 @@ class Storage:
                 execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 execute(f"PRAGMA user_version = {FORMAT_VERSION}")
                 execute("INSERT INTO outbox VALUES (1, ?, '', '', 1, 0, 1, 0)", (session,))
-            # What the former owner kept while it was connected may have been sent; what it kept before, not.
+            # Entries of the previous owner may have been sent if it was connected, and were not sent otherwise.
             execute(
                 "UPDATE outbox SET owner = ?, sent_below = CASE sending WHEN 1 THEN next_number ELSE sent_below END,"
                 " sending = 0",
@@ -151,48 +153,48 @@ class Storage:
     # Reading and writing.
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Execute]:
-        """A transaction of the owner: durable when the block is left, or nothing of it."""
+    def write_transaction(self) -> Iterator[Execute]:
+        """A transaction of the owner: durable when the block ends, or without any effect."""
         self.check_usable()
-        self._check_in_place()
+        self._check_inode()
         with self._translated(), self._transaction("IMMEDIATE") as execute:
             self._check_owner(execute)
             yield execute
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Execute]:
-        """One state of the file, as its owner left it."""
+    def read_transaction(self) -> Iterator[Execute]:
+        """A consistent view of the file, for its owner."""
         self.check_usable()
         with self._translated(), self._transaction("DEFERRED") as execute:
             self._check_owner(execute)
             yield execute
 
-    # Room.
+    # Disk space.
 
-    def check_room(self, size: int) -> None:
-        """Raises OutboxFull unless so much can be taken in: once for the log, once for the file into which the log is
-        written; and something is left for what has to be written before it is sent."""
+    def check_space(self, size: int) -> None:
+        """Raises OutboxFull if there is no space for `size` more bytes. They are needed twice, in the log and in the
+        file, and something must be left for the writes that are necessary to send the entries."""
         self.check_usable()
         if not self._reserve.hold():
             raise _full(self.path)
         need = 2 * size + _CHECKPOINT_PAGES * _PAGE_BYTES
         free = self._reserve.free_bytes()
         if free < need:
-            with self.reading() as execute:
+            with self.read_transaction() as execute:
                 [pages] = execute("PRAGMA freelist_count").fetchone()
             if free + min(size, pages * _PAGE_BYTES) < need:
                 raise _full(self.path)
 
-    def give_up_reserve(self) -> bool:
-        """False: there is none."""
-        return self._reserve.give_up()
+    def release_reserve(self) -> bool:
+        """Free the reserved space. False: there is none."""
+        return self._reserve.release()
 
     def shrink(self) -> None:
-        """Room that a backlog has left goes back to the disk. Takes its time, unless there are no entries."""
-        with self.reading():
-            pass  # Raises Fenced.
+        """Give unused space back to the disk. This is slow unless there are no entries. Raises Fenced."""
+        with self.read_transaction():
+            pass  # It checks the owner.
         with contextlib.suppress(sqlite3.Error):
-            # As a script: a statement without columns is not run to its end otherwise.
+            # A script, because a statement without columns is not run to its end otherwise.
             self.connection.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextlib.contextmanager
@@ -213,8 +215,8 @@ class Storage:
         if owner != self._owner:
             self._fail(errors.Fenced(f"another process has opened the outbox '{self.path}'"))
 
-    def _check_in_place(self) -> None:
-        """What is written to a file that was removed or replaced would be lost."""
+    def _check_inode(self) -> None:
+        """Anything written to a file that was deleted or replaced would be lost."""
         try:
             inode = os.stat(self.path).st_ino
         except OSError:
@@ -223,13 +225,14 @@ class Storage:
             self._fail(errors.OutboxError(f"'{self.path}' was removed or replaced while it was in use"))
 
     def check_usable(self) -> None:
+        """Raises ForkedError in a forked child, and the final error after one."""
         if os.getpid() != self._process_id:
             raise errors.ForkedError(f"the outbox '{self.path}' belongs to the parent process; connect in the child")
         if self._failure is not None:
             raise type(self._failure)(self._failure.text)
 
     def _fail(self, error: errors.OnceMQError) -> None:
-        """Final: what a failed write has left is found out by opening the file again."""
+        """This is final: only opening the file again shows what a failed write has left."""
         self._failure = error
         raise error
 
@@ -239,7 +242,7 @@ class Storage:
             yield
         except sqlite3.Error as error:
             translated = _translate(self.path, error)
-            if _primary_code(error) not in _PASSING:
+            if _primary_code(error) not in _TRANSIENT:
                 self._failure = translated
             raise translated from error
 
@@ -263,7 +266,7 @@ def _connect(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _check_place(path: str) -> None:
+def _check_path(path: str) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise errors.OutboxError(f"there is no folder '{folder}' for an outbox")
@@ -274,9 +277,9 @@ def _check_place(path: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """That there is a file of this name, on stable storage when this returns."""
+    """Make the name of a file durable."""
     if os.name == "nt":
-        # A folder can't be synced there; NTFS keeps a journal of names.
+        # A folder can't be synced on Windows; NTFS keeps a journal of names.
         return
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY)
     try:
@@ -286,12 +289,12 @@ def sync_folder(path: str) -> None:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """SQLite's code without its finer distinctions; 0 where it has none."""
+    """SQLite's primary result code, without the extended part; 0 if the error has none."""
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
 def _full(path: str) -> errors.OutboxFull:
-    return errors.OutboxFull(f"no room for '{path}': nothing was written")
+    return errors.OutboxFull(f"no space for '{path}': nothing was written")
 
 
 def _translate(path: str, error: sqlite3.Error) -> errors.OnceMQError:
@@ -308,4 +311,4 @@ def _translate(path: str, error: sqlite3.Error) -> errors.OnceMQError:
         return errors.OutboxError(f"'{path}' can't be written: {error}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return errors.OutboxError(f"another process has held '{path}' for more than {_BUSY_S:g} s")
-    return errors.OutboxError(f"'{path}': {error}; what was written last may be there or not")
+    return errors.OutboxError(f"'{path}': {error}; the last write may or may not be in the file")

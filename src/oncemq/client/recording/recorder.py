@@ -29,7 +29,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from oncemq.client.core.pending import Entry
+from oncemq.client.core.pending import PendingCommand
 from oncemq.client.recording import records
 from oncemq.client.recording.records import (
     Line,
@@ -117,13 +117,13 @@ class Recorder:
 
     # What leaves, and its answers.
 
-    def sending(self, session: str, entries: Sequence[Entry]) -> None:
+    def sending(self, session: str, entries: Sequence[PendingCommand]) -> None:
         """These are about to leave. Those that did before are known."""
         for entry in entries:
             if not entry.request_ids:
                 self._note_intent(session, entry)
 
-    def _note_intent(self, session: str, entry: Entry) -> None:
+    def _note_intent(self, session: str, entry: PendingCommand) -> None:
         operation = entry.body
         if not isinstance(operation, _RECORDED):
             return
@@ -153,7 +153,7 @@ class Recorder:
             )
         )
 
-    def answered(self, session: str, broker: str, entry: Entry, reply: replies.Reply) -> None:
+    def answered(self, session: str, broker: str, entry: PendingCommand, reply: replies.Reply) -> None:
         """The broker has decided, or answered a question."""
         number = _number_of(entry)
         if not number:
@@ -399,8 +399,8 @@ def _time_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _number_of(entry: Entry) -> int:
-    return entry.kept_number or entry.number
+def _number_of(entry: PendingCommand) -> int:
+    return entry.outbox_number or entry.number
 
 
 def _what(operation: commands.Seek | commands.Unsubscribe) -> str:

@@ -1,0 +1,72 @@
+"""What a client reports about its work to an observer, for example to a recorder that writes it down for an audit.
+
+The core reports what it sends and what is answered, subscriptions report what they deliver. All calls come under the
+client's lock, or on its event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from oncemq.client.core.pending import PendingCommand
+from oncemq.client.recording.records import Whose
+from oncemq.protocol.batch import Message
+from oncemq.protocol.replies import Reply
+
+
+class Observer(Protocol):
+    """Receives reports. Its methods must not raise."""
+
+    def sending(self, session: str, commands: Sequence[PendingCommand]) -> None:
+        """These numbered commands are about to leave, perhaps not for the first time."""
+
+    def answered(self, session: str, broker: str, command: PendingCommand, reply: Reply) -> None:
+        """The broker has decided a command. Its caller does not know yet."""
+
+    def got(
+        self,
+        subscription: Whose,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        looked_at: tuple[int, int] | None = None,
+        token: int = 0,
+    ) -> None:
+        """These messages of one topic are about to be delivered to the application.
+
+        `looked_at`: a filter has examined all offsets in this range and dropped those that are not in `messages`.
+        `token`: of the lease, if the subscription is shared."""
+
+    def left(self, subscription: Whose, start: int, stop: int) -> None:
+        """The application acks offsets that were not delivered to it."""
+
+    def went_back(self, subscription: Whose, to: int) -> None:
+        """A transaction failed: the subscription is read from this offset again."""
+
+    def close(self) -> None:
+        """The client is closed."""
+
+
+class NullObserver:
+    """Ignores everything."""
+
+    def sending(self, session: str, commands: Sequence[PendingCommand]) -> None: ...
+
+    def answered(self, session: str, broker: str, command: PendingCommand, reply: Reply) -> None: ...
+
+    def got(
+        self,
+        subscription: Whose,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        looked_at: tuple[int, int] | None = None,
+        token: int = 0,
+    ) -> None: ...
+
+    def left(self, subscription: Whose, start: int, stop: int) -> None: ...
+
+    def went_back(self, subscription: Whose, to: int) -> None: ...
+
+    def close(self) -> None: ...
