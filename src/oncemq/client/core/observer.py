@@ -11,7 +11,7 @@ from typing import Protocol
 
 from oncemq.client.core.pending import PendingCommand
 from oncemq.client.recording.records import Whose
-from oncemq.protocol.batch import Message
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Reply
 
 
