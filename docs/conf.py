@@ -40,6 +40,7 @@ html_copy_source = False
 myst_heading_anchors = 4
 # Docstrings put code between single backticks, as Markdown does.
 default_role = "code"
+autodoc_class_signature = "separated"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"

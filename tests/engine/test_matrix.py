@@ -325,7 +325,7 @@ CONSUMING: dict[str, Callable[[Consumer], str]] = {
     "quota expire": quota_expire,
     "retention": retention,
     "staged messages": staged_messages,
-    "one at a time, politely (hold)": hold,
+    "exclusive open for a time (hold)": hold,
     "shared": shared,
 }
 
