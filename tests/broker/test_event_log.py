@@ -12,18 +12,18 @@ from oncemq.protocol import errors
 
 
 @pytest.fixture
-def news(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, "oncemq.broker")
     return caplog
 
 
-def lines(news: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in news.records if record.name == "oncemq.broker"]
-    news.clear()
+def lines(log: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in log.records if record.name == "oncemq.broker"]
+    log.clear()
     return [line for line in found if not line.startswith("recovered ")]
 
 
-def test_topics_and_subscribers_that_come_and_go_are_told_once(news: pytest.LogCaptureFixture) -> None:
+def test_topics_and_subscribers_that_come_and_go_are_told_once(log: pytest.LogCaptureFixture) -> None:
     with oncemq.connect("memory:") as client:
         client.create_topic("orders")
         client.create_topic("orders")
@@ -31,11 +31,11 @@ def test_topics_and_subscribers_that_come_and_go_are_told_once(news: pytest.LogC
         client.subscribe("orders", "kitchen")
         client.put("orders", "one pizza")
         client.put("Cooking Recipes", "pancakes", create=True)
-        client.subscribe("log_lines", "alice")
-        client.unsubscribe("log_lines", "alice")
+        client.subscribe("news", "alice")
+        client.unsubscribe("news", "alice")
         client.unsubscribe("orders", "kitchen")
         client.delete_topic("orders")
-    assert lines(news) == [
+    assert lines(log) == [
         "created new topic 'orders'",
         "new subscriber 'kitchen' to topic 'orders', from offset 0 on",
         "created new topic 'Cooking Recipes'",
@@ -48,37 +48,37 @@ def test_topics_and_subscribers_that_come_and_go_are_told_once(news: pytest.LogC
     ]
 
 
-def test_patterns_and_transactions_are_told(news: pytest.LogCaptureFixture) -> None:
+def test_patterns_and_transactions_are_told(log: pytest.LogCaptureFixture) -> None:
     with oncemq.connect("memory:") as client:
         client.subscribe_pattern("orders.*", "audit")
         with client.transaction() as transaction:
             transaction.put("orders.eu", "one pizza", create=True)
         client.unsubscribe("orders.*", "audit")
-    assert lines(news) == [
+    assert lines(log) == [
         "new subscriber 'audit' to topics like 'orders.*'",
         "created new topic 'orders.eu'",
         "'audit' unsubscribed from topics like 'orders.*'",
     ]
 
 
-def test_a_take_over_and_who_is_fenced_off_by_it_are_told(news: pytest.LogCaptureFixture) -> None:
+def test_a_take_over_and_who_is_fenced_off_by_it_are_told(log: pytest.LogCaptureFixture) -> None:
     first = oncemq.connect("memory:news", name="billing")
     second = oncemq.connect("memory:news", name="billing")
     with pytest.raises(errors.Fenced):
         first.create_topic("orders")
     second.close()
-    [taken_over, fenced] = lines(news)
+    [taken_over, fenced] = lines(log)
     assert taken_over.startswith("session 'billing' was taken over by its next client")
     assert fenced == "a client was fenced off: another client took over 'billing'"
 
 
-def test_an_outbox_that_is_opened_again_is_no_news(news: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    news.set_level(logging.DEBUG, "oncemq.broker")
+def test_an_outbox_that_is_opened_again_is_no_news(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    log.set_level(logging.DEBUG, "oncemq.broker")
     with oncemq.connect("memory:outboxes"):
         for _ in range(2):
             with oncemq.connect("memory:outboxes", outbox=tmp_path / "orders.outbox") as client:
                 client.put("orders", "one pizza", create=True)
                 client.flush(timeout_s=30)
-    told = [(record.levelname, record.getMessage()) for record in news.records if record.name == "oncemq.broker"]
+    told = [(record.levelname, record.getMessage()) for record in log.records if record.name == "oncemq.broker"]
     assert ("INFO", "created new topic 'orders'") in told
     assert [level for level, line in told if "taken over" in line or "took over" in line] == ["DEBUG", "DEBUG"]
