@@ -199,12 +199,12 @@ def test_an_extent_that_dies_while_it_is_copied_is_left_alone() -> None:
     rig.ask(quick.ack(360))
     for _ in range(300):
         rig.rounds(forward_ms=1)
-        if rig.broker.housekeeping._copying is not None:
+        if rig.broker.housekeeping._extent_copy is not None:
             break
-    assert rig.broker.housekeeping._copying is not None
+    assert rig.broker.housekeeping._extent_copy is not None
     rig.ask(slow.ack(40))
     _settle(rig)
-    assert rig.broker.housekeeping._copying is None
+    assert rig.broker.housekeeping._extent_copy is None
     assert rig.put(b"alive", topic="quick").count == 1
 
 

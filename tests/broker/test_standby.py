@@ -12,7 +12,7 @@ import pytest
 import oncemq
 import oncemq.aio
 from oncemq.broker.network import ZmqNetwork
-from oncemq.broker.standby import Lease, Standby, serve_in_turns
+from oncemq.broker.standby import Lease, Standby, serve_with_lease
 from oncemq.config.settings import ServeSettings
 from oncemq.journal.contract import Journal
 from oncemq.journal.memory import MemoryJournal
@@ -82,7 +82,7 @@ class Serving:
 
     def _serve(self) -> None:
         stopping: Callable[[], bool] = lambda: self._is_stopping  # noqa: E731
-        self.code = serve_in_turns(self._settings, lambda _: self.seat, self._turn, stopping, self.said.append)
+        self.code = serve_with_lease(self._settings, lambda _: self.seat, self._turn, stopping, self.said.append)
 
     def _turn(self, journal: Journal, network: ZmqNetwork) -> int:
         self.turns += 1
@@ -186,7 +186,7 @@ def test_a_database_that_is_away_is_waited_for(database: Database, serving: Call
 def test_a_port_that_is_taken_shows_at_once(database: Database, serving: Callable[[str], Serving]) -> None:
     settings = ServeSettings(listen=(serving("one").url,), journal="postgresql://x/y")
     with pytest.raises(errors.ListenFailed):
-        serve_in_turns(settings, lambda _: Seat(database, "two"), lambda *_: 0, lambda: True, lambda _: None)
+        serve_with_lease(settings, lambda _: Seat(database, "two"), lambda *_: 0, lambda: True, lambda _: None)
 
 
 def test_a_trouble_that_stays_is_told_again_and_again(database: Database, caplog: pytest.LogCaptureFixture) -> None:
@@ -194,10 +194,10 @@ def test_a_trouble_that_stays_is_told_again_and_again(database: Database, caplog
     waiting = Standby(Seat(database, "one"), 500, lambda _: None)
     with caplog.at_level(logging.WARNING, "oncemq.broker"):
         for _ in range(2):
-            assert waiting._look() is None
+            assert waiting._try_take_over() is None
         assert len(caplog.records) == 1
-        waiting._say_again_s = 0.0
-        assert waiting._look() is None
+        waiting._log_again_s = 0.0
+        assert waiting._try_take_over() is None
     assert ["nobody there" in record.getMessage() for record in caplog.records] == [True, True]
 
 
@@ -231,7 +231,7 @@ def test_a_database_that_is_killed_and_comes_back_is_taken_over_again(caplog: py
                     server.kill()
                     meanwhile = threading.Thread(target=client.put, args=("orders", "meanwhile"))
                     meanwhile.start()
-                    wait_until(lambda: "waits for the journal" in caplog.text, "it waits for the database")
+                    wait_until(lambda: "waiting for the journal" in caplog.text, "it waits for the database")
                     server.start()
                     meanwhile.join()
                     client.put("orders", "after")

@@ -10,7 +10,7 @@ import pytest
 
 from oncemq.broker import sql_projection
 from oncemq.broker.housekeeping import Policy
-from oncemq.broker.sql_projection import everything, project
+from oncemq.broker.sql_projection import project, project_all
 from oncemq.engine import events
 from oncemq.engine.state.state import State
 from oncemq.journal.contract import Journal, RecordRef
@@ -56,7 +56,7 @@ def messages_of(state: State, journal: Journal) -> list[tuple[object, ...]]:
 
 def check(database: psycopg.Connection[tuple[Any, ...]], rig: Rig) -> None:
     state = rig.broker.engine.state
-    expected = everything(state)
+    expected = project_all(state)
     topics = database.execute("select id, name, bias, next_offset from oncemq.topic order by id").fetchall()
     assert topics == sorted((row.id, row.name, row.bias, row.next_offset) for row in expected.topics)
     consumers = database.execute("select topic_id, id, pattern, topic, position from oncemq.consumer").fetchall()

@@ -25,15 +25,15 @@ from tests.simulation.bugs import Patch, bug
 def reply_before_the_sync() -> Sequence[Patch]:
     def run_once(self: Broker, wait_ms: int = 0) -> None:
         self._arrived.extend(self.network.take(wait_ms))
-        group = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
-        finished, _ = self._decide(group)
-        if group.events:
-            self.journal.append(group.build())
-        for job in finished:
-            self.network.send(job.peer, job.encode(self.journal))
-        if group.events:
+        builder = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
+        finished, _ = self._decide(builder)
+        if builder.events:
+            self.journal.append(builder.build())
+        for request in finished:
+            self.network.send(request.peer, request.encode_response(self.journal))
+        if builder.events:
             self.journal.sync()
-        self._after_round(group)
+        self._after_round(builder)
 
     return [(Broker, "run_once", run_once)]
 
@@ -57,27 +57,27 @@ def snapshot_is_ahead_of_its_group() -> Sequence[Patch]:
         if self._capture is None and self._writer is None:
             self._writer = self._journal.begin_snapshot()
 
-    def after_round(self: Housekeeping, group: GroupBuilder) -> None:
-        if self._writer is not None and self._capture is None and group.events:
+    def after_round(self: Housekeeping, builder: GroupBuilder) -> None:
+        if self._writer is not None and self._capture is None and builder.events:
             self._capture = self._engine.capture()
             self._events = 0
-        real_after(self, group)
+        real_after(self, builder)
 
     return [(Housekeeping, "_begin_snapshot", begin), (Housekeeping, "after_round", after_round)]
 
 
 @bug("copy-forward writes down that it moved a batch, and does not copy it")
 def copy_forward_drops_the_batch() -> Sequence[Patch]:
-    def copy(self: Housekeeping, group: GroupBuilder, head: RecordHead, first_offset: int, position: int) -> None:
-        moved = self._engine.move(group.now_ms, head, first_offset, position)
-        group.add(moved, copy_bytes(head.size))
+    def copy(self: Housekeeping, builder: GroupBuilder, head: RecordHead, first_offset: int, position: int) -> None:
+        moved = self._engine.move(builder.now_ms, head, first_offset, position)
+        builder.add(moved, copy_bytes(head.size))
 
     return [(Housekeeping, "_copy", copy)]
 
 
 @bug("copy-forward takes a live batch for a dead one, and its segment goes")
 def copy_forward_forgets_the_living() -> Sequence[Patch]:
-    def copy(self: Housekeeping, _group: GroupBuilder, head: RecordHead, _first_offset: int, _position: int) -> None:
+    def copy(self: Housekeeping, _builder: GroupBuilder, head: RecordHead, _first_offset: int, _position: int) -> None:
         self._engine.state.count_dead(head.position, head.size)
 
     return [(Housekeeping, "_copy", copy)]

@@ -1,5 +1,7 @@
-"""The broker's time: it starts at the wall clock or at the last recorded time, whichever is later, and then
-follows the monotonic clock. So it never falls, and a wall clock that jumps does not expire anything."""
+"""The broker's clock. It never runs backwards, and a jump of the wall clock does not expire anything.
+
+It starts at the wall clock or at the last recorded time, whichever is later, and then follows the monotonic clock.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
     def not_before(self, recorded_ms: int) -> None:
-        """Time that was recorded before a restart: go on from there."""
+        """Continue from a time that was recorded before a restart, if that time is later than now."""
 
 
 class SystemClock:

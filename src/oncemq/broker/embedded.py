@@ -1,7 +1,7 @@
-"""A broker inside the process: `connect("file:./data")`, `connect("memory:")`. Same API, no server.
+"""A broker inside the process of its clients: `connect("file:./data")`, `connect("memory:")`. Same API, no server.
 
-There is no broker thread on the way: whoever waits for an answer runs the broker's rounds meanwhile, under
-one lock. A daemon thread looks after what falls due when nobody calls.
+No thread switch is needed for a request: the thread that waits for a reply runs the broker's rounds, under one lock. A
+daemon thread runs rounds that are due while no client waits.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import Limits
 
-#: Less than a server takes, since it lies in somebody's program: four segments are made at the start.
+#: Smaller than those of a server, because four segments are created at the start.
 SEGMENT_BYTES = 16 * 1024 * 1024
 LIMITS = Limits(batch_bytes_max=8 * 1024 * 1024)
 
 
 class Link:
-    """One client's way to the broker of this process."""
+    """The connection of one client to the broker of this process."""
 
     def __init__(self, hub: _Hub, peer: bytes) -> None:
         self._hub = hub
@@ -40,11 +40,11 @@ class Link:
         self._hub.arrive(self._peer, frames)
 
     def receive(self, timeout_ms: float) -> list[Frame] | None:
-        """The next reply; runs the broker while it waits."""
+        """Return the next reply, or None after the timeout. Runs the broker while it waits."""
         if self._replies:
             return self._replies.popleft()
         deadline = time.monotonic() + timeout_ms / 1000
-        with self._hub.stirred:
+        with self._hub.changed:
             while True:
                 self._hub.run()
                 if self._replies:
@@ -52,7 +52,7 @@ class Link:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
-                self._hub.stirred.wait(min(left, self._hub.wait_s()))
+                self._hub.changed.wait(min(left, self._hub.wait_s()))
 
     def deliver(self, frames: list[Frame]) -> None:
         self._replies.append(frames)
@@ -62,12 +62,12 @@ class Link:
 
 
 class _Hub:
-    """The broker, its links, and the lock that makes one thread at a time the broker."""
+    """The broker, its links, and the lock under which one thread at a time runs the broker."""
 
     def __init__(self, key: str, journal: Journal) -> None:
         self.key = key
         self.pid = os.getpid()
-        self.stirred = threading.Condition(threading.RLock())
+        self.changed = threading.Condition(threading.RLock())
         self._links: dict[bytes, Link] = {}
         self._arrived: list[Arrival] = []
         self._peers = 0
@@ -79,9 +79,9 @@ class _Hub:
         except BaseException:
             journal.close()
             raise
-        threading.Thread(target=self._look_after, name="oncemq-embedded", daemon=True).start()
+        threading.Thread(target=self._run_in_background, name="oncemq-embedded", daemon=True).start()
 
-    # The broker's network.
+    # The broker's side (it is the broker's Network).
 
     def take(self, wait_ms: int) -> list[Arrival]:  # noqa: ARG002
         arrived, self._arrived = self._arrived, []
@@ -93,10 +93,10 @@ class _Hub:
             link.deliver(list(frames))
             self._has_delivered = True
 
-    # The links' side.
+    # The clients' side.
 
     def link(self) -> Link:
-        with self.stirred:
+        with self.changed:
             self._peers += 1
             peer = self._peers.to_bytes(8, "big")
             self._links[peer] = Link(self, peer)
@@ -104,11 +104,11 @@ class _Hub:
 
     def arrive(self, peer: bytes, frames: Sequence[Frame]) -> None:
         self._check()
-        with self.stirred:
+        with self.changed:
             self._arrived.append((peer, frames))
 
     def run(self) -> None:
-        """Rounds, until nothing is to be done at once. Call it under the lock."""
+        """Run rounds until there is nothing left to do without waiting. The caller holds the lock."""
         self._check()
         try:
             self._broker.run_once()
@@ -118,18 +118,18 @@ class _Hub:
             self._fail(failure)
             raise
         if self._has_delivered:
-            # Only then: waiters that wake each other for nothing would keep a core busy.
+            # Threads that woke each other without a reply would keep a core busy.
             self._has_delivered = False
-            self.stirred.notify_all()
+            self.changed.notify_all()
 
     def _fail(self, failure: BaseException) -> None:
-        """A failed disk, or Ctrl-C in the middle of a round: what was not answered is given up, the folder is let
-        go, and who connects again recovers."""
+        """Stop after a failed disk, or after Ctrl-C in the middle of a round. Requests without a reply are dropped and
+        the folder is unlocked; the next client that connects recovers it."""
         self._failure = failure
         if _hubs.get(self.key) is self:
             del _hubs[self.key]
         self._journal.close()
-        self.stirred.notify_all()
+        self.changed.notify_all()
 
     def wait_s(self) -> float:
         return self._broker.wait_ms() / 1000
@@ -141,7 +141,7 @@ class _Hub:
             raise errors.JournalFailed(f"the embedded broker stopped: {self._failure}") from self._failure
 
     def leave(self, peer: bytes) -> None:
-        with _hubs_lock, self.stirred:
+        with _hubs_lock, self.changed:
             self._links.pop(peer, None)
             if not self._links and os.getpid() == self.pid:
                 if _hubs.get(self.key) is self:
@@ -152,18 +152,18 @@ class _Hub:
         if self._failure is None:
             self._failure = errors.ClientClosed("the embedded broker was closed with its last client")
             self._broker.stop()
-            self.stirred.notify_all()
+            self.changed.notify_all()
 
-    def _look_after(self) -> None:
+    def _run_in_background(self) -> None:
         while True:
-            with self.stirred:
+            with self.changed:
                 if self._failure is not None:
                     return
                 try:
                     self.run()
                 except errors.OnceMQError:
                     return
-                self.stirred.wait(self.wait_s())
+                self.changed.wait(self.wait_s())
 
 
 _hubs: dict[str, _Hub] = {}
@@ -171,7 +171,7 @@ _hubs_lock = threading.Lock()
 
 
 def _forget_in_child() -> None:
-    """The parent's brokers are not the child's, and a thread that is not there may hold the lock."""
+    """Drop the parent's brokers. The lock is new because a thread that does not exist in the child may hold it."""
     global _hubs_lock
     _hubs_lock = threading.Lock()
     _hubs.clear()
@@ -182,9 +182,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def attach(url: str) -> Link:
-    """A link to the broker of this process for `file:PATH` or `memory:NAME`, started if need be.
+    """Return a link to the broker of this process for `file:PATH` or `memory:NAME`. It is started if necessary.
 
-    The last link to close stops it. Another process that has the folder is JournalLocked."""
+    It stops when its last link is closed. Raise JournalLocked if another process uses the folder."""
     scheme, _, rest = url.partition(":")
     rest = unquote(rest.removeprefix("//")) if rest.startswith("//") else unquote(rest)
     key = url if scheme == "memory" else f"file:{Path(rest or '.').resolve()}"
@@ -199,10 +199,10 @@ def _open_journal(scheme: str, rest: str) -> Journal:
     if scheme == "memory":
         from oncemq.journal.memory import MemoryJournal
 
-        # Each has an id of its own: what came from another one, in an earlier run, does not fit by accident.
+        # Each has an id of its own, so that ids from an earlier run are not valid by accident.
         return MemoryJournal(journal_id=secrets.token_bytes(16))
     if scheme == "file":
         from oncemq.journal.files.journal import open_files
 
         return open_files(rest or ".", segment_bytes=SEGMENT_BYTES)
-    raise errors.SettingInvalid(f"'{scheme}:' is not a place for an embedded broker; use file:PATH or memory:")
+    raise errors.SettingInvalid(f"'{scheme}:' is not a URL of an embedded broker; use file:PATH or memory:")

@@ -1,7 +1,7 @@
-"""The loop. The central promise stands in `run_once`: take what has arrived, decide, append, sync, then send.
+"""The broker's loop. `run_once` holds the central guarantee: take requests, decide, append, sync, and only then send.
 
-Everything that arrived during one sync shares the next one. Nothing here knows ZeroMQ, files or the wall
-clock: those are seams, and the simulator runs this very code.
+All requests that arrive during one sync share the next one. This module knows neither ZeroMQ nor files nor the wall
+clock: network, journal and clock are interfaces, and the simulator runs this same code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
 from oncemq.broker.network import Arrival, Network
 from oncemq.broker.recovery import recover
-from oncemq.broker.request import Job
+from oncemq.broker.request import Request
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
 from oncemq.broker.waiting import WaitingRequests
@@ -28,9 +28,9 @@ from oncemq.protocol.version import __version__
 
 log = logging.getLogger("oncemq.broker")
 
-#: After so much quiet an empty group confirms the last one (docs/journal.md).
+#: After this long without a new group, an empty group confirms the last one (docs/journal.md).
 CONFIRM_IDLE_MS = 50
-#: The longest wait of the loop: housekeeping looks in that often.
+#: The longest wait of the loop, so that housekeeping runs at least this often.
 LOOP_WAIT_MS_MAX = 500
 
 
@@ -49,78 +49,80 @@ class Broker:
         self.housekeeping = Housekeeping(journal, self.engine, policy or Policy(), self.counters)
         self.waiting = WaitingRequests()
         self._arrived: deque[Arrival] = deque()
-        #: A request that did not fit into the last group as a whole.
-        self._unfinished: Job | None = None
-        #: The last group had no room for what time has brought about: the next begins with it.
+        #: A request of which only a part fitted into the last group.
+        self._unfinished: Request | None = None
+        #: The last group had no space for the events of a tick: the next group starts with them.
         self._is_tick_late = False
         self._confirm_due_ms: int | None = None
 
     def run_once(self, wait_ms: int = 0) -> None:
-        """One round. Raises JournalFailed or ApplyFailed: then nothing of this round was answered."""
+        """Run one round. Raise JournalFailed or ApplyFailed; then no request of this round was answered."""
         if not self._arrived:
-            # Else ZeroMQ holds back what comes, and memory stays bounded.
+            # Otherwise requests stay in ZeroMQ, which pushes back on clients, so that memory stays bounded.
             self._arrived.extend(self.network.take(0 if self.busy else wait_ms))
-        group = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
-        finished, refused = self._decide(group)
-        if group.events:
-            rows = project(self.engine.state, group.events, self.journal.tables_wanted)
-            self.journal.append(group.build(rows))
+        builder = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
+        finished, refused = self._decide(builder)
+        if builder.events:
+            rows = project(self.engine.state, builder.events, self.journal.tables_wanted)
+            self.journal.append(builder.build(rows))
             self.journal.sync()
-        # Nothing leaves before this line: a reply is a promise.
-        for job in finished:
-            self._send(job.peer, job.encode(self.journal))
+        # Nothing is sent before this line: a reply is a promise that its effect is durable.
+        for request in finished:
+            self._send(request.peer, request.encode_response(self.journal))
         for peer, frames in refused:
             self._send(peer, frames)
-        self._after_round(group)
+        self._after_round(builder)
 
     def _send(self, peer: bytes, frames: Sequence[Frame]) -> None:
-        # Somebody else may serve this journal by now: then what was read is not ours to tell.
+        # Another broker may have taken over this journal. Then the messages that were read may be out of date.
         self.journal.ensure_not_fenced()
         self.network.send(peer, frames)
 
-    def _decide(self, group: GroupBuilder) -> tuple[list[Job], list[tuple[bytes, list[Frame]]]]:
-        decider = Round(self.engine, group, self.waiting, self.counters, self._health)
+    def _decide(self, builder: GroupBuilder) -> tuple[list[Request], list[tuple[bytes, list[Frame]]]]:
+        """Return the requests that are answered in this round, and refusals of frames that are not a request."""
+        current = Round(self.engine, builder, self.waiting, self.counters, self._health)
         refused = []
         if self._is_tick_late:
-            decider.tick()
-        decider.wake_unserved()
-        while not decider.full and (self._unfinished or self._arrived):
-            job = self._unfinished
-            if job is None:
+            current.tick()
+        current.wake_unserved()
+        while not current.full and (self._unfinished or self._arrived):
+            request = self._unfinished
+            if request is None:
                 peer, frames = self._arrived.popleft()
                 try:
-                    job = Job(peer, *decode_request(frames))
+                    decoded, payloads = decode_request(frames)
                 except errors.Refused as error:
                     self.counters["malformed"] += 1
                     refused.append((peer, encode_refusal(frames, error)))
                     continue
-            decider.advance(job)
-            self._unfinished = job if decider.full else None
-        self._is_tick_late = not decider.tick()
-        decider.wake()
-        self.housekeeping.copy_forward(group)
-        return decider.finished, refused
+                request = Request(peer, decoded.request_id, decoded.commands, payloads)
+            current.advance(request)
+            self._unfinished = request if current.full else None
+        self._is_tick_late = not current.tick()
+        current.wake()
+        self.housekeeping.copy_forward(builder)
+        return current.finished, refused
 
-    def _after_round(self, group: GroupBuilder) -> None:
-        for level, line in group.log_lines:
+    def _after_round(self, builder: GroupBuilder) -> None:
+        for level, line in builder.log_lines:
             log.log(level, line)
-        if group.events:
-            self._confirm_due_ms = group.now_ms + CONFIRM_IDLE_MS
+        if builder.events:
+            self._confirm_due_ms = builder.now_ms + CONFIRM_IDLE_MS
             self.counters["groups"] += 1
-            self.counters["events"] += len(group.events)
-            self.counters["record_bytes"] += group.record_bytes()
-        elif self._confirm_due_ms is not None and group.now_ms >= self._confirm_due_ms:
+            self.counters["events"] += len(builder.events)
+            self.counters["record_bytes"] += builder.record_bytes()
+        elif self._confirm_due_ms is not None and builder.now_ms >= self._confirm_due_ms:
             self.journal.confirm()
             self._confirm_due_ms = None
-        self.housekeeping.after_round(group)
+        self.housekeeping.after_round(builder)
 
     @property
     def busy(self) -> bool:
-        """There is work that waits for nothing."""
+        """Whether there is work that can be done without waiting for the network or for time to pass."""
         return bool(self._arrived or self._unfinished is not None or self.waiting.unserved or self.housekeeping.busy)
 
     def wait_ms(self) -> int:
-        """How long the loop may wait for the network."""
+        """Return how long the loop may wait for the network."""
         if self.busy:
             return 0
         now_ms = self.clock.now_ms()
@@ -134,11 +136,11 @@ class Broker:
         return max(1, min(soonest_ms - now_ms, LOOP_WAIT_MS_MAX))
 
     def stop(self) -> None:
-        """Answer what is in hand, and leave a snapshot behind. Raises as `run_once`."""
+        """Answer all requests that were taken, write a snapshot, and close the journal. Raise as `run_once`."""
         self.run_once(0)
-        for parked in self.waiting.take_all():
-            parked.job.refuse(NotNow("STOPPING", "the broker is stopping"))
-            self._send(parked.job.peer, parked.job.encode(self.journal))
+        for waiting in self.waiting.take_all():
+            waiting.request.refuse_rest(NotNow("STOPPING", "the broker is stopping"))
+            self._send(waiting.request.peer, waiting.request.encode_response(self.journal))
         self.housekeeping.last_snapshot()
         self.journal.close()
 

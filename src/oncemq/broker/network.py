@@ -1,7 +1,7 @@
-"""The network seam: requests come in with the peer they came from, responses go out to a peer.
+"""The network interface: requests arrive with the peer that sent them, responses are sent to a peer.
 
-In production a ZeroMQ ROUTER; inside a process a queue (embedded.py); in the simulator whatever loses,
-doubles and reorders.
+In production it is a ZeroMQ ROUTER socket, in an embedded broker a queue (embedded.py), and in the simulator a network
+that loses, duplicates and reorders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("oncemq.broker")
 
 Arrival = tuple[bytes, Sequence[Frame]]
 
-#: What one round takes in at the most: the rest shares the next sync.
+#: Maximum requests and bytes that one round takes; the rest shares the next sync.
 _ARRIVALS_MAX = 1_000
 _ARRIVAL_BYTES_MAX = 8 * 1024 * 1024
 #: Below this size a copy is cheaper than keeping ZeroMQ's buffer.
@@ -29,10 +29,10 @@ _COPY_BELOW_BYTES = 32 * 1024
 
 class Network(Protocol):
     def take(self, wait_ms: int) -> list[Arrival]:
-        """What has arrived; waits for something up to `wait_ms`."""
+        """Return what has arrived. If there is nothing, wait for at most `wait_ms`."""
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
-        """To a peer that may be gone: then the client will ask again."""
+        """Send to a peer. If the peer is gone, the frames are dropped: the client sends its request again."""
 
 
 class ZmqNetwork:
@@ -45,9 +45,9 @@ class ZmqNetwork:
         self._socket.setsockopt(zmq.MAXMSGSIZE, max(batch_bytes_max, REQUEST_HEADER_BYTES_MAX) + 4096)
         self._socket.setsockopt(zmq.SNDHWM, 10_000)
         self._socket.setsockopt(zmq.RCVHWM, 10_000)
-        # Socket.poll would make a poller anew each time.
-        self._watched = [(self._socket, int(zmq.POLLIN))]
-        #: As bound: a port of `*` or 0 is a real one here.
+        # Socket.poll would create a poller for each call.
+        self._polled = [(self._socket, int(zmq.POLLIN))]
+        #: As bound: port `*` or 0 is replaced by the real one.
         self.addresses = [self._bind(address) for address in addresses]
 
     def _bind(self, address: str) -> str:
@@ -62,23 +62,23 @@ class ZmqNetwork:
 
     def take(self, wait_ms: int) -> list[Arrival]:
         socket = self._socket
-        if wait_ms and not zmq.zmq_poll(self._watched, wait_ms):
+        if wait_ms and not zmq.zmq_poll(self._polled, wait_ms):
             return []
         arrivals: list[Arrival] = []
-        room_bytes = _ARRIVAL_BYTES_MAX
+        left_bytes = _ARRIVAL_BYTES_MAX
         try:
-            while len(arrivals) < _ARRIVALS_MAX and room_bytes > 0:
+            while len(arrivals) < _ARRIVALS_MAX and left_bytes > 0:
                 peer = socket.recv(zmq.NOBLOCK)
                 frames = self._receive_rest()
                 arrivals.append((peer, frames))
                 for frame in frames:
-                    room_bytes -= len(frame)
+                    left_bytes -= len(frame)
         except zmq.Again:
             pass
         return arrivals
 
     def _receive_rest(self) -> list[Frame]:
-        """The frames after the peer's. A large one is not copied: the disk gets ZeroMQ's own buffer."""
+        """Return the frames after the peer's. A large one is not copied: ZeroMQ's own buffer goes to the disk."""
         frames: list[Frame] = []
         more = True
         while more:
@@ -91,7 +91,7 @@ class ZmqNetwork:
         try:
             self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            # Gone, or so slow that its queue is full: it will reconnect and ask again.
+            # It is gone, or its queue is full because it is slow: it will reconnect and ask again.
             log.debug("reply not delivered to %s: %s", peer.hex(), error)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The engine as it was: snapshot, then the groups behind it."""
+"""Recovery: restores the engine from the newest snapshot and the groups after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 
 
 def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
-    """Raises JournalCorrupt where the journal holds what can't be; then it is closed, so that its lease goes too."""
+    """Return the engine. Raise JournalCorrupt if the journal holds an event that can't be applied. On any failure the
+    journal is closed, which also releases its lease."""
     try:
         return _recover(journal, limits, counters)
     except BaseException:
@@ -41,22 +42,22 @@ def _recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine
             counters["groups_replayed"] += 1
             if group.events == UNFINISHED_COPY:
                 raise errors.JournalError(
-                    f"{journal.describe()} is a copy that was not finished. Copy once more, to the same place."
+                    f"{journal.describe()} is a copy that was not finished. Run the copy again, to the same target."
                 )
             for event in _decode_events(group.events) if group.events else ():
                 engine.apply(group.time_ms, event)
     except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:
-        raise errors.JournalCorrupt(f"{journal.describe()} holds an event that does not fit: {error}") from error
+        raise errors.JournalCorrupt(f"{journal.describe()} holds an event that can't be applied: {error}") from error
     engine.state.is_recovered = True
     engine.state.term = journal.term
     return engine
 
 
 def new_engine(journal: Journal, limits: Limits) -> Engine:
-    """Topic ids start at a number of the journal's own: those of another journal don't fit by accident. They stay below
-    2**53, so that no reader of JSON rounds them.
+    """Return an empty engine. Its topic ids start at a number derived from the journal's id, so that ids of another
+    journal are not valid by accident. They stay below 2**53, so that no JSON reader rounds them.
 
-    The journal's id itself stays secret: it seeds the checksums that keep payloads from posing as groups."""
+    The journal's id itself stays secret: it seeds the checksums, so that no payload can imitate a group."""
     public_id = hashlib.sha256(journal.journal_id).digest()[:16]
     first_topic_id = (int.from_bytes(public_id[:4], "little") >> 4 << 24) + 1
     return Engine(public_id.hex(), first_topic_id, journal.extent_bytes, limits)

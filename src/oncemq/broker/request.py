@@ -1,9 +1,10 @@
-"""One request on its way through the broker: commands in, replies gathered, then sent at once."""
+"""A request while the broker works on it: its commands, the replies so far, and the response at the end."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -12,73 +13,86 @@ from oncemq.engine.state.batch_index import Slice
 from oncemq.journal.contract import Journal, RecordRef
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Get, GetAny, Read
-from oncemq.protocol.frames import Frame, Request, encode_response
+from oncemq.protocol.frames import Frame, encode_response
 from oncemq.protocol.replies import AnyPart, BatchHead, GetAnyReply, GetReply, NotNow, Refusal, Reply, TakeReply
 
 log = logging.getLogger("oncemq.broker")
 
+_BatchesT = TypeVar("_BatchesT", GetReply, AnyPart)
 
-class Job:
-    __slots__ = ("_fetches", "fetch_bytes", "payloads", "peer", "replies", "request")
 
-    def __init__(self, peer: bytes, request: Request, payloads: list[tuple[Frame, ...]]) -> None:
+class Request:
+    __slots__ = ("_fetches", "commands", "fetch_bytes", "payloads", "peer", "replies", "request_id")
+
+    def __init__(
+        self, peer: bytes, request_id: int, commands: tuple[Command, ...], payloads: list[tuple[Frame, ...]]
+    ) -> None:
         self.peer = peer
-        self.request = request
+        self.request_id = request_id
+        self.commands = commands
         self.payloads = payloads
         self.replies: list[Reply] = []
-        #: Which replies wait for which batches.
+        #: Index of each reply whose batches are read after the sync, with the decision that found them.
         self._fetches: list[tuple[int, Reading]] = []
-        #: What its gets will read, all together.
+        #: Bytes of all batches that the replies return.
         self.fetch_bytes = 0
 
     def answer(self, decision: Reading) -> None:
+        """Add the reply to the next command."""
         if decision.slices:
             self._fetches.append((len(self.replies), decision))
             self.fetch_bytes += sum(entry.size for entry in decision.slices)
         self.replies.append(decision.reply)
 
-    def refuse(self, reply: NotNow) -> None:
-        """Nothing more is decided: the rest gets the same answer."""
-        while len(self.replies) < len(self.request.commands):
+    def refuse_rest(self, reply: NotNow) -> None:
+        """Give the same reply to all commands that have none."""
+        while len(self.replies) < len(self.commands):
             self.replies.append(reply)
 
-    def settle_start(self, decision: Reading) -> None:
-        """What waits goes on where it stood when it came: "new" must not mean newer with each look. The acks that
-        rode on a get have been taken, so that looking again records nothing."""
-        command, reply = self.request.commands[0], decision.reply
-        settled: Command
+    def fix_position(self, decision: Reading) -> None:
+        """Replace the command of a request that starts to wait by one that starts at the position it has now.
+
+        Otherwise "new" would mean a later position with each attempt. The acks of a get were recorded by the first
+        attempt and are removed, so that further attempts record nothing."""
+        command, reply = self.commands[0], decision.reply
+        fixed: Command
         if isinstance(command, Read):
             assert isinstance(reply, GetReply)
-            settled = msgspec.structs.replace(command, topic_id=reply.topic_id, position=reply.next_position)
+            fixed = msgspec.structs.replace(command, topic_id=reply.topic_id, position=reply.next_position)
         elif isinstance(command, Get):
             assert isinstance(reply, GetReply)
-            settled = msgspec.structs.replace(command, position=reply.next_position, ack=-1)
+            fixed = msgspec.structs.replace(command, position=reply.next_position, ack=-1)
         elif isinstance(command, GetAny):
-            settled = msgspec.structs.replace(command, acks=())
+            fixed = msgspec.structs.replace(command, acks=())
         else:
             return
-        self.request = msgspec.structs.replace(self.request, commands=(settled,))
+        self.commands = (fixed,)
 
-    def encode(self, journal: Journal) -> list[Frame]:
-        """The response. Reads what its gets found: only after the sync."""
+    def encode_response(self, journal: Journal) -> list[Frame]:
+        """Return the response. It reads batches from the journal, so it must be called after the sync."""
         payloads: list[Frame] = []
-        for slot, decision in self._fetches:
-            self.replies[slot] = _fetch(journal, decision, payloads)
-        return encode_response(self.request.request_id, self.replies, payloads)
+        for index, decision in self._fetches:
+            self.replies[index] = _fetch(journal, decision, payloads)
+        return encode_response(self.request_id, self.replies, payloads)
 
 
 def _fetch(journal: Journal, decision: Reading, payloads: list[Frame]) -> Reply:
     reply, slices = decision.reply, decision.slices
-    if isinstance(reply, GetReply):
-        found = _read(journal, reply.topic_id, slices)
-        if isinstance(found, Refusal):
-            return found
-        heads = _heads(slices, found, payloads)
-        return msgspec.structs.replace(reply, batches=heads, next_position=_end(reply, slices, heads))
     if isinstance(reply, GetAnyReply):
         return _fetch_any(journal, reply, decision, payloads)
-    assert isinstance(reply, TakeReply)
-    return _fetch_tasks(journal, reply, slices, payloads)
+    assert isinstance(reply, GetReply | TakeReply)
+    found = _read(journal, reply.topic_id, slices)
+    if isinstance(found, Refusal):
+        return found
+    if isinstance(reply, GetReply):
+        return _with_batches(reply, slices, found, payloads)
+    payloads += [payload for payload, _ in found]
+    heads = tuple(
+        msgspec.structs.replace(head, checksum=found[head.payload][1])
+        for head in reply.heads
+        if head.payload < len(found)
+    )
+    return msgspec.structs.replace(reply, heads=heads, payloads=len(found))
 
 
 def _fetch_any(journal: Journal, reply: GetAnyReply, decision: Reading, payloads: list[Frame]) -> Reply:
@@ -91,41 +105,26 @@ def _fetch_any(journal: Journal, reply: GetAnyReply, decision: Reading, payloads
         if isinstance(found, Refusal):
             if not parts:
                 return found
-            # What was found before it goes first; the damage is met again by the next get.
+            # The batches before the damaged one are returned; the next get reports the damage.
             return msgspec.structs.replace(reply, parts=tuple(parts), is_all=False)
-        heads = _heads(slices, found, payloads)
-        parts.append(msgspec.structs.replace(part, batches=heads, next_position=_end(part, slices, heads)))
+        parts.append(_with_batches(part, slices, found, payloads))
     return msgspec.structs.replace(reply, parts=tuple(parts))
 
 
-def _fetch_tasks(journal: Journal, reply: TakeReply, slices: Sequence[Slice], payloads: list[Frame]) -> Reply:
-    found = _read(journal, reply.topic_id, slices)
-    if isinstance(found, Refusal):
-        return found
-    payloads += [payload for payload, _ in found]
-    heads = tuple(
-        msgspec.structs.replace(head, checksum=found[head.payload][1])
-        for head in reply.heads
-        if head.payload < len(found)
-    )
-    return msgspec.structs.replace(reply, heads=heads, payloads=len(found))
-
-
-def _heads(slices: Sequence[Slice], found: Sequence[tuple[bytes, int]], payloads: list[Frame]) -> tuple[BatchHead, ...]:
+def _with_batches(
+    reply: _BatchesT, slices: Sequence[Slice], found: Sequence[tuple[bytes, int]], payloads: list[Frame]
+) -> _BatchesT:
+    """Return the reply with the batches that were read. If fewer were read than decided, it ends after the last one."""
     heads = []
     for entry, (payload, checksum) in zip(slices, found, strict=False):
         payloads.append(payload)
         heads.append(BatchHead(entry.first_offset, entry.count, entry.skip, entry.time_ms, checksum))
-    return tuple(heads)
-
-
-def _end(reply: GetReply | AnyPart, slices: Sequence[Slice], heads: Sequence[BatchHead]) -> int:
-    """Where to go on: as was decided, or behind what could be read."""
-    return reply.next_position if len(heads) == len(slices) else heads[-1].first_offset + heads[-1].count
+    end = reply.next_position if len(heads) == len(slices) else heads[-1].first_offset + heads[-1].count
+    return msgspec.structs.replace(reply, batches=tuple(heads), next_position=end)
 
 
 def _read(journal: Journal, topic_id: int, slices: Sequence[Slice]) -> list[tuple[bytes, int]] | Refusal:
-    """Payloads and their checksums, up to the first damaged one; a refusal where that is the first."""
+    """Return payloads and checksums up to the first damaged record, or a refusal if the first one is damaged."""
     wanted = [RecordRef(s.position, topic_id, s.first_offset - s.skip, s.size) for s in slices]
     try:
         return list(journal.read(wanted))
@@ -139,7 +138,7 @@ def _read(journal: Journal, topic_id: int, slices: Sequence[Slice]) -> list[tupl
 
 
 def _read_until_damage(journal: Journal, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
-    """One damaged record must not hide the good ones before it."""
+    """Read record by record, so that one damaged record does not hide the good ones before it."""
     found: list[tuple[bytes, int]] = []
     for one in wanted:
         try:

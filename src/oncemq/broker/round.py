@@ -1,4 +1,7 @@
-"""One round's decisions: requests stepped through the engine, gets woken, events drafted. Sends nothing."""
+"""The decisions of one round: commands go through the engine, events into the group, waiting requests are woken.
+
+It sends nothing and syncs nothing; loop.py does that when the round is over.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from oncemq.broker.event_log import is_logged, log_level, log_lines
-from oncemq.broker.group_builder import GroupBuilder
-from oncemq.broker.request import Job
+from oncemq.broker.group_builder import NO_SPACE, GroupBuilder
+from oncemq.broker.request import Request
 from oncemq.broker.waiting import WaitingRequest, WaitingRequests, WaitTarget, wait_ms_of
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
 from oncemq.engine.engine import ApplyFailed, Decision, Engine, need_bytes
@@ -41,149 +44,148 @@ from oncemq.protocol.replies import Done, HealthReply, NotNow, Refusal, TakeRepl
 
 log = logging.getLogger("oncemq.broker")
 
-_NO_ROOM = WriteSlot(0, 0, 0)
-_BRINGING = Get | GetAny | Take | Read
-#: Nobody waits for these.
-_QUIET = frozenset((Acked, Delayed, Expired, Extended, Joined, Leased, OwnerLeft, Staged, Trimmed))
+_RETURNS_MESSAGES = Get | GetAny | Take | Read
+#: Events that no waiting request can be waiting for.
+_WAKES_NOBODY = frozenset((Acked, Delayed, Expired, Extended, Joined, Leased, OwnerLeft, Staged, Trimmed))
 
 
 class Round:
     def __init__(
         self,
         engine: Engine,
-        group: GroupBuilder,
+        builder: GroupBuilder,
         waiting: WaitingRequests,
         counters: Counter[str],
         health: Callable[[int], HealthReply],
     ) -> None:
-        self.finished: list[Job] = []
-        #: The group can't take the next command: it must wait for the next round.
+        self.finished: list[Request] = []
+        #: The group has no space for the next command, which must wait for the next round.
         self.full = False
         self._engine = engine
-        self._group = group
+        self._builder = builder
         self._waiting = waiting
         self._counters = counters
         self._health = health
-        #: Places with somebody waiting at which something happened, in its order.
-        self._stirred: dict[WaitTarget, None] = {}
-        self._replaced: list[Job] = []
+        #: Targets with waiting requests that an event of this round may have served, in the order of the events.
+        self._to_wake: dict[WaitTarget, None] = {}
+        self._replaced: list[Request] = []
 
-    def advance(self, job: Job) -> None:
-        """Step through what is left of a job; it is finished, parked, or the round is full."""
-        commands = job.request.commands
-        for slot in range(len(job.replies), len(commands)):
-            if job.fetch_bytes > self._engine.limits.get_bytes_max and isinstance(commands[slot], _BRINGING):
+    def advance(self, request: Request) -> None:
+        """Decide the commands that are left. Afterwards the request is finished, it waits, or the round is full."""
+        commands = request.commands
+        for index in range(len(request.replies), len(commands)):
+            command = commands[index]
+            if request.fetch_bytes > self._engine.limits.get_bytes_max and isinstance(command, _RETURNS_MESSAGES):
                 text = "the gets of one request return no more than that together"
-                job.answer(Decision(NotNow("OVERLOADED", text)))
+                request.answer(Decision(NotNow("OVERLOADED", text)))
                 continue
-            decision = self._step(commands[slot], job.payloads[slot])
+            decision = self._step(command, request.payloads[index])
             if decision is None:
                 self.full = True
                 return
             self._counters["commands"] += 1
-            if isinstance(command := commands[slot], Leave) and isinstance(decision.reply, Done):
-                self._dismiss(command)
-            if decision.waits_for and (wait_ms := wait_ms_of(job)):
-                job.settle_start(decision)
-                self._park(job, decision.waits_for, self._group.now_ms + min(wait_ms, WAIT_MS_MAX))
+            if isinstance(command, Leave) and isinstance(decision.reply, Done):
+                self._end_take(command)
+            if decision.waits_for and (wait_ms := wait_ms_of(request)):
+                request.fix_position(decision)
+                deadline_ms = self._builder.now_ms + min(wait_ms, WAIT_MS_MAX)
+                replaced = self._waiting.add(request, decision.waits_for, deadline_ms)
+                if replaced is not None:
+                    self._replaced.append(replaced)
                 return
-            job.answer(decision)
-        self.finished.append(job)
+            request.answer(decision)
+        self.finished.append(request)
 
-    def _dismiss(self, leave: Leave) -> None:
-        """Who has left must not be given anything more."""
-        parked = self._waiting.take_member(leave.topic_id, leave.subscriber, leave.member)
-        if parked is not None:
-            parked.job.answer(Decision(TakeReply(leave.topic_id, 0, 0)))
-            self.finished.append(parked.job)
+    def _end_take(self, leave: Leave) -> None:
+        """Answer the waiting take of a member that has left: it must not get any more messages."""
+        waiting = self._waiting.take_member(leave.topic_id, leave.subscriber, leave.member)
+        if waiting is not None:
+            waiting.request.answer(Decision(TakeReply(leave.topic_id, 0, 0)))
+            self.finished.append(waiting.request)
 
     def tick(self) -> bool:
-        """What time has brought about. False: something has, and there is no room in this group."""
+        """Record the events that are due by time. Return False if there are some and the group has no space."""
         due_ms = self._engine.next_tick_ms()
-        if due_ms is None or due_ms > self._group.now_ms:
+        if due_ms is None or due_ms > self._builder.now_ms:
             return True
-        place = self._group.next_slot(TICK_BYTES_MAX)
-        if place is None or place.room_bytes <= 0:
-            return place is not None
+        slot = self._builder.next_slot(TICK_BYTES_MAX)
+        if slot is None or slot.room_bytes <= 0:
+            return slot is not None
         need = TICK_BYTES_MAX
-        for event in self._engine.tick(self._group.now_ms):
+        for event in self._engine.tick(self._builder.now_ms):
             self._record(event, need)
             need = 0
             if is_logged(event):
-                self._tell(log_lines(self._engine.state, event))
-        self._stirred.update(dict.fromkeys(self._engine.take_ready()))
+                self._log(log_lines(self._engine.state, event))
+        self._to_wake.update(dict.fromkeys(self._engine.take_ready()))
         return True
 
     def wake_unserved(self) -> None:
-        """Before anything else needs room, or one full group after the other would keep them waiting."""
+        """Answer waiting requests that the last group had no space for. This comes first in a round: otherwise a
+        series of full groups could keep them waiting."""
         unserved, self._waiting.unserved = self._waiting.unserved, {}
-        for place in unserved:
-            self._wake(place)
+        for target in unserved:
+            self._wake(target)
 
     def wake(self) -> None:
-        """Answer the parked requests that have something now, or whose time is over."""
-        for place in list(self._stirred):
-            self._wake(place)
-        for parked in self._waiting.take_expired(self._group.now_ms):
-            self._finish(parked.job)
-        for job in self._replaced:
-            self._finish(job)
+        """Answer the waiting requests that have messages now, and those whose deadline has passed."""
+        for target in list(self._to_wake):
+            self._wake(target)
+        for waiting in self._waiting.take_expired(self._builder.now_ms):
+            self._finish(waiting.request)
+        for request in self._replaced:
+            self._finish(request)
 
-    def _wake(self, place: WaitTarget) -> None:
-        #: Shared subscriptions that have nothing more: their other members need not look.
+    def _wake(self, target: WaitTarget) -> None:
+        #: Shared subscriptions that have no more messages: their other members need no attempt.
         exhausted: set[tuple[str, int]] = set()
-        for parked in self._waiting.take_place(place):
-            command = parked.job.request.commands[0]
-            group = (command.subscriber, command.epoch) if isinstance(command, Take) else None
-            if group in exhausted or not self._look_again(parked):
-                self._waiting.put_back(parked)
-                if group is not None:
-                    exhausted.add(group)
+        for waiting in self._waiting.take_target(target):
+            command = waiting.request.commands[0]
+            shared = (command.subscriber, command.epoch) if isinstance(command, Take) else None
+            if shared in exhausted or not self._retry(waiting):
+                self._waiting.put_back(waiting)
+                if shared is not None:
+                    exhausted.add(shared)
 
-    def _look_again(self, parked: WaitingRequest) -> bool:
-        """False: there is nothing for it, or no room in the group."""
-        decision = self._look(parked.job)
+    def _retry(self, waiting: WaitingRequest) -> bool:
+        """Answer a waiting request. Return False if there are no messages for it, or no space in the group."""
+        decision = self._decide_again(waiting.request)
         if decision is None:
-            self._waiting.unserved[parked.key[0]] = None
+            self._waiting.unserved[waiting.key[0]] = None
         if decision is None or decision.waits_for:
             return False
-        parked.job.answer(decision)
-        self.finished.append(parked.job)
+        waiting.request.answer(decision)
+        self.finished.append(waiting.request)
         return True
 
-    def _look(self, job: Job) -> Decision | None:
-        """None: no room in this group."""
-        command = job.request.commands[0]
+    def _decide_again(self, request: Request) -> Decision | None:
+        """Return None if the group has no space."""
+        command = request.commands[0]
         if isinstance(command, Take):
-            # What it leases is recorded.
+            # The leases of a take are recorded.
             return self._step(command, ())
-        # A parked get or read records nothing, so it needs no room in the group.
-        return self._decide(_NO_ROOM, command)
+        # A waiting get or read records nothing, so it needs no space in the group.
+        return self._decide(NO_SPACE, command)
 
-    def _finish(self, job: Job) -> None:
-        """Answer with what there is, be it nothing."""
-        decision = self._look(job)
-        job.answer(decision or Decision(NotNow("OVERLOADED", "there is no room in this group; ask again")))
-        self.finished.append(job)
-
-    def _park(self, job: Job, place: WaitTarget, deadline_ms: int) -> None:
-        replaced = self._waiting.park(job, place, deadline_ms)
-        if replaced is not None:
-            self._replaced.append(replaced)
+    def _finish(self, request: Request) -> None:
+        """Answer with the messages that there are, even if there are none."""
+        decision = self._decide_again(request)
+        request.answer(decision or Decision(NotNow("OVERLOADED", "the group has no space left; ask again")))
+        self.finished.append(request)
 
     def _step(self, command: Command, payloads: tuple[Frame, ...]) -> Decision | None:
-        """None: no room in this group."""
+        """Decide a command and record its event. Return None if the group has no space."""
         need = need_bytes(command)
-        place = self._group.next_slot(need)
-        if place is None:
+        slot = self._builder.next_slot(need)
+        if slot is None:
             return None
         if isinstance(command, Health):
-            return Decision(self._health(self._group.now_ms))
+            return Decision(self._health(self._builder.now_ms))
         envelopes = payloads_of(command) if payloads else ()
         for envelope, payload in zip(envelopes, payloads, strict=True):
             if checksum(payload) != envelope.checksum:
                 return Decision(NotNow("DAMAGED_IN_TRANSIT", "the payload does not match its checksum"))
-        decision = self._decide(place, command)
+        decision = self._decide(slot, command)
         event = decision.event
         if event is not None:
             self._record(event, need)
@@ -191,57 +193,56 @@ class Round:
                 self._add_payloads(event, envelopes, payloads)
         return decision
 
-    def _decide(self, place: WriteSlot, command: Command) -> Decision:
+    def _decide(self, slot: WriteSlot, command: Command) -> Decision:
         try:
-            decision = self._engine.step(self._group.now_ms, place, command)
+            decision = self._engine.step(self._builder.now_ms, slot, command)
         except ApplyFailed:
             raise
         except Exception:
             log.exception("a command could not be decided: %s", type(command).__name__)
-            return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; its log says more"))
+            return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; see the broker's log"))
         if is_logged(decision.event, decision.reply):
-            self._tell(log_lines(self._engine.state, decision.event, decision.reply, command), log_level(command))
+            self._log(log_lines(self._engine.state, decision.event, decision.reply, command), log_level(command))
         return decision
 
-    def _tell(self, lines: list[str], level: int = logging.INFO) -> None:
-        self._group.log_lines += [(level, line) for line in lines]
+    def _log(self, lines: list[str], level: int = logging.INFO) -> None:
+        self._builder.log_lines += [(level, line) for line in lines]
 
     def _add_payloads(self, event: Event, envelopes: tuple[Envelope, ...], payloads: tuple[Frame, ...]) -> None:
         stored = [part for part in _parts(event) if isinstance(part, Stored | Staged | Delayed)]
         # A refusal stores nothing; otherwise there is one part for each payload.
         for part, envelope, payload in zip(stored, envelopes, payloads, strict=bool(stored)):
             if part.position:
-                self._group.add_payload(part, envelope.count, envelope.checksum, payload)
+                self._builder.add_payload(part, envelope.count, envelope.checksum, payload)
 
     def _record(self, event: Event, need: int) -> None:
-        self._group.add(event, need)
+        self._builder.add(event, need)
         if self._waiting:
-            self._stir(event)
+            self._note_woken(event)
 
-    def _stir(self, event: Event) -> None:
-        """Whoever waits for what this is about may look again."""
+    def _note_woken(self, event: Event) -> None:
+        """Note which waiting requests the event may serve."""
         if isinstance(event, PatternUnsubscribed | PatternOwnerChanged | PatternSought):
-            self._stirred[(event.pattern, event.subscriber)] = None
+            self._to_wake[(event.pattern, event.subscriber)] = None
         if isinstance(event, PatternUnsubscribed):
-            # Topics may have gone with it.
+            # Topics may have been deleted together with it.
             known = self._engine.state.topics_by_id
-            self._stirred.update((topic_id, None) for topic_id in self._waiting.topics() if topic_id not in known)
+            self._to_wake.update((topic_id, None) for topic_id in self._waiting.topics() if topic_id not in known)
         for part in _parts(event):
-            if type(part) not in _QUIET and not self._leaves_nothing(part):
-                self._stir_topic(getattr(part, "topic_id", 0))
+            # Each settle of a worker must not wake all workers that wait for messages: only one that makes some ready.
+            if type(part) not in _WAKES_NOBODY and not (
+                isinstance(part, Settled) and not self._engine.has_work(self._builder.now_ms, part)
+            ):
+                self._note_woken_topic(getattr(part, "topic_id", 0))
 
-    def _leaves_nothing(self, part: Event | CommittedPart) -> bool:
-        """Workers that settle must not wake those that wait for work each time."""
-        return isinstance(part, Settled) and not self._engine.has_work(self._group.now_ms, part)
-
-    def _stir_topic(self, topic_id: int) -> None:
+    def _note_woken_topic(self, topic_id: int) -> None:
         if topic_id in self._waiting:
-            self._stirred[topic_id] = None
+            self._to_wake[topic_id] = None
         topic = self._engine.state.topics_by_id.get(topic_id)
         for subscription in topic.attached.values() if topic is not None else ():
             pattern = subscription.pattern
-            if pattern is not None and (place := (pattern.pattern, pattern.subscriber)) in self._waiting:
-                self._stirred[place] = None
+            if pattern is not None and (target := (pattern.pattern, pattern.subscriber)) in self._waiting:
+                self._to_wake[target] = None
 
 
 def _parts(event: Event) -> tuple[Event | CommittedPart, ...]:

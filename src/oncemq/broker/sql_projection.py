@@ -1,8 +1,8 @@
-"""What a round's events change in the tables that people query: rows, read off the state behind those events.
+"""The rows that a round's events change in the SQL tables, which users query.
 
-Events say where to look, and the state says what is there: so one row comes out for however many events, and what was
-made and removed in the same round leaves nothing. Decides nothing, changes nothing, and is not called for journals
-that want no tables. Tables are for people: a failure here must not end the broker.
+The events say where to look, and the state after them says what is there. So any number of events results in one row,
+and what was created and deleted in the same round leaves none. This module decides and changes nothing, and is not
+called for journals without tables. Only users read the tables: a failure here must not stop the broker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from oncemq.protocol.patterns import matches
 
 log = logging.getLogger("oncemq.broker")
 
-#: Where the HTTP gateway keeps its producers in the registry.
+#: Namespace and key prefix under which the HTTP gateway keeps its producers in the registry.
 _NAMESPACE, _PRODUCER = "queue", "producer/"
 
 
@@ -55,26 +55,27 @@ class _ProducerEntry(msgspec.Struct):
 _decode_producer = msgspec.json.Decoder(_ProducerEntry).decode
 
 
-def project(state: State, events: Iterable[Event], wants: TablesWanted) -> Rows | None:
-    """None: the journal wants no tables."""
-    if not wants:
+def project(state: State, events: Iterable[Event], wanted: TablesWanted) -> Rows | None:
+    """Return the rows for a group, or None if the journal has no tables."""
+    if not wanted:
         return None
     try:
-        return everything(state) if wants == "all" else _changes(state, events)
+        return project_all(state) if wanted == "all" else _changes(state, events)
     except Exception:
-        # A bug of ours; what was decided is good all the same. The next take-over writes all of them anew.
-        log.exception("the tables for queries are out of date from here on")
+        # A bug of ours, but the decisions are good. The next take-over writes all tables again.
+        log.exception("the SQL tables are out of date from now on; the next start on this journal writes them again")
         return Rows(are_stale=True)
 
 
 def _changes(state: State, events: Iterable[Event]) -> Rows:
-    touched = _Touched()
+    changes = _Changes()
     for event in events:
-        touched.note(event)
-    return touched.rows(state)
+        changes.note(event)
+    return changes.rows(state)
 
 
-def everything(state: State) -> Rows:
+def project_all(state: State) -> Rows:
+    """Return all rows of all tables."""
     topics = state.topics_by_id.values()
     batches = tuple(row for topic in topics for row in _batches(topic, topic.index.first, topic.index.end))
     return msgspec.structs.replace(_all_names(state), batches=batches, has_all=True)
@@ -92,24 +93,24 @@ def _all_names(state: State) -> Rows:
     )
 
 
-class _Touched:
-    """Where a round's events have changed something."""
+class _Changes:
+    """What the events of a round have changed."""
 
     def __init__(self) -> None:
-        # Dictionaries for their order: rows that come out in the same order can't lock each other out.
+        # Dictionaries keep their order: rows that are always written in the same order can't deadlock.
         self._topics: dict[int, None] = {}
         #: (topic id, subscriber)
         self._consumers: dict[tuple[int, str], None] = {}
-        #: Topics with all of their subscriptions.
-        self._whole: dict[int, None] = {}
+        #: Topics of which all subscriptions may have changed.
+        self._all_consumers_of: dict[int, None] = {}
         self._producers: dict[str, None] = {}
         #: (topic id, first offset, end)
         self._batches: list[tuple[int, int, int]] = []
-        self._positions_gone: list[int] = []
+        self._positions_deleted: list[int] = []
         #: (pattern, subscriber), as the state has them.
         self._patterns: dict[tuple[str, str], None] = {}
-        self._patterns_gone: dict[tuple[str, str], None] = {}
-        self._is_everywhere = False
+        self._patterns_deleted: dict[tuple[str, str], None] = {}
+        self._is_all_changed = False
 
     def note(self, event: Event) -> None:
         if isinstance(event, Transacted):
@@ -124,7 +125,7 @@ class _Touched:
             if event.created:
                 self._patterns[(event.pattern, event.subscriber)] = None
         elif isinstance(event, PatternUnsubscribed):
-            self._note_pattern_gone((event.pattern, event.subscriber))
+            self._note_pattern_deleted((event.pattern, event.subscriber))
         elif isinstance(event, PatternSought):
             key = event.subscriber + BY_PATTERN + event.pattern
             self._consumers.update(((topic_id, key), None) for topic_id, _ in event.positions)
@@ -134,10 +135,11 @@ class _Touched:
         else:
             self._note_topic(event)
 
-    def _note_pattern_gone(self, pattern: tuple[str, str]) -> None:
-        self._patterns_gone[pattern] = None
-        # Topics that it found and took with it, all in this round, are known neither to the state nor to the tables.
-        self._is_everywhere = self._is_everywhere or pattern in self._patterns
+    def _note_pattern_deleted(self, pattern: tuple[str, str]) -> None:
+        self._patterns_deleted[pattern] = None
+        # Topics that it was attached to and that were deleted with it, all in this round, are known neither to the
+        # state nor to the tables.
+        self._is_all_changed = self._is_all_changed or pattern in self._patterns
 
     def _note_topic(self, event: Event) -> None:
         topic_id: int = getattr(event, "topic_id", 0)
@@ -152,8 +154,8 @@ class _Touched:
         elif isinstance(event, Released):
             self._batches.append((topic_id, event.first_offset, event.first_offset + 1))
         elif isinstance(event, TopicMade | Dropped) or bool(getattr(event, "topic_name", "")):
-            # New: patterns attach to it. Dropped: whoever was behind is pushed on.
-            self._whole[topic_id] = None
+            # A new topic has the subscriptions of matching patterns. Dropped messages move subscriptions that lag.
+            self._all_consumers_of[topic_id] = None
 
     def _note_published(self, topic_id: int, first_offset: int, count: int) -> None:
         if topic_id and first_offset >= 0:
@@ -161,42 +163,42 @@ class _Touched:
             self._batches.append((topic_id, first_offset, first_offset + count))
 
     def _note_moved(self, event: Moved) -> None:
-        self._positions_gone.append(event.old_position)
+        self._positions_deleted.append(event.old_position)
         if event.first_offset >= 0:
             self._batches.append((event.topic_id, event.first_offset, event.first_offset + 1))
 
     def rows(self, state: State) -> Rows:
         known = state.topics_by_id
         consumers = dict(self._consumers)
-        for topic_id in self._whole:
+        for topic_id in self._all_consumers_of:
             topic = known.get(topic_id)
             consumers.update(((topic_id, key), None) for key in (topic.subscriptions if topic is not None else ()))
         for named in self._patterns:
             pattern = state.patterns.get(named)
             if pattern is not None:
                 consumers.update(((topic_id, pattern.key), None) for topic_id in pattern.topics)
-        # The topic of whoever has acked may have let go of messages.
+        # An ack may have deleted messages of the topic.
         topics = dict.fromkeys((*self._topics, *(topic_id for topic_id, _ in consumers)))
-        ended = () if self._is_everywhere else self._patterns_gone
-        patterns_gone = tuple(_pattern_gone(state, *gone) for gone in ended)
+        deleted = () if self._is_all_changed else self._patterns_deleted
+        patterns_gone = tuple(_pattern_gone(state, *each) for each in deleted)
         topics.update(dict.fromkeys(topic_id for gone in patterns_gone for topic_id in gone.topics_left))
-        names = _all_names(state) if self._is_everywhere else self._changed_names(state, topics, consumers)
+        names = _all_names(state) if self._is_all_changed else self._changed_names(state, topics, consumers)
         return msgspec.structs.replace(
             names,
             patterns_gone=patterns_gone,
             batches=tuple(self._published(state)),
-            batches_gone=tuple(self._positions_gone),
+            batches_gone=tuple(self._positions_deleted),
         )
 
     def _changed_names(self, state: State, topics: Iterable[int], consumers: Iterable[tuple[int, str]]) -> Rows:
         known = state.topics_by_id
-        there = [(known[topic_id], key) for topic_id, key in consumers if topic_id in known]
+        pairs = [(known[topic_id], key) for topic_id, key in consumers if topic_id in known]
         producers = {key: _producer_row(state, key) for key in self._producers}
         return Rows(
             topics=tuple(_topic_row(known[topic_id]) for topic_id in topics if topic_id in known),
             topics_gone=tuple(topic_id for topic_id in topics if topic_id not in known),
-            consumers=tuple(_consumer_row(topic, key) for topic, key in there if key in topic.subscriptions),
-            consumers_gone=tuple(_consumer_key(topic, key) for topic, key in there if key not in topic.subscriptions),
+            consumers=tuple(_consumer_row(topic, key) for topic, key in pairs if key in topic.subscriptions),
+            consumers_gone=tuple(_consumer_key(topic, key) for topic, key in pairs if key not in topic.subscriptions),
             producers=tuple(row for row in producers.values() if row is not None),
             producers_gone=tuple(key.removeprefix(_PRODUCER) for key, row in producers.items() if row is None),
         )
@@ -234,13 +236,13 @@ def _producer_row(state: State, key: str) -> ProducerRow | None:
     try:
         row = ProducerRow(key.removeprefix(_PRODUCER), _decode_producer(entry.value).topic)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        # Not the gateway's: anybody may put anything there.
+        # Not written by the gateway: any client may write to the registry.
         return None
     return None if "\0" in row.id + row.topic else row
 
 
 def _batches(topic: Topic, offset: int, end: int) -> Iterator[BatchRow]:
-    """The stored batches from the one that holds an offset on."""
+    """Yield the stored batches from the one that holds `offset` to `end`."""
     index = topic.index
     end = min(end, index.end)
     offset = max(offset, index.first)

@@ -1,10 +1,10 @@
-"""A broker whose journal another one may serve: it waits as a standby, takes over, and waits again when it is replaced.
+"""A broker that shares its journal with others: it waits as a standby, takes over, and waits again when it is fenced.
 
-While it waits it answers every request with STANDBY, so that clients go on to their next address. When its journal
-fails, it answers nothing of what it had in hand: the sockets go with everything that was queued on them, and all is
-made anew.
+While it waits it answers every request with STANDBY, so that clients try their next address. When its journal fails, it
+answers none of the requests that it has taken: the sockets are closed with everything that is queued on them, and new
+ones are opened.
 
-Knows that there is a lease to be had, not what it is: see journal/postgres/standby.py.
+It knows that there is a lease, not how the lease works: see journal/postgres/standby.py.
 """
 
 from __future__ import annotations
@@ -24,94 +24,94 @@ from oncemq.protocol.frames import encode_not_now
 
 log = logging.getLogger("oncemq.broker")
 
-#: So often within a lease a standby looks whether it may take over.
-_LOOKS_PER_LEASE = 10
-#: A trouble that stays is logged so often.
-_SAY_AGAIN_S = 60
+#: Attempts to take over per duration of a lease.
+_ATTEMPTS_PER_LEASE = 10
+#: How often a failure that persists is logged.
+_LOG_AGAIN_S = 60
 
 
 class Lease(Protocol):
-    """How a standby gets its turn."""
+    """The lease on a journal, as a standby sees it."""
 
     @property
     def holder(self) -> str:
-        """That somebody serves the journal, and who, for people; "" as long as that is not known."""
+        """A text that says which broker serves the journal; "" while that is not known."""
 
     @property
     def active_address(self) -> str:
-        """Where clients find whoever serves it; "" as long as that is not known."""
+        """The address of the broker that serves the journal; "" while that is not known."""
 
     def try_take_over(self) -> Journal | None:
-        """The journal, if nobody else serves it. Raises JournalFailed if that can't be found out now."""
+        """Return the journal if no other broker serves it. Raise JournalFailed if that can't be found out now."""
 
     def close(self) -> None: ...
 
 
 class Standby:
-    """Waits for its turn."""
+    """Waits until this broker may serve the journal."""
 
     def __init__(self, lease: Lease, lease_ms: int, say: Callable[[str], None]) -> None:
         self._lease = lease
-        self._look_s = lease_ms / 1000 / _LOOKS_PER_LEASE
+        self._attempt_every_s = lease_ms / 1000 / _ATTEMPTS_PER_LEASE
         self._say = say
         self._has_said = False
-        #: What was logged last, and when it is to be logged again.
-        self._trouble = ""
-        self._say_again_s = 0.0
+        #: The failure that was logged last, and when it is logged again.
+        self._failure = ""
+        self._log_again_s = 0.0
 
     def wait(self, network: Network, stopping: Callable[[], bool]) -> Journal | None:
-        """The journal, when it is this broker's turn; None: it was told to stop first."""
-        self._has_said, self._trouble = False, ""
+        """Return the journal once this broker may serve it, or None if the broker is stopped before."""
+        self._has_said, self._failure = False, ""
         while not stopping():
-            journal = self._look()
+            journal = self._try_take_over()
             if journal is not None:
                 return journal
             self.pause(network)
         return None
 
-    def pause(self, network: Network) -> None:
-        self._turn_away(network, time.monotonic() + self._look_s)
-
-    def _look(self) -> Journal | None:
+    def _try_take_over(self) -> Journal | None:
         try:
             journal = self._lease.try_take_over()
         except errors.JournalFailed as failure:
-            if failure.text != self._trouble or time.monotonic() >= self._say_again_s:
-                log.warning("waits for the journal: %s", failure)
-                self._say_again_s = time.monotonic() + _SAY_AGAIN_S
-            self._trouble = failure.text
+            if failure.text != self._failure or time.monotonic() >= self._log_again_s:
+                log.warning("waiting for the journal: %s", failure)
+                self._log_again_s = time.monotonic() + _LOG_AGAIN_S
+            self._failure = failure.text
             return None
-        self._trouble = ""
+        self._failure = ""
         if journal is None and not self._has_said:
             self._has_said = True
             active = f"{self._lease.active_address} is active" if self._lease.active_address else self._holder()
             self._say(f"OnceMQ waits as a standby: {active}.")
-            log.info("waits as a standby: %s", self._holder())
+            log.info("waiting as a standby: %s", self._holder())
         return journal
 
     def _holder(self) -> str:
-        if self._trouble:
+        if self._failure:
             return "its journal can't be reached"
         return self._lease.holder or "another broker is active"
 
-    def _turn_away(self, network: Network, until_s: float) -> None:
+    def pause(self, network: Network) -> None:
+        """Answer requests with STANDBY until the next attempt is due."""
+        until_s = time.monotonic() + self._attempt_every_s
         error = errors.Standby(f"this broker waits as a standby: {self._holder()}")
         while (wait_s := until_s - time.monotonic()) > 0:
             for peer, frames in network.take(max(1, round(wait_s * 1000))):
                 network.send(peer, encode_not_now(frames, error))
 
 
-def serve_in_turns(
+def serve_with_lease(
     settings: ServeSettings,
     lease_at: Callable[[str], Lease],
     serve_journal: Callable[[Journal, ZmqNetwork], int],
     stopping: Callable[[], bool],
     say: Callable[[str], None],
 ) -> int:
-    """Until it is told to stop, or something fails that waiting does not mend; returns the exit code.
+    """Serve whenever this broker gets the lease, until it is stopped or something fails permanently. Return the exit
+    code.
 
-    `serve_journal` is called for each turn, with a journal and sockets of its own; it raises JournalFailed when the
-    turn is over."""
+    `serve_journal` is called each time the lease is taken, with a journal and sockets that are used only once. It
+    raises JournalFailed when the lease is lost."""
     network = ZmqNetwork(settings.listen, settings.batch_bytes_max)
     addresses = network.addresses
     lease = lease_at(addresses[0])
@@ -125,18 +125,14 @@ def serve_in_turns(
                 if stopping():
                     return failure.exit_code
             network.close()
-            _let_go(journal)
+            with suppress(errors.JournalError):
+                journal.close()
+            # The state that the broker had loaded is garbage now.
+            gc.unfreeze()
             network = ZmqNetwork(addresses, settings.batch_bytes_max)
-            # What has just failed would only fail again.
+            # An immediate attempt would fail for the same reason.
             standby.pause(network)
         return 0
     finally:
         network.close()
         lease.close()
-
-
-def _let_go(journal: Journal) -> None:
-    with suppress(errors.JournalError):
-        journal.close()
-    # What the broker had loaded is garbage now.
-    gc.unfreeze()

@@ -1,46 +1,46 @@
-"""Gets that wait for something new. Forgotten in a crash: the client asks again."""
+"""Requests that wait for messages (long polls). They are lost in a crash: the client sends them again."""
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from oncemq.broker.request import Job
+from oncemq.broker.request import Request
 from oncemq.protocol.commands import Get, GetAny, Read, Take
 
-#: Entries of requests that were answered are kept until they are that many and half of all.
+#: Heap entries of answered requests are removed once there are this many of them and they are half of all entries.
 _STALE_MIN = 1_000
 
-#: What is waited for: a topic's id, or a pattern and its subscriber.
+#: What a request waits for: the id of a topic, or a pattern and its subscriber.
 WaitTarget = int | tuple[str, str]
 _Key = tuple[WaitTarget, object, object]
 
 
 class WaitingRequest:
-    __slots__ = ("deadline_ms", "job", "key")
+    __slots__ = ("deadline_ms", "key", "request")
 
-    def __init__(self, job: Job, key: _Key, deadline_ms: int) -> None:
-        self.job = job
+    def __init__(self, request: Request, key: _Key, deadline_ms: int) -> None:
+        self.request = request
         self.key = key
         self.deadline_ms = deadline_ms
 
 
-def _key(job: Job, place: WaitTarget) -> _Key:
-    command = job.request.commands[0]
+def _key(request: Request, target: WaitTarget) -> _Key:
+    command = request.commands[0]
     if isinstance(command, Get):
-        return place, command.subscriber, None
+        return target, command.subscriber, None
     if isinstance(command, GetAny):
-        return place, None, None
+        return target, None, None
     if isinstance(command, Take):
-        return place, command.subscriber, command.member
-    return place, job.peer, job.request.request_id
+        return target, command.subscriber, command.member
+    return target, request.peer, request.request_id
 
 
 class WaitingRequests:
     def __init__(self) -> None:
-        self._by_place: dict[WaitTarget, dict[_Key, WaitingRequest]] = {}
-        #: Places where somebody could not be answered for lack of room in the group: the next round looks again.
+        self._by_target: dict[WaitTarget, dict[_Key, WaitingRequest]] = {}
+        #: Targets with a request that was not answered because the group was full: the next round tries again.
         self.unserved: dict[WaitTarget, None] = {}
-        #: By deadline. Entries may be of requests that were answered meanwhile.
+        #: By deadline. An entry may belong to a request that was answered in the meantime.
         self._heap: list[tuple[int, int, WaitingRequest]] = []
         self._entries = 0
         self._count = 0
@@ -48,79 +48,79 @@ class WaitingRequests:
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, place: WaitTarget) -> bool:
-        return place in self._by_place
+    def __contains__(self, target: WaitTarget) -> bool:
+        return target in self._by_target
 
-    def park(self, job: Job, place: WaitTarget, deadline_ms: int) -> Job | None:
-        """A newer get of the same subscription, or take of the same member, replaces a parked one, which is
-        returned."""
-        key = _key(job, place)
-        waiting = self._by_place.setdefault(place, {})
+    def add(self, request: Request, target: WaitTarget, deadline_ms: int) -> Request | None:
+        """Let a request wait. A newer get of the same subscription, or a newer take of the same member, replaces the
+        one that waits; the replaced request is returned."""
+        key = _key(request, target)
+        waiting = self._by_target.setdefault(target, {})
         replaced = waiting.pop(key, None)
-        parked = waiting[key] = WaitingRequest(job, key, deadline_ms)
+        added = waiting[key] = WaitingRequest(request, key, deadline_ms)
         self._entries += 1
-        heappush(self._heap, (deadline_ms, self._entries, parked))
+        heappush(self._heap, (deadline_ms, self._entries, added))
         self._count += replaced is None
         if len(self._heap) > 2 * self._count + _STALE_MIN:
-            self._heap = [entry for entry in self._heap if self._is_here(entry[2])]
+            self._heap = [entry for entry in self._heap if self._is_waiting(entry[2])]
             heapify(self._heap)
-        return replaced.job if replaced is not None else None
+        return replaced.request if replaced is not None else None
 
-    def put_back(self, parked: WaitingRequest) -> None:
-        """It was taken, and there is nothing for it yet."""
-        self._by_place.setdefault(parked.key[0], {})[parked.key] = parked
+    def put_back(self, taken: WaitingRequest) -> None:
+        """Let a request wait again that was taken and for which there is nothing yet."""
+        self._by_target.setdefault(taken.key[0], {})[taken.key] = taken
         self._count += 1
 
-    def take_place(self, place: WaitTarget) -> list[WaitingRequest]:
-        """Everyone who waits there: something happened."""
-        taken = list(self._by_place.pop(place, {}).values())
+    def take_target(self, target: WaitTarget) -> list[WaitingRequest]:
+        """Remove and return all requests that wait for a target."""
+        taken = list(self._by_target.pop(target, {}).values())
         self._count -= len(taken)
         return taken
 
     def take_member(self, topic_id: int, subscriber: str, member: str) -> WaitingRequest | None:
-        """The take that a member of a shared subscription has parked."""
-        waiting = self._by_place.get(topic_id, {})
-        parked = waiting.pop((topic_id, subscriber, member), None)
-        if parked is not None:
-            self._count -= 1
-            if not waiting:
-                del self._by_place[topic_id]
-        return parked
+        """Remove and return the waiting take of one member of a shared subscription."""
+        taken = self._by_target.get(topic_id, {}).get((topic_id, subscriber, member))
+        if taken is not None:
+            self._remove(taken)
+        return taken
+
+    def _remove(self, waiting: WaitingRequest) -> None:
+        target = waiting.key[0]
+        del self._by_target[target][waiting.key]
+        if not self._by_target[target]:
+            del self._by_target[target]
+        self._count -= 1
 
     def take_expired(self, now_ms: int) -> list[WaitingRequest]:
+        """Remove and return the requests whose deadline has passed."""
         expired = []
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
-            parked = heappop(self._heap)[2]
-            waiting = self._by_place[parked.key[0]]
-            del waiting[parked.key]
-            if not waiting:
-                del self._by_place[parked.key[0]]
-            self._count -= 1
-            expired.append(parked)
+            expired.append(heappop(self._heap)[2])
+            self._remove(expired[-1])
         return expired
 
     def next_deadline_ms(self) -> int | None:
         while self._heap:
-            deadline_ms, _, parked = self._heap[0]
-            if self._is_here(parked):
+            deadline_ms, _, waiting = self._heap[0]
+            if self._is_waiting(waiting):
                 return deadline_ms
             heappop(self._heap)
         return None
 
-    def _is_here(self, parked: WaitingRequest) -> bool:
-        return self._by_place.get(parked.key[0], {}).get(parked.key) is parked
+    def _is_waiting(self, waiting: WaitingRequest) -> bool:
+        return self._by_target.get(waiting.key[0], {}).get(waiting.key) is waiting
 
     def topics(self) -> list[int]:
-        """Ids of topics at which somebody waits."""
-        return [place for place in self._by_place if isinstance(place, int)]
+        """Return the ids of topics for which a request waits."""
+        return [target for target in self._by_target if isinstance(target, int)]
 
     def take_all(self) -> list[WaitingRequest]:
-        return [parked for place in list(self._by_place) for parked in self.take_place(place)]
+        return [waiting for target in list(self._by_target) for waiting in self.take_target(target)]
 
 
-def wait_ms_of(job: Job) -> int:
-    """How long a request may wait: only what brings messages, and is alone in it."""
-    command = job.request.commands[0]
-    if len(job.request.commands) == 1 and isinstance(command, Get | GetAny | Take | Read):
+def wait_ms_of(request: Request) -> int:
+    """Return how long a request may wait: 0 unless its only command is one that returns messages."""
+    command = request.commands[0]
+    if len(request.commands) == 1 and isinstance(command, Get | GetAny | Take | Read):
         return command.wait_ms
     return 0

@@ -14,7 +14,7 @@ from oncemq.broker.clock import SystemClock
 from oncemq.broker.housekeeping import Policy
 from oncemq.broker.loop import Broker
 from oncemq.broker.network import ZmqNetwork
-from oncemq.broker.standby import Lease, serve_in_turns
+from oncemq.broker.standby import Lease, serve_with_lease
 from oncemq.config.settings import ServeSettings
 from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Journal
@@ -55,7 +55,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
             beside.end()
 
     if settings.is_on_database:
-        return serve_in_turns(settings, partial(_lease, settings), serve_journal, lambda: bool(stop.number), say)
+        return serve_with_lease(settings, partial(_lease, settings), serve_journal, lambda: bool(stop.number), say)
     network = ZmqNetwork(settings.listen, settings.batch_bytes_max)
     try:
         return _to_the_end(partial(serve_journal, _open_files(settings), network))

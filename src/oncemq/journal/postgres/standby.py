@@ -43,7 +43,7 @@ def open_postgres(
     address: str = "",
     journal_id: bytes | None = None,
     worker: Worker | None = None,
-    may_make: bool = True,
+    may_create: bool = True,
 ) -> PostgresJournal:
     """Take over at once, or raise JournalLocked, which says who holds it.
 
@@ -56,7 +56,7 @@ def open_postgres(
         address=address,
         journal_id=journal_id,
         worker=worker,
-        may_make=may_make,
+        may_create=may_create,
     ) as standby:
         journal = standby.try_take_over()
         if journal is None:
@@ -69,7 +69,7 @@ class PostgresStandby:
     """Looks whether the journal is free, as often as it is asked. It keeps its connection from look to look.
 
     `extent_bytes` and `journal_id` count when a journal is made; an existing one keeps its own.
-    `address` is where the broker's clients find it, for people who look at the lease. Where `may_make` is False, a
+    `address` is where the broker's clients find it, for people who look at the lease. Where `may_create` is False, a
     database without a journal is an error."""
 
     def __init__(
@@ -81,7 +81,7 @@ class PostgresStandby:
         address: str = "",
         journal_id: bytes | None = None,
         worker: Worker | None = None,
-        may_make: bool = True,
+        may_create: bool = True,
     ) -> None:
         self.where = describe(url)
         #: Who holds the journal, as the last look found it.
@@ -96,7 +96,7 @@ class PostgresStandby:
         self._address = address
         self._journal_id = journal_id
         self._worker = worker
-        self._may_make = may_make
+        self._may_create = may_create
         self._connection: Connection | None = None
         self._has_connected = False
         self._warnings: list[str] = []
@@ -137,7 +137,7 @@ class PostgresStandby:
             self._connection = self._connect()
             self._warnings = check_server(self._connection, self.where)
             if self._one("has_schema") != (True,):
-                if not self._may_make:
+                if not self._may_create:
                     raise errors.JournalError(f"there is no journal in {self.where}")
                 self._make_schema(self._connection)
             self._check_version()
