@@ -16,6 +16,8 @@ import msgspec
 
 from oncemq.broker.network import ZmqNetwork
 from oncemq.client.core.core import Core
+from oncemq.client.core.handshake import Handshake
+from oncemq.client.core.inflight import InflightWindow
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.outbox.storage import Storage
 from oncemq.client.runtime.transport import ZmqTransport
@@ -38,17 +40,17 @@ class Step(msgspec.Struct, frozen=True):
 
 
 CLIENT = (
-    Step("submit", Core, "submit_all"),
+    Step("submit", InflightWindow, "add"),
     Step("send", ZmqTransport, "send"),
     Step("receive", Core, "receive"),
-    Step("session", Core, "_open", is_once=True),
+    Step("session", Handshake, "_open", is_once=True),
 )
 OUTBOX = (
     Step("making the outbox", Storage, "_prepare", is_once=True),
     Step("taking the outbox over", Storage, "_take_over", is_once=True),
     Step("append", OutboxFile, "append"),
-    Step("greeting", OutboxFile, "greeted", is_once=True),
-    Step("settle", OutboxFile, "settle"),
+    Step("connecting the outbox", OutboxFile, "connected", is_once=True),
+    Step("complete", OutboxFile, "complete"),
     Step("outbox's commit", Storage, "_transaction"),
 )
 TRANSACTION = (Step("transaction's end", Transaction, "__exit__"),)

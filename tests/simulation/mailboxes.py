@@ -1,6 +1,6 @@
 """An outbox whose file lies in memory, and whose process may be killed before, within or after any of its writes.
 
-The real `OutboxFile` runs on it; only the disk below is a twin. What was committed survives, as on a disk.
+The real `OutboxFile` runs on it; only the disk is simulated. What was committed survives, as on a disk.
 """
 
 from __future__ import annotations
@@ -95,15 +95,15 @@ class MemoryStorage(Storage):
         self._failure = None
         self._take_over(mailbox.session)
 
-    def _check_in_place(self) -> None:
+    def _check_inode(self) -> None:
         if self.connection is not self._mailbox.file:
             self._fail(errors.OutboxError(f"'{self.path}' was replaced while it was in use"))
 
-    def check_room(self, size: int) -> None:
+    def check_space(self, size: int) -> None:
         """A full disk shows when it is written to."""
         self._mailbox.has_reserve = True
 
-    def give_up_reserve(self) -> bool:
+    def release_reserve(self) -> bool:
         had, self._mailbox.has_reserve = self._mailbox.has_reserve, False
         return had
 
