@@ -1,4 +1,4 @@
-"""Spark looks for packages `pyspark_*` with a `DefaultSource`: this one makes `format("oncemq")` known by itself."""
+"""Registers `format("oncemq")` automatically: Spark looks for packages `pyspark_*` that have a `DefaultSource`."""
 
 from oncemq.spark.data_source import OnceMQSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Stored batches as Arrow columns, and rows as payloads: the same messages, either way."""
+"""FetchedBatches batches as Arrow columns, and rows as payloads: the same messages, either way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES
 from oncemq.spark.sink.payloads import payloads, rows_of
-from oncemq.spark.source.columns import TYPES, Stored, record_batch
+from oncemq.spark.source.columns import TYPES, FetchedBatches, record_batch
 from oncemq.spark.source.idempotency_keys import idempotency_keys
 
 TOPIC_ID = 0xABC
@@ -58,14 +58,14 @@ def test_columns_hold_what_messages_hold(times: bool) -> None:
     heads = [BatchHead(995, 20, 5, 77, 0), BatchHead(1015, 2, 0, 78, 0)]
     messages = decode_batch(first, "orders", TOPIC_ID, 995, 77, 5, 25)
     messages += decode_batch(second, "orders", TOPIC_ID, 1015, 78, 0, 2)
-    batch = record_batch(Stored("orders", TOPIC_ID, list(zip(heads, [first, second], strict=True))), NAMES)
+    batch = record_batch(FetchedBatches("orders", TOPIC_ID, list(zip(heads, [first, second], strict=True))), NAMES)
     batch.validate(full=True)
     assert batch.schema == pa.schema(list(TYPES.items()))
     assert rows_in(batch) == [as_row(message) for message in messages]
 
 
 def test_only_the_chosen_columns_are_made() -> None:
-    stored = Stored("orders", TOPIC_ID, [(BatchHead(0, 1, 0, 5, 0), encode_batch([b"one"]))])
+    stored = FetchedBatches("orders", TOPIC_ID, [(BatchHead(0, 1, 0, 5, 0), encode_batch([b"one"]))])
     assert rows_in(record_batch(stored, ["value", "offset"])) == [{"value": b"one", "offset": 0}]
 
 
@@ -79,7 +79,7 @@ def test_idempotency_keys_are_those_of_messages_whatever_their_number_of_digits(
 def test_offsets_that_don_t_fit_are_refused_before_arrow_trusts_them(at: int) -> None:
     payload = bytearray(encode_batch([b"one", b"two", b"three"]))
     payload[at : at + 4] = (99).to_bytes(4, "little")
-    stored = Stored("orders", TOPIC_ID, [(BatchHead(0, 3, 0, 5, 0), bytes(payload))])
+    stored = FetchedBatches("orders", TOPIC_ID, [(BatchHead(0, 3, 0, 5, 0), bytes(payload))])
     with pytest.raises(errors.Malformed):
         record_batch(stored, ["value"])
 

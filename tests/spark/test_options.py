@@ -1,32 +1,33 @@
-"""What `.option(…)` takes: mistakes are told before anything is read or written."""
+"""The options of `format("oncemq")`: mistakes are reported before anything is read or written."""
 
 from __future__ import annotations
 
 import pytest
 
 from oncemq.protocol import errors
-from oncemq.spark.options import EARLIEST, LATEST, Moment, Places, sink_options, source_options
+from oncemq.spark.options import sink_options, source_options
+from oncemq.spark.source.offset_spec import EARLIEST, LATEST, Timestamp, TopicOffsets
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({}, "none of them is given"),
-        ({"subscribe": "orders"}, "OnceMQ does not know 'subscribe'"),
+        ({"subscribe": "orders"}, "does not know the given 'subscribe'"),
         ({"topic": "a", "pattern": "b.*"}, "'topic' and 'pattern' are given"),
         ({"topics": '["a", 5]'}, "list of names"),
-        ({"topics": "[a"}, "no good JSON"),
+        ({"topics": "[a"}, "not valid JSON"),
         ({"pattern": "ord*"}, "whole levels"),
         ({"topic": "a", "startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"topic": "a", "startingOffsets": "yesterday"}, "a time with its zone"),
-        ({"topic": "a", "startingOffsets": "2026-01-01T00:00:00"}, "a time with its zone"),
+        ({"topic": "a", "startingOffsets": "yesterday"}, "a time with a zone"),
+        ({"topic": "a", "startingOffsets": "2026-01-01T00:00:00"}, "a time with a zone"),
         ({"topic": "a", "startingOffsets": '{"b": 5}'}, "names topic 'b', which is not read"),
         ({"pattern": "x.*", "endingOffsets": '{"b": 5}'}, "names topic 'b', which is not read"),
         ({"topic": "a", "maxOffsetsPerTrigger": "many"}, "whole number"),
         ({"topic": "a", "failOnDataLoss": "perhaps"}, "true or false"),
         ({"topic": "a", "columns": "value,size"}, "no column 'size'"),
         ({"topic": "a", "columns": "value,value"}, "twice"),
-        ({"topic": "a", "timeout": "soon"}, "number of seconds"),
+        ({"topic": "a", "timeout": "soon"}, "a duration"),
         ({"topic": "a", "url": "file:./data"}, "oncemq serve"),
     ],
 )
@@ -51,11 +52,11 @@ def test_a_mistake_in_a_stream_is_explained(options: dict[str, str], text: str) 
 @pytest.mark.parametrize(
     ("options", "is_stream", "text"),
     [
-        ({"topic": "a", "writeId": "w"}, True, "recognised by its checkpoint"),
-        ({"topic": "a", "writeNumber": "1"}, False, "'writeId', which is missing"),
+        ({"topic": "a", "writeId": "w"}, True, "identified by its checkpoint"),
+        ({"topic": "a", "writeNumber": "1"}, False, "no 'writeId' is given"),
         ({"topic": "a", "timestamps": "mine"}, False, "'broker' or 'keep'"),
         ({"topic": "a", "retain": "2h"}, False, "create=true"),
-        ({"topic": "a", "create": "true", "retain": "long"}, False, "span of time"),
+        ({"topic": "a", "create": "true", "retain": "long"}, False, "a duration"),
         ({"topic": "a", "creates": "true"}, False, "did you mean 'create'"),
     ],
 )
@@ -68,8 +69,8 @@ def test_options_are_understood_whatever_their_capitals() -> None:
     given = {"TOPICS": "a, b", "startingoffsets": '{"a": 5, "b": "2026-01-01T00:00:00Z"}', "path": "Spark's own"}
     options = source_options(given, is_stream=False)
     assert options.topics == ("a", "b")
-    assert options.start == Places(EARLIEST, {"a": 5, "b": Moment(1_767_225_600_000)})
-    assert options.end == Places(LATEST)
+    assert options.start == TopicOffsets(EARLIEST, {"a": 5, "b": Timestamp(1_767_225_600_000)})
+    assert options.end == TopicOffsets(LATEST)
 
 
 def test_the_address_comes_from_the_environment_where_it_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""One client per process and broker. Spark keeps its Python processes for many tasks: a connection for each task
-would cost more than many tasks take."""
+"""One client per process and broker. Spark uses its Python processes for many tasks, and a connection for each task
+would cost more than most tasks."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import threading
 import oncemq
 from oncemq.client.sync import Client
 
-#: A broker that is away is asked once a second.
+#: The timeout of one attempt.
 _TIMEOUT_S = 1.0
 
 _clients: dict[tuple[int, str, float], Client] = {}
 _lock = threading.Lock()
 
 
-def client_of(url: str, timeout_s: float) -> Client:
-    """This process's client. Who forks, as Spark's daemon does, does not share it."""
-    place = (os.getpid(), url, timeout_s)
+def shared_client(url: str, timeout_s: float) -> Client:
+    """Return this process's client. A forked process, such as those of Spark's daemon, gets its own."""
+    key = (os.getpid(), url, timeout_s)
     with _lock:
-        client = _clients.get(place)
+        client = _clients.get(key)
         if client is None:
             tries = max(1, round(timeout_s / _TIMEOUT_S))
             client = oncemq.connect(url, label="spark", timeout_s=_TIMEOUT_S, tries=tries, record="")
-            _clients[place] = client
+            _clients[key] = client
         return client
 
 
 def close_all() -> None:
-    """Let go of this process's clients."""
+    """Close this process's clients."""
     with _lock:
-        for place in [place for place in _clients if place[0] == os.getpid()]:
-            _clients.pop(place).close()
+        for key in [key for key in _clients if key[0] == os.getpid()]:
+            _clients.pop(key).close()

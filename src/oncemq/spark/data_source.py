@@ -1,6 +1,7 @@
-"""`format("oncemq")`: the names and columns that Spark sees, and who does the work.
+"""`format("oncemq")`: the name and columns that Spark sees, and the readers and writers.
 
-Spark starts a process just to ask for the columns: source and sink, and what they stand on, are imported when used.
+Spark starts a process only to ask for the columns. Source and sink have large dependencies, so they are imported on
+first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns of a message, and their types in Spark's words. Imports nothing: every query asks for it first."""
+"""The columns of a message and their Spark types. Imports nothing, because every query starts by loading it."""
 
 from __future__ import annotations
 

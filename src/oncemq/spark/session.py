@@ -1,8 +1,8 @@
-"""A Spark session for OnceMQ: it finds its Java, says only what matters, and leaves Ctrl-C to its caller.
+"""Builds a Spark session for OnceMQ: finds a Java runtime, limits the log, and leaves SIGINT to the caller.
 
-On a cluster (`spark://…`) every worker needs the same packages as the driver, under the same path of Python or under
-the one that PYSPARK_PYTHON names: `pip install "oncemq[spark]"` there too. `--py-files` won't do: OnceMQ stands on
-packages with compiled parts.
+On a cluster (`spark://…`) every worker needs the same packages as the driver: run `pip install "oncemq[spark]"` there
+too, for the same Python path or for the one that PYSPARK_PYTHON names. `--py-files` is not enough, because OnceMQ
+depends on packages with compiled parts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MEMORY_MIB_MIN = 1024
 _MEMORY_MIB_MAX = 4096
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-#: Warnings and errors, to standard error, without those that come with every start, query or stop.
+#: Logs warnings and errors to standard error, without those that every start, query or stop causes.
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -36,12 +36,13 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
-appender.stderr.filter.dull.type = RegexFilter
-appender.stderr.filter.dull.regex = .*(AQE is not supported|Failed to cancel job group).*
-appender.stderr.filter.dull.onMatch = DENY
-appender.stderr.filter.dull.onMismatch = NEUTRAL
+appender.stderr.filter.routine.type = RegexFilter
+appender.stderr.filter.routine.regex = .*(AQE is not supported|Failed to cancel job group).*
+appender.stderr.filter.routine.onMatch = DENY
+appender.stderr.filter.routine.onMismatch = NEUTRAL
 """
-_TOO_LOUD = (
+#: Loggers whose warnings are routine: only their errors are logged.
+_ERRORS_ONLY = (
     "org.apache.hadoop.util.NativeCodeLoader",
     "org.apache.hadoop.util.Shell",
     "org.apache.spark.sql.catalyst.analysis.ResolveWriteToStream",
@@ -51,11 +52,13 @@ _TOO_LOUD = (
 
 
 def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | None = None) -> SparkSession:
-    """A session, or the one that this process has already on the same master. Raises MissingExtra, SettingInvalid.
+    """Return a new session, or the existing session of this process on the same master.
 
-    `conf` comes before what is set here. The first session of a process starts its JVM, and so decides on Java and on
-    memory for all. Ctrl-C does not reach the JVM or Spark's Python workers, and stops no job: who wants that calls
-    `stop()`. PySpark's own handler, which cancels all jobs, is not installed."""
+    `conf` overrides the settings that are made here. The first session of a process starts its JVM, so it determines
+    the Java runtime and the memory for all later ones. Ctrl-C does not reach the JVM or Spark's Python workers and
+    stops no job; call `stop()` for that. PySpark's own SIGINT handler, which cancels all jobs, is not installed.
+
+    Raises MissingExtra, and SettingInvalid if this process has a session on another master."""
     if importlib.util.find_spec("pyspark") is None:
         raise errors.MissingExtra('pyspark is not installed: pip install "oncemq[spark]"')
     is_local = master.startswith("local")
@@ -66,16 +69,18 @@ def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | N
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).master(master).config(map=dict(settings))
-    with _interrupts_as_they_were():
+    with _preserve_sigint_handler():
         spark = builder.getOrCreate()
     other = spark.sparkContext.master
     if other != master:
-        raise errors.SettingInvalid(f"this process has a Spark session on '{other}': stop it before one on '{master}'")
+        raise errors.SettingInvalid(
+            f"this process already has a Spark session on '{other}': stop it before you start one on '{master}'"
+        )
     return spark
 
 
 def _set_python(*, is_local: bool) -> None:
-    """Workers run the Python of this process; on a cluster it may lie elsewhere, and PYSPARK_PYTHON says where."""
+    """Make workers run the Python of this process. On a cluster, PYSPARK_PYTHON may name another path."""
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local or not os.environ.get("PYSPARK_PYTHON"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -87,22 +92,22 @@ def _defaults(master: str, *, is_local: bool) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Below, Spark warns that it has not shown all of a plan which nobody asked to see.
+        # With a smaller limit, Spark warns about truncated plans, which nothing prints.
         "spark.sql.debug.maxToStringFields": "1000",
     }
     if is_local:
         settings |= {
-            # Nobody else has business with it.
+            # Only this machine connects to the driver.
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": f"{_memory_mib()}m",
-            "spark.sql.shuffle.partitions": str(_cores_of(master)),
+            "spark.sql.shuffle.partitions": str(_core_count(master)),
         }
     return settings
 
 
-def _cores_of(master: str) -> int:
-    """As many as the master says: `local`, `local[4]`, `local[*]`, `local[4,2]`."""
+def _core_count(master: str) -> int:
+    """The number of cores that a local master uses: `local`, `local[4]`, `local[*]`, `local[4,2]`."""
     named = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master)
     if named is not None and named[1] != "*":
         return int(named[1] or 1)
@@ -110,7 +115,7 @@ def _cores_of(master: str) -> int:
 
 
 def _memory_mib() -> int:
-    """A quarter of the machine's, within bounds: Python workers need some too."""
+    """A quarter of the machine's memory, within bounds: the Python workers need memory too."""
     try:
         machine_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     except (AttributeError, ValueError, OSError):
@@ -119,12 +124,14 @@ def _memory_mib() -> int:
 
 
 def _set_logging(settings: dict[str, str]) -> None:
-    """Unless the user has a set-up of logging already."""
+    """Configure Spark's log, unless the user has configured it."""
     options = settings.get(_JAVA_OPTIONS, "")
     folder = os.environ.get("SPARK_CONF_DIR")
     if "log4j" in options or (folder and os.path.exists(os.path.join(folder, "log4j2.properties"))):
         return
-    lines = [f"logger.{number}.name = {name}\nlogger.{number}.level = error\n" for number, name in enumerate(_TOO_LOUD)]
+    lines = [
+        f"logger.{number}.name = {name}\nlogger.{number}.level = error\n" for number, name in enumerate(_ERRORS_ONLY)
+    ]
     path = java.write_once(java.cache_folder() / "spark" / "log4j2.properties", _LOG4J + "".join(lines))
     settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={path.as_uri()} {options}".strip()
 
@@ -134,8 +141,8 @@ def _text(value: object) -> str:
 
 
 @contextmanager
-def _interrupts_as_they_were() -> Iterator[None]:
-    """PySpark takes SIGINT over, where it may: in the main thread."""
+def _preserve_sigint_handler() -> Iterator[None]:
+    """Restore the SIGINT handler at the end. PySpark replaces it if it is called in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

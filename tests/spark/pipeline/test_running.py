@@ -131,7 +131,8 @@ def test_two_runs_do_not_share_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_the_source_reaches_it(tmp_path: Path) -> None:
-    from oncemq.spark.options import Moment, source_options
+    from oncemq.spark.options import source_options
+    from oncemq.spark.source.offset_spec import Timestamp
     from oncemq.spark.pipeline.runner import source_options as options_of
 
     def made(**source: Any) -> Any:
@@ -141,5 +142,5 @@ def test_every_setting_of_the_source_reaches_it(tmp_path: Path) -> None:
     options = made(topics=("a,b", "c"), subscription="s", max_per_trigger=5, partitions=3, start={"c": 7})
     assert (options.topics, options.subscription, options.rows_max, options.partitions) == (("a,b", "c"), "s", 5, 3)
     assert (options.start.on("c"), options.start.on("a,b"), options.url) == (7, "earliest", "tcp://host:1")
-    assert made(topic="a", start="1970-01-01T00:00:01Z").start.on("a") == Moment(1000)
+    assert made(topic="a", start="1970-01-01T00:00:01Z").start.of("a") == Timestamp(1000)
     assert (made(pattern="a.*").pattern, made(pattern="a.*", start="latest").start.everywhere) == ("a.*", "latest")

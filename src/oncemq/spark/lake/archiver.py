@@ -16,7 +16,7 @@ from oncemq.spark.lake import layout
 from oncemq.spark.pipeline.model import MESSAGE_COLUMNS, MESSAGE_PREFIX, Pipeline, Source, Transform, Trigger, Value
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
 from oncemq.spark.pipeline.progress import Reporter, Summary
-from oncemq.spark.source.offsets import offsets_of
+from oncemq.spark.source.offsets import parse_offsets
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _topics_in(checkpoint: str) -> list[str]:
     try:
         last = max(int(name) for name in os.listdir(folder) if name.isdecimal())
         with open(os.path.join(folder, str(last)), encoding="utf-8") as file:
-            return list(offsets_of(file.read().splitlines()[-1]).topics)
+            return list(parse_offsets(file.read().splitlines()[-1]).topics)
     except (OSError, ValueError, LookupError, TypeError):
         return []
 

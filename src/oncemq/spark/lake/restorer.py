@@ -206,9 +206,9 @@ def _is_done(client: Client, sink: Mapping[str, str]) -> bool:
 
 
 def _end(client: Client, topic: str) -> int:
-    from oncemq.spark.source.topic_offsets import extent_of
+    from oncemq.spark.source.topic_offsets import topic_bounds
 
-    return extent_of(client, topic).offset
+    return topic_bounds(client, topic).end
 
 
 # Spark.

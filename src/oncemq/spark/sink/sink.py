@@ -22,12 +22,12 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from oncemq.client.staging import Stager
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
-from oncemq.spark.connections import client_of
+from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.schema import NAMES
 from oncemq.spark.sink.payloads import Rows, payloads, rows_of
 from oncemq.spark.sink.task import TaskIdentity, task_identity
-from oncemq.spark.source.topic_offsets import extent_of
+from oncemq.spark.source.topic_offsets import topic_bounds
 
 #: Of one stored batch, about.
 _BATCH_BYTES = 1024 * 1024
@@ -104,7 +104,7 @@ class _Writer:
 
     @property
     def _client(self) -> Client:
-        return client_of(self._options.url, self._options.timeout_s)
+        return shared_client(self._options.url, self._options.timeout_s)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -143,7 +143,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             return _ANY_TOPIC
         if self._options.create:
             _make(self._client, self._options, topic)
-        return f"{topic}/{extent_of(self._client, topic).topic_id:x}"
+        return f"{topic}/{topic_bounds(self._client, topic).topic_id:x}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return self._stage(iterator)

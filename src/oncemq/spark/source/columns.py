@@ -1,7 +1,7 @@
-"""Stored batches as Arrow columns, without a loop over the messages: the layout of a payload is Arrow's own.
+"""Converts stored batches to Arrow columns without a loop over the messages: a payload has the layout of Arrow.
 
-What a batch does not hold in this form is made by arithmetic on whole columns: topic, offset, time stamp and
-idempotency key. Headers are msgpack maps; equal ones, which is most of them, are decoded once.
+The columns that a payload does not contain (topic, offset, time stamp and idempotency key) are computed by arithmetic
+on whole columns. Headers are msgpack maps. Equal headers, which are the usual case, are decoded once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oncemq.protocol.batch import Layout, layout_of
 from oncemq.protocol.replies import BatchHead
 from oncemq.spark.source.idempotency_keys import idempotency_keys
 
-#: As Spark wants them, time zone and all.
+#: Spark accepts exactly these types, including the time zone.
 TYPES: dict[str, Any] = {
     "topic": pa.string(),
     "offset": pa.int64(),
@@ -32,30 +32,31 @@ TYPES: dict[str, Any] = {
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
-class Stored(NamedTuple):
-    """A run of messages of one topic: some batches, one after the other, each cut as its head says."""
+class FetchedBatches(NamedTuple):
+    """Consecutive batches of one topic, undecoded. The head of each says which of its messages are meant."""
 
     topic: str
     topic_id: int
     batches: Sequence[tuple[BatchHead, bytes]]
 
 
-def record_batch(stored: Stored, names: Sequence[str]) -> Any:
-    """The columns of these names, as one record batch. Raises Malformed for a payload that does not fit itself."""
-    pieces = [_Piece(head, payload) for head, payload in stored.batches]
-    made = _Made(stored, pieces)
+def record_batch(fetched: FetchedBatches, names: Sequence[str]) -> Any:
+    """Build one record batch with these columns. Raises Malformed for an inconsistent payload."""
+    columns = _Columns(fetched)
     schema = pa.schema([(name, TYPES[name]) for name in names])
-    return pa.record_batch([getattr(made, name)() for name in names], schema=schema)
+    return pa.record_batch([getattr(columns, name)() for name in names], schema=schema)
 
 
-class _Piece:
+class _Batch:
     """One stored batch: its sections as Arrow arrays that share the payload's memory."""
 
     def __init__(self, head: BatchHead, payload: bytes) -> None:
         self.head = head
         self.layout: Layout = layout_of(payload)
         if not 0 <= head.skip <= head.skip + head.count <= self.layout.count:
-            raise errors.Malformed(f"messages {head.skip} to {head.skip + head.count} of {self.layout.count}")
+            raise errors.Malformed(
+                f"messages {head.skip} to {head.skip + head.count} of a batch that has only {self.layout.count}"
+            )
         self.buffer = pa.py_buffer(payload)
 
     def values(self) -> Any:
@@ -73,7 +74,7 @@ class _Piece:
         layout = self.layout
         if not layout.header_offsets_at:
             return pa.nulls(self.head.count, TYPES["headers"])
-        return headers_of(self._binary(layout.header_offsets_at, layout.headers_at, layout.headers_bytes))
+        return decode_headers(self._binary(layout.header_offsets_at, layout.headers_at, layout.headers_bytes))
 
     def times_us(self) -> Any:
         head, layout = self.head, self.layout
@@ -86,75 +87,73 @@ class _Piece:
         count = self.layout.count
         offsets = self.buffer.slice(offsets_at, 4 * (count + 1))
         numbers = np.frombuffer(offsets, dtype="<i4")
-        # Arrow trusts what it is given; a producer may have written anything.
+        # Arrow does not check the offsets, and a producer may have written anything.
         if numbers[0] != 0 or numbers[-1] != size or (np.diff(numbers) < 0).any():
-            raise errors.Malformed("a batch's offsets don't fit its bytes")
+            raise errors.Malformed("the value offsets of a batch do not match its size")
         whole = pa.Array.from_buffers(pa.binary(), count, [bitmap, offsets, self.buffer.slice(at, size)])
         return whole.slice(self.head.skip, self.head.count)
 
 
-class _Made:
-    """Each column by its name."""
+class _Columns:
+    """Builds the columns of some batches. Each method has the name of its column."""
 
-    def __init__(self, stored: Stored, pieces: Sequence[_Piece]) -> None:
-        self._stored = stored
-        self._pieces = pieces
-        self._count = sum(piece.head.count for piece in pieces)
+    def __init__(self, fetched: FetchedBatches) -> None:
+        self._fetched = fetched
+        self._batches = [_Batch(head, payload) for head, payload in fetched.batches]
+        self._count = sum(batch.head.count for batch in self._batches)
 
     def topic(self) -> Any:
-        name = self._stored.topic.encode()
+        name = self._fetched.topic.encode()
         offsets = np.arange(self._count + 1, dtype=np.int32) * np.int32(len(name))
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(name * self._count)]
         return pa.Array.from_buffers(pa.string(), self._count, buffers)
 
     def offset(self) -> Any:
-        return pa.array(self._offsets())
+        runs = [np.arange(first, first + count, dtype=np.int64) for first, count in self._runs()]
+        return pa.array(np.concatenate(runs))
 
     def key(self) -> Any:
-        return _joined([piece.keys() for piece in self._pieces])
+        return _concatenate([batch.keys() for batch in self._batches])
 
     def value(self) -> Any:
-        return _joined([piece.values() for piece in self._pieces])
+        return _concatenate([batch.values() for batch in self._batches])
 
     def headers(self) -> Any:
-        return _joined([piece.headers() for piece in self._pieces])
+        return _concatenate([batch.headers() for batch in self._batches])
 
     def timestamp(self) -> Any:
-        times_us = np.concatenate([piece.times_us() for piece in self._pieces])
+        times_us = np.concatenate([batch.times_us() for batch in self._batches])
         return pa.array(times_us).cast(TYPES["timestamp"])
 
     def idempotency_key(self) -> Any:
-        return idempotency_keys(self._stored.topic_id, self._runs())
-
-    def _offsets(self) -> Any:
-        return np.concatenate([np.arange(first, first + count, dtype=np.int64) for first, count in self._runs()])
+        return idempotency_keys(self._fetched.topic_id, self._runs())
 
     def _runs(self) -> list[tuple[int, int]]:
-        """Offsets without a gap, each (first, count)."""
+        """The offsets as runs without a gap, each (first, count)."""
         runs: list[tuple[int, int]] = []
-        for piece in self._pieces:
-            first, count = piece.head.first_offset, piece.head.count
+        for batch in self._batches:
+            first, count = batch.head.first_offset, batch.head.count
             if runs and sum(runs[-1]) == first:
                 first, count = runs[-1][0], runs.pop()[1] + count
             runs.append((first, count))
         return runs
 
 
-def _joined(arrays: list[Any]) -> Any:
+def _concatenate(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def headers_of(packed: Any) -> Any:
-    """Msgpack maps as a map column; nothing where there are no headers."""
+def decode_headers(packed: Any) -> Any:
+    """Convert a column of msgpack maps to a map column; null for a message without headers. Raises Malformed."""
     encoded = packed.dictionary_encode()
-    different = [_decoded(raw) for raw in encoded.dictionary.to_pylist()]
-    return pa.array(different, TYPES["headers"]).take(encoded.indices)
+    distinct = [_decode_entries(raw) for raw in encoded.dictionary.to_pylist()]
+    return pa.array(distinct, TYPES["headers"]).take(encoded.indices)
 
 
-def _decoded(raw: bytes) -> list[tuple[str, bytes]] | None:
+def _decode_entries(raw: bytes) -> list[tuple[str, bytes]] | None:
     if not raw:
         return None
     try:
         return list(_decode_headers(raw).items())
     except (msgspec.MsgspecError, ValueError) as error:
-        raise errors.Malformed(f"a message's headers: {error}") from None
+        raise errors.Malformed(f"the headers of a message can't be decoded: {error}") from None

@@ -1,7 +1,7 @@
-"""The column of idempotency keys, `TOPIC_ID-OFFSET`, a thousand at a time.
+"""Builds the column of idempotency keys, `TOPIC_ID-OFFSET`, a thousand at a time.
 
-Formatting numbers one by one would cost more than all other columns together. But offsets come in runs: of a
-thousand in a row, all but the last three digits are the same, and those three are always the same thousand.
+Formatting the numbers one by one would cost more than all other columns together. Offsets come in runs, and within a
+block of a thousand all digits except the last three are the same. The last three digits come from a fixed table.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _LAST_DIGITS = [b"%03d" % number for number in range(_BLOCK)]
 
 
 def idempotency_keys(topic_id: int, runs: Iterable[tuple[int, int]]) -> Any:
-    """For runs of offsets, each (first, count), one after the other."""
+    """Build the keys of consecutive runs of offsets, each (first, count)."""
     prefix = b"%x-" % topic_id
-    #: Of each block: its bytes, the length of a key, how many there are.
+    #: For each block: its bytes, the length of a key, and the number of keys.
     blocks = [block for first, count in runs for block in _blocks(prefix, first, first + count)]
     ends = np.cumsum(np.repeat([width for _, width, _ in blocks], [count for _, _, count in blocks]))
     offsets = np.zeros(len(ends) + 1, dtype=np.int32)
@@ -31,16 +31,13 @@ def idempotency_keys(topic_id: int, runs: Iterable[tuple[int, int]]) -> Any:
 def _blocks(prefix: bytes, first: int, stop: int) -> Iterable[tuple[bytes, int, int]]:
     while first < stop:
         if first < _BLOCK:
-            # Shorter than three digits: these few have lengths of their own.
+            # Offsets with fewer than four digits: their keys differ in length, so each one is a block.
             key = prefix + b"%d" % first
             yield key, len(key), 1
             first += 1
             continue
-        until = min(stop, first - first % _BLOCK + _BLOCK)
-        yield _block(prefix + b"%d" % (first // _BLOCK), first % _BLOCK, until - first)
-        first = until
-
-
-def _block(beginning: bytes, first: int, count: int) -> tuple[bytes, int, int]:
-    keys = beginning + beginning.join(_LAST_DIGITS[first : first + count])
-    return keys, len(beginning) + 3, count
+        end = min(stop, first - first % _BLOCK + _BLOCK)
+        shared = prefix + b"%d" % (first // _BLOCK)
+        digits = _LAST_DIGITS[first % _BLOCK : first % _BLOCK + end - first]
+        yield shared + shared.join(digits), len(shared) + 3, end - first
+        first = end

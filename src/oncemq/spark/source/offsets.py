@@ -1,12 +1,13 @@
-"""A stream's offsets, as they stand in Spark's checkpoint:
+"""The offsets of a streaming query, in the format of Spark's checkpoint:
 
     {"broker": "5f2a…", "topics": {"orders": [TOPIC_ID, OFFSET], …}, "from": {"orders": OFFSET}}
 
-Each offset is the first that was not read. The ids say which broker and which topic is meant: a topic that was
-deleted and made again has another id, and its messages are not those that the checkpoint speaks of.
+Each offset is that of the first message that was not read. The ids identify the broker and the topics: a topic that
+was deleted and created again has another id, and its messages are not those that the checkpoint refers to.
 
-Spark keeps where a batch ends; where it starts is where the one before ended. The first batch has none before it, and
-a topic that joins later was not in it: `from` says where such topics start, so that a replay reads the same.
+Spark stores where a micro-batch ends; it starts where the previous one ended. The first micro-batch has no previous
+one, and a topic that joins later is not in the previous one. `from` stores where such topics start, so that a replay
+reads the same messages.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 class Offsets(msgspec.Struct, frozen=True):
     broker: str
     topics: Mapping[str, Position]
-    #: Of the topics that are new in the batch which ends here: where they start.
-    begins: Mapping[str, int] = {}
-    #: Before the first batch. Spark does not keep this one.
+    #: The start offsets of the topics that are new in the micro-batch that ends here.
+    starts: Mapping[str, int] = {}
+    #: These are the offsets before the first micro-batch. Spark does not store them.
     is_initial: bool = False
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "broker": self.broker,
             "topics": {name: [at.topic_id, at.offset] for name, at in sorted(self.topics.items())},
         }
-        if self.begins:
-            found["from"] = dict(sorted(self.begins.items()))
+        if self.starts:
+            found["from"] = dict(sorted(self.starts.items()))
         if self.is_initial:
             found["initial"] = True
         return found
 
 
-def offsets_of(raw: Mapping[str, Any] | str) -> Offsets:
-    """Out of what Spark kept: a mapping, or its JSON."""
+def parse_offsets(raw: Mapping[str, Any] | str) -> Offsets:
+    """Parse offsets that Spark stored: a mapping, or its JSON."""
     if isinstance(raw, str):
         raw = json.loads(raw)
     assert not isinstance(raw, str)
@@ -52,8 +53,8 @@ def offsets_of(raw: Mapping[str, Any] | str) -> Offsets:
     return Offsets(raw["broker"], topics, raw.get("from", {}), bool(raw.get("initial")))
 
 
-def lag_of(reached: Offsets, latest: Offsets) -> int:
-    """Messages that are stored and not yet read."""
+def lag(reached: Offsets, latest: Offsets) -> int:
+    """The number of messages that are stored and not yet read."""
     return sum(
         at.offset - reached.topics[name].offset if name in reached.topics else at.offset
         for name, at in latest.topics.items()

@@ -1,4 +1,4 @@
-"""Ranges of offsets: how a reading is cut into tasks, and how much of it one micro-batch takes. Arithmetic only."""
+"""Ranges of offsets: splits a read into tasks, and limits the size of a micro-batch. Contains only arithmetic."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import msgspec
 
-#: A task is not worth its cost for less.
+#: A task with fewer rows costs more to start than it saves.
 ROWS_PER_TASK_MIN = 10_000
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
-    """The messages of one topic from `start` up to `stop`, which is not part of it."""
+    """The messages of one topic from `start` up to, and not including, `stop`."""
 
     topic: str
     topic_id: int
@@ -24,30 +24,29 @@ class Range(msgspec.Struct, frozen=True, gc=False):
         return max(0, self.stop - self.start)
 
 
-def cut(ranges: Sequence[Range], parts: int) -> list[Range]:
-    """Into about that many pieces of about the same size; each topic's pieces stay in order."""
-    total = sum(one.count for one in ranges)
+def split(ranges: Sequence[Range], parts: int) -> list[Range]:
+    """Split into about `parts` ranges of about the same size. The ranges of each topic stay in order."""
+    total = sum(whole.count for whole in ranges)
     parts = min(parts, max(1, total // ROWS_PER_TASK_MIN))
-    pieces: list[Range] = []
-    for one in ranges:
-        if one.count:
-            pieces += _cut_one(one, max(1, round(parts * one.count / total)))
-    return pieces
-
-
-def _cut_one(one: Range, parts: int) -> list[Range]:
-    bounds = [one.start + one.count * part // parts for part in range(parts + 1)]
-    return [Range(one.topic, one.topic_id, start, stop) for start, stop in pairwise(bounds)]
+    found: list[Range] = []
+    for whole in ranges:
+        if whole.count:
+            count = max(1, round(parts * whole.count / total))
+            bounds = [whole.start + whole.count * part // count for part in range(count + 1)]
+            found += [Range(whole.topic, whole.topic_id, start, stop) for start, stop in pairwise(bounds)]
+    return found
 
 
 def admit(counts: Mapping[str, int], rows_max: int) -> dict[str, int]:
-    """How many of each topic's messages a micro-batch of at most `rows_max` takes: each topic its share, so that
-    a busy one can't keep a quiet one waiting; at least one in all, so that it goes on."""
+    """How many messages of each topic a micro-batch of at most `rows_max` takes.
+
+    Each topic gets its share, so that a busy topic does not delay a quiet one. At least one message is taken in total,
+    so that the query makes progress."""
     total = sum(counts.values())
     if total <= rows_max:
         return dict(counts)
     admitted = {topic: count * rows_max // total for topic, count in counts.items()}
-    # What rounding left goes to those who wait for most.
+    # Rounding leaves a remainder, which goes to the topics with the most waiting messages.
     left = rows_max - sum(admitted.values())
     for topic in sorted(counts, key=lambda topic: admitted[topic] - counts[topic]):
         more = min(left, counts[topic] - admitted[topic])

@@ -1,11 +1,11 @@
-"""Reading topics: what Spark calls on its driver, and in its tasks.
+"""Reading topics: the methods that Spark calls on its driver and in its tasks.
 
     batch    partitions()                                      then, in tasks, read()
-    stream   initialOffset() at first, then per micro-batch:
-             latestOffset() → commit(the batch before) → partitions() → read()
+    stream   initialOffset() first, then for each micro-batch:
+             latestOffset() → commit(previous batch) → partitions() → read()
 
-A replayed micro-batch gets the same offsets, out of the checkpoint, and `read` brings the same messages for them or
-an error: never others, never fewer.
+A replayed micro-batch gets the same offsets from the checkpoint. For them, `read` returns the same messages or raises
+an error; it never returns other or fewer messages.
 """
 
 from __future__ import annotations
@@ -18,22 +18,29 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.patterns import matches
-from oncemq.spark.connections import client_of
+from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SourceOptions
 from oncemq.spark.source.fetch import fetch
-from oncemq.spark.source.offsets import Offsets, Position, lag_of, offsets_of
-from oncemq.spark.source.ranges import Range, admit, cut
-from oncemq.spark.source.stream_subscription import Hold, hold_of
-from oncemq.spark.source.topic_offsets import Extent, extent_of, matching, offset_at, those_there
+from oncemq.spark.source.offsets import Offsets, Position, lag, parse_offsets
+from oncemq.spark.source.ranges import Range, admit, split
+from oncemq.spark.source.stream_subscription import StreamSubscription, stream_subscription
+from oncemq.spark.source.topic_offsets import (
+    TopicBounds,
+    existing_topics,
+    matching_topics,
+    resolve_offset,
+    topic_bounds,
+)
 
 _log = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range of offsets that one task reads."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(None)
@@ -41,15 +48,14 @@ class RangePartition(InputPartition):
 
 
 def _partitions(ranges: Sequence[Range], options: SourceOptions) -> list[RangePartition]:
-    parts = options.partitions or os.cpu_count() or 1
-    return [RangePartition(piece) for piece in cut(ranges, parts)]
+    return [RangePartition(part) for part in split(ranges, options.partitions or os.cpu_count() or 1)]
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
     if not isinstance(partition, RangePartition):
-        # Where there is nothing to read, Spark makes a partition of its own.
+        # If there is nothing to read, Spark makes a partition of its own.
         return iter(())
-    client = client_of(options.url, options.timeout_s)
+    client = shared_client(options.url, options.timeout_s)
     return fetch(client, partition.wanted, options.columns, fail_on_loss=options.fail_on_loss)
 
 
@@ -59,18 +65,17 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        client = client_of(options.url, options.timeout_s)
+        client = shared_client(options.url, options.timeout_s)
         if options.pattern:
-            extents = matching(client, options.pattern)
+            found = matching_topics(client, options.pattern)
         else:
-            extents = {topic: extent_of(client, topic) for topic in options.topics}
-        return _partitions([self._range(client, topic, extent) for topic, extent in extents.items()], options)
+            found = {topic: topic_bounds(client, topic) for topic in options.topics}
+        return _partitions([self._range(client, topic, bounds) for topic, bounds in found.items()], options)
 
-    def _range(self, client: Client, topic: str, extent: Extent) -> Range:
-        options = self._options
-        start = offset_at(client, topic, extent, options.start.on(topic))
-        stop = offset_at(client, topic, extent, options.end.on(topic))
-        return Range(topic, extent.topic_id, start, max(start, stop))
+    def _range(self, client: Client, topic: str, bounds: TopicBounds) -> Range:
+        start = resolve_offset(client, topic, bounds, self._options.start.of(topic))
+        stop = resolve_offset(client, topic, bounds, self._options.end.of(topic))
+        return Range(topic, bounds.topic_id, start, max(start, stop))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self._options, partition)
@@ -79,49 +84,49 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._hold: Hold | None = None
-        #: Until the query's end, where it ends with what is available now.
-        self._last: Mapping[str, Extent] | None = None
-        #: Where the batch that was planned last ends.
+        self._subscription: StreamSubscription | None = None
+        #: With the trigger AvailableNow: where the topics ended when the query started.
+        self._last: Mapping[str, TopicBounds] | None = None
+        #: The end of the micro-batch that was planned last.
         self._planned: Offsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the options alone."""
-        return {"_options": self._options, "_hold": None, "_last": None, "_planned": None}
+        """Only the options are pickled for the tasks."""
+        return {"_options": self._options, "_subscription": None, "_last": None, "_planned": None}
 
-    # The driver's part.
+    # Called on the driver.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        hold = self._hold or hold_of(self._client, self._options)
-        positions = hold.begin()
-        self._hold = hold
-        return Offsets(self._broker, positions, is_initial=True).as_json()
+        subscription = self._subscription or stream_subscription(self._client, self._options)
+        positions = subscription.begin()
+        self._subscription = subscription
+        return Offsets(self._broker_id, positions, is_initial=True).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         options = self._options
-        # A topic that nobody has made yet has nothing for this run.
+        # A topic that does not exist yet has no messages for this run.
         if options.pattern:
-            self._last = matching(self._client, options.pattern)
+            self._last = matching_topics(self._client, options.pattern)
         else:
-            self._last = those_there(self._client, options.topics)
+            self._last = existing_topics(self._client, options.topics)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._options.rows_max) if self._options.rows_max else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        begun = offsets_of(start)
-        hold = self._held_from(begun)
-        extents: Mapping[str, Extent] = hold.extents()
-        known = self._known(begun, extents)
+        previous = parse_offsets(start)
+        subscription = self._resume(previous)
+        bounds: Mapping[str, TopicBounds] = subscription.bounds()
+        known = self._known_positions(previous, bounds)
         if self._last is not None:
-            # Those that are still the same ones.
-            extents = {
+            # Without topics that were deleted or created again since the query started.
+            bounds = {
                 topic: last
                 for topic, last in self._last.items()
-                if topic in extents and extents[topic].topic_id == last.topic_id
+                if topic in bounds and bounds[topic].topic_id == last.topic_id
             }
-        starts = {**{topic: hold.take_in(topic) for topic in extents if topic not in known}, **known}
-        counts = {topic: max(0, extents[topic].offset - at.offset) for topic, at in starts.items() if topic in extents}
+        starts = {**{topic: subscription.add_topic(topic) for topic in bounds if topic not in known}, **known}
+        counts = {topic: max(0, bounds[topic].end - at.offset) for topic, at in starts.items() if topic in bounds}
         if isinstance(limit, ReadMaxRows):
             counts = admit(counts, limit.max_rows)
         if not any(counts.values()):
@@ -129,84 +134,88 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {
             topic: Position(at.topic_id, at.offset + counts.get(topic, 0))
             for topic, at in starts.items()
-            # A new topic is a part of the stream from its first message on.
+            # A new topic becomes part of the checkpoint with its first message.
             if topic in known or counts.get(topic)
         }
-        begins = {topic: starts[topic].offset for topic in ends if begun.is_initial or topic not in known}
-        self._planned = Offsets(self._broker, ends, begins)
-        return self._planned.as_json()
+        new_starts = {topic: starts[topic].offset for topic in ends if previous.is_initial or topic not in known}
+        self._planned = Offsets(self._broker_id, ends, new_starts)
+        return self._planned.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Where the topics end by now, and how many messages were not yet planned."""
-        if self._hold is None:
+        """The current ends of the topics, and the number of messages that are not planned yet."""
+        if self._subscription is None:
             return None
-        extents = self._hold.extents()
-        latest = Offsets(self._broker, {name: Position(at.topic_id, at.offset) for name, at in extents.items()})
-        report = latest.as_json()
+        ends = {name: Position(at.topic_id, at.end) for name, at in self._subscription.bounds().items()}
+        latest = Offsets(self._broker_id, ends)
+        report = latest.to_json()
         if self._planned is not None:
-            report["lag"] = lag_of(self._planned, latest)
+            report["lag"] = lag(self._planned, latest)
         return report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begun, ended = offsets_of(start), offsets_of(end)
-        if begun.topics == ended.topics and begun.is_initial == ended.is_initial:
-            # Without new messages Spark may run a batch for its state, with the end that it knows.
+        previous, planned = parse_offsets(start), parse_offsets(end)
+        if previous.topics == planned.topics and previous.is_initial == planned.is_initial:
+            # Spark may run a micro-batch without new messages, for its state. Start and end are the same then.
             return []
-        self._known(begun, self._held_from(begun).extents())
+        self._known_positions(previous, self._resume(previous).bounds())
         ranges = [
-            Range(topic, at.topic_id, _first_of(topic, begun, ended), at.offset) for topic, at in ended.topics.items()
+            Range(topic, at.topic_id, _start_offset(topic, previous, planned), at.offset)
+            for topic, at in planned.topics.items()
         ]
         return _partitions(ranges, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        ended = offsets_of(end)
-        self._held_from(ended).ack(ended.topics)
+        committed = parse_offsets(end)
+        self._resume(committed).ack(committed.topics)
 
-    # In a task.
+    # Called in a task.
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self._options, partition)
 
-    # How it is done.
+    # Internal.
 
     @property
     def _client(self) -> Client:
-        return client_of(self._options.url, self._options.timeout_s)
+        return shared_client(self._options.url, self._options.timeout_s)
 
     @property
-    def _broker(self) -> str:
-        return self._client._driver.core.broker_id
+    def _broker_id(self) -> str:
+        return internal_api(self._client).core.broker_id
 
-    def _held_from(self, start: Offsets) -> Hold:
-        if start.broker != self._broker:
+    def _resume(self, start: Offsets) -> StreamSubscription:
+        """The subscription; the first call of a process takes ownership of it for the checkpoint."""
+        if start.broker != self._broker_id:
             raise errors.TopicGone(
-                f"the checkpoint was made with broker {start.broker}, and this is broker {self._broker}: its offsets "
-                "mean nothing here. Connect to the former one, or start with a new checkpoint"
+                f"the checkpoint was written with broker {start.broker}, but this is broker {self._broker_id}, where "
+                "its offsets have no meaning. Connect to the former broker, or start with a new checkpoint"
             )
-        if self._hold is None:
-            hold = hold_of(self._client, self._options)
-            self._known(start, hold.extents())
-            hold.resume(start.topics)
-            self._hold = hold
-        return self._hold
+        if self._subscription is None:
+            subscription = stream_subscription(self._client, self._options)
+            self._known_positions(start, subscription.bounds())
+            subscription.resume(start.topics)
+            self._subscription = subscription
+        return self._subscription
 
-    def _known(self, start: Offsets, extents: Mapping[str, Extent]) -> dict[str, Position]:
-        """Where the checkpoint stands on the topics that this query reads, the same ones that it speaks of."""
+    def _known_positions(self, start: Offsets, bounds: Mapping[str, TopicBounds]) -> dict[str, Position]:
+        """The checkpoint's positions on those topics that this query reads and that were not deleted since.
+
+        Raises TopicGone, OffsetOutOfRange."""
         found = {}
         for topic, at in start.topics.items():
-            extent = extents.get(topic)
+            current = bounds.get(topic)
             if not self._reads(topic):
-                # The query has fewer topics than it had.
+                # The topic was removed from the query.
                 _log.warning("subscription '%s' still keeps messages of '%s'", self._options.subscription, topic)
-            elif extent is not None and extent.topic_id == at.topic_id:
-                _check_end(topic, at, extent)
+            elif current is not None and current.topic_id == at.topic_id:
+                _check_end(topic, at, current)
                 found[topic] = at
             elif self._options.fail_on_loss:
-                what = "was deleted" if extent is None else "was deleted and made again"
+                what = "was deleted" if current is None else "was deleted and created again"
                 raise errors.TopicGone(
-                    f"topic '{topic}' {what} since the checkpoint was made; what it had for this stream is lost. "
-                    "Start with a new checkpoint, or accept it: failOnDataLoss=false (in a pipeline `on_loss: skip`, "
-                    "for an archive --on-loss skip)"
+                    f"topic '{topic}' {what} after the checkpoint was written; its messages for this query are lost. "
+                    "Start with a new checkpoint, or accept the loss: failOnDataLoss=false (in a pipeline "
+                    "`on_loss: skip`, for an archive --on-loss skip)"
                 )
         return found
 
@@ -215,20 +224,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return matches(options.pattern.split("."), topic) if options.pattern else topic in options.topics
 
 
-def _first_of(topic: str, begun: Offsets, ended: Offsets) -> int:
-    """Where a batch starts on a topic."""
-    first = ended.begins.get(topic)
-    known = begun.topics.get(topic)
-    if first is None and known is not None and known.topic_id == ended.topics[topic].topic_id:
+def _start_offset(topic: str, previous: Offsets, planned: Offsets) -> int:
+    """The offset at which a micro-batch starts on a topic. Raises OffsetOutOfRange."""
+    first = planned.starts.get(topic)
+    known = previous.topics.get(topic)
+    if first is None and known is not None and known.topic_id == planned.topics[topic].topic_id:
         first = known.offset
-    if first is None or first > ended.topics[topic].offset:
+    if first is None or first > planned.topics[topic].offset:
         raise errors.OffsetOutOfRange(f"the checkpoint does not say where topic '{topic}' starts: is it damaged?")
     return first
 
 
-def _check_end(topic: str, at: Position, extent: Extent) -> None:
-    if extent.offset < at.offset:
+def _check_end(topic: str, at: Position, bounds: TopicBounds) -> None:
+    if bounds.end < at.offset:
         raise errors.OffsetOutOfRange(
-            f"topic '{topic}' ends at offset {extent.offset}, and the checkpoint stands at {at.offset}: "
+            f"topic '{topic}' ends at offset {bounds.end}, but the checkpoint is at {at.offset}: "
             "has the broker been restored from an older copy? Start with a new checkpoint"
         )

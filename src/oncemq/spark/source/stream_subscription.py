@@ -1,115 +1,96 @@
-"""The durable subscription behind a stream: it keeps in the broker what the stream's checkpoint still needs.
+"""The durable subscription of a streaming query. It keeps in the broker every message that the checkpoint still needs.
 
-Spark's checkpoint says where the stream stands; the subscription never runs ahead of it. It is acked when Spark says
-that a batch is done and will not be asked for again.
+Spark's checkpoint says how far the query is, and the subscription's position is never ahead of it: the subscription is
+acked only when Spark reports that a micro-batch is complete and will not be requested again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, GetAny, Open, Subscribe
-from oncemq.protocol.replies import AckReply, GetAnyReply, OpenReply, SubscribeReply, SubscriptionInfo
-from oncemq.spark.options import EARLIEST, LATEST, SourceOptions
+from oncemq.protocol.replies import AckReply, GetAnyReply, OpenReply, SubscribeReply
+from oncemq.spark.options import SourceOptions
+from oncemq.spark.source.offset_spec import EARLIEST, LATEST
 from oncemq.spark.source.offsets import Position
-from oncemq.spark.source.topic_offsets import Extent, extent_of, matching, offset_at, those_there
+from oncemq.spark.source.topic_offsets import (
+    TopicBounds,
+    existing_topics,
+    matching_topics,
+    resolve_offset,
+    topic_bounds,
+)
 
 
-class Hold:
-    """What both kinds have in common: an owner's epoch, and what being fenced means."""
-
-    def __init__(self, client: Client, subscriber: str) -> None:
-        self._client = client
-        self._subscriber = subscriber
-
-    def begin(self) -> dict[str, Position]:
-        """Make the subscription, or find it. Where it stands, by topic."""
-        raise NotImplementedError
-
-    def resume(self, start: Mapping[str, Position]) -> None:
-        """Take it over, where a checkpoint stands. One that was ended is made again there."""
-        raise NotImplementedError
-
-    def extents(self) -> dict[str, Extent]:
-        """Those of its topics that are there."""
-        raise NotImplementedError
-
-    def ack(self, end: Mapping[str, Position]) -> None:
-        """Everything below these offsets is done."""
-        raise NotImplementedError
-
-    def take_in(self, topic: str) -> Position:
-        """A topic that the checkpoint does not know: it was made later, or added to the query. Where it starts."""
-        return self.position_on(topic)
-
-    def position_on(self, topic: str) -> Position:
-        """Where it stands on one topic. Raises NotSubscribed."""
-        info = self._info_of(topic)
-        extent = extent_of(self._client, topic)
-        # What lies before the first message that is stored has expired: there is nothing to read.
-        return Position(extent.topic_id, min(max(info.acked, extent.first), extent.offset))
-
-    def _info_of(self, topic: str) -> SubscriptionInfo:
-        for info in self._client.subscriptions(topic):
-            if self._is_mine(info):
-                return info
-        raise errors.NotSubscribed(f"'{self._subscriber}' is not subscribed to '{topic}' any more")
-
-    def _is_mine(self, info: SubscriptionInfo) -> bool:
-        raise NotImplementedError
-
-    def _open(self, what: str, former: int = 0) -> OpenReply:
-        reply = self._client._run(self._client._call(Open(what, self._subscriber, 0, former), OpenReply))
-        if reply.sharing is not None:
-            raise errors.KindMismatch(
-                f"subscription '{self._subscriber}' on '{what}' is shared; a stream needs one of its own: "
-                "choose another name for it"
-            )
-        return reply
-
-    def _as_owner(self, what: str, epoch: int, act: Callable[[int], None]) -> int:
-        """Do something with an epoch. An operator's seek means a new one; Spark goes on where its checkpoint stands."""
-        try:
-            act(epoch)
-        except errors.Sought:
-            epoch = self._open(what, epoch).epoch
-            act(epoch)
-        except errors.Fenced:
-            raise errors.SubscriptionFenced(
-                f"another query or consumer uses subscription '{self._subscriber}' on '{what}'; "
-                "give each query a subscription of its own, and stop the other driver if there are two"
-            ) from None
-        return epoch
-
-
-class TopicsHold(Hold):
-    """A subscription of the same name on each of some topics."""
+class TopicsSubscription:
+    """A subscription of the same name on each of a fixed set of topics."""
 
     def __init__(self, client: Client, options: SourceOptions) -> None:
-        super().__init__(client, options.subscription)
+        self._client = client
+        self._owner = _Owner(client, options.subscription)
         self._topics = options.topics
         self._start = options.start
         self._fails_on_loss = options.fail_on_loss
         self._epochs: dict[str, int] = {}
 
     def begin(self) -> dict[str, Position]:
+        """Create the subscriptions, or use those that exist, and own them. Returns their positions by topic."""
         for topic in self._topics:
             self._subscribe(topic)
-            self._epochs[topic] = self._open(topic).epoch
-        return {topic: self.position_on(topic) for topic in self._topics}
+            self._epochs[topic] = self._owner.open(topic)
+        return {topic: self._owner.position(topic) for topic in self._topics}
 
-    def take_in(self, topic: str) -> Position:
+    def resume(self, start: Mapping[str, Position]) -> None:
+        """Own the subscriptions for a checkpoint. One that was deleted is created again at the checkpoint's offset."""
+        bounds = self.bounds()
+        for topic in self._topics:
+            if topic not in start:
+                # The topic was added to the query after the checkpoint was written.
+                self._subscribe(topic)
+            elif topic in bounds and bounds[topic].topic_id == start[topic].topic_id:
+                offset = min(max(start[topic].offset, bounds[topic].first), bounds[topic].end)
+                subscribe = Subscribe(topic, self._owner.subscriber, offset)
+                internal_api(self._client).call(subscribe, SubscribeReply)
+            else:
+                # The topic was deleted, and perhaps created again. The reader reports or accepts that.
+                continue
+            self._epochs[topic] = self._owner.open(topic)
+
+    def add_topic(self, topic: str) -> Position:
+        """Start to read a topic that the checkpoint does not contain. Returns where reading starts."""
         if topic not in self._epochs or not self._is_subscribed(topic):
-            # Made again since: all of it is new.
-            self._client.subscribe(topic, self._subscriber, EARLIEST)
-            self._epochs[topic] = self._open(topic).epoch
-        return self.position_on(topic)
+            # The topic was created again: all of its messages are new.
+            self._client.subscribe(topic, self._owner.subscriber, EARLIEST)
+            self._epochs[topic] = self._owner.open(topic)
+        return self._owner.position(topic)
+
+    def bounds(self) -> dict[str, TopicBounds]:
+        """The bounds of those of its topics that exist."""
+        return existing_topics(self._client, self._topics)
+
+    def ack(self, end: Mapping[str, Position]) -> None:
+        """Ack all messages below these offsets."""
+        for topic, position in end.items():
+            if topic in self._epochs:
+                self._ack_topic(topic, position)
+
+    def _ack_topic(self, topic: str, position: Position) -> None:
+        def send(epoch: int) -> None:
+            command = Ack(position.topic_id, self._owner.subscriber, epoch, position.offset)
+            internal_api(self._client).ask(command, AckReply)
+
+        try:
+            self._epochs[topic] = self._owner.run(topic, self._epochs[topic], send)
+        except errors.TopicGone:
+            if self._fails_on_loss:
+                raise
 
     def _is_subscribed(self, topic: str) -> bool:
         try:
-            self._info_of(topic)
+            self._owner.acked(topic)
         except (errors.NotSubscribed, errors.TopicUnknown):
             return False
         return True
@@ -117,96 +98,116 @@ class TopicsHold(Hold):
     def _subscribe(self, topic: str) -> None:
         if self._is_subscribed(topic):
             return
-        place = self._start.on(topic)
-        if place in (EARLIEST, LATEST):
-            self._client.subscribe(topic, self._subscriber, str(place))
-            return
-        offset = offset_at(self._client, topic, extent_of(self._client, topic), place)
-        self._client.subscribe(topic, self._subscriber, offset)
-
-    def resume(self, start: Mapping[str, Position]) -> None:
-        extents = self.extents()
-        for topic in self._topics:
-            if topic not in start:
-                # The query has more topics than its checkpoint.
-                self._subscribe(topic)
-            elif topic in extents and extents[topic].topic_id == start[topic].topic_id:
-                self._subscribe_again(topic, start[topic], extents[topic])
-            else:
-                # Deleted, and perhaps made again: that is an error, or accepted, elsewhere.
-                continue
-            self._epochs[topic] = self._open(topic).epoch
-
-    def _subscribe_again(self, topic: str, at: Position, extent: Extent) -> None:
-        command = Subscribe(topic, self._subscriber, min(max(at.offset, extent.first), extent.offset))
-        self._client._run(self._client._call(command, SubscribeReply))
-
-    def extents(self) -> dict[str, Extent]:
-        return those_there(self._client, self._topics)
-
-    def ack(self, end: Mapping[str, Position]) -> None:
-        for topic, at in end.items():
-            if topic in self._epochs:
-                self._ack_one(topic, at)
-
-    def _ack_one(self, topic: str, at: Position) -> None:
-        try:
-            self._epochs[topic] = self._as_owner(topic, self._epochs[topic], self._ack_on(at))
-        except errors.TopicGone:
-            if self._fails_on_loss:
-                raise
-
-    def _ack_on(self, at: Position) -> Callable[[int], None]:
-        def act(epoch: int) -> None:
-            command = Ack(at.topic_id, self._subscriber, epoch, at.offset)
-            self._client._run(self._client._ask(command, AckReply))
-
-        return act
-
-    def _is_mine(self, info: SubscriptionInfo) -> bool:
-        return info.subscriber == self._subscriber and not info.pattern
+        start = self._start.of(topic)
+        if start not in (EARLIEST, LATEST):
+            start = resolve_offset(self._client, topic, topic_bounds(self._client, topic), start)
+        assert isinstance(start, int | str)
+        self._client.subscribe(topic, self._owner.subscriber, start)
 
 
-class PatternHold(Hold):
-    """One subscription to every topic that matches, those that are made later too."""
+class PatternSubscription:
+    """One subscription to every topic that matches a pattern, including topics that are created later."""
 
     def __init__(self, client: Client, options: SourceOptions) -> None:
-        super().__init__(client, options.subscription)
+        self._client = client
+        self._owner = _Owner(client, options.subscription, options.pattern)
         self._pattern = options.pattern
-        self._start = str(options.start.everywhere)
+        self._start = str(options.start.default)
         self._epoch = 0
 
     def begin(self) -> dict[str, Position]:
-        self._client.subscribe_pattern(self._pattern, self._subscriber, self._start)
-        self._epoch = self._open(self._pattern).epoch
-        return {topic: self.position_on(topic) for topic in matching(self._client, self._pattern)}
+        """Create the subscription, or use the one that exists, and own it. Returns its positions by topic."""
+        self._client.subscribe_pattern(self._pattern, self._owner.subscriber, self._start)
+        self._epoch = self._owner.open(self._pattern)
+        return {topic: self._owner.position(topic) for topic in self.bounds()}
 
     def resume(self, start: Mapping[str, Position]) -> None:
-        made = self._client.subscribe_pattern(self._pattern, self._subscriber, EARLIEST).created
-        self._epoch = self._open(self._pattern).epoch
-        if made:
-            extents = self.extents()
-            self.ack({topic: at for topic, at in start.items() if _holds(extents.get(topic), at)})
+        """Own the subscription for a checkpoint. If it was deleted, create it again at the checkpoint's offsets."""
+        created = self._client.subscribe_pattern(self._pattern, self._owner.subscriber, EARLIEST).created
+        self._epoch = self._owner.open(self._pattern)
+        if created:
+            bounds = self.bounds()
+            self.ack(
+                {
+                    topic: position
+                    for topic, position in start.items()
+                    if topic in bounds
+                    and bounds[topic].topic_id == position.topic_id
+                    and position.offset <= bounds[topic].end
+                }
+            )
 
-    def extents(self) -> dict[str, Extent]:
-        return matching(self._client, self._pattern)
+    def add_topic(self, topic: str) -> Position:
+        """Start to read a topic that the checkpoint does not contain. Returns where reading starts."""
+        return self._owner.position(topic)
+
+    def bounds(self) -> dict[str, TopicBounds]:
+        """The bounds of the topics that match now."""
+        return matching_topics(self._client, self._pattern)
 
     def ack(self, end: Mapping[str, Position]) -> None:
-        acks = tuple((at.topic_id, at.offset) for at in end.values())
+        """Ack all messages below these offsets."""
+        acks = tuple((position.topic_id, position.offset) for position in end.values())
 
-        def act(epoch: int) -> None:
-            command = GetAny(self._pattern, self._subscriber, epoch, (), 0, 0, acks)
-            self._client._run(self._client._ask(command, GetAnyReply))
+        def send(epoch: int) -> None:
+            command = GetAny(self._pattern, self._owner.subscriber, epoch, (), 0, 0, acks)
+            internal_api(self._client).ask(command, GetAnyReply)
 
-        self._epoch = self._as_owner(self._pattern, self._epoch, act)
-
-    def _is_mine(self, info: SubscriptionInfo) -> bool:
-        return info.subscriber == self._subscriber and info.pattern == self._pattern
+        self._epoch = self._owner.run(self._pattern, self._epoch, send)
 
 
-def _holds(extent: Extent | None, at: Position) -> bool:
-    return extent is not None and extent.topic_id == at.topic_id and at.offset <= extent.offset
+StreamSubscription = TopicsSubscription | PatternSubscription
 
 
-def hold_of(client: Client, options: SourceOptions) -> Hold:
-    return PatternHold(client, options) if options.pattern else TopicsHold(client, options)
+def stream_subscription(client: Client, options: SourceOptions) -> StreamSubscription:
+    """Return the subscription that the options describe. It sends nothing to the broker yet."""
+    return PatternSubscription(client, options) if options.pattern else TopicsSubscription(client, options)
+
+
+class _Owner:
+    """Owns the subscriptions of one subscriber: opens them, and turns fencing into an error for the user."""
+
+    def __init__(self, client: Client, subscriber: str, pattern: str = "") -> None:
+        self._client = client
+        self._pattern = pattern
+        self.subscriber = subscriber
+
+    def open(self, target: str, former: int = 0) -> int:
+        """Take ownership of the subscription on a topic or pattern, and return the epoch. Raises KindMismatch."""
+        reply = internal_api(self._client).call(Open(target, self.subscriber, 0, former), OpenReply)
+        if reply.sharing is not None:
+            raise errors.KindMismatch(
+                f"subscription '{self.subscriber}' on '{target}' is shared, and a streaming query needs an exclusive "
+                "one: choose another name for it"
+            )
+        return reply.epoch
+
+    def run(self, target: str, epoch: int, send: Callable[[int], None]) -> int:
+        """Send a command under an epoch, and return the epoch to use from then on. Raises SubscriptionFenced.
+
+        A seek by an operator starts a new epoch. The query continues at the offsets of its checkpoint."""
+        try:
+            send(epoch)
+        except errors.Sought:
+            epoch = self.open(target, epoch)
+            send(epoch)
+        except errors.Fenced:
+            raise errors.SubscriptionFenced(
+                f"another query or consumer uses subscription '{self.subscriber}' on '{target}'; "
+                "give each query a subscription of its own, and stop the other driver if there are two"
+            ) from None
+        return epoch
+
+    def acked(self, topic: str) -> int:
+        """The offset up to which a topic is acked. Raises NotSubscribed, TopicUnknown."""
+        for info in self._client.subscriptions(topic):
+            if info.subscriber == self.subscriber and info.pattern == self._pattern:
+                return info.acked
+        raise errors.NotSubscribed(f"'{self.subscriber}' is no longer subscribed to '{topic}'")
+
+    def position(self, topic: str) -> Position:
+        """The offset at which reading a topic starts. Raises NotSubscribed, TopicUnknown."""
+        acked = self.acked(topic)
+        bounds = topic_bounds(self._client, topic)
+        # Messages before the first stored one have expired and can't be read.
+        return Position(bounds.topic_id, min(max(acked, bounds.first), bounds.end))

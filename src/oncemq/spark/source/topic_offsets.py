@@ -1,65 +1,72 @@
-"""Which offset is meant by `earliest`, `latest` or a time, by the broker's word."""
+"""Resolves `earliest`, `latest` and times to offsets of a topic, as the broker knows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
+from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_NEW, Find, Read
 from oncemq.protocol.patterns import matches
-from oncemq.protocol.replies import FindReply, GetReply, TopicInfo
-from oncemq.spark.options import EARLIEST, LATEST, Moment, Place
-from oncemq.spark.source.offsets import Position
+from oncemq.protocol.replies import FindReply, GetReply
+from oncemq.spark.source.offset_spec import EARLIEST, LATEST, OffsetSpec, Timestamp
 
 
-class Extent(Position, frozen=True, gc=False):
-    """A topic: its id, its end, and its first offset that is still stored."""
+class TopicBounds(msgspec.Struct, frozen=True, gc=False):
+    """A topic's id, the offset of its next message, and the offset of the first message that is still stored."""
 
+    topic_id: int
+    end: int
     first: int
 
 
-def extent_of(client: Client, topic: str) -> Extent:
+def topic_bounds(client: Client, topic: str) -> TopicBounds:
     """Raises TopicUnknown."""
-    reply = client._run(client._ask(Read(topic, START_NEW, 1), GetReply))
-    return Extent(reply.topic_id, reply.end_offset, reply.acked)
+    reply = internal_api(client).ask(Read(topic, START_NEW, 1), GetReply)
+    return TopicBounds(reply.topic_id, reply.end_offset, reply.acked)
 
 
-def those_there(client: Client, topics: Iterable[str]) -> dict[str, Extent]:
-    """Some topics, without those that nobody has made."""
+def existing_topics(client: Client, topics: Iterable[str]) -> dict[str, TopicBounds]:
+    """The bounds of those topics that exist."""
     found = {}
     for topic in topics:
         try:
-            found[topic] = extent_of(client, topic)
+            found[topic] = topic_bounds(client, topic)
         except errors.TopicUnknown:
             continue
     return found
 
 
-def matching(client: Client, pattern: str) -> dict[str, Extent]:
-    """The topics that match a pattern now."""
+def matching_topics(client: Client, pattern: str) -> dict[str, TopicBounds]:
+    """The bounds of the topics that match a pattern now."""
     levels = pattern.split(".")
-    return {info.name: _extent(info) for info in client.topics() if matches(levels, info.name)}
+    return {
+        info.name: TopicBounds(info.topic_id, info.end_offset, info.first_offset)
+        for info in client.topics()
+        if matches(levels, info.name)
+    }
 
 
-def _extent(info: TopicInfo) -> Extent:
-    return Extent(info.topic_id, info.end_offset, info.first_offset)
-
-
-def offset_at(client: Client, topic: str, extent: Extent, place: Place) -> int:
-    """Raises OffsetOutOfRange, RangeGone, or TopicGone where another topic has the name by now."""
-    if place == EARLIEST:
-        return extent.first
-    if place == LATEST:
-        return extent.offset
-    if isinstance(place, Moment):
-        found = client._run(client._ask(Find(topic, place.time_ms), FindReply))
-        if found.topic_id != extent.topic_id:
-            raise errors.TopicGone(f"topic '{topic}' was deleted and made again meanwhile")
+def resolve_offset(client: Client, topic: str, bounds: TopicBounds, spec: OffsetSpec) -> int:
+    """Return the offset that is meant. Raises OffsetOutOfRange, RangeGone, or TopicGone if another topic has the name
+    by now."""
+    if spec == EARLIEST:
+        return bounds.first
+    if spec == LATEST:
+        return bounds.end
+    if isinstance(spec, Timestamp):
+        found = internal_api(client).ask(Find(topic, spec.time_ms), FindReply)
+        if found.topic_id != bounds.topic_id:
+            raise errors.TopicGone(f"topic '{topic}' was deleted and created again in the meantime")
         return found.offset
-    assert isinstance(place, int)
-    if place > extent.offset:
-        raise errors.OffsetOutOfRange(f"offset {place} of '{topic}' is not there yet: its end is {extent.offset}")
-    if place < extent.first:
-        raise errors.RangeGone(f"offset {place} of '{topic}' is not stored any more: its first is {extent.first}")
-    return place
+    assert isinstance(spec, int)
+    if spec > bounds.end:
+        raise errors.OffsetOutOfRange(f"offset {spec} of '{topic}' does not exist yet: the topic ends at {bounds.end}")
+    if spec < bounds.first:
+        raise errors.RangeGone(
+            f"offset {spec} of '{topic}' is no longer stored: the first stored offset is {bounds.first}"
+        )
+    return spec

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.replies import SubscriptionInfo
-from oncemq.spark.connections import client_of
+from oncemq.spark.connections import shared_client
 from oncemq.spark.stats import latency
 from oncemq.spark.stats.figures import Figures, SubscriptionFigures, TopicFigures, WindowFigures
 
@@ -38,7 +38,7 @@ def gather(
     sized = rows.select("topic", "key", at_s, size)
     topics = _topics(sized)
     width_s = _width(topics, window_s)
-    client = client_of(url, _TIMEOUT_S)
+    client = shared_client(url, _TIMEOUT_S)
     found = latency.gather(spark, records, width_s) if records else latency.NOTHING
     return Figures(
         made_ms=round(time.time() * 1000),
