@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 from oncemq.protocol.batch import encode_batch
 from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES, SPARK_TYPES
-from oncemq.spark.source.columns import Stored, record_batch
-from oncemq.spark.source.ranges import Range, cut
+from oncemq.spark.source.columns import FetchedBatches, record_batch
+from oncemq.spark.source.ranges import Range, split
 
 #: A record batch has about as many bytes as the source's.
 _BATCH_BYTES = 2 * 1024 * 1024
@@ -39,14 +39,14 @@ class _Rows:
         self.per_trigger = int(options.get("perTrigger", "0"))
 
     def cut(self, first: int, stop: int) -> list[InputPartition]:
-        pieces = cut([Range("orders", 1, first, stop)], self.parts)
+        pieces = split([Range("orders", 1, first, stop)], self.parts)
         return [InputPartition((piece.start, piece.stop)) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         first, stop = partition.value
         per_batch = max(1, _BATCH_BYTES // self.size)
         payload = encode_batch([b"x" * self.size] * per_batch)
-        stored = Stored("orders", 1, [(BatchHead(first, per_batch, 0, 1_700_000_000_000, 0), payload)])
+        stored = FetchedBatches("orders", 1, [(BatchHead(first, per_batch, 0, 1_700_000_000_000, 0), payload)])
         batch = record_batch(stored, NAMES)
         while first < stop:
             count = min(per_batch, stop - first)

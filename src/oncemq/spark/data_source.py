@@ -44,11 +44,11 @@ class OnceMQSource(DataSource):
         return StreamReader(source_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from oncemq.spark.sink.sink import BatchWriter
+        from oncemq.spark.sink.writers import BatchWriter
 
         return BatchWriter(sink_options(self.options, is_stream=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
-        from oncemq.spark.sink.sink import StreamWriter
+        from oncemq.spark.sink.writers import StreamWriter
 
         return StreamWriter(sink_options(self.options, is_stream=True), schema)

@@ -79,9 +79,7 @@ def source_options(raw: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
         )
     if is_stream and "endingOffsets" in options:
         raise errors.SettingInvalid("'endingOffsets' is for batch reads; a stream has no end")
-    start = parse_topic_offsets(
-        options.text("startingOffsets"), "startingOffsets", LATEST if is_stream else EARLIEST
-    )
+    start = parse_topic_offsets(options.text("startingOffsets"), "startingOffsets", LATEST if is_stream else EARLIEST)
     if is_stream and pattern and start not in (TopicOffsets(LATEST), TopicOffsets(EARLIEST)):
         raise errors.SettingInvalid("with a pattern, 'startingOffsets' of a stream must be 'earliest' or 'latest'")
     end = parse_topic_offsets(options.text("endingOffsets"), "endingOffsets", LATEST)
@@ -136,8 +134,8 @@ def broker_url(url: str) -> str:
     for part in url.split(","):
         if part.strip().startswith(("file:", "memory:")):
             raise errors.SettingInvalid(
-                f"'{part.strip()}' is a broker inside of one process, and Spark's workers are other processes, which "
-                "can't reach it; start a broker with `oncemq serve` (--data takes the folder) and use its tcp:// address"
+                f"'{part.strip()}' is a broker inside one process, and Spark's workers are other processes that can't "
+                "reach it; start a broker with `oncemq serve` (--data takes the folder) and use its tcp:// address"
             )
     return url
 

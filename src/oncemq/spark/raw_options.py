@@ -1,11 +1,11 @@
-"""Spark's options as they were written: texts by name, without regard to case. Each accessor checks one kind of value."""
+"""Spark's options as they were written: strings by name, where case does not matter."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 
-from oncemq.config.durations import duration_s
+from oncemq.config.durations import parse_duration_ms
 from oncemq.protocol import errors
 from oncemq.spark.source.offset_spec import parse_json
 
@@ -46,10 +46,13 @@ class RawOptions:
 
     def duration_ms(self, name: str, default: str) -> int:
         text = self.text(name) or default
-        span_s = duration_s(text)
-        if not span_s:
-            raise errors.SettingInvalid(f"'{name}' must be a duration above 0, such as 30s, 12h or 7d, not {text!r}")
-        return round(span_s * 1000)
+        try:
+            duration_ms = parse_duration_ms(text)
+        except ValueError as error:
+            raise errors.SettingInvalid(f"'{name}': {error}") from None
+        if not duration_ms:
+            raise errors.SettingInvalid(f"'{name}' must be a duration above 0, not {text!r}")
+        return duration_ms
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name).lower()
@@ -62,5 +65,7 @@ class RawOptions:
         text = self.text(name)
         names = parse_json(text, name) if text.lstrip().startswith("[") else text.split(",")
         if not isinstance(names, list) or not all(isinstance(each, str) and each.strip() for each in names):
-            raise errors.SettingInvalid(f"'{name}' must be a list of names, as in 'a,b' or [\"a\", \"b\"], not {text!r}")
+            raise errors.SettingInvalid(
+                f"'{name}' must be a list of names, as in 'a,b' or [\"a\", \"b\"], not {text!r}"
+            )
         return [each.strip() for each in names]

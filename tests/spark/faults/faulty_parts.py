@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from oncemq.spark.options import SinkOptions, SourceOptions
-from oncemq.spark.sink.sink import StreamWriter
 from oncemq.spark.sink.task import task_identity
+from oncemq.spark.sink.writers import StreamWriter
 from oncemq.spark.source import ranges
 from oncemq.spark.source.source import StreamReader
 from tests.spark.faults.faulty import (

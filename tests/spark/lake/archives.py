@@ -28,9 +28,9 @@ from pyspark.sql.types import (
 from oncemq.spark.lake import data_source, job_progress, layout, restorer
 from oncemq.spark.lake.plan import Plan
 from oncemq.spark.options import sink_options
-from oncemq.spark.sink import sink
-from oncemq.spark.sink.sink import BatchWriter
+from oncemq.spark.sink import writers
 from oncemq.spark.sink.task import TaskIdentity
+from oncemq.spark.sink.writers import BatchWriter
 from oncemq.spark.targets.files.file_writer import arrow_schema
 from tests.spark.targets.driving import QUERY, DeltaFolder, ParquetFolder, write
 
@@ -94,7 +94,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         written: list[WriterCommitMessage | None] = []
         for number, partition in enumerate(reader.partitions()):
             identity = TaskIdentity(query_id="", batch_id=0, partition=number, attempt=uuid.uuid4().hex)
-            monkeypatch.setattr(sink, "task_identity", lambda identity=identity: identity)
+            monkeypatch.setattr(writers, "task_identity", lambda identity=identity: identity)
             task = pickle.loads(pickle.dumps(reader))
             batches = task.read(pickle.loads(pickle.dumps(partition)))
             written.append(BatchWriter(chosen, data_source.ROWS, overwrite=False).write(batches))

@@ -132,8 +132,8 @@ def test_two_runs_do_not_share_a_checkpoint(tmp_path: Path) -> None:
 
 def test_every_setting_of_the_source_reaches_it(tmp_path: Path) -> None:
     from oncemq.spark.options import source_options
-    from oncemq.spark.source.offset_spec import Timestamp
     from oncemq.spark.pipeline.runner import source_options as options_of
+    from oncemq.spark.source.offset_spec import Timestamp
 
     def made(**source: Any) -> Any:
         pipeline = msgspec.structs.replace(totals(tmp_path), source=Source(**source))

@@ -167,7 +167,7 @@ def test_a_driver_that_hangs_does_not_make_another_one_wait_for_ever(
     sink.run([range(3)], batch=0)
     monkeypatch.setattr(disk, "LOCK_WAIT_S", 0.1)
     lock = str(tmp_path / "numbers" / "_oncemq" / QUERY / "lock")
-    with disk.Disk().locked(lock), pytest.raises(errors.OnceMQError, match="two run on one checkpoint"):
+    with disk.Disk().locked(lock), pytest.raises(errors.OnceMQError, match="two drivers use one checkpoint"):
         sink.run([range(3, 4)], batch=1)
     sink.run([range(3, 4)], batch=1)
     assert sink.numbers() == list(range(4))

@@ -95,7 +95,7 @@ def test_nested_columns_are_json(sink: PostgresRows, admin: psycopg.Connection[A
     sink.schema = schema_of(number="long", headers="string")
     target = PostgresTarget(url=sink.url, table="numbers", create=True)
     with postgres._batches(target, sink.schema, ["headers"]) as batches:
-        batches.make_tables()
+        batches.create_tables()
     writer = postgres.PostgresWriter(target, sink.schema, ["headers"])
     batch = pa.record_batch({"number": [1, 2], "headers": ['{"a": [1, null]}', None]})
     writer.commit([write(writer, [batch], batch=0)], 0)
@@ -121,10 +121,18 @@ def test_a_table_with_other_columns_defaults_and_capitals_is_written(
     ("table", "schema", "message"),
     [
         ("(number bigint)", SCHEMA, "has no column 'text'"),
-        ("(number text, text text)", SCHEMA, "'number' of the table public.numbers is text; the rows have bigint"),
-        ("(number bigint, text bytea)", SCHEMA, "is bytea; the rows have string"),
-        ("(t timestamp)", schema_of(t="timestamp"), "is timestamp without time zone; the rows have timestamp"),
-        ("(t int)", schema_of(t=DayTimeIntervalType()), "no match"),
+        (
+            "(number text, text text)",
+            SCHEMA,
+            "'number' of the table public.numbers has the type text, which can't store the rows' type bigint",
+        ),
+        ("(number bigint, text bytea)", SCHEMA, "has the type bytea, which can't store the rows' type string"),
+        (
+            "(t timestamp)",
+            schema_of(t="timestamp"),
+            "has the type timestamp without time zone, which can't store the rows' type timestamp",
+        ),
+        ("(t int)", schema_of(t=DayTimeIntervalType()), "no equivalent"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_at_once(
@@ -143,10 +151,10 @@ def test_a_table_that_is_not_there_is_named(oncemq_postgres: str) -> None:
 
 
 def test_a_database_that_is_away_is_said_so_without_the_password() -> None:
-    with pytest.raises(errors.OnceMQError, match="PostgreSQL does not answer") as caught:
+    with pytest.raises(errors.OnceMQError, match="connect to PostgreSQL") as caught:
         prepare("postgresql://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(caught.value)
-    with pytest.raises(errors.SettingInvalid, match="no address of a PostgreSQL database"):
+    with pytest.raises(errors.SettingInvalid, match="not the URL of a PostgreSQL database"):
         prepare("nonsense://")
 
 
@@ -193,7 +201,7 @@ def test_a_crash_of_the_database_between_stage_and_commit_is_noticed(
     messages = write_all(sink.writer(), [range(3, 6)], batch=1)
     oncemq_postgres_server.kill()
     oncemq_postgres_server.start()
-    with pytest.raises(errors.OnceMQError, match="some are gone: the database crashed"):
+    with pytest.raises(errors.OnceMQError, match="are missing, because the database crashed"):
         sink.writer().commit(messages, 1)
     assert sink.numbers() == [0, 1, 2]
     sink.run([range(3, 6)], batch=1)
@@ -236,7 +244,7 @@ def test_stages_that_were_left_behind_go_with_a_later_commit(
 def test_a_backup_that_reads_a_stage_does_not_hold_up_the_stream(
     sink: PostgresRows, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_batches, "_DROP_WAIT", "set local lock_timeout = '10ms'")
+    monkeypatch.setattr(postgres_batches, "_LOCK_TIMEOUT", "set local lock_timeout = '10ms'")
     messages = write_all(sink.writer(), [range(3)], batch=0)
     (stage,) = sink.leftovers()
     with admin.transaction():

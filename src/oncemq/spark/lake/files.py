@@ -11,7 +11,7 @@ import msgspec
 
 from oncemq.protocol import errors
 from oncemq.spark.lake import layout
-from oncemq.spark.targets.files.commit_log import Last, Manifest
+from oncemq.spark.targets.files.commit_log import LastBatch, Manifest
 from oncemq.spark.targets.files.disk import Disk
 from oncemq.spark.targets.files.file_writer import local_path
 
@@ -74,7 +74,7 @@ def _refuse_half_a_batch(publishing: Path) -> None:
     if manifest is None:
         return
     last = disk.read_file(str(publishing / "last.json"))
-    done = -1 if last is None else msgspec.json.decode(last, type=Last).batch
+    done = -1 if last is None else msgspec.json.decode(last, type=LastBatch).batch
     if msgspec.json.decode(manifest, type=Manifest).batch > done:
         raise errors.PipelineFailed(
             f"a run of the archive was cut off while it published a batch ({publishing}); archive again to finish it"

@@ -195,12 +195,12 @@ def _sink(url: str, target: str, write_id: str) -> dict[str, str]:
 def _is_done(client: Client, sink: Mapping[str, str]) -> bool:
     """Whether the broker knows this write. Asked with a commit of a stage that nobody has: it changes nothing."""
     from oncemq.spark.lake.data_source import ROWS
-    from oncemq.spark.sink.sink import BatchWriter
+    from oncemq.spark.sink.writers import BatchWriter
 
     options = sink_options(sink, is_stream=False)
-    writer, number = BatchWriter(options, ROWS, overwrite=False)._writer("")
+    writer = BatchWriter(options, ROWS, overwrite=False).writer_name()
     try:
-        return client.commit(writer, number or 0, options.topic, [(f"none/{uuid.uuid4().hex}", 1)]).before
+        return client.commit(writer, options.write_number, options.topic, [(f"none/{uuid.uuid4().hex}", 1)]).before
     except errors.StageUnknown:
         return False
 

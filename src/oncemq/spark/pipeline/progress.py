@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from oncemq.spark.source.offsets import lag, parse_offsets
+from oncemq.spark.source import offsets
 
 #: The name under which the rows that were read are counted.
 OBSERVED = "oncemq_messages"
@@ -171,7 +171,7 @@ def _lag(source: Mapping[str, Any]) -> int | None:
     end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
     if end is None or latest is None:
         return None
-    return max(0, lag(parse_offsets(end), parse_offsets(latest)))
+    return max(0, offsets.lag(offsets.parse_offsets(end), offsets.parse_offsets(latest)))
 
 
 def _offsets(raw: Any) -> Mapping[str, Any] | None:

@@ -1,4 +1,5 @@
-"""Rows as payloads, without a loop over the rows: the reverse of columns.py. The layout is message.py's."""
+"""Encodes rows as payloads without a loop over the rows: the reverse of source/columns.py. The layout is that of
+protocol/batch.py."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from oncemq.protocol import errors
 from oncemq.protocol.batch import HAS_HEADERS, HAS_KEYS, HAS_TIMES, PLAIN
 
 _HEAD = struct.Struct("<BBHIIIII")
-#: What a row takes in a column beside its bytes: an offset, and a bit.
+#: What a row adds to a column in addition to its bytes: an offset, and a bit.
 _OFFSET_BYTES = 5
 _TIME_BYTES = 8
 
-# How many of msgpack's shortest forms there are: of a map, a text, and bytes.
+# The number of lengths that msgpack's shortest forms can have: of a map, a string, and bytes.
 _MAP_HEADS, _TEXT_HEADS, _BYTES_HEADS = 16, 32, 256
 
 
@@ -35,7 +36,7 @@ class _Heads(NamedTuple):
 
 @functools.cache
 def _heads() -> _Heads:
-    """Made when used: pyarrow imports pandas for it, and most processes of Spark have no need of that."""
+    """Created on first use: pyarrow imports pandas for it, which most Spark processes do not need."""
     return _Heads(
         maps=pa.array([bytes([0x80 | count]) for count in range(_MAP_HEADS)], pa.binary()),
         texts=pa.array([bytes([0xA0 | length]) for length in range(_TEXT_HEADS)], pa.binary()),
@@ -43,17 +44,17 @@ def _heads() -> _Heads:
     )
 
 
-class Rows(NamedTuple):
-    """Columns of the same length, as the sink takes them; None where there is no such column."""
+class MessageColumns(NamedTuple):
+    """Columns of the same length; None if there is no such column."""
 
     values: Any
     keys: Any = None
-    #: Msgpack maps, or nothing.
+    #: Msgpack maps; empty bytes for a row without headers.
     headers: Any = None
     times_ms: Any = None
 
-    def slice(self, start: int, count: int) -> Rows:
-        return Rows(*(None if column is None else column.slice(start, count) for column in self))
+    def slice(self, start: int, count: int) -> MessageColumns:
+        return MessageColumns(*(None if column is None else column.slice(start, count) for column in self))
 
 
 class Payload(NamedTuple):
@@ -62,23 +63,20 @@ class Payload(NamedTuple):
     key_hashes: bytes
 
 
-def rows_of(batch: Any, *, keeps_times: bool) -> Rows:
-    """The columns that are stored. Raises Malformed for a row that can't be a message."""
+def message_columns(batch: Any, *, keeps_times: bool) -> MessageColumns:
+    """Return the columns that are stored. Raises Malformed for a row that can't be a message."""
     names = batch.schema.names
-    values = as_binary(batch.column("value"))
-    _refuse_nulls(values, "value", "leave such rows out, or give them a value with coalesce()")
-    keys = as_binary(batch.column("key")) if "key" in names else None
-    headers = packed_headers(batch.column("headers")) if "headers" in names else None
+    values = _to_binary(batch.column("value"))
+    _refuse_nulls(values, "value", "filter such rows out, or give them a value with coalesce()")
+    keys = _to_binary(batch.column("key")) if "key" in names else None
+    headers = _pack_headers(batch.column("headers")) if "headers" in names else None
     times_ms = None
     if keeps_times:
         times_ms = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-        _refuse_nulls(times_ms, "timestamp", "leave such rows out, or write without timestamps=keep")
-    return Rows(
-        values,
-        None if keys is None or keys.null_count == len(keys) else keys,
-        headers,
-        times_ms,
-    )
+        _refuse_nulls(times_ms, "timestamp", "filter such rows out, or write without timestamps=keep")
+    if keys is not None and keys.null_count == len(keys):
+        keys = None
+    return MessageColumns(values, keys, headers, times_ms)
 
 
 def _refuse_nulls(column: Any, name: str, advice: str) -> None:
@@ -86,34 +84,34 @@ def _refuse_nulls(column: Any, name: str, advice: str) -> None:
         raise errors.Malformed(f"column '{name}' is null in {column.null_count} of {len(column)} rows: {advice}")
 
 
-def as_binary(column: Any) -> Any:
-    """Text as UTF-8; 32-bit offsets, as a payload has them."""
+def _to_binary(column: Any) -> Any:
+    """Convert text to UTF-8, with 32-bit offsets as in a payload."""
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
-def payloads(rows: Rows, bytes_max: int) -> Iterator[Payload]:
-    """Batches of not more than `bytes_max`, head and padding aside, in the order of the rows; a row that is larger is
-    a batch by itself."""
+def build_payloads(rows: MessageColumns, bytes_max: int) -> Iterator[Payload]:
+    """Encode rows, in their order, as batches of at most `bytes_max` without head and padding. A larger row is a batch
+    of its own."""
     start = 0
-    for stop in _cuts(rows, bytes_max):
-        yield _payload(rows.slice(start, stop - start))
+    for stop in _batch_ends(rows, bytes_max):
+        yield _encode(rows.slice(start, stop - start))
         start = stop
 
 
-def _cuts(rows: Rows, bytes_max: int) -> list[int]:
-    """Behind the row with which each batch is full; the last is the end."""
+def _batch_ends(rows: MessageColumns, bytes_max: int) -> list[int]:
+    """The index after the last row of each batch."""
     columns = [column for column in (rows.values, rows.keys, rows.headers) if column is not None]
     sizes = sum(_lengths(column) + _OFFSET_BYTES for column in columns)
     if rows.times_ms is not None:
         sizes = sizes + _TIME_BYTES
     ends = np.cumsum(sizes)
-    cuts: list[int] = []
+    found: list[int] = []
     at = reached = 0
     while at < len(ends):
         at = max(at + 1, int(np.searchsorted(ends, reached + bytes_max, side="right")))
         reached = int(ends[at - 1])
-        cuts.append(at)
-    return cuts
+        found.append(at)
+    return found
 
 
 def _lengths(column: Any) -> Any:
@@ -126,7 +124,7 @@ def _offsets(column: Any) -> Any:
     return np.frombuffer(column.buffers()[1], dtype="<i4", count=len(column) + 1, offset=4 * column.offset)
 
 
-def _payload(rows: Rows) -> Payload:
+def _encode(rows: MessageColumns) -> Payload:
     parts, values_bytes = _section(rows.values)
     flags = keys_bytes = headers_bytes = 0
     hashes = b""
@@ -134,7 +132,7 @@ def _payload(rows: Rows) -> Payload:
         flags |= HAS_KEYS
         section, keys_bytes = _section(rows.keys.fill_null(b""))
         parts += [_bitmap(rows.keys), *section]
-        hashes = hashes_of(rows.keys)
+        hashes = _hash_keys(rows.keys)
     if rows.headers is not None:
         section, headers_bytes = _section(rows.headers)
         if headers_bytes:
@@ -149,7 +147,7 @@ def _payload(rows: Rows) -> Payload:
 
 
 def _section(column: Any) -> tuple[list[Any], int]:
-    """Offsets that begin at 0, then the bytes, each up to a multiple of 8."""
+    """Encode offsets that start at 0, then the bytes, each padded to a multiple of 8. Also returns the byte count."""
     offsets = _offsets(column)
     first, last = int(offsets[0]), int(offsets[-1])
     raw = (offsets - offsets[0]).astype("<i4").tobytes()
@@ -162,17 +160,17 @@ def _bitmap(column: Any) -> bytes:
     return bits + b"\0" * (-len(bits) % 8)
 
 
-def hashes_of(keys: Any) -> bytes:
-    """As `message.key_hashes`; keys that come again are hashed once."""
+def _hash_keys(keys: Any) -> bytes:
+    """As `key_hashes` of protocol/batch.py. Equal keys are hashed once."""
     encoded = keys.dictionary_encode()
-    different = [xxhash.xxh3_64_intdigest(key) or 1 for key in encoded.dictionary.to_pylist()]
-    hashes = np.array([*different, 0], dtype="<u8")
-    # A row without a key has index -1: the 0 at the end.
+    distinct = [xxhash.xxh3_64_intdigest(key) or 1 for key in encoded.dictionary.to_pylist()]
+    hashes = np.array([*distinct, 0], dtype="<u8")
+    # A row without a key has the index -1, which is the 0 at the end.
     return bytes(hashes[encoded.indices.fill_null(-1).to_numpy()].tobytes())
 
 
-def packed_headers(column: Any) -> Any:
-    """A map column as msgpack maps; nothing for a row without headers."""
+def _pack_headers(column: Any) -> Any:
+    """Encode a map column as msgpack maps. Returns None if no row has headers."""
     if column.null_count == len(column):
         return None
     counts = pc.fill_null(pc.list_value_length(_as_lists(column, column.keys)), 0)
@@ -180,21 +178,20 @@ def packed_headers(column: Any) -> Any:
         return None
     entries = _entries(column)
     if entries is None or pc.max(counts).as_py() >= _MAP_HEADS:
-        return _packed_one_by_one(column)
+        return _pack_row_by_row(column)
     joined = pc.binary_join(_as_lists(column, entries), b"")
     packed = pc.binary_join_element_wise(_heads().maps.take(counts), joined, b"")
     return pc.if_else(pc.greater(counts, 0), packed, pa.scalar(b"", pa.binary()))
 
 
 def _as_lists(column: Any, items: Any) -> Any:
-    """Something for each entry of a map column, gathered by row."""
-    offsets = column.offsets
-    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), items)
+    """Group one item per entry of a map column by row."""
+    return pa.ListArray.from_arrays(column.offsets.cast(pa.int32()), items)
 
 
 def _entries(column: Any) -> Any | None:
-    """Each name and value of the maps, packed; None where one is too long for the short forms."""
-    names, values = column.keys.cast(pa.binary()), as_binary(column.items)
+    """Encode each name and value of the maps; None if one is too long for the short forms. Raises Malformed."""
+    names, values = column.keys.cast(pa.binary()), _to_binary(column.items)
     if values.null_count:
         raise errors.Malformed("a header's value is null: leave it out of the map")
     name_bytes, value_bytes = pc.binary_length(names), pc.binary_length(values)
@@ -204,7 +201,7 @@ def _entries(column: Any) -> Any | None:
     return pc.binary_join_element_wise(heads[0], names, heads[1], values, b"")
 
 
-def _packed_one_by_one(column: Any) -> Any:
+def _pack_row_by_row(column: Any) -> Any:
     encode = msgspec.msgpack.Encoder().encode
     maps = (None if entries is None else _as_dict(entries) for entries in column.to_pylist())
     return pa.array([encode(headers) if headers else b"" for headers in maps], pa.binary())

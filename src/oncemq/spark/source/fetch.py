@@ -52,9 +52,7 @@ def fetch(client: Client, wanted: Range, columns: Sequence[str], *, fail_on_loss
 
 
 def _batches(client: Client, wanted: Range) -> Iterator[list[tuple[BatchHead, bytes]]]:
-    fetched = internal_api(client).read_batches(
-        wanted.topic, wanted.start, wanted.stop, wanted.topic_id, _FETCH_BYTES
-    )
+    fetched = internal_api(client).read_batches(wanted.topic, wanted.start, wanted.stop, wanted.topic_id, _FETCH_BYTES)
     for batches in fetched:
         yield _truncate(batches, wanted.stop)
 

@@ -1,4 +1,4 @@
-"""Where a read starts or ends, as a user writes it: an offset, a time, `earliest` or `latest`, for all topics or each."""
+"""Where a read starts or ends, as a user writes it: an offset, a time, `earliest` or `latest`."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from oncemq.client.consumer.owned_subscription import OwnedSubscription
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
@@ -34,13 +35,13 @@ class TopicsSubscription:
         self._topics = options.topics
         self._start = options.start
         self._fails_on_loss = options.fail_on_loss
-        self._epochs: dict[str, int] = {}
+        self._owned: dict[str, OwnedSubscription] = {}
 
     def begin(self) -> dict[str, Position]:
         """Create the subscriptions, or use those that exist, and own them. Returns their positions by topic."""
         for topic in self._topics:
             self._subscribe(topic)
-            self._epochs[topic] = self._owner.open(topic)
+            self._owned[topic] = self._owner.open(topic)
         return {topic: self._owner.position(topic) for topic in self._topics}
 
     def resume(self, start: Mapping[str, Position]) -> None:
@@ -57,14 +58,14 @@ class TopicsSubscription:
             else:
                 # The topic was deleted, and perhaps created again. The reader reports or accepts that.
                 continue
-            self._epochs[topic] = self._owner.open(topic)
+            self._owned[topic] = self._owner.open(topic)
 
     def add_topic(self, topic: str) -> Position:
         """Start to read a topic that the checkpoint does not contain. Returns where reading starts."""
-        if topic not in self._epochs or not self._is_subscribed(topic):
+        if topic not in self._owned or not self._is_subscribed(topic):
             # The topic was created again: all of its messages are new.
             self._client.subscribe(topic, self._owner.subscriber, EARLIEST)
-            self._epochs[topic] = self._owner.open(topic)
+            self._owned[topic] = self._owner.open(topic)
         return self._owner.position(topic)
 
     def bounds(self) -> dict[str, TopicBounds]:
@@ -74,16 +75,17 @@ class TopicsSubscription:
     def ack(self, end: Mapping[str, Position]) -> None:
         """Ack all messages below these offsets."""
         for topic, position in end.items():
-            if topic in self._epochs:
+            if topic in self._owned:
                 self._ack_topic(topic, position)
 
     def _ack_topic(self, topic: str, position: Position) -> None:
-        def send(epoch: int) -> None:
+        def send(epoch: int) -> AckReply:
+            # The topic may have been created again and opened since: the id is the checkpoint's, whose offset this is.
             command = Ack(position.topic_id, self._owner.subscriber, epoch, position.offset)
-            internal_api(self._client).ask(command, AckReply)
+            return internal_api(self._client).ask(command, AckReply)
 
         try:
-            self._epochs[topic] = self._owner.run(topic, self._epochs[topic], send)
+            self._owned[topic] = self._owner.run(self._owned[topic], send)
         except errors.TopicGone:
             if self._fails_on_loss:
                 raise
@@ -113,18 +115,18 @@ class PatternSubscription:
         self._owner = _Owner(client, options.subscription, options.pattern)
         self._pattern = options.pattern
         self._start = str(options.start.default)
-        self._epoch = 0
+        self._owned: OwnedSubscription | None = None
 
     def begin(self) -> dict[str, Position]:
         """Create the subscription, or use the one that exists, and own it. Returns its positions by topic."""
         self._client.subscribe_pattern(self._pattern, self._owner.subscriber, self._start)
-        self._epoch = self._owner.open(self._pattern)
+        self._owned = self._owner.open(self._pattern)
         return {topic: self._owner.position(topic) for topic in self.bounds()}
 
     def resume(self, start: Mapping[str, Position]) -> None:
         """Own the subscription for a checkpoint. If it was deleted, create it again at the checkpoint's offsets."""
         created = self._client.subscribe_pattern(self._pattern, self._owner.subscriber, EARLIEST).created
-        self._epoch = self._owner.open(self._pattern)
+        self._owned = self._owner.open(self._pattern)
         if created:
             bounds = self.bounds()
             self.ack(
@@ -149,11 +151,12 @@ class PatternSubscription:
         """Ack all messages below these offsets."""
         acks = tuple((position.topic_id, position.offset) for position in end.values())
 
-        def send(epoch: int) -> None:
+        def send(epoch: int) -> GetAnyReply:
             command = GetAny(self._pattern, self._owner.subscriber, epoch, (), 0, 0, acks)
-            internal_api(self._client).ask(command, GetAnyReply)
+            return internal_api(self._client).ask(command, GetAnyReply)
 
-        self._epoch = self._owner.run(self._pattern, self._epoch, send)
+        assert self._owned is not None, "ack before begin or resume"
+        self._owned = self._owner.run(self._owned, send)
 
 
 StreamSubscription = TopicsSubscription | PatternSubscription
@@ -172,31 +175,32 @@ class _Owner:
         self._pattern = pattern
         self.subscriber = subscriber
 
-    def open(self, target: str, former: int = 0) -> int:
-        """Take ownership of the subscription on a topic or pattern, and return the epoch. Raises KindMismatch."""
-        reply = internal_api(self._client).call(Open(target, self.subscriber, 0, former), OpenReply)
-        if reply.sharing is not None:
-            raise errors.KindMismatch(
-                f"subscription '{self.subscriber}' on '{target}' is shared, and a streaming query needs an exclusive "
-                "one: choose another name for it"
-            )
-        return reply.epoch
+    def open(self, target: str) -> OwnedSubscription:
+        """Take ownership of the subscription on a topic or pattern. Raises KindMismatch."""
+        return self._send_open(target, Open(target, self.subscriber))
 
-    def run(self, target: str, epoch: int, send: Callable[[int], None]) -> int:
-        """Send a command under an epoch, and return the epoch to use from then on. Raises SubscriptionFenced.
+    def _send_open(self, target: str, command: Open) -> OwnedSubscription:
+        reply = internal_api(self._client).call(command, OpenReply)
+        advice = "a streaming query needs an exclusive one: choose another name for it"
+        return OwnedSubscription.from_reply(target, self.subscriber, reply, advice)
 
-        A seek by an operator starts a new epoch. The query continues at the offsets of its checkpoint."""
+    def run(self, owned: OwnedSubscription, send: Callable[[int], object]) -> OwnedSubscription:
+        """Send a command under the owner's epoch, and return the opening to use from then on.
+
+        A seek by an operator starts a new epoch. The query continues at the offsets of its checkpoint.
+        Raises SubscriptionFenced."""
         try:
-            send(epoch)
-        except errors.Sought:
-            epoch = self.open(target, epoch)
-            send(epoch)
+            try:
+                send(owned.epoch)
+            except errors.Sought:
+                owned = self._send_open(owned.topic, owned.reopen_command())
+                send(owned.epoch)
         except errors.Fenced:
             raise errors.SubscriptionFenced(
-                f"another query or consumer uses subscription '{self.subscriber}' on '{target}'; "
+                f"another query or consumer uses subscription '{self.subscriber}' on '{owned.topic}'; "
                 "give each query a subscription of its own, and stop the other driver if there are two"
             ) from None
-        return epoch
+        return owned
 
     def acked(self, topic: str) -> int:
         """The offset up to which a topic is acked. Raises NotSubscribed, TopicUnknown."""

@@ -1,6 +1,6 @@
 """Targets of pipelines: a topic, Parquet files, a Delta table, a PostgreSQL table, the console.
 
-`declarations` says what a user can set. `start` starts a query that writes each row exactly once.
+`declarations` defines the settings of each target. `start` starts a query that writes each row exactly once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a pipeline's rows go. What a person can set, and nothing of how it is done."""
+"""The settings of the targets that a pipeline can write to."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 class TopicTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A topic, exactly once."""
 
-    #: "" = the rows' column `topic` says it.
+    #: "" = the column `topic` of each row names its topic.
     topic: str = ""
-    #: Make the topic where there is none.
+    #: Create the topic if it does not exist.
     create: bool = False
 
 
 class ParquetTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of Parquet files that any reader sees exactly once."""
+    """A folder of Parquet files in which any reader finds each row exactly once."""
 
     path: str
     partition_by: tuple[str, ...] = ()
@@ -31,15 +31,15 @@ class DeltaTarget(msgspec.Struct, frozen=True, kw_only=True):
 class PostgresTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A PostgreSQL table, exactly once."""
 
-    #: As psycopg takes it: `postgresql://user@host/database`.
+    #: A connection string for psycopg: `postgresql://user@host/database`.
     url: str
     table: str
-    #: Make the table, with columns out of the rows' schema, where there is none.
+    #: Create the table, with the columns of the rows' schema, if it does not exist.
     create: bool = False
 
 
 class ConsoleTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Standard output, for looking."""
+    """Standard output, for development."""
 
     rows: int = 20
 

@@ -1,4 +1,4 @@
-"""What the sinks' writers have in common: who writes, and whose batch it is that is committed."""
+"""The common part of the writers for Parquet, Delta and PostgreSQL: tasks stage rows, the driver publishes a batch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from oncemq.protocol import errors
 from oncemq.spark.sink.task import TaskIdentity, task_identity
 
 
-class Staged(WriterCommitMessage, msgspec.Struct, frozen=True):
-    """What one attempt of a task has written, for nobody to see yet."""
+class StagedOutput(WriterCommitMessage, msgspec.Struct, frozen=True):
+    """What one attempt of a task has written. Readers do not see it yet."""
 
     identity: TaskIdentity
 
 
 class StagingWriter(DataSourceStreamArrowWriter):
-    """Tasks stage; the driver publishes the batch, or drops what was staged.
+    """Tasks stage rows; the driver publishes the batch, or discards what was staged.
 
-    Spark may call `commit` again for a batch that is published, with other attempts of other partitions, and
-    `abort` for a batch whose `commit` published it before it failed.
+    Spark may call `commit` again for a published batch, with other attempts and other partitions. It may call `abort`
+    for a batch whose `commit` published it and then failed.
     """
 
     def __init__(self) -> None:
@@ -31,36 +31,36 @@ class StagingWriter(DataSourceStreamArrowWriter):
 
     @abstractmethod
     def publish(self, query_id: str, batch_id: int, stages: Sequence[Any]) -> None:
-        """The batch, once, in the order of the stages."""
+        """Publish the batch, in the order of the stages. Do nothing if it was published before."""
 
     @abstractmethod
-    def drop(self, query_id: str, batch_id: int, stages: Sequence[Any]) -> None:
-        """What was staged, unless it is published."""
+    def discard(self, query_id: str, batch_id: int, stages: Sequence[Any]) -> None:
+        """Delete what was staged, unless the batch was published."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        stages = _arrived(messages)
+        stages = _staged_outputs(messages)
         if stages:
             self.publish(_query_id(stages), batchId, stages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        stages = _arrived(messages)
+        stages = _staged_outputs(messages)
         if stages:
-            self.drop(_query_id(stages), batchId, stages)
+            self.discard(_query_id(stages), batchId, stages)
 
 
-def _arrived(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """A task that failed has sent none."""
-    return [message for message in messages if isinstance(message, Staged)]
+def _staged_outputs(messages: Sequence[WriterCommitMessage | None]) -> list[StagedOutput]:
+    """Without the tasks that failed: they send None."""
+    return [message for message in messages if isinstance(message, StagedOutput)]
 
 
-def _query_id(stages: Sequence[Staged]) -> str:
+def _query_id(stages: Sequence[StagedOutput]) -> str:
     (query_id,) = {stage.identity.query_id for stage in stages}
     if not query_id:
-        raise errors.OnceMQError("this sink is for streams: without a query's id nothing tells a replayed batch")
+        raise errors.OnceMQError("this sink is for streams: a batch write has no query id to recognise a replay by")
     return query_id
 
 
-# Options: what `start` hands to the data source.
+# The options that `start` passes to the data source.
 
 
 def encode_columns(names: Sequence[str]) -> str:
@@ -73,4 +73,6 @@ def decode_columns(options: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 def refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
-        raise errors.SettingInvalid("this sink appends; the output mode 'complete' would replace what is there")
+        raise errors.SettingInvalid(
+            "this sink only appends; the output mode 'complete' would replace the existing rows: use 'append'"
+        )

@@ -1,4 +1,4 @@
-"""Streams into targets, each row once: `start` is all that others need."""
+"""Starts a streaming query that writes each row to a target once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 def start(
     stream: DataFrame, target: Target, *, checkpoint: str, trigger: Mapping[str, Any], name: str, url: str
 ) -> StreamingQuery:
-    """A query that appends the stream's rows to the target, and goes on where its checkpoint says.
+    """Start a query that appends the stream's rows to the target, and continues where its checkpoint ends.
 
-    `trigger` is what `DataStreamWriter.trigger` takes, `name` the query's ("" = it has none), and `url` the broker's.
-    What is wrong with a target is an error here, before the query starts, as far as it can be known.
+    `trigger` holds the arguments of `DataStreamWriter.trigger`, `name` is the name of the query ("" = none), and `url`
+    is the URL of the broker. Raises SettingInvalid for problems of the target that can be detected before the start.
     """
     writer = _writer(stream, target, url).option("checkpointLocation", checkpoint).trigger(**trigger)
     return (writer.queryName(name) if name else writer).start()
@@ -44,25 +44,26 @@ def _writer(stream: DataFrame, target: Target, url: str) -> DataStreamWriter:
         return writer.option("topic", target.topic) if target.topic else writer
     if isinstance(target, ConsoleTarget):
         return stream.writeStream.format("console").options(numRows=target.rows, truncate=False)
-    return _staging(stream, target)
+    return _staging_writer(stream, target)
 
 
-def _staging(stream: DataFrame, target: ParquetTarget | DeltaTarget | PostgresTarget) -> DataStreamWriter:
-    """Imported here: each of them needs packages that the others don't."""
+def _staging_writer(stream: DataFrame, target: ParquetTarget | DeltaTarget | PostgresTarget) -> DataStreamWriter:
+    # Imported on use, because each sink needs packages that the others do not need.
     if isinstance(target, ParquetTarget):
         from oncemq.spark.targets.files import parquet
 
-        return _with(stream, parquet.ParquetSink, parquet.prepare(target, stream.schema))
+        return _write_with(stream, parquet.ParquetSink, parquet.prepare(target, stream.schema))
     if isinstance(target, DeltaTarget):
         from oncemq.spark.targets.delta import sink as delta
 
-        return _with(stream, delta.DeltaSink, delta.prepare(target, stream.schema))
+        return _write_with(stream, delta.DeltaSink, delta.prepare(target, stream.schema))
     from oncemq.spark.targets.postgres import sink as postgres
 
-    return _with(postgres.with_json(stream), postgres.PostgresSink, postgres.prepare(target, stream.schema))
+    options = postgres.prepare(target, stream.schema)
+    return _write_with(postgres.nested_to_json(stream), postgres.PostgresSink, options)
 
 
-def _with(stream: DataFrame, sink: type[DataSource], options: Mapping[str, str]) -> DataStreamWriter:
+def _write_with(stream: DataFrame, sink: type[DataSource], options: Mapping[str, str]) -> DataStreamWriter:
     session = stream.sparkSession
     if sink.name() not in _registered.setdefault(session, set()):
         session.dataSource.register(sink)

@@ -1,7 +1,7 @@
 """A Delta table as a streaming sink: `oncemq_delta`, with the options `path` and `partitions`.
 
-Tasks write Parquet files where they belong; no reader looks at a file that the table's log does not name. Files of
-attempts that failed stay until the table is vacuumed (`DeltaTable.vacuum(full=True)`).
+Tasks write Parquet files directly into the table's folder. Readers only read files that the table's log names. Files of
+failed attempts stay until the table is vacuumed (`DeltaTable.vacuum(full=True)`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ from oncemq.spark.targets.files.file_writer import (
     check_partition_columns,
     local_path,
 )
-from oncemq.spark.targets.staging_writer import Staged, StagingWriter, decode_columns, encode_columns, refuse_overwrite
+from oncemq.spark.targets.staging_writer import (
+    StagedOutput,
+    StagingWriter,
+    decode_columns,
+    encode_columns,
+    refuse_overwrite,
+)
 
 
-class DeltaStaged(Staged, frozen=True):
-    #: Below the table's folder.
+class DeltaOutput(StagedOutput, frozen=True):
+    #: Paths are relative to the table's folder.
     files: tuple[DataFile, ...]
 
 
@@ -43,7 +49,7 @@ class DeltaSink(DataSource):
 
 
 def prepare(target: DeltaTarget, schema: StructType) -> dict[str, str]:
-    """Refuse on the driver what can't work, and return the sink's options."""
+    """Check the target on the driver, create its folder, and return the sink's options. Raises SettingInvalid."""
     check_partition_columns(schema, target.partition_by)
     root, disk = local_path(target.path), Disk()
     Table(root, schema, target.partition_by, disk).check(open_table(root))
@@ -61,7 +67,7 @@ class DeltaWriter(StagingWriter):
         self._spark_schema = schema
         self._schema = arrow_schema(schema)
 
-    def write(self, iterator: Iterator[Any]) -> DeltaStaged:
+    def write(self, iterator: Iterator[Any]) -> DeltaOutput:
         identity = self.identify()
         writer = FileWriter(
             schema=self._schema,
@@ -73,23 +79,23 @@ class DeltaWriter(StagingWriter):
         )
         files = tuple(writer.write(iterator))
         sync_names(self.disk, (os.path.dirname(os.path.join(self._root, file.path)) for file in files), self._root)
-        return DeltaStaged(identity, files)
+        return DeltaOutput(identity, files)
 
-    def publish(self, query_id: str, batch_id: int, stages: Sequence[DeltaStaged]) -> None:
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[DeltaOutput]) -> None:
         files = [file for stage in stages for file in stage.files]
         table = Table(self._root, self._spark_schema, self._partition_by, self.disk)
         if not table.add(query_id, batch_id, files):
-            # Another attempt is the batch.
-            self._remove(stages, named=table.names())
+            # The batch was published before, perhaps with files of these attempts.
+            self._delete_files(stages, file_names=table.file_names())
 
-    def drop(self, query_id: str, batch_id: int, stages: Sequence[DeltaStaged]) -> None:
+    def discard(self, query_id: str, batch_id: int, stages: Sequence[DeltaOutput]) -> None:
         found = open_table(self._root)
         if found is None or last_batch(found, query_id) < batch_id:
-            self._remove(stages, named="")
+            self._delete_files(stages, file_names="")
 
-    def _remove(self, stages: Sequence[DeltaStaged], *, named: str) -> None:
-        """The files of the attempts that the table does not name."""
+    def _delete_files(self, stages: Sequence[DeltaOutput], *, file_names: str) -> None:
+        """Delete the files of the attempts that do not occur in the table's file names."""
         for stage in stages:
-            if stage.identity.attempt not in named:
+            if stage.identity.attempt not in file_names:
                 for file in stage.files:
                     self.disk.remove_file(os.path.join(self._root, file.path))

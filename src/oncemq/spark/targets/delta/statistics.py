@@ -1,6 +1,7 @@
-"""What a Delta table's log says of a file's columns, so that readers can skip files: out of the Parquet footer.
+"""The column statistics of a file in the log of a Delta table, taken from the Parquet footer. Readers use them to skip
+files.
 
-Only bounds that are certainly right: of texts none that had to be cut, of numbers none where NaN may be.
+Only exact bounds are written: none for text that is too long, and none for numbers if there may be a NaN.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ _TEXT_LENGTH_MAX = 64
 
 
 def statistics(metadata: Any, schema: Any) -> str:
+    """Return the statistics of a Parquet file as JSON, in the format of Delta."""
     plain = {field.name for field in schema if not pa.types.is_nested(field.type)}
     columns: dict[str, list[Any]] = {}
     for group in range(metadata.num_row_groups):
@@ -41,19 +43,15 @@ def _bounds(found: list[Any], kind: Any) -> tuple[Any, Any] | None:
     known = [each for each in found if each.has_min_max]
     if not known or any(not each.has_min_max and each.num_values for each in found):
         return None
-    low, high = _low(min(each.min for each in known), kind), _high(max(each.max for each in known), kind)
+    low = _bound(min(each.min for each in known), kind, up=False)
+    high = _bound(max(each.max for each in known), kind, up=True)
     return None if low is None or high is None else (low, high)
 
 
-def _low(value: Any, kind: Any) -> Any:
-    return _moment(value, up=False) if isinstance(value, datetime.datetime) else _exact(value, kind)
-
-
-def _high(value: Any, kind: Any) -> Any:
-    return _moment(value, up=True) if isinstance(value, datetime.datetime) else _exact(value, kind)
-
-
-def _exact(value: Any, kind: Any) -> Any:
+def _bound(value: Any, kind: Any, *, up: bool) -> Any:
+    """The value as Delta writes it in JSON; None if it can't be written exactly. Times are rounded outwards."""
+    if isinstance(value, datetime.datetime):
+        return _timestamp(value, up=up)
     if pa.types.is_date(kind):
         return value.isoformat()
     if isinstance(value, str):
@@ -62,12 +60,12 @@ def _exact(value: Any, kind: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    # A decimal as a number in JSON may be rounded by its reader.
+    # A reader may round a decimal that is a number in JSON.
     return float(value) if isinstance(value, Decimal) and Decimal(float(value)) == value else None
 
 
-def _moment(value: datetime.datetime, *, up: bool) -> str | None:
-    """With milliseconds, as Delta has it, rounded outwards."""
+def _timestamp(value: datetime.datetime, *, up: bool) -> str | None:
+    """Delta has milliseconds."""
     if value.tzinfo is None:
         return None
     if up:

@@ -1,9 +1,9 @@
-"""One transaction per batch on a Delta table, through the package `deltalake`.
+"""One transaction per batch on a Delta table, with the package `deltalake`.
 
-The transaction carries the query's id and the batch's number, as the Delta protocol has it for applications. Of two
-transactions of one query at once the log lets one through, and the other one looks again, and finds that its batch
-is there. A table that is set to forget such numbers (`delta.setTransactionRetentionDuration`) forgets the batches
-of a query that rests for longer.
+The transaction contains the query's id and the batch's number as an application transaction of the Delta protocol. If
+two transactions of one query run at the same time, the log accepts one. The other one is tried again, and then finds
+that its batch is in the table. If the table deletes such numbers (`delta.setTransactionRetentionDuration`), the batches
+of a query that pauses for longer are forgotten.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from oncemq.protocol import errors
 from oncemq.spark.targets.files.disk import Disk
 from oncemq.spark.targets.files.file_writer import DataFile
 
-#: Each time another writer's transaction came first.
+#: An attempt fails if another writer commits first.
 _ATTEMPTS = 10
 _KINDS = {"string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date"}
 _KINDS |= {"timestamp", "timestamp_ntz"}
-#: What a writer has to honour and this one does not.
+#: Features that a writer must implement, and that this one does not implement.
 _REFUSED_PROPERTIES = ("delta.constraints.", "delta.columnMapping.mode")
 _REFUSED_METADATA = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 
 
 def open_table(root: str) -> Any:
-    """None = there is none."""
+    """Return None if there is no table."""
     try:
         return DeltaTable(root)
     except TableNotFoundError:
@@ -49,7 +49,8 @@ class Table:
         self._disk = disk
 
     def add(self, query_id: str, batch_id: int, files: Sequence[DataFile]) -> bool:
-        """The files in one transaction, durable when this returns. False = the batch was there."""
+        """Add the files in one transaction, which is durable when this returns. Returns False if the batch was in the
+        table already. Raises OnceMQError if other writers always commit first."""
         actions = [_action(self._root, file) for file in files]
         for _ in range(_ATTEMPTS):
             table = open_table(self._root)
@@ -61,11 +62,11 @@ class Table:
             if failure is None:
                 self._sync_log(after=before)
                 return True
-        raise errors.OnceMQError(f"no transaction on the Delta table {self._root}: {failure}")
+        raise errors.OnceMQError(f"the transaction on the Delta table {self._root} failed: {failure}; start again")
 
     def _try(self, table: Any, query_id: str, batch_id: int, actions: list[Any]) -> Exception | None:
         transaction = Transaction(query_id, batch_id, int(time.time() * 1000))
-        # A retry inside would be one more way to lose sight of the other driver.
+        # A retry inside deltalake would not check whether another driver has committed the batch.
         properties = CommitProperties(app_transactions=[transaction], max_commit_retries=0)
         try:
             if table is None:
@@ -100,13 +101,13 @@ class Table:
     def _schema(self) -> Any:
         return Schema.from_json(json.dumps({"type": "struct", "fields": self._fields}))
 
-    def names(self) -> str:
-        """All files that the table names, in one text."""
+    def file_names(self) -> str:
+        """All files of the table, in one string."""
         table = open_table(self._root)
         return "" if table is None else "\n".join(table.file_uris())
 
     def check(self, table: Any) -> None:
-        """The rows' columns fit the table's, if there is one."""
+        """Check that the rows can be appended to the table, if there is one. Raises SettingInvalid."""
         for field in self._fields:
             _check_type(field["name"], field["type"])
         if table is None:
@@ -118,36 +119,36 @@ class Table:
             self._check_other(field)
         found = table.metadata().partition_columns
         if found != self._partition_by:
-            raise self._unfit(f"it is partitioned by {found}, not by {self._partition_by}")
+            raise self._mismatch(f"it is partitioned by {found}, not by {self._partition_by}")
         for name, value in table.metadata().configuration.items():
             if name.startswith(_REFUSED_PROPERTIES) and value != "none":
-                raise self._unfit(f"its property {name} is {value!r}, which this sink does not support")
+                raise self._mismatch(f"its property {name} is {value!r}, which this sink does not support")
 
     def _check_field(self, field: dict[str, Any], found: dict[str, Any] | None) -> None:
         if found is None:
-            raise self._unfit(f"it has no column {field['name']!r}")
+            raise self._mismatch(f"it has no column {field['name']!r}")
         wanted, there = (_nullable(each["type"]) for each in (field, found))
         if wanted != there:
-            text = f"is {json.dumps(there)}, and the rows' is {json.dumps(wanted)}"
-            raise self._unfit(f"its column {field['name']!r} {text}")
+            types = f"has the type {json.dumps(there)}, but in the rows it has the type {json.dumps(wanted)}"
+            raise self._mismatch(f"its column {field['name']!r} {types}")
 
     def _check_other(self, field: dict[str, Any]) -> None:
         if not field["nullable"]:
-            raise self._unfit(f"its column {field['name']!r} takes no nulls; a stream's columns may have them")
+            raise self._mismatch(f"its column {field['name']!r} is not nullable, but the columns of a stream are")
         for name in _REFUSED_METADATA:
             if name in field["metadata"]:
-                raise self._unfit(f"its column {field['name']!r} has {name}, which this sink does not support")
+                raise self._mismatch(f"its column {field['name']!r} has {name}, which this sink does not support")
 
-    def _unfit(self, why: str) -> errors.SettingInvalid:
-        return errors.SettingInvalid(f"the rows don't fit the Delta table {self._root}: {why}")
+    def _mismatch(self, why: str) -> errors.SettingInvalid:
+        return errors.SettingInvalid(f"the rows can't be appended to the Delta table {self._root}: {why}")
 
     def _sync_log(self, *, after: int) -> None:
-        """What came after that version: deltalake leaves it to the operating system when it reaches the disk."""
+        """Sync the log entries after that version, which deltalake does not do."""
         log = os.path.join(self._root, "_delta_log")
         for name in os.listdir(log):
             version = name.partition(".")[0]
             if name == "_last_checkpoint" or (version.isdigit() and int(version) > after):
-                # Another writer may remove what is too old.
+                # Another writer may delete old entries.
                 with suppress(FileNotFoundError):
                     self._disk.sync_file(os.path.join(log, name))
         self._disk.sync_folder(log)
@@ -155,19 +156,19 @@ class Table:
 
 
 def last_batch(table: Any, query_id: str) -> int:
-    """-1 = none."""
+    """The last batch of a query; -1 = none."""
     version = table.transaction_version(query_id)
     return -1 if version is None else int(version)
 
 
 def _check_type(name: str, kind: Any) -> None:
-    """Inside of arrays, maps and structs too."""
+    """Also checks the types inside arrays, maps and structs. Raises SettingInvalid."""
     if isinstance(kind, dict):
         inner = [kind[each] for each in ("elementType", "keyType", "valueType") if each in kind]
         for each in inner + [field["type"] for field in kind.get("fields", ())]:
             _check_type(name, each)
     elif kind not in _KINDS and not kind.startswith("decimal("):
-        raise errors.SettingInvalid(f"the column {name!r} has the type {kind}, which Delta tables don't have")
+        raise errors.SettingInvalid(f"the column {name!r} has the type {kind}, which Delta tables do not support")
 
 
 def _action(root: str, file: DataFile) -> Any:
@@ -176,7 +177,7 @@ def _action(root: str, file: DataFile) -> Any:
 
 
 def _nullable(kind: Any) -> Any:
-    """The same type, where everything may be null: as Spark's own file sinks store it."""
+    """The same type with everything nullable, as Spark's own file sinks store it."""
     if isinstance(kind, list):
         return [_nullable(each) for each in kind]
     if not isinstance(kind, dict):

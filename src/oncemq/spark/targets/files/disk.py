@@ -1,7 +1,8 @@
-"""What the file sinks do to a disk, so that a test can stop them between any two steps, or cut the power.
+"""The disk operations of the file sinks, in one class, so that a test can simulate a crash or power failure between any
+two of them.
 
-A name is on stable storage when its folder was synced, content when its file was. The Parquet files themselves are
-written by Arrow, outside of this seam, and synced through it.
+A file name is durable when its folder was synced; the content is durable when the file was synced. Arrow writes the
+Parquet files themselves, without this class; they are synced with it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _LOCK_POLL_S = 0.05
 
 class Disk:
     def make_folder(self, path: str) -> None:
-        """The folder and all above it. Their names are not synced."""
+        """Create the folder and its parents. Their names are not synced."""
         os.makedirs(path, exist_ok=True)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """A whole file, its content synced, its name not."""
+        """Write a whole file and sync its content, but not its name."""
         with open(path, "wb") as file:
             file.write(data)
             file.flush()
@@ -40,7 +41,7 @@ class Disk:
             return None
 
     def rename(self, source: str, target: str) -> None:
-        """Replaces what was there. Neither name is synced."""
+        """Rename a file; an existing target is replaced. Neither name is synced."""
         os.replace(source, target)
 
     def sync_file(self, path: str) -> None:
@@ -51,7 +52,7 @@ class Disk:
             os.close(descriptor)
 
     def sync_folder(self, path: str) -> None:
-        """All names in the folder."""
+        """Sync all names in the folder."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -63,12 +64,12 @@ class Disk:
             os.unlink(path)
 
     def remove_folder(self, path: str) -> None:
-        """With all that is in it, as far as it goes: what stays is hidden, and nobody's."""
+        """Delete a folder with its content. Errors are ignored: readers do not see what is left."""
         shutil.rmtree(path, ignore_errors=True)
 
     @contextlib.contextmanager
     def locked(self, path: str) -> Iterator[None]:
-        """Only one at a time has it; the death of a process frees it."""
+        """Hold an exclusive lock. It is released if the process dies. Raises OnceMQError after LOCK_WAIT_S."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _lock(descriptor, path)
@@ -85,24 +86,24 @@ def _lock(descriptor: int, path: str) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > until_s:
-                text = f"another driver has held {path} for {LOCK_WAIT_S:.0f} s: do two run on one checkpoint?"
+                text = f"another driver has locked {path} for {LOCK_WAIT_S:.0f} s: do two drivers use one checkpoint?"
                 raise errors.OnceMQError(text) from None
             time.sleep(_LOCK_POLL_S)
 
 
 def sync_names(disk: Disk, folders: Iterable[str], top: str) -> None:
-    """The names in these folders and in all folders above them, up to and with `top`."""
-    waiting = set()
+    """Sync the names in these folders and in their parents, up to and including `top`."""
+    pending = set()
     for folder in folders:
-        while folder not in waiting:
-            waiting.add(folder)
+        while folder not in pending:
+            pending.add(folder)
             folder = folder if folder == top else os.path.dirname(folder)
-    for folder in sorted(waiting, reverse=True):
+    for folder in sorted(pending, reverse=True):
         disk.sync_folder(folder)
 
 
 def write_atomically(disk: Disk, path: str, data: bytes) -> None:
-    """All of it or nothing, also when the power fails; on stable storage when this returns."""
+    """Write a whole file or nothing, even if the power fails. The file is durable when this returns."""
     fresh = f"{path}.fresh"
     disk.write_file(fresh, data)
     disk.rename(fresh, path)

@@ -1,12 +1,13 @@
-"""Record batches as Parquet files in a folder, with one folder `column=value` per value of a partition column.
+"""Writes record batches as Parquet files in a folder, with one folder `column=value` per value of a partition column.
 
-Arrow does the work, batch by batch. As Spark and Hive have it, an empty text in a partition column becomes null:
-a folder can't be named after it.
+Arrow writes them, batch by batch. As in Spark and Hive, an empty string in a partition column becomes null, because a
+folder can't have it as its name.
 """
 
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,16 +17,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, DataType, DateType, IntegralType, StringType, StructType
+from pyspark.sql.types import BooleanType, DateType, IntegralType, StringType, StructType
 
 from oncemq.protocol import errors
 from oncemq.spark.targets.files.disk import Disk
 
-#: What Spark, Hive and Arrow call the folder of the rows that have no value.
+#: Spark, Hive and Arrow give this name to the folder of the rows whose value is null.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-#: Small batches are gathered up to here, in all open files together, so that readers don't meet many tiny row groups.
+#: Small batches are buffered up to this size, over all open files, so that files do not have many tiny row groups.
 _GROUP_ROWS_MIN = 65_536
-_GATHERED_BYTES_MAX = 64 * 1024 * 1024
+_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
 _GROUP_ROWS_MAX = 1_048_576
 _FOLDERS_MAX = 100_000
 _OPEN_FILES_MAX = 200
@@ -34,74 +35,72 @@ _OPEN_FILES_MAX = 200
 class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     """A Parquet file, complete and synced."""
 
-    #: Below the folder that was given, with slashes.
+    #: Relative to the given folder, with slashes.
     path: str
     rows: int
     size_bytes: int
-    #: Of the partition columns, as text.
+    #: The values of the partition columns, as text.
     values: dict[str, str | None]
-    #: Smallest, largest and missing values, as Delta tables have them in JSON.
+    #: Minimum, maximum and null counts in the JSON format of Delta tables.
     statistics: str
 
 
 def local_path(path: str) -> str:
-    """The absolute path of a folder of this file system, which driver and workers share."""
+    """The absolute path of a folder, which the driver and the workers share. Raises SettingInvalid for other URLs."""
     path = path.removeprefix("file://")
     if "://" in path or not path:
-        raise errors.SettingInvalid(f"a folder on a local or mounted file system is wanted, not {path!r}")
+        raise errors.SettingInvalid(f"{path!r} is not a folder on a local or mounted file system: use one")
     return os.path.abspath(path)
 
 
 def check_partition_columns(schema: StructType, partition_by: Sequence[str]) -> None:
+    """Raises SettingInvalid."""
     for name in partition_by:
         if name not in schema.fieldNames():
-            raise errors.SettingInvalid(f"there is no column {name!r} to partition by: {_names(schema)}")
+            raise errors.SettingInvalid(
+                f"there is no column {name!r} to partition by: the columns are {', '.join(schema.fieldNames())}"
+            )
         if "/" in name or "=" in name:
-            raise errors.SettingInvalid(f"the column {name!r} can't name folders")
-        _check_partition_type(name, schema[name].dataType)
+            raise errors.SettingInvalid(f"can't partition by {name!r}: the name of a folder can't contain / or =")
+        kind = schema[name].dataType
+        if not isinstance(kind, StringType | IntegralType | BooleanType | DateType):
+            raise errors.SettingInvalid(
+                f"can't partition by {name!r}, a column of type {kind.simpleString()}: use a string, an integer, "
+                "a date or a boolean"
+            )
     if len(set(partition_by)) != len(partition_by):
-        raise errors.SettingInvalid(f"a column is there twice to partition by: {', '.join(partition_by)}")
+        raise errors.SettingInvalid(f"a partition column is given twice: {', '.join(partition_by)}")
     if len(partition_by) == len(schema.fields):
         raise errors.SettingInvalid("at least one column must not be a partition column")
 
 
-def _check_partition_type(name: str, kind: DataType) -> None:
-    if not isinstance(kind, StringType | IntegralType | BooleanType | DateType):
-        text = f"can't partition by {name!r}, a column of type {kind.simpleString()}: take text, a whole number, a date"
-        raise errors.SettingInvalid(f"{text} or a boolean")
-
-
-def _names(schema: StructType) -> str:
-    return "the columns are " + ", ".join(schema.fieldNames())
-
-
 def arrow_schema(schema: StructType) -> Any:
-    """Every column may hold nulls, and times are in UTC, whatever the session's time zone is."""
+    """All columns are nullable, and times are in UTC, for any time zone of the session."""
     fields = [field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")]
     return pa.schema(fields)
 
 
 class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
-    """How one attempt of a task writes its rows."""
+    """Writes the rows of one attempt of a task."""
 
     schema: Any
     partition_by: tuple[str, ...]
     folder: str
-    #: Every file's name begins with it; nobody else's does.
+    #: The names of all its files begin with it, and no others do.
     stem: str
     suffix: str
     disk: Disk
 
     def write(self, batches: Iterable[Any]) -> list[DataFile]:
-        """All files, complete and their content synced; none if this raises, and none for no rows."""
+        """Write all rows and sync the content of the files. If this raises, all files are deleted."""
         filled = (self._conform(batch) for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
             return []
         try:
-            return self._write(_chained(first, filled), _group_rows(first))
+            return self._write(itertools.chain([first], filled), _group_rows(first))
         except BaseException:
-            self._remove()
+            self._delete_files()
             raise
 
     def _write(self, batches: Iterator[Any], group_rows: int) -> list[DataFile]:
@@ -120,7 +119,7 @@ class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
         return done
 
     def _write_dataset(self, batches: Iterator[Any], group_rows: int, visited: list[Any]) -> None:
-        # It brings pandas along, and the process that commits has no use for either.
+        # It imports pandas, and the process that commits needs neither.
         import pyarrow.dataset as ds
 
         parquet = ds.ParquetFileFormat()
@@ -132,10 +131,10 @@ class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
             format=parquet,
             file_options=parquet.make_write_options(compression="zstd"),
             partitioning=ds.partitioning(columns, flavor="hive"),
-            # The names are of this attempt alone.
+            # The names are unique to this attempt.
             existing_data_behavior="overwrite_or_ignore",
             file_visitor=visited.append,
-            # One thread alone does not keep the rows in order.
+            # Without preserve_order, one thread does not keep the rows in order either.
             use_threads=False,
             preserve_order=True,
             max_partitions=_FOLDERS_MAX,
@@ -148,16 +147,16 @@ class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
         if batch.schema != self.schema:
             batch = batch.cast(self.schema)
         for name in self.partition_by:
-            batch = _without_empty_texts(batch, batch.schema.get_field_index(name))
+            batch = _empty_strings_to_null(batch, batch.schema.get_field_index(name))
         return batch
 
-    def _remove(self) -> None:
+    def _delete_files(self) -> None:
         pattern = os.path.join(glob.escape(self.folder), "**", f"{glob.escape(self.stem)}-*")
         for path in glob.glob(pattern, recursive=True, include_hidden=True):
             self.disk.remove_file(path)
 
 
-def _without_empty_texts(batch: Any, index: int) -> Any:
+def _empty_strings_to_null(batch: Any, index: int) -> Any:
     field, column = batch.schema.field(index), batch.column(index)
     if not pa.types.is_string(field.type):
         return batch
@@ -165,14 +164,9 @@ def _without_empty_texts(batch: Any, index: int) -> Any:
 
 
 def _group_rows(first: Any) -> int:
-    """Rows that are gathered before they are written: fewer of large ones. By the first batch; the rest is like it."""
+    """The number of rows to buffer before they are written: fewer if rows are large. Estimated from the first batch."""
     row_bytes: int = max(1, first.nbytes // first.num_rows)
-    return max(1, min(_GROUP_ROWS_MIN, _GATHERED_BYTES_MAX // row_bytes))
-
-
-def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
+    return max(1, min(_GROUP_ROWS_MIN, _BUFFERED_BYTES_MAX // row_bytes))
 
 
 def _values(path: str) -> dict[str, str | None]:

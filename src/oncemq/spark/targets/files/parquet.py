@@ -10,14 +10,20 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from oncemq.spark.targets.declarations import ParquetTarget
-from oncemq.spark.targets.files.commit_log import STAGED, Published
+from oncemq.spark.targets.files.commit_log import STAGED, CommitLog
 from oncemq.spark.targets.files.disk import Disk
 from oncemq.spark.targets.files.file_writer import FileWriter, arrow_schema, check_partition_columns, local_path
-from oncemq.spark.targets.staging_writer import Staged, StagingWriter, decode_columns, encode_columns, refuse_overwrite
+from oncemq.spark.targets.staging_writer import (
+    StagedOutput,
+    StagingWriter,
+    decode_columns,
+    encode_columns,
+    refuse_overwrite,
+)
 
 
-class ParquetStaged(Staged, frozen=True):
-    #: Below the attempt's folder.
+class ParquetOutput(StagedOutput, frozen=True):
+    #: Relative to the attempt's folder.
     paths: tuple[str, ...]
 
 
@@ -33,7 +39,7 @@ class ParquetSink(DataSource):
 
 
 def prepare(target: ParquetTarget, schema: StructType) -> dict[str, str]:
-    """Refuse on the driver what can't work, make the folder, and return the sink's options."""
+    """Check the target on the driver, create its folder, and return the sink's options. Raises SettingInvalid."""
     check_partition_columns(schema, target.partition_by)
     root, disk = local_path(target.path), Disk()
     disk.make_folder(root)
@@ -49,26 +55,26 @@ class ParquetWriter(StagingWriter):
         self._partition_by = target.partition_by
         self._schema = arrow_schema(schema)
 
-    def write(self, iterator: Iterator[Any]) -> ParquetStaged:
+    def write(self, iterator: Iterator[Any]) -> ParquetOutput:
         identity = self.identify()
-        published = self._published(identity.query_id)
+        commit_log = self._commit_log(identity.query_id)
         writer = FileWriter(
             schema=self._schema,
             partition_by=self._partition_by,
-            folder=published.stage_folder(identity),
+            folder=commit_log.stage_folder(identity),
             stem="part",
             suffix=STAGED,
             disk=self.disk,
         )
         paths = tuple(file.path for file in writer.write(iterator))
-        published.sync_stage(identity, paths)
-        return ParquetStaged(identity, paths)
+        commit_log.sync_stage(identity, paths)
+        return ParquetOutput(identity, paths)
 
-    def publish(self, query_id: str, batch_id: int, stages: Sequence[ParquetStaged]) -> None:
-        self._published(query_id).commit(batch_id, [(stage.identity.attempt, stage.paths) for stage in stages])
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[ParquetOutput]) -> None:
+        self._commit_log(query_id).commit(batch_id, [(stage.identity.attempt, stage.paths) for stage in stages])
 
-    def drop(self, query_id: str, batch_id: int, stages: Sequence[ParquetStaged]) -> None:
-        self._published(query_id).abort(batch_id, [stage.identity.attempt for stage in stages])
+    def discard(self, query_id: str, batch_id: int, stages: Sequence[ParquetOutput]) -> None:
+        self._commit_log(query_id).abort(batch_id, [stage.identity.attempt for stage in stages])
 
-    def _published(self, query_id: str) -> Published:
-        return Published(self._root, query_id, self.disk)
+    def _commit_log(self, query_id: str) -> CommitLog:
+        return CommitLog(self._root, query_id, self.disk)

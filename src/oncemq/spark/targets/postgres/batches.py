@@ -1,15 +1,16 @@
-"""Batches in PostgreSQL: staged by tasks, published by the driver in one transaction.
+"""Batches in PostgreSQL: tasks stage rows, and the driver publishes them in one transaction.
 
     oncemq_batches           the last batch of each (query, table)
-    oncemq_stages            what is staged: by which query, for which batch, how many rows
-    oncemq_stage_ATTEMPT     the rows of one attempt of a task, unlogged
+    oncemq_stages            the stages: the query, the batch and the number of rows of each
+    oncemq_stage_ATTEMPT     the rows of one attempt of a task, an unlogged table
 
-Each attempt has a table of its own: the transaction reads the rows of its batch and no others, a stage goes by DROP
-and leaves nothing to vacuum, and one that is left behind says in `oncemq_stages` whose it was. A shared table would
-grow with what passes through it between two vacuums, and each batch would read all of that.
+Each attempt has its own table. So the transaction reads only the rows of its batch, a stage is deleted with DROP and
+leaves nothing to vacuum, and `oncemq_stages` says to whom an abandoned stage belongs. A shared table would grow with
+all rows between two vacuums, and each batch would read all of them.
 
-All are in the schema of the table that is written. A crash of the database empties unlogged tables; the count of
-rows tells, and the batch is replayed. READ COMMITTED is enough: two drivers meet at the row of `oncemq_batches`.
+All tables are in the schema of the target table. A crash of the database empties unlogged tables. That is detected by
+the number of rows, and the batch is replayed. READ COMMITTED is sufficient: the row in `oncemq_batches` serializes two
+drivers.
 """
 
 from __future__ import annotations
@@ -24,71 +25,71 @@ from psycopg import sql
 from oncemq.protocol import errors
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.targets.postgres.copy_text import copy_text
-from oncemq.spark.targets.postgres.table import Column, Connection, Place, make
+from oncemq.spark.targets.postgres.table import Column, Connection, TargetTable, create_if_missing
 
 _log = logging.getLogger(__name__)
 
-#: A stage of another query that is older was left behind by a crash.
+#: An older stage of another query was abandoned by a crash.
 STAGE_AGE_MAX = "7 days"
 
-_MAKE_BATCHES = """
+_CREATE_BATCHES = """
 create table if not exists {} (query text not null, target text not null, batch bigint not null,
     primary key (query, target))
 """
-_MAKE_STAGES = """
+_CREATE_STAGES = """
 create table if not exists {} (stage text primary key, query text not null, target text not null,
     batch bigint not null, rows bigint not null, staged_at timestamptz not null default now())
 """
-_MAKE_STAGE = "create unlogged table {} as select {} from {} with no data"
-_NOTE_STAGE = "insert into {} (stage, query, target, batch, rows) values (%s, %s, %s, %s, %s)"
+_CREATE_STAGE = "create unlogged table {} as select {} from {} with no data"
+_INSERT_STAGE = "insert into {} (stage, query, target, batch, rows) values (%s, %s, %s, %s, %s)"
 _COPY = "copy {} ({}) from stdin"
 _FIRST_BATCH = "insert into {} (query, target, batch) values (%s, %s, -1) on conflict do nothing"
 _LAST_BATCH = "select batch from {} where query = %s and target = %s for update"
 _NEXT_BATCH = "update {} set batch = %s where query = %s and target = %s"
 _INSERT = "insert into {} ({}) select {} from {}"
-_LEFT_BEHIND = """
+_OLD_STAGES = """
 select stage from {} where target = %s and ((query = %s and batch <= %s) or staged_at < now() - {}::interval)
 """
-#: A backup that reads the stage must not hold up the stream: it goes at a later commit.
-_DROP_WAIT = "set local lock_timeout = '500ms'"
+#: A backup that reads the stage must not block the stream: a later commit deletes the stage.
+_LOCK_TIMEOUT = "set local lock_timeout = '500ms'"
 
 
 class PostgresBatches:
-    """One table's batches, on one connection in autocommit mode."""
+    """The batches of one table, on one connection in autocommit mode."""
 
-    def __init__(self, connection: Connection, place: Place, columns: Sequence[Column]) -> None:
+    def __init__(self, connection: Connection, table: TargetTable, columns: Sequence[Column]) -> None:
         self._connection = connection
-        self._place = place
+        self._table = table
         self._names = [column.name for column in columns]
         self._columns = sql.SQL(", ").join(map(sql.Identifier, self._names))
-        self._batches = place.beside("oncemq_batches")
-        self._stages = place.beside("oncemq_stages")
+        self._batches = table.sibling("oncemq_batches")
+        self._stages = table.sibling("oncemq_stages")
 
-    def make_tables(self) -> None:
-        """Look first: one who may not create tables may still use those that exist."""
-        for name, command in ((self._batches, _MAKE_BATCHES), (self._stages, _MAKE_STAGES)):
+    def create_tables(self) -> None:
+        """Create the tables that do not exist. A user without the right to create tables can use existing ones."""
+        for name, command in ((self._batches, _CREATE_BATCHES), (self._stages, _CREATE_STAGES)):
             text = name.as_string()
             if self._run("select to_regclass(%s) is null", text).fetchone() == (True,):
-                make(self._connection, sql.SQL(command).format(name))
+                create_if_missing(self._connection, sql.SQL(command).format(name))
 
-    # A task.
+    # Called in a task.
 
     def stage(self, identity: TaskIdentity, batches: Iterable[Any]) -> int:
-        """All rows or none; how many. No rows need no stage."""
+        """Stage all rows or none, and return their number. Without rows, no stage is created."""
         with self._connection.transaction():
             rows = self._copy(identity, (batch.select(self._names) for batch in batches if batch.num_rows))
             if rows:
-                note = sql.SQL(_NOTE_STAGE).format(self._stages)
-                name, key = _stage_name(identity.attempt), self._place.key
-                self._run(note, name, identity.query_id, key, identity.batch_id, rows)
+                insert = sql.SQL(_INSERT_STAGE).format(self._stages)
+                name, target = _stage_name(identity.attempt), self._table.qualified_name
+                self._run(insert, name, identity.query_id, target, identity.batch_id, rows)
         return rows
 
     def _copy(self, identity: TaskIdentity, batches: Iterable[Any]) -> int:
         first = next(iterator := iter(batches), None)
         if first is None:
             return 0
-        stage = self._place.beside(_stage_name(identity.attempt))
-        self._run(sql.SQL(_MAKE_STAGE).format(stage, self._columns, self._place.name))
+        stage = self._table.sibling(_stage_name(identity.attempt))
+        self._run(sql.SQL(_CREATE_STAGE).format(stage, self._columns, self._table.identifier))
         with self._connection.cursor() as cursor:
             with cursor.copy(sql.SQL(_COPY).format(stage, self._columns)) as copy:
                 copy.write(copy_text(first))
@@ -96,72 +97,79 @@ class PostgresBatches:
                     copy.write(copy_text(batch))
             return cursor.rowcount
 
-    # The driver.
+    # Called on the driver.
 
     def publish(self, query_id: str, batch_id: int, stages: Sequence[tuple[str, int]]) -> None:
-        """Attempts and their rows, in one transaction, unless the batch is there."""
+        """Publish the stages, each an attempt and its number of rows, in one transaction. Do nothing if the batch was
+        published before. Raises OnceMQError if staged rows are missing."""
         with self._connection.transaction():
-            self._store_for_good()
-            if self._last(query_id) < batch_id:
+            self._require_durable_commit()
+            if self._last_batch(query_id) < batch_id:
                 for attempt, rows in stages:
                     self._insert(attempt, rows)
-                self._run(sql.SQL(_NEXT_BATCH).format(self._batches), batch_id, query_id, self._place.key)
-        self._clean(query_id, batch_id)
+                next_batch = sql.SQL(_NEXT_BATCH).format(self._batches)
+                self._run(next_batch, batch_id, query_id, self._table.qualified_name)
+        self._drop_old_stages(query_id, batch_id)
 
-    def drop(self, attempts: Iterable[str]) -> None:
-        """What is published is in the table itself, and stays."""
+    def discard(self, attempts: Iterable[str]) -> None:
+        """Delete the stages of these attempts. Published rows are in the table itself, and stay."""
         for attempt in attempts:
             self._drop(_stage_name(attempt))
 
-    def _store_for_good(self) -> None:
-        """Spark forgets the batch when it is committed, so that a commit which a crash undoes would lose it."""
+    def _require_durable_commit(self) -> None:
+        """Spark does not replay a committed batch, so a commit that a crash undoes would lose it."""
         if self._run("show synchronous_commit").fetchone() == ("off",):
             self._run("set local synchronous_commit = on")
 
-    def _last(self, query_id: str) -> int:
-        """Nobody else publishes a batch of this query before our transaction ends."""
-        self._run(sql.SQL(_FIRST_BATCH).format(self._batches), query_id, self._place.key)
-        found = self._run(sql.SQL(_LAST_BATCH).format(self._batches), query_id, self._place.key).fetchone()
+    def _last_batch(self, query_id: str) -> int:
+        """The last batch of the query. Locks its row, so that no other driver publishes until the transaction ends."""
+        key = (query_id, self._table.qualified_name)
+        self._run(sql.SQL(_FIRST_BATCH).format(self._batches), *key)
+        found = self._run(sql.SQL(_LAST_BATCH).format(self._batches), *key).fetchone()
         assert found is not None
         return int(found[0])
 
     def _insert(self, attempt: str, rows: int) -> None:
         if not rows:
             return
-        stage = self._place.beside(_stage_name(attempt))
+        name = self._table.qualified_name
+        stage = self._table.sibling(_stage_name(attempt))
         try:
-            insert = sql.SQL(_INSERT).format(self._place.name, self._columns, self._columns, stage)
+            insert = sql.SQL(_INSERT).format(self._table.identifier, self._columns, self._columns, stage)
             stored = self._run(insert).rowcount
         except psycopg.errors.UndefinedTable:
-            raise errors.OnceMQError(f"what was staged for {self._place.key} is gone; start the query again") from None
-        # A trigger of the table may have left rows out, which is its business.
+            raise errors.OnceMQError(
+                f"the stage of {name} does not exist any more; start the query again to replay the batch"
+            ) from None
+        # A trigger of the table may skip rows. That is no error.
         if stored != rows and self._count(stage) != rows:
             raise errors.OnceMQError(
-                f"of {rows} rows that were staged for {self._place.key} some are gone: the database crashed in"
-                " between; start the query again, and it replays the batch"
+                f"some of the {rows} rows that were staged for {name} are missing, because the database crashed in the"
+                " meantime; start the query again to replay the batch"
             )
 
     def _count(self, stage: sql.Identifier) -> int:
         found = self._run(sql.SQL("select count(*) from {}").format(stage)).fetchone()
         return 0 if found is None else int(found[0])
 
-    def _clean(self, query_id: str, batch_id: int) -> None:
-        """What was staged for this batch and before, and what crashes left behind. The batch is stored already."""
+    def _drop_old_stages(self, query_id: str, batch_id: int) -> None:
+        """Delete the stages of this batch, of earlier ones and of crashed queries. The batch is committed already, so
+        errors are only logged."""
         try:
-            query = sql.SQL(_LEFT_BEHIND).format(self._stages, sql.Literal(STAGE_AGE_MAX))
-            for (name,) in self._run(query, self._place.key, query_id, batch_id).fetchall():
+            query = sql.SQL(_OLD_STAGES).format(self._stages, sql.Literal(STAGE_AGE_MAX))
+            for (name,) in self._run(query, self._table.qualified_name, query_id, batch_id).fetchall():
                 self._drop(name)
         except psycopg.Error as error:
-            _log.warning("stages of %s stay for a later commit: %s", self._place.key, error)
+            _log.warning("a later commit will delete the stages of %s: %s", self._table.qualified_name, error)
 
     def _drop(self, name: str) -> None:
         try:
             with self._connection.transaction():
-                self._run(_DROP_WAIT)
-                self._run(sql.SQL("drop table if exists {}").format(self._place.beside(name)))
+                self._run(_LOCK_TIMEOUT)
+                self._run(sql.SQL("drop table if exists {}").format(self._table.sibling(name)))
                 self._run(sql.SQL("delete from {} where stage = %s").format(self._stages), name)
         except psycopg.errors.LockNotAvailable:
-            _log.info("the stage %s is in use, and stays for a later commit", name)
+            _log.info("the stage %s is in use; a later commit will delete it", name)
 
     def _run(self, command: str | sql.SQL | sql.Composed, *parameters: Any) -> psycopg.Cursor[Any]:
         return self._connection.execute(command, parameters or None)

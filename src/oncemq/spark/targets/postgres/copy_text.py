@@ -1,8 +1,8 @@
-"""Record batches as PostgreSQL's COPY reads them, in its text format: columns at a time, no Python per row.
+"""Encodes record batches in the text format of PostgreSQL's COPY, by whole columns, without Python code per row.
 
-    value TAB value TAB … LF       \\N = null; backslash, tab, LF and CR inside of a text are escaped by a backslash
+    value TAB value TAB … LF       \\N = null; backslash, tab, LF and CR inside a text are escaped with a backslash
 
-CSV would be less work, but before PostgreSQL 18 a line `\\.` inside of a quoted text ends the data.
+CSV would be simpler, but before PostgreSQL 18 a line `\\.` inside a quoted text ends the data.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _TEXT = pa.large_string()
-#: The backslash first: the others bring their own.
+#: The backslash is first, because the other escapes add backslashes.
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _HEX = numpy.frombuffer(bytes(range(256)).hex().encode(), dtype=numpy.uint16)
 
 
 def copy_text(batch: Any) -> memoryview:
+    """Return the rows of a record batch as COPY data."""
     columns = [pc.fill_null(_text(column), "\\N") for column in batch.columns]
     rows = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, pa.scalar("\t", _TEXT))
     ended = pc.binary_join_element_wise(rows, pa.scalar("", _TEXT), pa.scalar("\n", _TEXT))
@@ -40,18 +41,18 @@ def _text(column: Any) -> Any:
 
 
 def _hexadecimal(column: Any) -> Any:
-    """`\\x00ff`, the way in which PostgreSQL reads bytes, its backslash escaped."""
+    """Encode bytes as `\\x00ff`, the input format of PostgreSQL, with the backslash escaped."""
     offsets = numpy.frombuffer(column.buffers()[1], dtype=numpy.int64)[column.offset : column.offset + len(column) + 1]
     digits = _HEX[numpy.frombuffer(_bytes(column), dtype=numpy.uint8)]
     doubled = pa.py_buffer((offsets - offsets[0]) * 2)
-    # A fresh bitmap: the column may be a slice that begins in the middle of a byte.
+    # A new bitmap, because the column may be a slice that begins in the middle of a byte.
     valid = pc.is_valid(column).buffers()[1]
     text = pa.Array.from_buffers(_TEXT, len(column), [valid, doubled, pa.py_buffer(digits)])
     return pc.binary_join_element_wise(pa.scalar("\\\\x", _TEXT), text, pa.scalar("", _TEXT))
 
 
 def _bytes(column: Any) -> memoryview:
-    """All values, one behind the other, without a copy. Of a large text or binary column."""
+    """The concatenated values of a large string or binary column, without a copy."""
     _, offsets, data = column.buffers()
     bounds = numpy.frombuffer(offsets, dtype=numpy.int64)[column.offset : column.offset + len(column) + 1]
     return memoryview(b"") if data is None else memoryview(data)[bounds[0] : bounds[-1]]

@@ -1,6 +1,6 @@
 """A PostgreSQL table as a streaming sink: `oncemq_postgres`, with the options `url`, `table` and `json`.
 
-Spark turns arrays, maps and structs into JSON before the rows get here.
+Spark converts arrays, maps and structs to JSON before the rows reach the sink.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from oncemq.protocol import errors
 from oncemq.spark.targets.declarations import PostgresTarget
-from oncemq.spark.targets.staging_writer import Staged, StagingWriter, decode_columns, encode_columns, refuse_overwrite
+from oncemq.spark.targets.staging_writer import (
+    StagedOutput,
+    StagingWriter,
+    decode_columns,
+    encode_columns,
+    refuse_overwrite,
+)
 
 if TYPE_CHECKING:
     from oncemq.spark.targets.postgres.batches import PostgresBatches
 
 
-class PostgresStaged(Staged, frozen=True):
+class PostgresOutput(StagedOutput, frozen=True):
     rows: int
 
 
@@ -39,21 +45,21 @@ class PostgresSink(DataSource):
 
 
 def prepare(target: PostgresTarget, schema: StructType) -> dict[str, str]:
-    """Refuse on the driver what can't work, make the tables, and return the sink's options."""
-    json_columns = _nested(schema)
+    """Check the target on the driver, create the tables, and return the sink's options. Raises SettingInvalid."""
+    json_columns = _nested_columns(schema)
     with _batches(target, schema, json_columns) as batches:
-        batches.make_tables()
+        batches.create_tables()
     return {"url": target.url, "table": target.table, "json": encode_columns(json_columns)}
 
 
-def with_json(stream: DataFrame) -> DataFrame:
-    """Arrays, maps and structs as JSON; bytes inside of them in base64."""
+def nested_to_json(stream: DataFrame) -> DataFrame:
+    """Convert arrays, maps and structs to JSON. Bytes inside them become base64."""
     options = {"ignoreNullFields": "false"}
-    texts = {name: f.to_json(f.col(_quoted(name)), options) for name in _nested(stream.schema)}
+    texts = {name: f.to_json(f.col(_quoted(name)), options) for name in _nested_columns(stream.schema)}
     return stream.withColumns(texts) if texts else stream
 
 
-def _nested(schema: StructType) -> list[str]:
+def _nested_columns(schema: StructType) -> list[str]:
     return [field.name for field in schema.fields if isinstance(field.dataType, ArrayType | MapType | StructType)]
 
 
@@ -66,12 +72,12 @@ def _batches(target: PostgresTarget, schema: StructType, json_columns: Sequence[
     if importlib.util.find_spec("psycopg") is None:
         raise errors.MissingExtra('psycopg is not installed: pip install "oncemq[postgres]"')
     from oncemq.spark.targets.postgres.batches import PostgresBatches
-    from oncemq.spark.targets.postgres.table import columns_of, connected, ready
+    from oncemq.spark.targets.postgres.table import open_connection, prepare_table, table_columns
 
-    columns = columns_of(schema, json_columns)
-    with connected(target.url) as connection:
-        place = ready(connection, target.table, columns, create=target.create)
-        yield PostgresBatches(connection, place, columns)
+    columns = table_columns(schema, json_columns)
+    with open_connection(target.url) as connection:
+        table = prepare_table(connection, target.table, columns, create=target.create)
+        yield PostgresBatches(connection, table, columns)
 
 
 class PostgresWriter(StagingWriter):
@@ -81,18 +87,18 @@ class PostgresWriter(StagingWriter):
         self._schema = schema
         self._json_columns = tuple(json_columns)
 
-    def write(self, iterator: Iterator[Any]) -> PostgresStaged:
+    def write(self, iterator: Iterator[Any]) -> PostgresOutput:
         identity = self.identify()
         with self._batches() as batches:
-            return PostgresStaged(identity, batches.stage(identity, iterator))
+            return PostgresOutput(identity, batches.stage(identity, iterator))
 
-    def publish(self, query_id: str, batch_id: int, stages: Sequence[PostgresStaged]) -> None:
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[PostgresOutput]) -> None:
         with self._batches() as batches:
             batches.publish(query_id, batch_id, [(stage.identity.attempt, stage.rows) for stage in stages])
 
-    def drop(self, query_id: str, batch_id: int, stages: Sequence[PostgresStaged]) -> None:  # noqa: ARG002
+    def discard(self, query_id: str, batch_id: int, stages: Sequence[PostgresOutput]) -> None:  # noqa: ARG002
         with self._batches() as batches:
-            batches.drop(stage.identity.attempt for stage in stages)
+            batches.discard(stage.identity.attempt for stage in stages)
 
     def _batches(self) -> Any:
         return _batches(self._target, self._schema, self._json_columns)

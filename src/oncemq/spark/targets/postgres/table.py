@@ -1,6 +1,6 @@
-"""The table that rows go to: found, checked against the rows' columns, made where it may be made.
+"""The target table: finds it, creates it if that is allowed, and checks its columns against those of the rows.
 
-Arrays, maps and structs are JSON.
+Arrays, maps and structs are stored as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Connection = psycopg.Connection[Any]
 
 _INTEGERS = ("smallint", "integer", "bigint", "numeric", "real", "double precision")
 _FLOATS = ("real", "double precision", "numeric")
-#: Spark's type → PostgreSQL's types that take it without a loss of meaning; the first one is for a table of ours.
+#: Spark's type → the PostgreSQL types that can store it without loss. A created table has the first one.
 _KINDS: dict[str, tuple[str, ...]] = {
     "tinyint": _INTEGERS,
     "smallint": _INTEGERS,
@@ -36,7 +36,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "binary": ("bytea",),
     "json": ("jsonb", "json", "text", "character varying"),
 }
-#: Text goes wherever it is read as text.
+#: Text can be stored in any column whose type is parsed from text, except these.
 _NOT_FOR_TEXT = {"bytea", "boolean", "date", "timestamp with time zone", "timestamp without time zone", *_INTEGERS}
 
 _FIND = """
@@ -52,13 +52,13 @@ where a.attrelid = %s and a.attnum > 0 and not a.attisdropped and a.attgenerated
 
 class Column(msgspec.Struct, frozen=True):
     name: str
-    #: Spark's, or `json`.
+    #: Spark's type, or `json`.
     kind: str
-    #: As a table of ours has it.
+    #: The type in a created table.
     postgres: str
 
 
-class Place(msgspec.Struct, frozen=True):
+class TargetTable(msgspec.Struct, frozen=True):
     """A table that exists."""
 
     oid: int
@@ -66,31 +66,33 @@ class Place(msgspec.Struct, frozen=True):
     table: str
 
     @property
-    def name(self) -> sql.Identifier:
+    def identifier(self) -> sql.Identifier:
         return sql.Identifier(self.schema, self.table)
 
-    def beside(self, table: str) -> sql.Identifier:
+    def sibling(self, table: str) -> sql.Identifier:
+        """Another table in the same schema."""
         return sql.Identifier(self.schema, table)
 
     @property
-    def key(self) -> str:
+    def qualified_name(self) -> str:
         return f"{self.schema}.{self.table}"
 
 
 @contextmanager
-def connected(url: str) -> Iterator[Connection]:
-    """A connection that stores what it commits, with its failures in words."""
+def open_connection(url: str) -> Iterator[Connection]:
+    """A connection in autocommit mode. Raises OnceMQError, or SettingInvalid for an invalid URL."""
     try:
         connection = psycopg.connect(url, autocommit=True, client_encoding="utf8", application_name="oncemq")
     except psycopg.OperationalError as error:
-        raise errors.OnceMQError(f"PostgreSQL does not answer: {error}") from None
+        raise errors.OnceMQError(f"can't connect to PostgreSQL: {error}") from None
     except psycopg.ProgrammingError as error:
-        raise errors.SettingInvalid(f"no address of a PostgreSQL database: {error}") from None
+        raise errors.SettingInvalid(f"this is not the URL of a PostgreSQL database: {error}") from None
     with connection:
         yield connection
 
 
-def columns_of(schema: StructType, json_columns: Sequence[str] = ()) -> list[Column]:
+def table_columns(schema: StructType, json_columns: Sequence[str] = ()) -> list[Column]:
+    """The columns of the table for rows of this schema. Raises SettingInvalid."""
     return [_column(field.name, field.dataType, json_columns) for field in schema.fields]
 
 
@@ -103,56 +105,52 @@ def _column(name: str, kind: DataType, json_columns: Sequence[str]) -> Column:
     if spark.startswith(("string", "char", "varchar")):
         return Column(name, "string", "text")
     if spark not in _KINDS:
-        raise errors.SettingInvalid(f"the column {name!r} has the type {spark}, which PostgreSQL has no match for")
+        raise errors.SettingInvalid(
+            f"the column {name!r} has the type {spark}, which has no equivalent in PostgreSQL: cast or drop it"
+        )
     return Column(name, spark, _KINDS[spark][0])
 
 
-def find(connection: Connection, table: str) -> Place | None:
-    """`NAME` or `SCHEMA.NAME`, as it is written, capitals too."""
-    found = connection.execute(_FIND, (_quoted(table),)).fetchone()
-    return None if found is None else Place(*found)
-
-
-def _quoted(table: str) -> str:
+def find_table(connection: Connection, table: str) -> TargetTable | None:
+    """Find `NAME` or `SCHEMA.NAME`. The name is case-sensitive. Raises SettingInvalid for other names."""
     parts = table.split(".")
     if not 1 <= len(parts) <= 2 or not all(parts):
         raise errors.SettingInvalid(f"a table is NAME or SCHEMA.NAME, not {table!r}")
-    return sql.Identifier(*parts).as_string()
+    found = connection.execute(_FIND, (sql.Identifier(*parts).as_string(),)).fetchone()
+    return None if found is None else TargetTable(*found)
 
 
-def ready(connection: Connection, table: str, columns: Sequence[Column], *, create: bool) -> Place:
-    """The table, whose columns fit. Raises SettingInvalid."""
-    place = find(connection, table)
-    if place is None and create:
-        _make(connection, table, columns)
-        place = find(connection, table)
-    if place is None:
-        raise errors.SettingInvalid(f"there is no table {table} in the database; make it, or ask with create: true")
-    _check(connection, place, columns)
-    return place
+def prepare_table(connection: Connection, table: str, columns: Sequence[Column], *, create: bool) -> TargetTable:
+    """Return the table, which can store the columns. Raises SettingInvalid."""
+    found = find_table(connection, table)
+    if found is None and create:
+        parts = (sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.postgres)) for each in columns)
+        command = sql.SQL("create table if not exists {} ({})")
+        name = sql.Identifier(*table.split("."))
+        create_if_missing(connection, command.format(name, sql.SQL(", ").join(parts)))
+        found = find_table(connection, table)
+    if found is None:
+        raise errors.SettingInvalid(f"the database has no table {table}; create it, or set create: true")
+    _check(connection, found, columns)
+    return found
 
 
-def _make(connection: Connection, table: str, columns: Sequence[Column]) -> None:
-    parts = (sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.postgres)) for each in columns)
-    command = sql.SQL("create table if not exists {} ({})")
-    make(connection, command.format(sql.Identifier(*table.split(".")), sql.SQL(", ").join(parts)))
-
-
-def make(connection: Connection, command: sql.Composed) -> None:
-    # Another driver may make it at the same moment, which `if not exists` does not see.
-    taken = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
-    with suppress(*taken):
+def create_if_missing(connection: Connection, command: sql.Composed) -> None:
+    """Run `create table if not exists`."""
+    # It can fail if another driver creates the table at the same time.
+    exists = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
+    with suppress(*exists):
         connection.execute(command)
 
 
-def _check(connection: Connection, place: Place, columns: Sequence[Column]) -> None:
-    known = dict(connection.execute(_COLUMNS, (place.oid,)).fetchall())
+def _check(connection: Connection, table: TargetTable, columns: Sequence[Column]) -> None:
+    known = dict(connection.execute(_COLUMNS, (table.oid,)).fetchall())
     for column in columns:
         found = known.get(column.name)
         if found is None:
-            raise errors.SettingInvalid(f"the table {place.key} has no column {column.name!r} to write to")
-        fits = found not in _NOT_FOR_TEXT if column.kind == "string" else found in _KINDS[column.kind]
-        if not fits:
+            raise errors.SettingInvalid(f"the table {table.qualified_name} has no column {column.name!r} to write to")
+        if found in _NOT_FOR_TEXT if column.kind == "string" else found not in _KINDS[column.kind]:
             raise errors.SettingInvalid(
-                f"the column {column.name!r} of the table {place.key} is {found}; the rows have {column.kind}"
+                f"the column {column.name!r} of the table {table.qualified_name} has the type {found}, which can't "
+                f"store the rows' type {column.kind}"
             )

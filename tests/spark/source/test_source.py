@@ -224,7 +224,7 @@ def test_a_topic_that_was_made_again_is_an_error_and_never_other_data(broker: Br
     with pytest.raises(errors.TopicGone):
         rows_of(reader, partitions)
     successor = stream_reader(broker, topic="orders")
-    with pytest.raises(errors.TopicGone, match="deleted and made again"):
+    with pytest.raises(errors.TopicGone, match="deleted and created again"):
         successor.partitions(start, end)
     with pytest.raises(errors.TopicGone, match="new checkpoint"):
         stream_reader(broker, topic="orders").latestOffset(end, ReadAllAvailable())

@@ -40,8 +40,8 @@ def test_a_batch_write_has_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_outside_of_a_task_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="inside of a Spark task"):
+    with pytest.raises(RuntimeError, match="inside a Spark task"):
         task_identity()
     enter(monkeypatch, Context(sql_streaming_queryId="q"))
-    with pytest.raises(RuntimeError, match="not its batch"):
+    with pytest.raises(RuntimeError, match="has no batch id"):
         task_identity()

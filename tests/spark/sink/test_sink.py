@@ -26,9 +26,10 @@ from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.spark import connections
 from oncemq.spark.options import sink_options
-from oncemq.spark.sink import sink
-from oncemq.spark.sink.sink import BatchWriter, StreamWriter, Written
+from oncemq.spark.sink import writers
+from oncemq.spark.sink.staged_write import StagedRows
 from oncemq.spark.sink.task import TaskIdentity
+from oncemq.spark.sink.writers import BatchWriter, StreamWriter
 from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
 
@@ -71,15 +72,15 @@ class Driver:
         self._query = query or self.own_query
         self.last_stage = ""
 
-    def task(self, batch: int, partition: int, rows: Sequence[bytes] | Any) -> Written:
+    def task(self, batch: int, partition: int, rows: Sequence[bytes] | Any) -> StagedRows:
         """One attempt."""
         identity = TaskIdentity(query_id=self._query, batch_id=batch, partition=partition, attempt=uuid.uuid4().hex)
-        self._monkeypatch.setattr(sink, "task_identity", lambda: identity)
+        self._monkeypatch.setattr(writers, "task_identity", lambda: identity)
         self.last_stage = f"{self._query}/{batch}/{partition}/{identity.attempt}/0"
         writer = pickle.loads(pickle.dumps(StreamWriter(self._options, self._schema)))
         batches = [pa.record_batch({"value": pa.array(rows, pa.binary())})] if isinstance(rows, list) else rows
         message = pickle.loads(pickle.dumps(writer.write(iter(batches))))
-        assert isinstance(message, Written)
+        assert isinstance(message, StagedRows)
         return message
 
     def tasks(self, batch: int, partitions: Sequence[list[bytes]]) -> list[WriterCommitMessage | None]:
@@ -227,7 +228,7 @@ def test_a_task_that_does_not_say_what_it_staged_stops_the_commit(
 ) -> None:
     made(client, "out")
     driver = Driver(broker, monkeypatch, topic="out")
-    with pytest.raises(RuntimeError, match="of 2 tasks, 1"):
+    with pytest.raises(RuntimeError, match="only 1 of 2 tasks"):
         driver.commit([*driver.tasks(0, [[b"a"]]), None], 0)
     assert values_in(client, "out") == []
 
@@ -303,7 +304,7 @@ def write_batch(
     messages: list[WriterCommitMessage | None] = []
     for number, rows in enumerate(partitions):
         identity = TaskIdentity(query_id="", batch_id=0, partition=number, attempt=uuid.uuid4().hex)
-        monkeypatch.setattr(sink, "task_identity", lambda identity=identity: identity)
+        monkeypatch.setattr(writers, "task_identity", lambda identity=identity: identity)
         writer = BatchWriter(chosen, VALUES, False)
         messages.append(writer.write(iter([pa.record_batch({"value": pa.array(rows, pa.binary())})])))
     BatchWriter(chosen, VALUES, False).commit(messages)
@@ -368,8 +369,8 @@ def test_a_topic_that_the_sink_makes_keeps_its_messages_for_readers_to_come(
     [
         (schema(value=BINARY, price=DoubleType()), {"topic": "t"}, "no column 'price'.*to_json"),
         (schema(key=BINARY), {"topic": "t"}, "need a column 'value'"),
-        (VALUES, {}, "which topic"),
-        (schema(value=IntegerType()), {"topic": "t"}, "'value' is of type binary or string, not int"),
+        (VALUES, {}, "no topic is given"),
+        (schema(value=IntegerType()), {"topic": "t"}, "'value' must be of type binary or string, not int"),
         (schema(value=BINARY, headers=MapType(STRING, IntegerType())), {"topic": "t"}, "map from string to binary"),
         (VALUES, {"topic": "t", "timestamps": "keep"}, "needs a column 'timestamp'"),
     ],

@@ -13,7 +13,7 @@ from oncemq.protocol.batch import decode_batch, encode_batch, key_hashes
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES
-from oncemq.spark.sink.payloads import payloads, rows_of
+from oncemq.spark.sink.payloads import build_payloads, message_columns
 from oncemq.spark.source.columns import TYPES, FetchedBatches, record_batch
 from oncemq.spark.source.idempotency_keys import idempotency_keys
 
@@ -98,7 +98,7 @@ def test_rows_become_the_payloads_that_a_client_would_make(long_headers: bool) -
     )
     # Not from its beginning: Spark's batches may be slices too.
     first = 13
-    parts = list(payloads(rows_of(batch.slice(first), keeps_times=True), 10_000))
+    parts = list(build_payloads(message_columns(batch.slice(first), keeps_times=True), 10_000))
     assert len(parts) > 5
     for part in parts:
         stop = first + part.rows
@@ -117,30 +117,30 @@ def test_text_is_stored_as_utf_8_and_empty_maps_are_no_headers() -> None:
             "headers": pa.array([[], None], pa.map_(pa.string(), pa.string())),
         }
     )
-    (part,) = payloads(rows_of(batch, keeps_times=False), 1000)
+    (part,) = build_payloads(message_columns(batch, keeps_times=False), 1000)
     assert part.payload == encode_batch(["grün".encode(), b""], [None, b"k"])
 
 
 def test_headers_of_text_are_packed_too() -> None:
     headers = pa.array([[("a", "1"), ("b", "ü" * 200)]], pa.map_(pa.string(), pa.string()))
     batch = pa.record_batch({"value": [b"v"], "headers": headers})
-    (part,) = payloads(rows_of(batch, keeps_times=False), 1000)
+    (part,) = build_payloads(message_columns(batch, keeps_times=False), 1000)
     assert part.payload == encode_batch([b"v"], None, [{"a": b"1", "b": ("ü" * 200).encode()}])
 
 
 def test_a_row_larger_than_a_batch_goes_alone() -> None:
     batch = pa.record_batch({"value": [b"a" * 10, b"b" * 5000, b"c" * 10]})
-    parts = list(payloads(rows_of(batch, keeps_times=False), 100))
+    parts = list(build_payloads(message_columns(batch, keeps_times=False), 100))
     assert [part.rows for part in parts] == [1, 1, 1]
 
 
 def test_a_row_without_a_value_is_refused_with_what_to_do() -> None:
     batch = pa.record_batch({"value": pa.array([b"a", None], pa.binary())})
     with pytest.raises(errors.Malformed, match=r"null in 1 of 2 rows.*coalesce"):
-        rows_of(batch, keeps_times=False)
+        message_columns(batch, keeps_times=False)
 
 
 def test_a_header_without_a_value_is_refused() -> None:
     batch = pa.record_batch({"value": [b"a"], "headers": pa.array([[("name", None)]], TYPES["headers"])})
     with pytest.raises(errors.Malformed, match="header"):
-        rows_of(batch, keeps_times=False)
+        message_columns(batch, keeps_times=False)

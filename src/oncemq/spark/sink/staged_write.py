@@ -1,0 +1,150 @@
+"""The exactly-once protocol of the sink: stage the rows of each task, then publish all stages with one commit.
+
+Each attempt of a task stages its rows in the broker under its own name, where no reader sees them. The driver then
+publishes the stages of the successful attempts with one command. If the command is repeated, the broker recognises it
+by (query, target) and batch, deletes the staged rows, and reports success. So a batch is published once and as a whole,
+whatever Spark repeats. Stages that no commit names expire in the broker.
+
+A replayed batch may be partitioned and ordered differently: nothing here depends on the position of a row in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+from pyspark.sql.datasource import WriterCommitMessage
+
+from oncemq.client.staging import Stager
+from oncemq.client.sync import Client
+from oncemq.protocol import errors
+from oncemq.spark.connections import shared_client
+from oncemq.spark.options import SinkOptions
+from oncemq.spark.sink.payloads import build_payloads, message_columns
+from oncemq.spark.sink.task import TaskIdentity
+
+#: The approximate size of a stored batch.
+_BATCH_BYTES = 1024 * 1024
+#: The upper bound of what a batch contains in addition to its rows: a head, and the padding of its sections.
+_HEAD_BYTES = 128
+
+
+class StagedRows(WriterCommitMessage):
+    """What one attempt of a task staged. The driver needs nothing else to publish or to delete it."""
+
+    def __init__(self, identity: TaskIdentity, stages: Sequence[tuple[str, str, int]]) -> None:
+        self.identity = identity
+        #: (topic, stage, rows)
+        self.stages = tuple(stages)
+
+
+def staged_rows(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
+    """The messages of the tasks that succeeded, in the order of their partitions."""
+    found = [message for message in messages if isinstance(message, StagedRows)]
+    return sorted(found, key=lambda message: message.identity.partition)
+
+
+class StagedWrite:
+    """Stages, publishes and aborts. It is pickled for the tasks, so it contains only settings."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    @property
+    def client(self) -> Client:
+        return shared_client(self._options.url, self._options.timeout_s)
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic. An existing topic keeps its settings."""
+        with contextlib.suppress(errors.TopicExists):
+            self.client.create_topic(topic, retain_ms=self._options.retain_ms)
+
+    def stage(self, identity: TaskIdentity, writer: str, batch_id: int, batches: Iterator[Any]) -> StagedRows:
+        """Stage the rows of a task. `writer` is the name under which the broker remembers the commit."""
+        task = _TaskAttempt(self, self._options, identity, writer, batch_id)
+        try:
+            for batch in batches:
+                task.add(batch)
+            return StagedRows(identity, task.finish())
+        except errors.StageCommitted:
+            # The batch was published before the driver died. The remaining rows are read nevertheless, because
+            # stateful operators complete their work only when all rows were read.
+            for _ in batches:
+                pass
+            return StagedRows(identity, ())
+        except errors.TopicUnknown as error:
+            task.abort()
+            advice = "create it with `oncemq topics create`, or write with the option create=true"
+            raise errors.TopicUnknown(f"{error.text}: {advice}") from None
+        except BaseException:
+            task.abort()
+            raise
+
+    def publish(self, messages: Sequence[StagedRows], writer: str, batch_id: int) -> None:
+        """Publish the rows of a batch, in the order of its partitions. Does nothing if it was published before."""
+        topics: dict[str, list[tuple[str, int]]] = {}
+        for message in messages:
+            for topic, stage, count in message.stages:
+                topics.setdefault(topic, []).append((stage, count))
+        if topics or writer:
+            self.client.commit(writer, batch_id, topics)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete the stages of a failed batch, as far as Spark reports them. Published rows are not stages any more."""
+        stages = [stage for message in staged_rows(messages) for _, stage, _ in message.stages]
+        if stages:
+            self.client.abort(stages)
+
+
+class _TaskAttempt:
+    """One attempt of one task: a stage for each topic that its rows name."""
+
+    def __init__(
+        self, write: StagedWrite, options: SinkOptions, identity: TaskIdentity, writer: str, batch_id: int
+    ) -> None:
+        self._write = write
+        self._client = write.client
+        self._options = options
+        self._name = f"{identity.query_id or 'write'}/{batch_id}/{identity.partition}/{identity.attempt}"
+        self._writer = writer
+        self._batch_id = batch_id
+        self._stagers: dict[str, Stager] = {}
+
+    def add(self, batch: Any) -> None:
+        if not batch.num_rows:
+            return
+        if self._options.topic:
+            self._add_to(self._options.topic, batch)
+            return
+        topics = batch.column("topic").dictionary_encode()
+        if topics.null_count:
+            raise errors.Malformed(f"column 'topic' is null in {topics.null_count} of {len(topics)} rows")
+        for index, topic in enumerate(topics.dictionary.to_pylist()):
+            rows = batch if len(topics.dictionary) == 1 else batch.filter(pc.equal(topics.indices, index))
+            self._add_to(topic, rows)
+
+    def _add_to(self, topic: str, batch: Any) -> None:
+        columns = message_columns(batch, keeps_times=self._options.keeps_times)
+        stager = self._stagers.get(topic) or self._begin(topic)
+        # The broker's limit may be smaller than the usual size of a batch.
+        limit = self._client.batch_bytes_max
+        bytes_max = min(_BATCH_BYTES, limit - _HEAD_BYTES) if limit else _BATCH_BYTES
+        for part in build_payloads(columns, bytes_max):
+            stager.add(part.rows, part.payload, key_hashes=part.key_hashes)
+
+    def _begin(self, topic: str) -> Stager:
+        if self._options.create:
+            self._write.create_topic(topic)
+        name = f"{self._name}/{len(self._stagers)}"
+        stager = self._stagers[topic] = self._client.stager(name, topic, self._writer, self._batch_id)
+        return stager
+
+    def finish(self) -> list[tuple[str, str, int]]:
+        return [(topic, stager.stage, stager.finish()) for topic, stager in self._stagers.items()]
+
+    def abort(self) -> None:
+        """Delete the stages. Spark does not report what a failed attempt staged; it would stay for a day."""
+        with contextlib.suppress(errors.OnceMQError):
+            self._client.abort([stager.stage for stager in self._stagers.values()])

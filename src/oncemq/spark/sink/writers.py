@@ -1,0 +1,133 @@
+"""The writers of `format("oncemq")`: the methods that Spark calls on its driver and in its tasks.
+
+Both write through StagedWrite. They differ in the name under which the broker remembers what was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
+
+from oncemq.protocol import errors
+from oncemq.spark.options import SinkOptions
+from oncemq.spark.schema import NAMES
+from oncemq.spark.sink.staged_write import StagedRows, StagedWrite, staged_rows
+from oncemq.spark.sink.task import task_identity
+from oncemq.spark.source.topic_offsets import topic_bounds
+
+#: The target in a writer's name if each row names its topic.
+_ANY_TOPIC = "*"
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a streaming query, each once: identified by the query's id and the batch's number."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        self._options = options
+        self._staged_write = StagedWrite(options)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        identity = task_identity()
+        writer = self._writer_name(identity.query_id)
+        return self._staged_write.stage(identity, writer, identity.batch_id, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        staged = _complete(messages)
+        if staged:
+            self._staged_write.publish(staged, self._writer_name(staged[0].identity.query_id), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        self._staged_write.abort(messages)
+
+    def _writer_name(self, query_id: str) -> str:
+        return f"spark:{query_id}/{self._options.topic or _ANY_TOPIC}"
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame; with the option `writeId` once, identified by that id and the option `writeNumber`."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise errors.SettingInvalid('a topic can\'t be overwritten, only appended to: write with .mode("append")')
+        check_schema(schema, options)
+        self._options = options
+        self._staged_write = StagedWrite(options)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._staged_write.stage(task_identity(), self.writer_name(), self._options.write_number, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        staged = _complete(messages)
+        if staged:
+            self._staged_write.publish(staged, self.writer_name(), self._options.write_number)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._staged_write.abort(messages)
+
+    def writer_name(self) -> str:
+        """The name by which the broker recognises a repeated write; "" if there is no `writeId`."""
+        options = self._options
+        if not options.write_id:
+            return ""
+        target = _ANY_TOPIC
+        if options.topic:
+            if options.create:
+                self._staged_write.create_topic(options.topic)
+            # A topic that was deleted and created again does not contain the former write, so its id is in the name.
+            target = f"{options.topic}/{topic_bounds(self._staged_write.client, options.topic).topic_id:x}"
+        return f"spark-write:{quote(options.write_id, safe='')}/{target}"
+
+
+def _complete(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:
+    """The messages of all tasks. Raises RuntimeError if one is missing: its rows would not be published."""
+    staged = staged_rows(messages)
+    if len(staged) != len(messages):
+        raise RuntimeError(
+            f"only {len(staged)} of {len(messages)} tasks reported what they staged; Spark 4.3 reports all of them"
+        )
+    return staged
+
+
+_ALLOWED: dict[str, tuple[type[DataType], ...]] = {
+    "value": (BinaryType, StringType),
+    "key": (BinaryType, StringType),
+    "topic": (StringType,),
+    "timestamp": (TimestampType,),
+}
+
+
+def check_schema(schema: StructType, options: SinkOptions) -> None:
+    """Raises SettingInvalid, which says what to write instead, for rows that can't be messages."""
+    names = schema.fieldNames()
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise errors.SettingInvalid(
+            f"messages have no column {', '.join(map(repr, unknown))}; they have value, key, headers, topic and "
+            'timestamp. Put the others into the value, e.g. selectExpr("to_json(struct(*)) AS value")'
+        )
+    if "value" not in names:
+        raise errors.SettingInvalid("messages need a column 'value', of type binary or string")
+    if not options.topic and "topic" not in names:
+        raise errors.SettingInvalid("no topic is given: set the option 'topic', or add a column 'topic'")
+    if options.keeps_times and "timestamp" not in names:
+        raise errors.SettingInvalid("timestamps=keep needs a column 'timestamp'")
+    for field in schema.fields:
+        _check_type(field.name, field.dataType)
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    allowed = _ALLOWED.get(name)
+    if allowed is not None and not isinstance(kind, allowed):
+        wanted = " or ".join(one.typeName() for one in allowed)
+        raise errors.SettingInvalid(f"column '{name}' must be of type {wanted}, not {kind.simpleString()}: use cast()")
+    if name == "headers" and not (
+        isinstance(kind, MapType)
+        and isinstance(kind.keyType, StringType)
+        and isinstance(kind.valueType, BinaryType | StringType)
+    ):
+        raise errors.SettingInvalid(f"column 'headers' must be a map from string to binary, not {kind.simpleString()}")
