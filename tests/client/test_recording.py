@@ -374,7 +374,7 @@ def test_a_file_that_could_not_be_written_says_so_and_the_work_goes_on(url: str,
         recorder = client._driver.core.observer
         assert isinstance(recorder, Recorder)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "write", _full(recorder._descriptor))
+            patch.setattr(os, "write", _full(recorder._file._descriptor))
             assert client.put("orders", "y").offset == 1
         client.put("orders", "z")
     [begin] = _of(folder, records.Begin)

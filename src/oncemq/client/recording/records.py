@@ -1,7 +1,7 @@
-"""What a client writes down of its work: the lines of a record file (docs/audit.md).
+"""The lines of a record file (docs/audit.md).
 
-A file is NDJSON: each line is one of these structs, as a JSON object whose `kind` is the struct's tag. Fields that
-have their default are left out. The audit (spark/audit) reads them; this file knows nothing of either.
+A file is NDJSON: each line is one of these structs, as a JSON object whose `kind` is the struct's tag. Fields with
+their default value are omitted. The recorder writes the lines and the audit (spark/audit) reads them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Range = tuple[int, int]
 
 
 class Line(msgspec.Struct, tag_field="kind", omit_defaults=True, kw_only=True):
-    """What every line has."""
+    """The fields of every line."""
 
-    #: Rises by one from line to line, from 0.
+    #: Starts at 0 and rises by one with each line.
     seq: int = -1
-    #: When it was written, in milliseconds since 1970.
+    #: When the line was written, in milliseconds since 1970.
     at_ms: int = 0
 
 
@@ -36,24 +36,24 @@ class Begin(Line, tag="begin", omit_defaults=False, kw_only=True):
     """The first line."""
 
     version: int = FORMAT_VERSION
-    #: Everything that this client did is in the file. Becomes false, in place, when a line could not be written.
+    #: Everything that this client did is in the file. Overwritten with false if a line could not be written.
     complete: bool = True
     session: str
     pid: int
     host: str
-    #: Of OnceMQ.
+    #: The version of OnceMQ.
     software: str
 
 
 class End(Line, tag="end", kw_only=True):
-    """The client was closed: nothing was cut off."""
+    """The client was closed: no lines are missing at the end."""
 
 
-# Putting. A put is (session, number, part): part counts the puts of a transaction.
+# Puts. A put is identified by (session, number, part): part counts the puts of a transaction.
 
 
 class Sent(Line, tag="sent", kw_only=True):
-    """A put may reach the broker from here on. Without an answer it was stored once, or not at all."""
+    """A put may reach the broker from now on. Without an answer it was stored once, or not at all."""
 
     session: str
     number: int
@@ -61,29 +61,29 @@ class Sent(Line, tag="sent", kw_only=True):
     topic: str
     count: int
     ttl_ms: int = 0
-    #: It gets its offsets when it is due.
+    #: When a delayed put gets its offsets.
     due_ms: int = 0
-    #: Of the messages, in their order.
+    #: The digests of the messages, in their order.
     digests: list[int]
 
 
 class Stored(Line, tag="stored", kw_only=True):
-    """The broker's answer: it is on its disk."""
+    """The broker has stored the put on its disk."""
 
     session: str
     number: int
     part: int = 0
     broker: str
-    #: 0: the broker said yes, and no more than that.
+    #: 0: the broker confirmed the put without any detail.
     topic_id: int
     topic: str
-    #: -1: not known.
+    #: The first offset; -1: not known.
     first: int
     count: int
 
 
 class Refused(Line, tag="refused", kw_only=True):
-    """It was not stored, and won't be."""
+    """The put was not stored, and will not be."""
 
     session: str
     number: int
@@ -91,106 +91,106 @@ class Refused(Line, tag="refused", kw_only=True):
     code: str
 
 
-# Consuming. A subscription is (broker, topic id, subscriber, pattern).
+# Deliveries. A subscription is identified by (broker, topic id, subscriber, pattern).
 
 
-class _OfSubscription(Line, kw_only=True):
+class _SubscriptionLine(Line, kw_only=True):
     broker: str
     topic_id: int
     subscriber: str
-    #: By which it is attached to the topic; "" = by its own name.
+    #: The pattern that attaches it to the topic; "": it is a subscription of the topic itself.
     pattern: str = ""
 
 
-class Subscribed(_OfSubscription, tag="subscribed", kw_only=True):
-    """This client made the subscription."""
+class Subscribed(_SubscriptionLine, tag="subscribed", kw_only=True):
+    """This client created the subscription."""
 
     topic: str
-    #: Where it begins.
+    #: The position where it begins.
     acked: int
     sent_ms: int
 
 
-class Opened(_OfSubscription, tag="opened", kw_only=True):
-    """This client became its owner, or a member of a shared one."""
+class Opened(_SubscriptionLine, tag="opened", kw_only=True):
+    """This client became the owner of the subscription, or a worker of a shared one."""
 
-    #: Or the pattern; then the topic's id is 0.
+    #: For a subscription by pattern, the pattern; then the topic's id is 0.
     topic: str
     epoch: int
-    #: As the broker has it: everything below is done.
+    #: The broker's position: everything below is acked.
     acked: int
     shared: bool = False
-    #: When the question left.
+    #: When the request was sent.
     sent_ms: int
 
 
-class Got(_OfSubscription, tag="got", kw_only=True):
-    """Messages that the application is about to be given."""
+class Got(_SubscriptionLine, tag="got", kw_only=True):
+    """Messages that are about to be delivered to the application."""
 
     topic: str
     epoch: int
     #: Offsets, in the order of delivery.
     ranges: list[Range]
-    #: Of the messages in the ranges, in their order.
+    #: The digests of the messages in the ranges, in their order.
     digests: list[int]
-    #: Offsets that its own filter has left out.
+    #: Offsets that the subscription's filter has dropped.
     passed: list[Range] = []
-    #: Of a shared subscription's lease; 0 = it is not shared.
+    #: The token of a shared subscription's lease; 0: it is not shared.
     token: int = 0
 
 
-class Acked(_OfSubscription, tag="acked", kw_only=True):
-    """The broker has said: everything below is done."""
+class Acked(_SubscriptionLine, tag="acked", kw_only=True):
+    """The broker has confirmed that everything below is acked."""
 
     epoch: int
     acked: int
-    #: Messages that the subscription has lost to its topic's quota, ever.
+    #: How many messages the subscription has ever lost to its topic's quota.
     dropped: int = 0
 
 
-class Settled(_OfSubscription, tag="settled", kw_only=True):
-    """Of a shared subscription: the broker has said that these are done."""
+class Settled(_SubscriptionLine, tag="settled", kw_only=True):
+    """The broker has confirmed acks of a shared subscription."""
 
     epoch: int
     #: (token, first offset, count)
     done: list[tuple[int, int, int]]
 
 
-class Skipped(_OfSubscription, tag="skipped", kw_only=True):
-    """Offsets that the broker has left out of its answer."""
+class Skipped(_SubscriptionLine, tag="skipped", kw_only=True):
+    """Offsets that the broker has omitted from its answer."""
 
     epoch: int
     ranges: list[Range]
 
 
-class Left(_OfSubscription, tag="left", kw_only=True):
-    """Offsets that the application has acked without being given them."""
+class Left(_SubscriptionLine, tag="left", kw_only=True):
+    """Offsets that the application has acked although they were not delivered to it."""
 
     epoch: int
     ranges: list[Range]
 
 
-class Back(_OfSubscription, tag="back", kw_only=True):
-    """A transaction did not happen: this client reads from here on again."""
+class Back(_SubscriptionLine, tag="back", kw_only=True):
+    """A transaction failed: this client reads from this offset again."""
 
     epoch: int
     to: int
 
 
 class Moving(Line, tag="moving", kw_only=True):
-    """A seek or an unsubscribe may reach the broker from here on."""
+    """A seek or an unsubscribe may reach the broker from now on."""
 
     session: str
     number: int
     #: seek or unsubscribe
     what: str
-    #: Or a pattern.
+    #: A topic or a pattern.
     topic: str
     subscriber: str
 
 
 class Moved(Line, tag="moved", kw_only=True):
-    """It happened."""
+    """The seek or unsubscribe was executed."""
 
     session: str
     number: int
@@ -198,21 +198,21 @@ class Moved(Line, tag="moved", kw_only=True):
     topic: str
     subscriber: str
     broker: str
-    #: Where the subscription stands; -1 = nowhere.
+    #: The new position of the subscription; -1: it has none.
     acked: int
     sent_ms: int
 
 
 class Stayed(Line, tag="stayed", kw_only=True):
-    """It was refused."""
+    """The seek or unsubscribe was refused."""
 
     session: str
     number: int
     code: str
 
 
-class Displaced(_OfSubscription, tag="displaced", kw_only=True):
-    """The broker told the owner of this epoch that a seek has moved its subscription."""
+class Displaced(_SubscriptionLine, tag="displaced", kw_only=True):
+    """The owner of this epoch was told that a seek has moved its subscription."""
 
     epoch: int
 
@@ -241,11 +241,12 @@ AnyLine = (
 
 
 class Whose(msgspec.Struct, frozen=True):
-    """A subscription on one topic, and the epoch in which it is spoken of."""
+    """A subscription to one topic, during one ownership."""
 
     broker: str
     topic_id: int
-    #: As the broker knows it on its topics: the subscriber, and behind BY_PATTERN its pattern.
+    #: The subscriber as the broker knows it on this topic: for a subscription by pattern, with BY_PATTERN and the
+    #: pattern appended.
     key: str
     epoch: int
 
@@ -255,21 +256,21 @@ class Whose(msgspec.Struct, frozen=True):
 
 
 def subscription_fields(broker: str, topic_id: int, key: str) -> dict[str, Any]:
-    """The broker knows a subscription by pattern, on its topics, by subscriber and pattern."""
+    """The fields of a line that identify a subscription."""
     subscriber, _, pattern = key.partition(BY_PATTERN)
     return {"broker": broker, "topic_id": topic_id, "subscriber": subscriber, "pattern": pattern}
 
 
 # Digests.
 
-#: JSON readers have signed numbers: a digest is the lower 63 bits of XXH3's 64.
+#: A digest is the lower 63 bits of the 64 bits of XXH3, because many JSON readers have signed numbers.
 _MASK = 2**63 - 1
 _hash = xxhash.xxh3_64_intdigest
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def digest_of(value: bytes, key: bytes | None, headers: Mapping[str, bytes] | None) -> int:
-    """What tells a message from another one: of its value; with key and headers too where it has some."""
+    """The digest of a message: of its value, and of its key and headers if it has some."""
     if key is None and not headers:
         return _hash(value) & _MASK
     return _hash(_encode((key, sorted((headers or {}).items()))), _hash(value)) & _MASK
@@ -282,7 +283,7 @@ def digests_of(messages: Sequence[Message]) -> list[int]:
 
 
 def digests_of_payload(payload: bytes, count: int) -> list[int]:
-    """The same of a batch as it is sent. Raises Malformed, Unsupported."""
+    """The digests of the messages in an encoded batch. Raises Malformed or Unsupported."""
     columns = split(payload)
     if columns.key_offsets is not None or columns.header_offsets is not None or columns.count != count:
         return digests_of(decode_batch(payload, "", 0, 0, 0, 0, count))
@@ -295,7 +296,7 @@ def digests_of_payload(payload: bytes, count: int) -> list[int]:
 
 
 def ranges_of(messages: Sequence[Message]) -> list[Range]:
-    """Offsets as they came: a range ends where the next offset is not the following one."""
+    """The offsets of messages, in their order: a range ends where the next offset is not the following one."""
     if not messages:
         return []
     first, count = messages[0].offset, len(messages)
@@ -319,7 +320,7 @@ def _rises(messages: Sequence[Message]) -> bool:
 
 
 def ranges_between(start: int, stop: int, found: Sequence[Range]) -> list[Range]:
-    """What lies between the ranges that were found, which rise."""
+    """The gaps between rising ranges, from `start` up to `stop`."""
     gaps: list[Range] = []
     for first, count in found:
         if first > start:
