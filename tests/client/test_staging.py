@@ -18,8 +18,8 @@ from oncemq.protocol import commands, errors
 from oncemq.protocol.batch import encode_batch
 from oncemq.protocol.replies import Refusal, StageReply
 from oncemq.testing.broker_process import BrokerProcess
+from tests.client.core.rig import CoreRig
 from tests.client.on_a_loop import on_a_loop
-from tests.client.scripted import Desk
 
 TOPICS = ("orders", "bills")
 
@@ -172,16 +172,16 @@ class HandDriven:
     """A client whose driver does nothing by itself."""
 
     def __init__(self) -> None:
-        self.desk = Desk()
-        self.desk.greet()
+        self.rig = CoreRig()
+        self.rig.greet()
         self._driver = self
-        self.core = self.desk.core
+        self.core = self.rig.core
         self.given_up: list[Pending] = []
 
     def check_usable(self) -> None: ...
 
     def pump(self) -> None:
-        self.desk.sent()
+        self.rig.sent()
 
     def give_up(self, pending: Pending, error: errors.OnceMQError) -> None:
         self.given_up.append(pending)
@@ -190,9 +190,9 @@ class HandDriven:
     def answer(self, *replies: Any) -> None:
         """Of the requests that were sent, the oldest that are not answered."""
         for reply in replies:
-            request = next(one for one in self.desk.requests if isinstance(one.commands[0], commands.Numbered))
-            self.desk.requests.remove(request)
-            self.desk.answer(request, reply)
+            request = next(one for one in self.rig.requests if isinstance(one.commands[0], commands.Numbered))
+            self.rig.requests.remove(request)
+            self.rig.answer(request, reply)
 
 
 @pytest.fixture
@@ -266,11 +266,11 @@ def test_the_first_refusal_is_the_one_that_is_told(hand: HandDriven) -> None:
     assert is_done(add(stager))
     assert is_done(add(stager))
     hand.answer(Refusal("TOPIC_UNKNOWN", "first"), Refusal("LIMIT_REACHED", "second"))
-    sent = len(hand.desk.requests)
+    sent = len(hand.rig.requests)
     for _ in range(2):
         with pytest.raises(errors.TopicUnknown, match="first"):
             is_done(add(stager))
-    assert len(hand.desk.requests) == sent
+    assert len(hand.rig.requests) == sent
 
 
 def test_who_is_interrupted_stages_nothing_more(hand: HandDriven) -> None:

@@ -19,8 +19,8 @@ from oncemq.client.outbox.file import OutboxFile
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Envelope, Health, Hello, Open, Operation, Put, Subscribe, Transact, Void
 from oncemq.protocol.replies import Done, HealthReply, NotNow, OpenReply, Refusal
-from tests.client.little_broker import LittleBroker
-from tests.client.scripted import Desk, stored
+from tests.client.core.fake_broker import FakeBroker
+from tests.client.core.rig import CoreRig, stored
 
 _nonces = itertools.count(1)
 
@@ -56,7 +56,7 @@ def put(value: bytes, topic: str = "orders") -> tuple[Operation, bytes]:
 class Life:
     """One process: a core on an outbox, and a broker that answers as long as it is there."""
 
-    def __init__(self, outbox: Any, broker: LittleBroker, point: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, outbox: Any, broker: FakeBroker, point: Callable[[str], None] = lambda _: None) -> None:
         self.outbox = outbox
         self.broker = broker
         self.core = Core(outbox.session, False, next(_nonces), Options(timeout_ms=100.0, tries=3), outbox=outbox)
@@ -75,27 +75,27 @@ class Life:
                 raise self.core.finished
 
 
-def life(path: Path, broker: LittleBroker, opened: Opened) -> Life:
+def life(path: Path, broker: FakeBroker, opened: Opened) -> Life:
     return Life(opened(path), broker)
 
 
 def test_an_operation_is_in_the_file_before_it_is_sent(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    desk = Desk(outbox=outbox)
-    pending = desk.put(b"precious")
+    rig = CoreRig(outbox=outbox)
+    pending = rig.put(b"precious")
     assert pending.number == 1
     assert outbox.pending_count == 1
-    desk.greet()
-    assert desk.numbers() == [1]
-    desk.answer_last(stored(7))
+    rig.greet()
+    assert rig.numbers() == [1]
+    rig.answer_last(stored(7))
     assert pending.result() == stored(7)
-    assert (outbox.pending_count, desk.core.is_idle) == (0, True)
+    assert (outbox.pending_count, rig.core.is_idle) == (0, True)
 
 
 def test_several_are_made_durable_together(path: Path, opened: Opened) -> None:
     outbox = opened(path)
     calls: list[str] = []
-    broker = LittleBroker()
+    broker = FakeBroker()
     process = Life(KilledOutbox(outbox, calls.append), broker)
     pendings = process.core.submit_all([put(b"1"), put(b"2"), put(b"3")])
     assert calls == ["before append", "after append"]
@@ -105,7 +105,7 @@ def test_several_are_made_durable_together(path: Path, opened: Opened) -> None:
 
 
 def test_a_new_process_finishes_what_the_last_one_kept(path: Path, opened: Opened) -> None:
-    broker = LittleBroker()
+    broker = FakeBroker()
     first = life(path, broker, opened)
     first.core.submit(*put(b"1"))
     first.core.submit(Subscribe("orders", "kitchen"))
@@ -123,7 +123,7 @@ def test_a_backlog_larger_than_memory_is_sent_in_order(
     path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oncemq.client.core.outbox_queue._COUNT_MAX", 5)
-    broker = LittleBroker()
+    broker = FakeBroker()
     first = life(path, broker, opened)
     values = [b"%d" % number for number in range(40)]
     done: list[int] = []
@@ -143,7 +143,7 @@ def test_who_holds_a_pending_of_the_backlog_is_answered(
     path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oncemq.client.core.outbox_queue._COUNT_MAX", 2)
-    process = life(path, LittleBroker(), opened)
+    process = life(path, FakeBroker(), opened)
     held = [process.core.submit(*put(b"%d" % number)) for number in range(10)]
     process.pump()
     assert [pending.result() for pending in held] == [Done()] * 10
@@ -194,7 +194,7 @@ class Deaths:
 PLAN = [put(b"1"), put(b"2", "nowhere"), put(b"3", "unreadable"), put(b"4"), put(b"5", "nowhere"), put(b"6")]
 
 
-def _live(path: Path, broker: LittleBroker, deaths: Deaths) -> OutboxFile:
+def _live(path: Path, broker: FakeBroker, deaths: Deaths) -> OutboxFile:
     """Keep what of the plan is not kept yet, and send; in two steps, so that there is something to be seen."""
     outbox = OutboxFile.open(path)
     process = Life(KilledOutbox(outbox, deaths), broker, deaths)
@@ -206,7 +206,7 @@ def _live(path: Path, broker: LittleBroker, deaths: Deaths) -> OutboxFile:
     return outbox
 
 
-def _live_until_killed(path: Path, broker: LittleBroker, deaths: Deaths, grave: Path) -> tuple[OutboxFile | None, Path]:
+def _live_until_killed(path: Path, broker: FakeBroker, deaths: Deaths, grave: Path) -> tuple[OutboxFile | None, Path]:
     """The outbox at the end, or where its file lies after the process was killed."""
     try:
         return _live(path, broker, deaths), path
@@ -218,7 +218,7 @@ def _live_until_killed(path: Path, broker: LittleBroker, deaths: Deaths, grave: 
         return None, grave / path.name
 
 
-def _check_the_plan(outbox: OutboxFile, broker: LittleBroker, where: str) -> None:
+def _check_the_plan(outbox: OutboxFile, broker: FakeBroker, where: str) -> None:
     assert broker.values == [b"1", b"4", b"6"], where
     refused = [(refusal.number, refusal.code, bytes(refusal.payloads[0])) for refusal in outbox.refusals()]
     assert refused == [
@@ -234,7 +234,7 @@ def test_a_process_killed_at_any_point_is_finished_by_the_next_one(tmp_path: Pat
     for at in itertools.count(1):
         folder = tmp_path / str(at)
         folder.mkdir()
-        broker = LittleBroker()
+        broker = FakeBroker()
         deaths = Deaths(at)
         outbox, path = _live_until_killed(folder / "out", broker, deaths, folder / "after")
         is_over = outbox is not None
@@ -254,7 +254,7 @@ def test_a_process_killed_twice_is_finished_by_the_third(tmp_path: Path, second:
     for first in range(1, 33, 3):
         folder = tmp_path / str(first)
         folder.mkdir()
-        broker = LittleBroker()
+        broker = FakeBroker()
         outbox, path = _live_until_killed(folder / "out", broker, Deaths(first), folder / "after")
         if outbox is None:
             outbox, path = _live_until_killed(path, broker, Deaths(second), folder / "later")
@@ -268,46 +268,46 @@ def test_a_process_killed_twice_is_finished_by_the_third(tmp_path: Path, second:
 
 def test_a_refusal_is_in_the_file_before_the_broker_may_forget_it(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    desk = Desk(outbox=outbox)
-    desk.greet()
-    refused = desk.put(b"1")
-    desk.sent()
+    rig = CoreRig(outbox=outbox)
+    rig.greet()
+    refused = rig.put(b"1")
+    rig.sent()
     calls: list[int] = []
     real = outbox.refuse
 
     def refuse(number: int, code: str, text: str) -> None:
-        assert desk.core._window.seen_below == 1
+        assert rig.core._window.seen_below == 1
         assert not refused.done
         real(number, code, text)
         calls.append(number)
 
     outbox.refuse = refuse  # type: ignore[method-assign]
-    desk.answer_last(Refusal("TOPIC_UNKNOWN", "there is no topic 'orders'"))
+    rig.answer_last(Refusal("TOPIC_UNKNOWN", "there is no topic 'orders'"))
     assert calls == [1]
     with pytest.raises(errors.TopicUnknown):
         refused.result()
-    desk.put(b"2")
-    [command] = desk.numbered()
+    rig.put(b"2")
+    [command] = rig.numbered()
     assert (command.number, command.seen_below) == (2, 2)
 
 
 def test_a_refusal_that_can_not_be_written_is_asked_for_again(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    desk = Desk(outbox=outbox)
-    desk.greet()
-    first = desk.put(b"1")
-    desk.sent()
+    rig = CoreRig(outbox=outbox)
+    rig.greet()
+    first = rig.put(b"1")
+    rig.sent()
     real = outbox.refuse
     outbox.refuse = _full  # type: ignore[method-assign, assignment]
-    desk.answer_last(Refusal("TOPIC_UNKNOWN", "no topic"))
+    rig.answer_last(Refusal("TOPIC_UNKNOWN", "no topic"))
     assert not first.done
-    assert isinstance(desk.core.obstacle, errors.OutboxFull)
+    assert isinstance(rig.core.obstacle, errors.OutboxFull)
     outbox.refuse = real  # type: ignore[method-assign]
-    assert desk.numbers() == []
-    desk.now_ms = desk.core.next_deadline_ms()
-    [again] = desk.numbered()
+    assert rig.numbers() == []
+    rig.now_ms = rig.core.next_deadline_ms()
+    [again] = rig.numbered()
     assert (again.number, again.seen_below) == (1, 1)
-    desk.answer_last(Refusal("TOPIC_UNKNOWN", "no topic"))
+    rig.answer_last(Refusal("TOPIC_UNKNOWN", "no topic"))
     assert isinstance(first.error, errors.TopicUnknown)
     assert [refusal.number for refusal in outbox.refusals()] == [1]
 
@@ -317,7 +317,7 @@ def _full(*_: object) -> None:
 
 
 def test_what_was_submitted_before_its_size_was_known_to_be_too_large_is_refused(path: Path, opened: Opened) -> None:
-    broker = LittleBroker()
+    broker = FakeBroker()
     broker.batch_bytes_max = 10
     process = life(path, broker, opened)
     before, large, after = process.core.submit_all([put(b"1"), put(b"x" * 11), put(b"3")])
@@ -337,64 +337,64 @@ def test_what_was_submitted_before_its_size_was_known_to_be_too_large_is_refused
 
 def test_a_broker_that_is_away_does_not_end_it_and_nothing_becomes_void(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    desk = Desk(outbox=outbox, tries=2)
-    pending = desk.put(b"1")
-    impatient = desk.core.submit(Subscribe("orders", "kitchen"), give_up_ms=2000.0)
-    asked = desk.core.ask(Health())
+    rig = CoreRig(outbox=outbox, tries=2)
+    pending = rig.put(b"1")
+    impatient = rig.core.submit(Subscribe("orders", "kitchen"), give_up_ms=2000.0)
+    asked = rig.core.ask(Health())
     for _ in range(10):
-        assert desk.sent()
-        assert desk.pass_ms(1000) is True
+        assert rig.sent()
+        assert rig.pass_ms(1000) is True
     for failed in (impatient, asked):
         assert isinstance(failed.error, errors.BrokerAway)
     assert not pending.done
-    desk.resume(last_number=0)
-    assert [command.operation for command in desk.numbered()] == [
-        Put("orders", Envelope(1, 40, desk_checksum(outbox))),
+    rig.resume(last_number=0)
+    assert [command.operation for command in rig.numbered()] == [
+        Put("orders", Envelope(1, 40, checksum_in(outbox))),
         Subscribe("orders", "kitchen"),
     ]
-    desk.answer_last(stored(0), Done())
+    rig.answer_last(stored(0), Done())
     assert pending.result() == stored(0)
     assert outbox.pending_count == 0
 
 
-def desk_checksum(outbox: OutboxFile) -> int:
+def checksum_in(outbox: OutboxFile) -> int:
     operation = outbox.entries()[0].operation
     assert isinstance(operation, Put)
     return operation.envelope.checksum
 
 
 def test_not_now_is_waited_out_however_long_it_takes(path: Path, opened: Opened) -> None:
-    desk = Desk(outbox=opened(path), give_up_ms=100)
-    desk.greet()
-    pending = desk.put()
-    impatient = desk.core.submit(Subscribe("orders", "kitchen"), give_up_ms=500.0)
+    rig = CoreRig(outbox=opened(path), give_up_ms=100)
+    rig.greet()
+    pending = rig.put()
+    impatient = rig.core.submit(Subscribe("orders", "kitchen"), give_up_ms=500.0)
     for _ in range(20):
-        assert desk.numbers() == [1, 2]
-        desk.answer_last(NotNow("DISK_FULL", "full"), NotNow("GAP", "1 is next", 0))
-        desk.now_ms = desk.core.next_deadline_ms()
+        assert rig.numbers() == [1, 2]
+        rig.answer_last(NotNow("DISK_FULL", "full"), NotNow("GAP", "1 is next", 0))
+        rig.now_ms = rig.core.next_deadline_ms()
     assert isinstance(impatient.error, errors.DiskFull)
     assert not pending.done
-    assert [type(command.operation) for command in desk.numbered()] == [Put, Subscribe]
+    assert [type(command.operation) for command in rig.numbered()] == [Put, Subscribe]
 
 
 def test_a_hello_that_is_refused_is_tried_again(path: Path, opened: Opened) -> None:
-    desk = Desk(outbox=opened(path))
-    pending = desk.put()
-    greeting = desk.core.greet()
+    rig = CoreRig(outbox=opened(path))
+    pending = rig.put()
+    greeting = rig.core.greet()
     for _ in range(5):
-        [hello] = desk.sent()
-        desk.answer(hello, Refusal("LIMIT_REACHED", "too many sessions"))
-        assert desk.sent() == []
-        desk.now_ms = desk.core.next_deadline_ms()
+        [hello] = rig.sent()
+        rig.answer(hello, Refusal("LIMIT_REACHED", "too many sessions"))
+        assert rig.sent() == []
+        rig.now_ms = rig.core.next_deadline_ms()
     assert isinstance(greeting.error, errors.LimitReached)
     assert not pending.done
-    desk.resume(last_number=0)
-    assert desk.numbers() == [1]
+    rig.resume(last_number=0)
+    assert rig.numbers() == [1]
 
 
 def test_who_gives_up_only_stops_waiting(path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oncemq.client.core.outbox_queue._COUNT_MAX", 2)
-    broker = LittleBroker()
+    broker = FakeBroker()
     process = life(path, broker, opened)
     pendings: list[Pending] = [process.core.submit(*put(b"%d" % number)) for number in range(4)]
     for pending in pendings:
@@ -406,14 +406,14 @@ def test_who_gives_up_only_stops_waiting(path: Path, opened: Opened, monkeypatch
 
 def test_a_broker_of_another_version_does_not_empty_the_outbox(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    desk = Desk(outbox=outbox)
-    desk.greet()
-    pending = desk.put()
-    desk.sent()
-    desk.answer_last(Refusal("VERSION_UNSUPPORTED", "protocol version 1; this side speaks 2"))
+    rig = CoreRig(outbox=outbox)
+    rig.greet()
+    pending = rig.put()
+    rig.sent()
+    rig.answer_last(Refusal("VERSION_UNSUPPORTED", "protocol version 1; this side speaks 2"))
     assert not pending.done
-    desk.now_ms = desk.core.next_deadline_ms()
-    assert [type(command.operation) for command in desk.numbered()] == [Put]
+    rig.now_ms = rig.core.next_deadline_ms()
+    assert [type(command.operation) for command in rig.numbered()] == [Put]
     assert outbox.refusals_count == 0
 
 
@@ -422,29 +422,29 @@ def test_a_broker_of_another_version_does_not_empty_the_outbox(path: Path, opene
 
 def test_the_numbers_of_the_file_are_sent_with_its_holes(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    first = Desk(outbox=outbox)
+    first = CoreRig(outbox=outbox)
     first.greet()
     for value in (b"1", b"2", b"3"):
         first.put(value)
     first.sent()
     first.answer(first.requests[-1], NotNow("STOPPING", "later"), stored(1), NotNow("STOPPING", "later"))
     outbox.flush()
-    desk = Desk(outbox=opened(path))
-    desk.put(b"4")
-    probe(desk)
-    desk.resume(last_number=2)
-    commands = desk.numbered()
+    rig = CoreRig(outbox=opened(path))
+    rig.put(b"4")
+    probe(rig)
+    rig.resume(last_number=2)
+    commands = rig.numbered()
     assert [(command.number, command.seen_below) for command in commands] == [(1, 1), (3, 1), (4, 1)]
 
 
-def probe(desk: Desk) -> None:
+def probe(rig: CoreRig) -> None:
     """An outbox that was connected before asks first whether it is at the right place."""
-    [request] = desk.sent()
+    [request] = rig.sent()
     health, hello = request.commands
     assert health == Health()
     assert isinstance(hello, Hello)
     assert hello.epoch == 1
-    desk.answer(request, HEALTH, Refusal("FENCED", "it is known"))
+    rig.answer(request, HEALTH, Refusal("FENCED", "it is known"))
 
 
 def test_verdicts_of_an_earlier_process_settle_its_entries(path: Path, opened: Opened) -> None:
@@ -452,16 +452,16 @@ def test_verdicts_of_an_earlier_process_settle_its_entries(path: Path, opened: O
     outbox.append([(op, (value,)) for op, value in (put(b"1"), put(b"2"), put(b"3"))])
     outbox.connected("broker")
     again = opened(path)
-    desk = Desk(outbox=again)
-    probe(desk)
-    desk.resume(last_number=2, verdicts=((1, stored(0)), (2, Refusal("TOPIC_UNKNOWN", "no topic"))))
+    rig = CoreRig(outbox=again)
+    probe(rig)
+    rig.resume(last_number=2, verdicts=((1, stored(0)), (2, Refusal("TOPIC_UNKNOWN", "no topic"))))
     assert [refusal.number for refusal in again.refusals()] == [2]
-    [command] = desk.numbered()
+    [command] = rig.numbered()
     assert (command.number, command.seen_below) == (3, 3)
 
 
 def test_a_forgotten_verdict_means_that_it_happened(path: Path, opened: Opened) -> None:
-    broker = LittleBroker()
+    broker = FakeBroker()
     first = life(path, broker, opened)
     first.core.submit_all([put(b"1"), put(b"2")])
     first.pump()
@@ -484,7 +484,7 @@ def test_a_forgotten_verdict_means_that_it_happened(path: Path, opened: Opened) 
 
 
 def test_a_file_that_is_older_than_what_the_broker_has_had_is_noticed(path: Path, opened: Opened) -> None:
-    broker = LittleBroker()
+    broker = FakeBroker()
     first = life(path, broker, opened)
     first.core.submit(*put(b"1"))
     first.pump()
@@ -512,19 +512,19 @@ def test_a_file_that_is_older_than_what_the_broker_has_had_is_noticed(path: Path
 @pytest.mark.parametrize("code", ["SEQUENCE_REUSED", "VERDICT_FORGOTTEN"])
 def test_a_number_that_was_used_for_something_else_is_final(path: Path, opened: Opened, code: str) -> None:
     outbox = opened(path)
-    desk = Desk(outbox=outbox)
-    desk.greet()
-    pending = desk.put()
-    desk.sent()
-    desk.answer_last(Refusal(code, "number 1 was used"))
+    rig = CoreRig(outbox=outbox)
+    rig.greet()
+    pending = rig.put()
+    rig.sent()
+    rig.answer_last(Refusal(code, "number 1 was used"))
     with pytest.raises(errors.OutboxRewound):
         pending.result()
-    assert isinstance(desk.core.finished, errors.OutboxRewound)
+    assert isinstance(rig.core.finished, errors.OutboxRewound)
     assert (outbox.pending_count, outbox.refusals_count) == (1, 0)
 
 
 def test_a_broker_that_has_forgotten_the_session_is_not_told_everything_again(path: Path, opened: Opened) -> None:
-    broker = LittleBroker()
+    broker = FakeBroker()
     first = life(path, broker, opened)
     first.core.submit(*put(b"1"))
     first.pump()
@@ -538,34 +538,34 @@ def test_a_broker_that_has_forgotten_the_session_is_not_told_everything_again(pa
 
 
 def test_a_broker_that_has_forgotten_answers_is_noticed(path: Path, opened: Opened) -> None:
-    first = life(path, LittleBroker(), opened)
+    first = life(path, FakeBroker(), opened)
     first.core.submit_all([put(b"1"), put(b"2")])
     first.pump()
     first.outbox.flush()
-    desk = Desk(outbox=opened(path))
-    pending = desk.put(b"3")
-    probe(desk)
-    desk.resume(last_number=1)
+    rig = CoreRig(outbox=opened(path))
+    pending = rig.put(b"3")
+    probe(rig)
+    rig.resume(last_number=1)
     with pytest.raises(errors.SessionUnknown, match="ends at number 1, and 2 was answered"):
         pending.result()
-    assert desk.sent() == []
+    assert rig.sent() == []
 
 
 def test_a_broker_that_loses_its_memory_while_it_is_connected_is_noticed(path: Path, opened: Opened) -> None:
-    desk = Desk(outbox=opened(path))
-    desk.greet()
-    desk.put(b"1")
-    desk.sent()
-    desk.answer_last(stored(0))
-    pending = desk.put(b"2")
-    desk.sent()
-    desk.answer_last(NotNow("GAP", "2 came, 1 is next", 0))
-    desk.resume(last_number=0)
+    rig = CoreRig(outbox=opened(path))
+    rig.greet()
+    rig.put(b"1")
+    rig.sent()
+    rig.answer_last(stored(0))
+    pending = rig.put(b"2")
+    rig.sent()
+    rig.answer_last(NotNow("GAP", "2 came, 1 is next", 0))
+    rig.resume(last_number=0)
     assert isinstance(pending.error, errors.SessionUnknown)
 
 
 def test_another_broker_is_named_and_gets_nothing(path: Path, opened: Opened) -> None:
-    mine, other = LittleBroker("broker-1"), LittleBroker("broker-2")
+    mine, other = FakeBroker("broker-1"), FakeBroker("broker-2")
     first = life(path, mine, opened)
     first.core.submit(*put(b"1"))
     first.pump()
@@ -581,17 +581,17 @@ def test_another_broker_is_named_and_gets_nothing(path: Path, opened: Opened) ->
 
 def test_nothing_is_sent_before_the_file_says_that_something_may_have_been(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    desk = Desk(outbox=outbox)
-    pending = desk.put()
+    rig = CoreRig(outbox=outbox)
+    pending = rig.put()
     real = outbox.connected
     outbox.connected = _full  # type: ignore[method-assign, assignment]
-    desk.resume(last_number=0)
-    assert desk.sent() == []
-    assert isinstance(desk.core.obstacle, errors.OutboxFull)
+    rig.resume(last_number=0)
+    assert rig.sent() == []
+    assert isinstance(rig.core.obstacle, errors.OutboxFull)
     outbox.connected = real  # type: ignore[method-assign]
-    desk.now_ms = desk.core.next_deadline_ms()
-    desk.resume(last_number=0)
-    assert desk.numbers() == [1]
+    rig.now_ms = rig.core.next_deadline_ms()
+    rig.resume(last_number=0)
+    assert rig.numbers() == [1]
     assert not pending.done
 
 
@@ -599,7 +599,7 @@ def test_nothing_is_sent_before_the_file_says_that_something_may_have_been(path:
 
 
 def test_a_second_process_takes_over_and_the_first_is_fenced(path: Path, opened: Opened) -> None:
-    broker = LittleBroker()
+    broker = FakeBroker()
     first = life(path, broker, opened)
     first.core.submit(*put(b"1"))
     first.pump()
@@ -613,34 +613,34 @@ def test_a_second_process_takes_over_and_the_first_is_fenced(path: Path, opened:
 
 
 def test_a_refusal_that_the_former_owner_hears_is_left_to_its_successor(path: Path, opened: Opened) -> None:
-    broker = LittleBroker()
-    desk = Desk(outbox=opened(path))
-    pending = desk.core.submit(*put(b"1", "nowhere"))
-    [hello] = desk.core.outgoing(desk.now_ms)
-    desk.core.receive(desk.now_ms, broker.answer(hello))
-    [request] = desk.core.outgoing(desk.now_ms)
+    broker = FakeBroker()
+    rig = CoreRig(outbox=opened(path))
+    pending = rig.core.submit(*put(b"1", "nowhere"))
+    [hello] = rig.core.outgoing(rig.now_ms)
+    rig.core.receive(rig.now_ms, broker.answer(hello))
+    [request] = rig.core.outgoing(rig.now_ms)
     successor = life(path, broker, opened)
-    desk.core.receive(desk.now_ms, broker.answer(request))
+    rig.core.receive(rig.now_ms, broker.answer(request))
     assert isinstance(pending.error, errors.Fenced)
-    assert desk.core.outgoing(desk.now_ms) == []
+    assert rig.core.outgoing(rig.now_ms) == []
     successor.pump()
     assert [refusal.code for refusal in successor.outbox.refusals()] == ["TOPIC_UNKNOWN"]
 
 
 def test_a_broker_s_fence_is_final_and_leaves_the_file_as_it_is(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    desk = Desk(outbox=outbox)
-    desk.greet()
-    pending = desk.put()
-    desk.sent()
-    desk.answer_last(Refusal("FENCED", "another client took over"))
+    rig = CoreRig(outbox=outbox)
+    rig.greet()
+    pending = rig.put()
+    rig.sent()
+    rig.answer_last(Refusal("FENCED", "another client took over"))
     assert isinstance(pending.error, errors.Fenced)
     assert (outbox.pending_count, outbox.refusals_count) == (1, 0)
 
 
 def test_what_does_not_fit_into_the_file_was_not_submitted_and_the_rest_goes_on(path: Path, opened: Opened) -> None:
     outbox = opened(path)
-    broker = LittleBroker()
+    broker = FakeBroker()
     process = Life(outbox, broker)
     process.core.submit(*put(b"1"))
     real = outbox.append
@@ -657,10 +657,10 @@ def test_an_open_of_an_earlier_process_does_not_take_a_subscription_from_anybody
     outbox = opened(path)
     outbox.append([(Open("orders", "kitchen"), ())])
     again = opened(path)
-    desk = Desk(outbox=again)
-    mine = desk.core.submit(Open("orders", "kitchen"))
-    desk.resume(last_number=0)
-    assert [command.operation for command in desk.numbered()] == [Void(), Open("orders", "kitchen")]
-    desk.answer_last(Done(), OpenReply(5, 2, 0))
+    rig = CoreRig(outbox=again)
+    mine = rig.core.submit(Open("orders", "kitchen"))
+    rig.resume(last_number=0)
+    assert [command.operation for command in rig.numbered()] == [Void(), Open("orders", "kitchen")]
+    rig.answer_last(Done(), OpenReply(5, 2, 0))
     assert mine.result() == OpenReply(5, 2, 0)
     assert (again.pending_count, again.refusals_count) == (0, 0)

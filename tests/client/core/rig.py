@@ -1,4 +1,4 @@
-"""A core with the network in the test's hands: what it sends is looked at, what it gets is written down."""
+"""A core whose network is the test: the test reads what the core sends, and writes what it receives."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from oncemq.protocol.frames import Frame, Request, decode_request, encode_respon
 from oncemq.protocol.replies import HelloReply, PutReply, Reply, Verdict
 
 
-class Desk:
-    """The broker's end of the wire, by hand."""
+class CoreRig:
+    """A core, and the broker's side of its connection."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Desk:
         self.payloads: list[list[tuple[Frame, ...]]] = []
 
     def sent(self) -> list[Request]:
-        """Requests that the core sends now."""
+        """The requests that the core sends now."""
         new = []
         for frames in self.core.outgoing(self.now_ms):
             request, payloads = decode_request(frames)
@@ -59,7 +59,7 @@ class Desk:
         self.answer(self.requests[-1], *replies)
 
     def greet(self, *, epoch: int = 1, last_number: int = 0, window: int = 64) -> Hello:
-        """Let the core say hello, and answer it."""
+        """Answer the core's first hello."""
         self.core.greet()
         [request] = self.sent()
         [hello] = request.commands

@@ -1,4 +1,4 @@
-"""A broker's sessions and nothing else: numbers, verdicts, epochs. What it executes is looked at."""
+"""A broker that has only sessions: numbers, verdicts and epochs. Tests read what it has executed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oncemq.protocol.replies import Done, HealthReply, HelloReply, NotNow, Refus
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class LittleSession:
+class FakeSession:
     def __init__(self) -> None:
         self.epoch = 0
         self.nonce = 0
@@ -21,19 +21,19 @@ class LittleSession:
         self.verdicts: dict[int, tuple[bytes, Verdict]] = {}
 
 
-class LittleBroker:
-    """Refuses what is about the topic "nowhere", and can't read what is about "unreadable"."""
+class FakeBroker:
+    """Refuses operations on the topic "nowhere", and can't read those on the topic "unreadable"."""
 
     def __init__(self, broker_id: str = "broker") -> None:
         self.broker_id = broker_id
         self.batch_bytes_max = 0
-        self.sessions: dict[str, LittleSession] = {}
-        #: (operation, payloads) in the order in which they happened.
+        self.sessions: dict[str, FakeSession] = {}
+        #: (operation, payloads) in the order of execution.
         self.executed: list[tuple[commands.Operation, tuple[bytes, ...]]] = []
 
     @property
     def values(self) -> list[bytes]:
-        """The payloads of the puts that happened."""
+        """The payloads of the puts that were executed."""
         return [payload for _, payloads in self.executed for payload in payloads]
 
     def answer(self, frames: Sequence[Frame]) -> list[Frame]:
@@ -57,7 +57,7 @@ class LittleBroker:
             if hello.epoch < session.epoch:
                 return Refusal("FENCED", "another client took over")
         else:
-            session = self.sessions.setdefault(hello.session, LittleSession())
+            session = self.sessions.setdefault(hello.session, FakeSession())
             if session.nonce != hello.nonce:
                 session.epoch += 1
                 session.nonce = hello.nonce
@@ -86,7 +86,7 @@ class LittleBroker:
         return verdict
 
     @staticmethod
-    def _repeat(session: LittleSession, command: commands.Numbered, digest: bytes) -> Reply:
+    def _repeat(session: FakeSession, command: commands.Numbered, digest: bytes) -> Reply:
         is_void = isinstance(command.operation, commands.Void)
         if command.number not in session.verdicts:
             return Done() if is_void else Refusal("VERDICT_FORGOTTEN", "it was decided long ago")
