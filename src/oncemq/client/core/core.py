@@ -34,7 +34,7 @@ from oncemq.client.core.command_table import CommandTable
 from oncemq.client.core.failover import Failover
 from oncemq.client.core.handshake import Handshake
 from oncemq.client.core.inflight import InflightWindow
-from oncemq.client.core.observer import NullObserver, Observer
+from oncemq.client.core.observer import Observer
 from oncemq.client.core.options import Options
 from oncemq.client.core.outbox_queue import OutboxQueue
 from oncemq.client.core.pending import Pending, PendingCommand
@@ -73,7 +73,7 @@ class Core:
         outbox raises."""
         assert outbox is None or (session == outbox.session and not anonymous)
         self.options = options = options or Options()
-        self.observer: Observer = observer or NullObserver()
+        self.observer = observer or Observer()
         self._session = Session(session, anonymous, nonce, renew)
         self._window = InflightWindow(options.window)
         self._requests = RequestTable()
@@ -210,7 +210,7 @@ class Core:
 
     @property
     def recorder(self) -> Observer | None:
-        return None if isinstance(self.observer, NullObserver) else self.observer
+        return None if type(self.observer) is Observer else self.observer
 
     @property
     def session(self) -> str:

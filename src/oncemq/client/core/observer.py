@@ -7,7 +7,6 @@ client's lock, or on its event loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from oncemq.client.core.pending import PendingCommand
 from oncemq.client.recording.records import Whose
@@ -15,8 +14,8 @@ from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Reply
 
 
-class Observer(Protocol):
-    """Receives reports. Its methods must not raise."""
+class Observer:
+    """Receives reports. This one ignores them; subclasses override what they need. The methods must not raise."""
 
     def sending(self, session: str, commands: Sequence[PendingCommand]) -> None:
         """These numbered commands are about to leave, perhaps not for the first time."""
@@ -46,27 +45,3 @@ class Observer(Protocol):
 
     def close(self) -> None:
         """The client is closed."""
-
-
-class NullObserver:
-    """Ignores everything."""
-
-    def sending(self, session: str, commands: Sequence[PendingCommand]) -> None: ...
-
-    def answered(self, session: str, broker: str, command: PendingCommand, reply: Reply) -> None: ...
-
-    def got(
-        self,
-        subscription: Whose,
-        topic: str,
-        messages: Sequence[Message],
-        *,
-        looked_at: tuple[int, int] | None = None,
-        token: int = 0,
-    ) -> None: ...
-
-    def left(self, subscription: Whose, start: int, stop: int) -> None: ...
-
-    def went_back(self, subscription: Whose, to: int) -> None: ...
-
-    def close(self) -> None: ...

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from oncemq.client.core.observer import Observer
 from oncemq.client.core.pending import PendingCommand
 from oncemq.client.recording.file import RecordFile
 from oncemq.client.recording.operations import OperationRecorder, number_of
@@ -23,7 +24,7 @@ from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Reply
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer that writes to a file. Its methods are described in client/core/observer.py."""
 
     def __init__(self, folder: Path, session: str) -> None:
