@@ -50,8 +50,8 @@ def client_drops_a_pending() -> Sequence[Patch]:
 
     def disconnect(self: CommandTable) -> None:
         real(self)
-        for command in list(self._window._inflight.values())[-1:]:
-            self._window.complete(command)
+        for command in list(self.window._inflight.values())[-1:]:
+            self.window.complete(command)
 
     return [(CommandTable, "disconnect", disconnect)]
 

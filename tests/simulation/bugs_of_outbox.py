@@ -23,8 +23,8 @@ def outbox_completes_what_it_sends() -> Sequence[Patch]:
     def numbered_request(self: RequestSender, commands: list[PendingCommand], now_ms: float) -> list[Frame]:
         frames: list[Frame] = real(self, commands, now_ms)
         for command in commands:
-            if self._commands._outbox is not None:
-                self._commands._outbox.outbox.complete(command.outbox_number)
+            if self._commands.outbox is not None:
+                self._commands.outbox.outbox.complete(command.outbox_number)
         return frames
 
     return [(RequestSender, "_numbered_request", numbered_request)]

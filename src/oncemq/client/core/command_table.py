@@ -7,81 +7,75 @@ from collections.abc import Callable, Sequence
 from oncemq.client.core.backoff import Backoff
 from oncemq.client.core.inflight import InflightWindow
 from oncemq.client.core.observer import Observer
+from oncemq.client.core.options import Options
 from oncemq.client.core.outbox_queue import OutboxQueue
 from oncemq.client.core.pending import Pending, PendingCommand
 from oncemq.client.core.requests import RequestTable, SentRequest
 from oncemq.client.core.session import Session
-from oncemq.client.outbox.contract import is_transient
+from oncemq.client.outbox.contract import Outbox, is_transient
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import Refusal, Reply
 
 
 class CommandTable:
-    """The numbered commands are in the window, and the others are here."""
+    """The commands of a session, with the state of everything that is needed to send them."""
 
-    def __init__(
-        self,
-        session: Session,
-        window: InflightWindow,
-        requests: RequestTable,
-        backoff: Backoff,
-        outbox: OutboxQueue | None,
-        observer: Observer,
-    ) -> None:
-        self._session = session
-        self._window = window
-        self._requests = requests
-        self._backoff = backoff
-        self._outbox = outbox
-        self._observer = observer
+    def __init__(self, options: Options, session: Session, outbox: Outbox | None, observer: Observer) -> None:
+        """Raises what the outbox raises."""
+        self.session = session
+        self.window = InflightWindow(options.window)
+        self.requests = RequestTable()
+        self.backoff = Backoff(options)
+        self.outbox = None if outbox is None else OutboxQueue(outbox, self.window)
+        self.observer = observer
         #: Commands that are safe to repeat and need no order, in order of submission.
         self.unnumbered: dict[PendingCommand, None] = {}
 
     @property
     def is_idle(self) -> bool:
         """No caller waits for anything, and the outbox is empty."""
-        return not (self.unnumbered or self._session.waiters or self._window.has_callers)
+        return not (self.unnumbered or self.session.waiters or self.window.has_callers)
 
     @property
     def has_outbox_work(self) -> bool:
         """An outbox has something to send, whether or not a caller waits for it."""
-        return self._outbox is not None and len(self._window) > 0
+        return self.outbox is not None and len(self.window) > 0
 
     def all(self) -> list[PendingCommand]:
-        return [*self.unnumbered, *self._window]
+        return [*self.unnumbered, *self.window]
 
     # Sending again.
 
     def resend(self, command: PendingCommand) -> None:
         if command.number:
-            self._window.resend(command)
+            self.window.resend(command)
         else:
             command.must_send = True
 
     def resend_lost(self, sent: SentRequest) -> None:
         """A request, or its answer, is lost: send its commands again, unless they were meanwhile."""
-        self._requests.end_wait(sent)
-        if sent is self._session.hello:
-            self._session.hello = None
+        self.requests.end_wait(sent)
+        if sent is self.session.hello:
+            self.session.hello = None
         for command in sent.commands:
             if not command.is_completed and command.request_ids[-1] == sent.request_id:
                 self.resend(command)
 
     def disconnect(self) -> None:
         """The connection is lost: resume the session on the next one, and send everything again there."""
-        self._requests.abandon_all()
-        self._session.disconnected()
+        self.requests.abandon_all()
+        self.session.disconnected()
         for command in self.unnumbered:
             command.must_send = True
             command.not_before_ms = 0.0
 
     def load_outbox(self) -> None:
         """Bring what is sent next from the outbox into memory."""
-        if self._outbox is None or self._session.finished is not None:
+        if self.outbox is None or self.session.finished is not None:
             return
         try:
-            self._outbox.load()
+            self.outbox.load()
         except errors.OnceMQError as error:
             self.finish(error)
 
@@ -89,19 +83,19 @@ class CommandTable:
 
     def complete(self, now_ms: float, command: PendingCommand, reply: Reply, payloads: Sequence[Frame] = ()) -> None:
         """The broker has decided a command, or answered it."""
-        outbox = self._outbox
+        outbox = self.outbox
         if command.outbox_number and outbox is not None:
             # This comes first: from the next request on, the broker may forget its verdict.
             recorded = self._write(now_ms, command, lambda: outbox.record(command, reply))
             if recorded is None:
                 return
             reply = recorded
-        session = self._session
-        self._observer.answered(session.name, session.broker_id, command, reply)
+        session = self.session
+        self.observer.answered(session.name, session.broker_id, command, reply)
         command.is_completed = True
-        self._requests.complete(command)
+        self.requests.complete(command)
         if command.number or command.outbox_number:
-            self._window.complete(command)
+            self.window.complete(command)
         else:
             self.unnumbered.pop(command, None)
         if command.pending is not None:
@@ -109,7 +103,7 @@ class CommandTable:
 
     def void_refused(self, now_ms: float, command: PendingCommand, refusal: Refusal) -> bool:
         """Refuse a command to its caller, and use its number for a void. False: the outbox could not write it."""
-        outbox = self._outbox
+        outbox = self.outbox
         if (
             command.outbox_number
             and outbox is not None
@@ -117,7 +111,7 @@ class CommandTable:
         ):
             return False
         pending = command.pending
-        self._window.void(command)
+        self.window.void(command)
         if pending is not None:
             pending.succeed(refusal)
         return True
@@ -129,8 +123,8 @@ class CommandTable:
             return write()
         except errors.OnceMQError as error:
             if is_transient(error):
-                self._window.resend_from(command.number)
-                self._backoff.pause(now_ms, error)
+                self.window.resend_from(command.number)
+                self.backoff.pause(now_ms, error)
             else:
                 self.finish(error)
             return None
@@ -141,14 +135,14 @@ class CommandTable:
         if command.outbox_number:
             command.pending = None
         elif command.number:
-            self._window.void(command)
+            self.window.void(command)
         else:
             if command in self.unnumbered:
                 del self.unnumbered[command]
             else:
-                self._window.complete(command)
+                self.window.complete(command)
             command.is_completed = True
-            self._requests.complete(command)
+            self.requests.complete(command)
         if pending is not None:
             pending.fail(error)
 
@@ -156,7 +150,7 @@ class CommandTable:
         """Give up the command of this caller."""
         if pending.done:
             return
-        if self._outbox is not None and self._outbox.forget_caller(pending):
+        if self.outbox is not None and self.outbox.forget_caller(pending):
             pending.fail(error)
             return
         for command in self.all():
@@ -169,26 +163,26 @@ class CommandTable:
     def finish(self, error: errors.OnceMQError) -> None:
         """End the session. This is final: a session that tried to come back would fight with the one that replaced
         it."""
-        self._session.finished = error
-        self._session.is_open = False
-        self._requests.abandon_all()
+        self.session.finished = error
+        self.session.is_open = False
+        self.requests.abandon_all()
         self.fail_all(error)
 
     def fail_all(self, error: errors.OnceMQError) -> None:
         """Fail everything for its callers. With an outbox, the numbered commands continue, and callers without a
         time limit wait for them unless the session has ended."""
-        waiters = self._session.take_waiters()
+        waiters = self.session.take_waiters()
         unnumbered = list(self.unnumbered)
         self.unnumbered.clear()
         for command in unnumbered:
             command.is_completed = True
-            self._requests.complete(command)
-        if self._outbox is None:
-            self._window.give_up_all(error)
+            self.requests.complete(command)
+        if self.outbox is None:
+            self.window.give_up_all(error)
         else:
-            everyone = self._session.finished is not None
-            self._window.fail_callers(error, everyone=everyone)
-            self._outbox.fail_callers(error, everyone=everyone)
+            everyone = self.session.finished is not None
+            self.window.fail_callers(error, everyone=everyone)
+            self.outbox.fail_callers(error, everyone=everyone)
         for pending in [*waiters, *(command.pending for command in unnumbered)]:
             if pending is not None:
                 pending.fail(error)

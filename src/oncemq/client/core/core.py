@@ -20,25 +20,21 @@ With an *outbox*, each numbered operation is durable in it, with its number, bef
 up: callers stop waiting, but the core continues to try. How an operation ended is written to the outbox before the
 next request tells the broker that its answer was seen.
 
-The state belongs to the parts: the session (session.py), the numbered commands (inflight.py), all commands
-(command_table.py), the requests (requests.py), pauses (backoff.py), the choice of broker (failover.py) and the outbox
-(outbox_queue.py). The handshake, the sender and the response handler work on them.
+Each part owns its state: the session (session.py), the commands (command_table.py) with the in-flight window
+(inflight.py), requests (requests.py), pauses (backoff.py) and outbox queue (outbox_queue.py), and the choice of broker
+(failover.py). The handshake, the sender and the response handler work on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from oncemq.client.core.backoff import Backoff
 from oncemq.client.core.command_table import CommandTable
 from oncemq.client.core.failover import Failover
 from oncemq.client.core.handshake import Handshake
-from oncemq.client.core.inflight import InflightWindow
 from oncemq.client.core.observer import Observer
 from oncemq.client.core.options import Options
-from oncemq.client.core.outbox_queue import OutboxQueue
 from oncemq.client.core.pending import Pending, PendingCommand
-from oncemq.client.core.requests import RequestTable
 from oncemq.client.core.responses import ResponseHandler
 from oncemq.client.core.sender import RequestSender
 from oncemq.client.core.session import Session
@@ -75,36 +71,15 @@ class Core:
         self.options = options = options or Options()
         self.observer = observer or Observer()
         self._session = Session(session, anonymous, nonce, renew)
-        self._window = InflightWindow(options.window)
-        self._requests = RequestTable()
-        self._backoff = Backoff(options)
-        self._outbox = None if outbox is None else OutboxQueue(outbox, self._window)
-        self._commands = CommandTable(
-            self._session, self._window, self._requests, self._backoff, self._outbox, self.observer
-        )
-        self._failover = Failover(options, self._session, self._commands, self._backoff)
-        self._handshake = Handshake(
-            options,
-            self._session,
-            self._window,
-            self._requests,
-            self._commands,
-            self._failover,
-            self._backoff,
-            self._outbox,
-        )
-        self._sender = RequestSender(
-            options, self._session, self._window, self._requests, self._commands, self.observer
-        )
-        self._responses = ResponseHandler(
-            self._session,
-            self._window,
-            self._requests,
-            self._commands,
-            self._failover,
-            self._backoff,
-            self._handshake,
-        )
+        self._commands = CommandTable(options, self._session, outbox, self.observer)
+        self._window = self._commands.window
+        self._requests = self._commands.requests
+        self._backoff = self._commands.backoff
+        self._outbox = self._commands.outbox
+        self._failover = Failover(options, self._commands)
+        self._handshake = Handshake(options, self._commands, self._failover)
+        self._sender = RequestSender(options, self._commands)
+        self._responses = ResponseHandler(self._commands, self._failover, self._handshake)
 
     # Submitting.
 

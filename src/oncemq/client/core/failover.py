@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core.backoff import Backoff
 from oncemq.client.core.command_table import CommandTable
 from oncemq.client.core.options import Options
 from oncemq.client.core.pending import Pending, PendingCommand
-from oncemq.client.core.session import Session
 from oncemq.protocol import errors
 from oncemq.protocol.replies import HelloReply, NotNow, Reply
 
@@ -24,11 +22,10 @@ _NEVER = float("inf")
 class Failover:
     """Which broker counts: the address that is used, and the term that has been seen."""
 
-    def __init__(self, options: Options, session: Session, commands: CommandTable, backoff: Backoff) -> None:
+    def __init__(self, options: Options, commands: CommandTable) -> None:
         self._options = options
-        self._session = session
         self._commands = commands
-        self._backoff = backoff
+        self._session = commands.session
         #: The highest term seen; 0: the broker has no standby.
         self.term = 0
         #: Nothing is sent until there is a new command.
@@ -77,7 +74,7 @@ class Failover:
     def leave(self, now_ms: float, error: errors.Standby) -> None:
         """This broker is not the active one: move to the next address."""
         self._timeout_count = 0
-        self._backoff.obstacle = error
+        self._commands.backoff.obstacle = error
         self._commands.disconnect()
         self._lost_ms = self._lost_ms or now_ms
         self.leave_ms = max(now_ms, self._left_ms + self._options.next_address_ms)

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core.backoff import Backoff
 from oncemq.client.core.command_table import CommandTable
 from oncemq.client.core.failover import Failover
-from oncemq.client.core.inflight import InflightWindow
 from oncemq.client.core.options import Options
 from oncemq.client.core.outbox_queue import OutboxQueue
 from oncemq.client.core.pending import PendingCommand
-from oncemq.client.core.requests import RequestTable, SentRequest
-from oncemq.client.core.session import Session
+from oncemq.client.core.requests import SentRequest
 from oncemq.client.outbox.contract import is_transient
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Health, Hello
@@ -28,25 +25,15 @@ from oncemq.protocol.replies import Done, HealthReply, HelloReply, NotNow, Refus
 class Handshake:
     """Sends hellos and probes, and opens the session with their answers."""
 
-    def __init__(
-        self,
-        options: Options,
-        session: Session,
-        window: InflightWindow,
-        requests: RequestTable,
-        commands: CommandTable,
-        failover: Failover,
-        backoff: Backoff,
-        outbox: OutboxQueue | None,
-    ) -> None:
+    def __init__(self, options: Options, commands: CommandTable, failover: Failover) -> None:
         self._options = options
-        self._session = session
-        self._window = window
-        self._requests = requests
         self._commands = commands
         self._failover = failover
-        self._backoff = backoff
-        self._outbox = outbox
+        self._session = commands.session
+        self._window = commands.window
+        self._requests = commands.requests
+        self._backoff = commands.backoff
+        self._outbox = outbox = commands.outbox
         self._must_probe = outbox is not None and bool(outbox.outbox.broker_id)
 
     # The hello.

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core.backoff import Backoff
 from oncemq.client.core.command_table import CommandTable
 from oncemq.client.core.failover import Failover
 from oncemq.client.core.handshake import Handshake
-from oncemq.client.core.inflight import InflightWindow
 from oncemq.client.core.pending import PendingCommand
-from oncemq.client.core.requests import RequestTable, SentRequest
-from oncemq.client.core.session import Session
+from oncemq.client.core.requests import SentRequest
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Close, RemoveSession, Void
 from oncemq.protocol.frames import Frame, decode_response, opening_of
@@ -28,23 +25,14 @@ _NUMBER_IN_DOUBT = frozenset({"MALFORMED", "VERSION_UNSUPPORTED", "TOO_LARGE", "
 class ResponseHandler:
     """Assigns replies to commands, and decides which of them are final."""
 
-    def __init__(
-        self,
-        session: Session,
-        window: InflightWindow,
-        requests: RequestTable,
-        commands: CommandTable,
-        failover: Failover,
-        backoff: Backoff,
-        handshake: Handshake,
-    ) -> None:
-        self._session = session
-        self._window = window
-        self._requests = requests
+    def __init__(self, commands: CommandTable, failover: Failover, handshake: Handshake) -> None:
         self._commands = commands
         self._failover = failover
-        self._backoff = backoff
         self._handshake = handshake
+        self._session = commands.session
+        self._window = commands.window
+        self._requests = commands.requests
+        self._backoff = commands.backoff
         #: Answers that could not be read or belonged to nothing.
         self.discarded_count = 0
 

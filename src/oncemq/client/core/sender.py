@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oncemq.client.core.command_table import CommandTable
-from oncemq.client.core.inflight import InflightWindow
-from oncemq.client.core.observer import Observer
 from oncemq.client.core.options import Options
 from oncemq.client.core.pending import PendingCommand
-from oncemq.client.core.requests import RequestBuilder, RequestTable
-from oncemq.client.core.session import Session
+from oncemq.client.core.requests import RequestBuilder
 from oncemq.client.core.validation import too_large
 from oncemq.protocol.commands import Get, GetAny, Numbered, Read, Take
 from oncemq.protocol.frames import Frame, encode_request
@@ -20,21 +17,12 @@ from oncemq.protocol.replies import Refusal
 class RequestSender:
     """Encodes requests. It does not decide whether the connection allows to send."""
 
-    def __init__(
-        self,
-        options: Options,
-        session: Session,
-        window: InflightWindow,
-        requests: RequestTable,
-        commands: CommandTable,
-        observer: Observer,
-    ) -> None:
+    def __init__(self, options: Options, commands: CommandTable) -> None:
         self._options = options
-        self._session = session
-        self._window = window
-        self._requests = requests
         self._commands = commands
-        self._observer = observer
+        self._session = commands.session
+        self._window = commands.window
+        self._requests = commands.requests
 
     def _builder(self) -> RequestBuilder:
         return RequestBuilder(self._options.request_commands_max, self._options.request_bytes_max)
@@ -79,7 +67,7 @@ class RequestSender:
 
     def _numbered_request(self, commands: list[PendingCommand], now_ms: float) -> list[Frame]:
         session, epoch, seen_below = self._session.name, self._session.epoch, self._window.seen_below
-        self._observer.sending(session, commands)
+        self._commands.observer.sending(session, commands)
         sent = self._requests.add(commands, now_ms, self._options.timeout_ms)
         numbered = [
             Numbered(session, epoch, command.number, seen_below, command.body)  # type: ignore[arg-type]
