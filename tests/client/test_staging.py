@@ -118,7 +118,7 @@ def test_a_refusal_is_raised_and_nothing_is_sent_after_it(client: oncemq.Client)
 
 def test_a_batch_that_is_too_large_is_named(client: oncemq.Client) -> None:
     payload = encode_batch([bytes(client.batch_bytes_max), b""])
-    with pytest.raises(errors.TooLarge, match=f"a batch of {len(payload)} bytes; this broker takes up to "):
+    with pytest.raises(errors.TooLarge, match=f"a batch of {len(payload)} bytes; this broker accepts at most "):
         client.stager("a", "orders", "nightly", 1).add(2, payload)
 
 

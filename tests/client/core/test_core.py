@@ -426,7 +426,7 @@ def test_a_request_that_could_not_be_read_is_sent_again_command_by_command() -> 
         (CreateTopic(5), TypeError, "CreateTopic: name: Expected `str`, got `int`"),  # type: ignore[arg-type]
         (CreateTopic(object()), TypeError, "CreateTopic"),  # type: ignore[arg-type]
         (Put("\ud800", Envelope(1, 1, 1)), errors.NameInvalid, "topic's name"),
-        (Put(5, Envelope(1, 1, 1)), TypeError, "topic's name is str, not int"),  # type: ignore[arg-type]
+        (Put(5, Envelope(1, 1, 1)), TypeError, "topic's name must be str, not int"),  # type: ignore[arg-type]
     ],
 )
 def test_what_can_not_be_sent_fails_for_its_caller_alone(
@@ -654,7 +654,7 @@ def test_a_batch_that_the_broker_would_not_take_is_refused_without_a_number() ->
     rig.core.greet()
     [hello] = rig.sent()
     rig.answer(hello, HelloReply(1, 0, 64, (), "broker", 200))
-    with pytest.raises(errors.TooLarge, match=r"^a message of 240 bytes; this broker takes up to 200$"):
+    with pytest.raises(errors.TooLarge, match=r"^a message of 240 bytes; this broker accepts at most 200$"):
         rig.put(b"x" * 201).result()
     rig.put(b"x" * 100)
     assert rig.numbers() == [1]

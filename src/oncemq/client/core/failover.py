@@ -54,8 +54,8 @@ class Failover:
             return errors.Standby(first.text)
         if isinstance(last, HelloReply) and last.term < self.term:
             return errors.Standby(
-                f"a broker of term {last.term} answered, and another has begun term {self.term}. If its database was "
-                "restored from a backup, connect anew: then this is the one"
+                f"a broker of term {last.term} answered, but another one has started term {self.term}. If its "
+                "database was restored from a backup, connect again to use it"
             )
         return None
 

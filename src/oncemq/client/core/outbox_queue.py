@@ -94,8 +94,8 @@ class OutboxQueue:
 
     def session_unknown(self) -> errors.SessionUnknown:
         return errors.SessionUnknown(
-            f"the broker has forgotten the session '{self.outbox.session}' of this outbox. Begin another outbox; "
-            f"what was kept from number {self.outbox.answered_number + 1} on may have happened or not"
+            f"the broker has forgotten the session '{self.outbox.session}' of this outbox. Operations from number "
+            f"{self.outbox.answered_number + 1} on may or may not have been executed. Create another outbox"
         )
 
     def mismatch(self, reply: HelloReply) -> errors.OnceMQError | None:

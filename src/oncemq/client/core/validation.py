@@ -28,7 +28,7 @@ _FIELD_INDEX = re.compile(r" - at `\$\[(\d+)\].*`$")
 def check_name(name: object, what: str) -> None:
     """Raises TypeError if the name is not text, and NameInvalid if it can't be UTF-8."""
     if not isinstance(name, str):
-        raise TypeError(f"{what} is str, not {type(name).__name__}")
+        raise TypeError(f"{what} must be str, not {type(name).__name__}")
     if not name.isascii():
         try:
             name.encode()
@@ -40,7 +40,7 @@ def check_headers(headers: Mapping[str, bytes]) -> None:
     """Check the headers of one message. Raises TooLarge."""
     size = sum(map(len, headers.values())) + sum(len(name.encode()) for name in headers)
     if size > HEADERS_BYTES_MAX:
-        raise errors.TooLarge(f"headers of {size} bytes; a message has up to {HEADERS_BYTES_MAX}")
+        raise errors.TooLarge(f"headers of {size} bytes; the limit is {HEADERS_BYTES_MAX} per message")
 
 
 def offset_of(message: object, topic_id: int) -> int:
@@ -49,10 +49,10 @@ def offset_of(message: object, topic_id: int) -> int:
     Raises TypeError, ValueError or OffsetOutOfRange."""
     if isinstance(message, Message):
         if message.topic_id != topic_id:
-            raise ValueError(f"a message of another topic: '{message.topic}' with id {message.topic_id}")
+            raise ValueError(f"the message belongs to another topic, '{message.topic}' with id {message.topic_id}")
         return message.offset
     if not isinstance(message, int) or isinstance(message, bool):
-        raise TypeError(f"a Message or an offset is wanted, not {type(message).__name__}")
+        raise TypeError(f"expected a Message or an offset, not {type(message).__name__}")
     if message < 0:
         raise errors.OffsetOutOfRange(f"offset {message}; offsets start at 0")
     return message
@@ -71,12 +71,12 @@ def check_payloads(operation: Operation, payloads: Sequence[Frame]) -> None:
     """Raises Malformed or TooLarge: the broker would refuse a request with such payloads, and all commands in it."""
     envelopes = envelopes_of(operation)
     if len(envelopes) != len(payloads):
-        raise errors.Malformed(f"{type(operation).__name__}: {len(payloads)} payloads where {len(envelopes)} belong")
+        raise errors.Malformed(f"{type(operation).__name__}: {len(payloads)} payloads for {len(envelopes)} envelopes")
     for envelope, payload in zip(envelopes, payloads, strict=True):
         if envelope.size != len(payload):
-            raise errors.Malformed(f"a payload of {len(payload)} bytes where {envelope.size} were announced")
+            raise errors.Malformed(f"a payload of {len(payload)} bytes; its envelope says {envelope.size}")
     if len(payloads) >= REQUEST_FRAMES_MAX:
-        raise errors.TooLarge(f"{len(payloads)} batches in one operation; {REQUEST_FRAMES_MAX - 1} is the limit")
+        raise errors.TooLarge(f"{len(payloads)} batches in one operation; the limit is {REQUEST_FRAMES_MAX - 1}")
 
 
 def too_large(operation: Operation, payloads: Sequence[Frame], bytes_max: int) -> errors.TooLarge | None:
@@ -85,7 +85,7 @@ def too_large(operation: Operation, payloads: Sequence[Frame], bytes_max: int) -
     if not 0 < bytes_max < size:
         return None
     what = "message" if sum(envelope.count for envelope in envelopes_of(operation)) == 1 else "batch"
-    return errors.TooLarge(f"a {what} of {size} bytes; this broker takes up to {bytes_max}")
+    return errors.TooLarge(f"a {what} of {size} bytes; this broker accepts at most {bytes_max}")
 
 
 def check_command(command: Command) -> None:
