@@ -280,7 +280,7 @@ def test_a_file_that_was_replaced_while_in_use_is_noticed(tmp_path: Path) -> Non
     outbox.append([put(b"1")])
     shutil.copy(tmp_path / "out", tmp_path / "copy")
     os.replace(tmp_path / "copy", tmp_path / "out")
-    with pytest.raises(errors.OutboxError, match="removed or replaced"):
+    with pytest.raises(errors.OutboxError, match="deleted or replaced"):
         outbox.append([put(b"2")])
     outbox.close()
 

@@ -245,7 +245,7 @@ class Core:
         if failover.is_away or self._session.finished is not None or failover.is_leaving:
             return []
         requests: list[list[Frame]] = []
-        if self._commands.unnumbered and not failover.must_greet_first:
+        if self._commands.unnumbered and not failover.needs_hello_first:
             self._sender.send_unnumbered(now_ms, requests)
         if self._session.is_open:
             if self._window.has_sendable and now_ms >= self._backoff.until_ms:
@@ -277,7 +277,7 @@ class Core:
         if failover.is_leaving:
             return failover.leave_ms
         deadline_ms = min(self._requests.next_deadline_ms(), self._handshake.due_ms)
-        if not failover.must_greet_first:
+        if not failover.needs_hello_first:
             for command in self._commands.unnumbered:
                 if command.must_send:
                     deadline_ms = min(deadline_ms, command.not_before_ms)
@@ -290,7 +290,7 @@ class Core:
         failover, requests = self._failover, self._requests
         if failover.is_away or self._session.finished is not None:
             return False
-        if failover.moves(now_ms):
+        if failover.move_if_due(now_ms):
             return True
         if now_ms < requests.next_deadline_ms():
             return False

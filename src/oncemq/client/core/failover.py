@@ -43,7 +43,7 @@ class Failover:
         return self.leave_ms != _NEVER
 
     @property
-    def must_greet_first(self) -> bool:
+    def needs_hello_first(self) -> bool:
         """Only a hello shows whether this broker is still the active one."""
         return self.term > 0 and not self._session.is_open
 
@@ -59,7 +59,7 @@ class Failover:
             )
         return None
 
-    def heard(self) -> None:
+    def answered(self) -> None:
         """The active broker has answered."""
         self._lost_ms = 0.0
         self._timeout_count = 0
@@ -82,7 +82,7 @@ class Failover:
         # If no caller waits, the active broker is searched for when there is a new command.
         self.is_away = self._commands.is_idle
 
-    def moves(self, now_ms: float) -> bool:
+    def move_if_due(self, now_ms: float) -> bool:
         """Whether the next address is due. Then it is used from now on."""
         if now_ms < self.leave_ms:
             return False

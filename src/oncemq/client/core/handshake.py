@@ -49,7 +49,7 @@ class Handshake:
 
     def _waiting_commands(self) -> list[PendingCommand]:
         """Commands that can't be sent before the session is open."""
-        return self._commands.all() if self._failover.must_greet_first else list(self._window)
+        return self._commands.all() if self._failover.needs_hello_first else list(self._window)
 
     def request(self, now_ms: float) -> list[Frame]:
         """The next hello, or probe."""

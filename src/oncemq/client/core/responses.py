@@ -60,7 +60,7 @@ class ResponseHandler:
             self.discarded_count += 1
             return
         self._requests.answered(sent, now_ms)
-        self._failover.heard()
+        self._failover.answered()
         if sent.is_hello:
             if not self._handshake.receive(now_ms, sent, replies):
                 self.discarded_count += 1
@@ -77,7 +77,7 @@ class ResponseHandler:
         if sent is None or self._session.finished is not None:
             return
         self._requests.answered(sent, now_ms)
-        self._failover.heard()
+        self._failover.answered()
         refusal = Refusal(error.code, error.text)
         if sent.is_hello:
             self._handshake.receive(now_ms, sent, (refusal,))

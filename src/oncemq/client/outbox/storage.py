@@ -222,7 +222,7 @@ class Storage:
         except OSError:
             inode = -1
         if inode != self._inode:
-            self._fail(errors.OutboxError(f"'{self.path}' was removed or replaced while it was in use"))
+            self._fail(errors.OutboxError(f"'{self.path}' was deleted or replaced while it was in use"))
 
     def check_usable(self) -> None:
         """Raises ForkedError in a forked child, and the final error after one."""
