@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncemq.engine.engine import Decision
+from oncemq.engine.decide.decision import Decision
 from oncemq.journal.contract import WriteSlot
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import (
@@ -606,7 +606,7 @@ def test_the_acks_that_ride_on_a_waiting_get_by_pattern_count_at_once_and_once()
     rig.answers()
     topic = rig.broker.engine.state.topics["orders.eu"]
     waiting = _parked_any(rig, msgspec.structs.replace(command, acks=((topic.id, 1),)))
-    assert topic.needed == 1
+    assert topic.low_watermark == 1
     _post_put(rig, b"two", topic="orders.eu")
     rig.rounds()
     assert seen(rig.answers()[waiting][0][0]) == {"orders.eu": [1]}

@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from oncemq.engine.engine import Engine
-from oncemq.engine.locator import Locator
+from oncemq.engine.record_locator import RecordLocator
 from oncemq.journal.contract import RecordHead
 from oncemq.protocol.commands import (
     START_EARLIEST,
@@ -123,7 +123,7 @@ def test_events_after_the_boundary_lead_on_from_the_snapshot() -> None:
 
 
 def move(world: World, head: RecordHead, position: int) -> None:
-    offset = Locator(world.engine.state).offset_of(head)
+    offset = RecordLocator(world.engine.state).offset_of(head)
     assert offset is not None
     world.engine.move(world.now_ms, head, offset, position)
 
@@ -137,7 +137,7 @@ def test_a_moved_batch_is_found_at_its_new_position() -> None:
     old = world.get(owner, "a").slices[1]
     head = RecordHead(old.position, owner.topic_id, old.first_offset, 1, 0, old.size)
     move(world, head, 5 * EXTENT_BYTES)
-    assert Locator(world.engine.state).offset_of(head) is None
+    assert RecordLocator(world.engine.state).offset_of(head) is None
     assert [s.position for s in world.get(owner, "a").slices] == [EXTENT_BYTES, 5 * EXTENT_BYTES]
     assert set(world.engine.state.live) == {1, 5}
 
@@ -149,9 +149,9 @@ def test_a_record_that_all_have_acked_is_needed_by_nobody() -> None:
     owner = world.open("orders", "a")
     [entry] = world.get(owner, "a").slices
     head = RecordHead(entry.position, owner.topic_id, 0, 1, 0, entry.size)
-    assert Locator(world.engine.state).offset_of(head) == 0
+    assert RecordLocator(world.engine.state).offset_of(head) == 0
     world.get(owner, "a", ack=1)
-    assert Locator(world.engine.state).offset_of(head) is None
+    assert RecordLocator(world.engine.state).offset_of(head) is None
 
 
 def test_a_staged_batch_moves_before_and_after_its_commit() -> None:
@@ -165,4 +165,4 @@ def test_a_staged_batch_moves_before_and_after_its_commit() -> None:
     move(world, RecordHead(2 * EXTENT_BYTES, 1, -1, 1, 0, 10), 3 * EXTENT_BYTES)
     assert world.get(world.open("out", "a"), "a").slices[1].position == 3 * EXTENT_BYTES
     gone = RecordHead(position, 1, -1, 1, 0, 10)
-    assert Locator(world.engine.state).offset_of(gone) is None
+    assert RecordLocator(world.engine.state).offset_of(gone) is None

@@ -7,11 +7,11 @@ import pytest
 from oncemq.engine.decide.ticks import BATCHES_PER_TICK_MAX
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Delayed, Released, Stored
-from oncemq.engine.locator import Locator
+from oncemq.engine.record_locator import RecordLocator
 from oncemq.journal.contract import RecordHead, record_bytes
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import TTL_MS_MAX, Limits
-from tests.engine.recount import check, engine_from, recount
+from tests.engine.invariants import check, check_invariants, engine_from
 from tests.engine.world import EXTENT_BYTES, World, code, put
 
 DUE_MS = 5_000
@@ -269,7 +269,7 @@ def test_they_survive_a_snapshot() -> None:
     for count, due_ms in [(1, 7_000), (2, 6_000)]:
         world.do(delayed(count, due_ms, ttl_ms=3_000))
     twin = engine_from(world.engine, world.limits)
-    recount(twin, world.now_ms)
+    check_invariants(twin, world.now_ms)
     assert twin.next_tick_ms() == 6_000
     twin.tick(9_500)
     index = twin.state.topics["orders"].index
@@ -290,12 +290,12 @@ def test_what_was_released_is_not_released_again_after_a_replay() -> None:
 
 
 def head_of(world: World, size: int = 100) -> RecordHead:
-    [(position, _)] = world.engine.state.hidden.items()
+    [(position, _)] = world.engine.state.unpublished.items()
     return RecordHead(position, world.topic_of().id, -1, 1, 0, size)
 
 
 def move(world: World, head: RecordHead, position: int) -> None:
-    offset = Locator(world.engine.state).offset_of(head)
+    offset = RecordLocator(world.engine.state).offset_of(head)
     assert offset is not None
     world.log.append((world.now_ms, world.engine.move(world.now_ms, head, offset, position)))
 
@@ -306,7 +306,7 @@ def test_a_delayed_batch_moves_before_and_after_it_is_due() -> None:
     world.do(delayed())
     old = head_of(world)
     move(world, old, 5 * EXTENT_BYTES)
-    assert Locator(world.engine.state).offset_of(old) is None
+    assert RecordLocator(world.engine.state).offset_of(old) is None
     check(world)
     wait_until(world, DUE_MS)
     assert world.get(world.open("orders", "a"), "a").slices[1].position == 5 * EXTENT_BYTES
@@ -320,9 +320,9 @@ def test_a_delayed_batch_of_a_deleted_topic_is_needed_by_nobody() -> None:
     world = subscribed()
     world.do(delayed())
     head = head_of(world)
-    assert Locator(world.engine.state).offset_of(head) == -1
+    assert RecordLocator(world.engine.state).offset_of(head) == -1
     world.do(commands.DeleteTopic("orders"))
-    assert Locator(world.engine.state).offset_of(head) is None
+    assert RecordLocator(world.engine.state).offset_of(head) is None
 
 
 def test_a_capture_shows_a_delayed_batch_that_is_released_meanwhile() -> None:

@@ -20,13 +20,13 @@ from oncemq.engine.snapshot.capture import SessionImage, TopicImage
 from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import CommitReply
 from oncemq.protocol.version import JOURNAL_VERSION, SNAPSHOT_VERSION
-from tests.engine.random_life import LIMITS, random_life, still_life
+from tests.engine.random_history import LIMITS, fixed_history, random_history
 from tests.engine.test_capture import comparable
 from tests.engine.world import EXTENT_BYTES, image_of
 
 FOLDER = Path(__file__).parent / "golden"
 VERSIONS = range(1, SNAPSHOT_VERSION + 1)
-#: A life in which every kind of event occurs.
+#: A history in which every kind of event occurs.
 SEED = 7
 COMMANDS = 500
 
@@ -50,8 +50,8 @@ def read(version: int) -> Golden:
 
 def write() -> None:
     """Only for a new format version."""
-    world = random_life(SEED, COMMANDS)
-    still_life(world)
+    world = random_history(SEED, COMMANDS)
+    fixed_history(world)
     capture = world.engine.capture()
     golden = {
         "groups": [[time_ms, base64.b64encode(_encode([event])).decode()] for time_ms, event in world.log],
@@ -89,7 +89,7 @@ def test_events_and_snapshot_of_every_version_are_read_and_agree(version: int) -
     from_events, from_snapshot = replayed(version), restored(version)
     assert comparable(image_of(from_events)) == comparable(image_of(from_snapshot))
     assert from_events.state.live == from_snapshot.state.live
-    assert from_events.state.hidden == from_snapshot.state.hidden
+    assert from_events.state.unpublished == from_snapshot.state.unpublished
     assert from_events.state.subscriptions == from_snapshot.state.subscriptions
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from oncemq.engine import events
 from oncemq.engine.decide.reads import TOPICS_PER_GET
-from oncemq.engine.engine import need_bytes
-from oncemq.engine.state.pattern import Pattern
+from oncemq.engine.event_bytes import need_bytes
+from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import SEEK_TOPICS_MAX, Limits
 from oncemq.protocol.patterns import matches, refuse_pattern
-from tests.engine.recount import beside_verdicts, check, event_bytes
+from tests.engine.invariants import check, event_bytes, without_verdicts
 from tests.engine.world import ROOMY, World, code, put
 
 # Matching.
@@ -96,7 +96,7 @@ class Watched(World):
         return self.ack_any(self.owner, "orders.*", "watcher", by_id)
 
     @property
-    def pattern(self) -> Pattern:
+    def pattern(self) -> PatternSubscription:
         return self.engine.state.patterns[("orders.*", "watcher")]
 
 
@@ -229,7 +229,7 @@ def test_its_part_of_a_topic_has_no_name_of_its_own() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     key = world.pattern.key
-    before = beside_verdicts(world)
+    before = without_verdicts(world)
     for operation in (
         commands.Open("orders.eu", key),
         commands.Unsubscribe("orders.eu", key),
@@ -237,7 +237,7 @@ def test_its_part_of_a_topic_has_no_name_of_its_own() -> None:
     ):
         assert code(world.do(operation)) == "NOT_SUBSCRIBED"
     assert code(world.do(commands.Subscribe("orders.eu", key))) == "NAME_INVALID"
-    assert beside_verdicts(world) == before
+    assert without_verdicts(world) == before
 
 
 def test_no_refusal_shows_how_it_is_attached() -> None:
@@ -398,7 +398,7 @@ def test_a_single_topic_can_be_read_and_acked_by_its_id() -> None:
     got = world.send(commands.Get(1, key, world.owner.epoch, 0, 1000, 0, 1))
     assert [(entry.first_offset, entry.count) for entry in got.slices] == [(1, 1)]
     world.send(commands.Ack(1, key, world.owner.epoch, 2))
-    assert (world.seen(), dict(world.pattern.behind)) == ({}, {})
+    assert (world.seen(), dict(world.pattern.pending)) == ({}, {})
     check(world)
 
 
@@ -498,7 +498,7 @@ def test_a_pattern_with_too_many_topics_is_not_moved() -> None:
     world = Watched(Limits(topics_max=SEEK_TOPICS_MAX + 1))
     for number in range(SEEK_TOPICS_MAX + 1):
         claim = events.KeyClaim("web", f"{number}", 0)
-        world.engine.apply(1, events.TopicMade(claim, number + 1, f"orders.{number}", 0, 0, True))
+        world.engine.apply(1, events.TopicCreated(claim, number + 1, f"orders.{number}", 0, 0, True))
     assert code(world.do(commands.Seek("orders.*", "watcher"))) == "LIMIT_REACHED"
     world.do(commands.DeleteTopic("orders.0"))
     assert isinstance(world.do(commands.Seek("orders.*", "watcher")), replies.SeekReply)

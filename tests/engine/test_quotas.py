@@ -8,7 +8,7 @@ from oncemq.engine.events import Dropped, SubscriptionExpired
 from oncemq.engine.state.topic import Subscription
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import EXPIRED_NAMES_MAX
-from tests.engine.recount import beside_verdicts, check
+from tests.engine.invariants import check, without_verdicts
 from tests.engine.world import World, code, offsets_of, put
 
 QUOTA = 350
@@ -76,9 +76,9 @@ def test_other_settings_need_alter() -> None:
 @pytest.mark.parametrize("overflow", [commands.REFUSE, commands.DROP, commands.EXPIRE])
 def test_a_batch_that_can_never_fit_is_refused_for_good(overflow: str) -> None:
     world = Full(overflow)
-    before = beside_verdicts(world)
+    before = without_verdicts(world)
     assert code(world.put(QUOTA + 1)) == "TOO_LARGE"
-    assert beside_verdicts(world) == before
+    assert without_verdicts(world) == before
 
 
 # Refuse.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncemq.protocol import commands, replies
-from tests.engine.recount import beside_verdicts, check, engine_from
+from tests.engine.invariants import check, engine_from, without_verdicts
 from tests.engine.world import World, code, put
 
 
@@ -67,9 +67,9 @@ def test_to_the_first_message_of_a_time_or_later(time_ms: int, expected: int) ->
 def test_to_nowhere_is_refused_and_changes_nothing(to: int, expected: str) -> None:
     world = Seekable()
     world.do(commands.CreateTopic("orders", alter=True))
-    before = beside_verdicts(world)
+    before = without_verdicts(world)
     assert code(world.seek(to)) == expected
-    assert beside_verdicts(world) == before
+    assert without_verdicts(world) == before
     assert isinstance(world.get(world.owner, "a", 4).reply, replies.GetReply), "its owner does not notice"
 
 

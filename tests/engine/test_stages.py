@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncemq.engine.engine import need_bytes
+from oncemq.engine.event_bytes import need_bytes
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import STAGES_PER_COMMIT_MAX, Limits
 from tests.engine.world import World, code, put

@@ -11,7 +11,7 @@ from oncemq.engine.events import Expired
 from oncemq.engine.state.batch_index import EXPIRED, BatchIndex
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import TTL_MS_MAX
-from tests.engine.recount import check, engine_from, recount
+from tests.engine.invariants import check, check_invariants, engine_from
 from tests.engine.world import World, code, offsets_of, put
 
 
@@ -150,10 +150,10 @@ def test_behind_what_is_still_needed_it_waits_to_be_collected() -> None:
     world = with_ttls(subscribed("a", "slow"), 0, 500, 500, 0)
     world.tick(500)
     index = world.topic_of().index
-    assert (len(index), index.mortal) == (4, 2)
+    assert (len(index), index.expiring) == (4, 2)
     for subscriber in ("a", "slow"):
         world.get(world.open("orders", subscriber), subscriber, ack=1)
-    assert (index.first, len(index), index.mortal) == (3, 1, 0)
+    assert (index.first, len(index), index.expiring) == (3, 1, 0)
     check(world)
 
 
@@ -283,7 +283,7 @@ def test_it_expires_after_a_snapshot_too() -> None:
     world = with_ttls(subscribed(), 0, 500, 300, 0)
     world.tick(300)
     twin = engine_from(world.engine, world.limits)
-    recount(twin, world.now_ms)
+    check_invariants(twin, world.now_ms)
     assert twin.next_tick_ms() == 1_500
     assert twin.tick(1_500) == [Expired(1, (1,))]
     assert offsets_of(twin.state.topics["orders"].index.visible(0, 10_000, 10)[0]) == [0, 3]
@@ -333,7 +333,7 @@ def test_a_pattern_is_not_kept_busy_by_what_has_expired() -> None:
     world.do(put("some"))
     pattern = world.engine.state.patterns[("*", "all")]
     world.tick(500)
-    assert list(pattern.behind) == [world.topic_of("some").id]
+    assert list(pattern.pending) == [world.topic_of("some").id]
     assert world.get_any(world.open("*", "all"), "*", "all") == {"some": [1]}
     check(world)
 

@@ -10,7 +10,7 @@ from oncemq.engine.events import Declined, Delayed, Stored, Transacted
 from oncemq.journal.contract import record_bytes
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import TRANSACTION_PARTS_MAX, Limits
-from tests.engine.recount import beside_verdicts, check
+from tests.engine.invariants import check, without_verdicts
 from tests.engine.world import ROOMY, World, code, put
 
 
@@ -116,10 +116,10 @@ def refused(change: Callable[[Pipeline], dict[str, object]], *, expected: str, l
     world = Pipeline(limits)
     parts: dict[str, object] = {"acks": (world.ack(),), "settles": (world.settle(),), "puts": (put("out"),)}
     parts |= change(world)
-    before = beside_verdicts(world)
+    before = without_verdicts(world)
     operation = commands.Transact(**parts)  # type: ignore[arg-type]
     assert code(world.do(operation)) == expected
-    assert beside_verdicts(world) == before
+    assert without_verdicts(world) == before
     assert isinstance(world.log[-1][1], Declined)
     assert code(world.again(operation)) == expected
     check(world)

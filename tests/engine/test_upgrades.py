@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import xxhash
 
-from oncemq.engine.engine import digest_of
+from oncemq.engine.digest import digest_of
 from oncemq.protocol import commands
 
 ENVELOPE = commands.Envelope(1, 2, 3)

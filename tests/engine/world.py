@@ -7,7 +7,8 @@ from itertools import islice
 
 import msgspec
 
-from oncemq.engine.engine import Decision, Engine
+from oncemq.engine.decide.decision import Decision
+from oncemq.engine.engine import Engine
 from oncemq.engine.events import Delayed, Event, Staged, Stored, Transacted
 from oncemq.engine.state.batch_index import Slice
 from oncemq.engine.state.topic import Topic

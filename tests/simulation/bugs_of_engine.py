@@ -11,8 +11,9 @@ from oncemq.engine import engine as engine_module
 from oncemq.engine import events
 from oncemq.engine.apply import dispatch, messages, topics
 from oncemq.engine.decide import operations, reads, stages, subscriptions, ticks
-from oncemq.engine.decide.decision_context import Outcome, Situation
-from oncemq.engine.engine import Decision, Engine
+from oncemq.engine.decide.decision import Decision
+from oncemq.engine.decide.decision_context import DecisionContext, Outcome
+from oncemq.engine.engine import Engine
 from oncemq.engine.snapshot import capture
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import State
@@ -30,24 +31,24 @@ _replace = msgspec.structs.replace
 def refusal_leaves_its_number_open() -> Sequence[Patch]:
     real: Any = operations.decide
 
-    def operate(
+    def execute(
         self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation
     ) -> Decision:
-        outcome = real(Situation(self.state, self.limits, now_ms, place, claim), operation)
+        outcome = real(DecisionContext(self.state, self.limits, now_ms, place, claim), operation)
         if isinstance(outcome, replies.NotNow | replies.Refusal):
             return Decision(outcome)
         verdict = self.apply(now_ms, outcome)
         assert verdict is not None
         return Decision(verdict, outcome)
 
-    return [(Engine, "_operate", operate)]
+    return [(Engine, "_execute", execute)]
 
 
 @bug("not now uses up the number")
 def not_now_uses_up_the_number() -> Sequence[Patch]:
-    real: Any = Engine._operate
+    real: Any = Engine._execute
 
-    def operate(
+    def execute(
         self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation
     ) -> Decision:
         decision: Decision = real(self, now_ms, place, claim, operation)
@@ -57,7 +58,7 @@ def not_now_uses_up_the_number() -> Sequence[Patch]:
             return Decision(decision.reply, voided)
         return decision
 
-    return [(Engine, "_operate", operate)]
+    return [(Engine, "_execute", execute)]
 
 
 @bug("a number after a gap is accepted")
@@ -115,16 +116,16 @@ def verdicts_are_forgotten_too_early() -> Sequence[Patch]:
 
 @bug("collecting messages forgets sessions with them")
 def session_is_forgotten_at_collection() -> Sequence[Patch]:
-    real: Any = State.collect
+    real: Any = State.reclaim
 
-    def collect(self: State, topic: Topic) -> None:
+    def reclaim(self: State, topic: Topic) -> None:
         before = len(topic.index)
         real(self, topic)
         if len(topic.index) < before - 4 and self.sessions:
             session = self.sessions.pop(next(iter(self.sessions)))
             del self.sessions_by_id[session.id]
 
-    return [(State, "collect", collect)]
+    return [(State, "reclaim", reclaim)]
 
 
 @bug("epochs begin anew with each session and subscription of the same name")
@@ -132,7 +133,7 @@ def epochs_begin_anew() -> Sequence[Patch]:
     real_open: Any = subscriptions.decide_open
     real_apply: Any = Engine.apply
 
-    def open_(at: Situation, op: commands.Open) -> Outcome:
+    def open_(at: DecisionContext, op: commands.Open) -> Outcome:
         outcome: Outcome = real_open(at, op)
         if isinstance(outcome, events.OwnerChanged):
             subscription = at.state.topics[op.topic].subscriptions[op.subscriber]
@@ -141,11 +142,11 @@ def epochs_begin_anew() -> Sequence[Patch]:
 
     def apply(self: Engine, time_ms: int, event: events.Event) -> replies.Verdict | None:
         kept = self.state.next_epoch
-        if isinstance(event, events.SessionBegun):
+        if isinstance(event, events.SessionStarted):
             known = self.state.sessions.get(event.name)
             event = _replace(event, epoch=known.epoch + 1 if known is not None else 1)
         verdict: replies.Verdict | None = real_apply(self, time_ms, event)
-        self.state.next_epoch = max(kept, self.state.next_epoch) + isinstance(event, events.SessionBegun)
+        self.state.next_epoch = max(kept, self.state.next_epoch) + isinstance(event, events.SessionStarted)
         return verdict
 
     return [(Engine, "apply", apply), (operations, "_DECIDERS", {**operations._DECIDERS, commands.Open: open_})]
@@ -158,12 +159,12 @@ def epochs_begin_anew() -> Sequence[Patch]:
 def ack_epoch_is_not_checked() -> Sequence[Patch]:
     real: Any = reads.decide_ack
 
-    def decide_ack(state: State, command: commands.Ack) -> reads.Reading:
+    def decide_ack(state: State, command: commands.Ack) -> Decision:
         topic = state.topics_by_id.get(command.topic_id)
         subscription = topic.subscriptions.get(command.subscriber) if topic is not None else None
         if subscription is not None:
             command = _replace(command, epoch=subscription.epoch)
-        found: reads.Reading = real(state, command)
+        found: Decision = real(state, command)
         return found
 
     return [(reads, "decide_ack", decide_ack)]
@@ -173,8 +174,8 @@ def ack_epoch_is_not_checked() -> Sequence[Patch]:
 def ack_runs_ahead() -> Sequence[Patch]:
     real: Any = reads.decide_ack
 
-    def decide_ack(state: State, command: commands.Ack) -> reads.Reading:
-        found: reads.Reading = real(state, command)
+    def decide_ack(state: State, command: commands.Ack) -> Decision:
+        found: Decision = real(state, command)
         topic = state.topics_by_id.get(command.topic_id)
         if isinstance(found.event, events.Acked) and topic is not None and found.event.upto < topic.next_offset:
             return _replace(found, event=_replace(found.event, upto=found.event.upto + 1))
@@ -188,10 +189,10 @@ def get_moves_the_position() -> Sequence[Patch]:
     real: Any = reads.decide_get
     given: dict[tuple[int, int, str, int], int] = {}
 
-    def decide_get(state: State, limits: Any, command: commands.Get) -> reads.Reading:
+    def decide_get(state: State, limits: Any, command: commands.Get) -> Decision:
         key = (id(state), command.topic_id, command.subscriber, command.epoch)
         position = max(command.position, given.get(key, 0))
-        found: reads.Reading = real(state, limits, _replace(command, position=position))
+        found: Decision = real(state, limits, _replace(command, position=position))
         if isinstance(found.reply, replies.GetReply):
             given[key] = found.reply.next_position
         return found
@@ -202,20 +203,20 @@ def get_moves_the_position() -> Sequence[Patch]:
 @bug("retention drops what a subscriber still needs")
 def retention_ignores_subscribers() -> Sequence[Patch]:
     def floor(self: Topic) -> int:
-        return self.trimmed if self.retained else self.needed
+        return self.trimmed if self.retained else self.low_watermark
 
-    return [(Topic, "floor", floor)]
+    return [(Topic, "reclaim_floor", floor)]
 
 
 @bug("a deleted topic's id is given again")
 def topic_id_is_given_again() -> Sequence[Patch]:
-    real: Any = topics._topic_removed
+    real: Any = topics._topic_deleted
 
-    def removed(state: State, limits: Any, time_ms: int, event: events.TopicRemoved) -> None:
+    def removed(state: State, limits: Any, time_ms: int, event: events.TopicDeleted) -> None:
         real(state, limits, time_ms, event)
         state.next_topic_id = event.topic_id
 
-    return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, events.TopicRemoved: removed})]
+    return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, events.TopicDeleted: removed})]
 
 
 # Stages and keys.
@@ -225,7 +226,7 @@ def topic_id_is_given_again() -> Sequence[Patch]:
 def commit_is_not_idempotent() -> Sequence[Patch]:
     real: Any = stages.decide_commit
 
-    def commit(at: Situation, op: commands.Commit) -> Outcome:
+    def commit(at: DecisionContext, op: commands.Commit) -> Outcome:
         last = at.state.writers.pop(op.writer, None)
         outcome: Outcome = real(at, op)
         if last is not None:
@@ -251,7 +252,7 @@ def expiry_drops_what_was_committed() -> Sequence[Patch]:
 def commit_leaves_out_a_stage() -> Sequence[Patch]:
     real: Any = stages.decide_commit
 
-    def commit(at: Situation, op: commands.Commit) -> Outcome:
+    def commit(at: DecisionContext, op: commands.Commit) -> Outcome:
         outcome: Outcome = real(at, op)
         if isinstance(outcome, events.Committed) and not outcome.before and len(outcome.stages) > 1:
             dropped = op.stages[-1][1]

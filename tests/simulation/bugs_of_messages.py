@@ -9,8 +9,8 @@ import msgspec
 
 from oncemq.engine import events
 from oncemq.engine.apply import dispatch, messages, topics
-from oncemq.engine.decide import puts, ticks
-from oncemq.engine.decide.decision_context import Situation
+from oncemq.engine.decide import ticks, transactions
+from oncemq.engine.decide.decision_context import DecisionContext
 from oncemq.engine.snapshot import capture
 from oncemq.engine.state.batch_index import BatchIndex
 from oncemq.engine.state.state import State
@@ -41,25 +41,25 @@ def transaction_is_applied_in_part() -> Sequence[Patch]:
 
 @bug("a transaction whose ack is refused stores its puts all the same")
 def transaction_goes_on_after_a_refusal() -> Sequence[Patch]:
-    real: Any = puts._ack
+    real: Any = transactions._ack
 
-    def ack(at: Situation, part: commands.AckUpto) -> Any:
+    def ack(at: DecisionContext, part: commands.AckUpto) -> Any:
         acked = real(at, part)
         return None if getattr(acked, "code", "") == "SUBSCRIPTION_FENCED" else acked
 
-    return [(puts, "_ack", ack)]
+    return [(transactions, "_ack", ack)]
 
 
 @bug("an ack in a transaction does not need the owner's epoch")
 def transaction_epoch_is_not_checked() -> Sequence[Patch]:
-    real: Any = puts._ack
+    real: Any = transactions._ack
 
-    def ack(at: Situation, part: commands.AckUpto) -> Any:
+    def ack(at: DecisionContext, part: commands.AckUpto) -> Any:
         topic = at.state.topics_by_id.get(part.topic_id)
         subscription = topic.subscriptions.get(part.subscriber) if topic is not None else None
         return real(at, _replace(part, epoch=subscription.epoch) if subscription is not None else part)
 
-    return [(puts, "_ack", ack)]
+    return [(transactions, "_ack", ack)]
 
 
 # Delays.
@@ -79,7 +79,7 @@ def delayed_batch_is_released_twice() -> Sequence[Patch]:
             topic.delayed_bytes += batch.size
             state.delayed += 1
             state.count_live(batch.position, batch.size)
-            state.hidden[batch.position] = event.delay_id
+            state.unpublished[batch.position] = event.delay_id
             state.schedule.delays[event.delay_id] = topic.id
             state.schedule.due.add(time_ms + 1, event.delay_id)
 
@@ -105,8 +105,8 @@ def delayed_batch_is_collected() -> Sequence[Patch]:
 
 @bug("delayed batches are released before they are due")
 def delayed_batch_is_released_early() -> Sequence[Patch]:
-    real: Any = ticks._release
-    return [(ticks, "_release", lambda state, now_ms: real(state, now_ms + 100))]
+    real: Any = ticks._release_due
+    return [(ticks, "_release_due", lambda state, now_ms: real(state, now_ms + 100))]
 
 
 # Time to live.
@@ -114,7 +114,7 @@ def delayed_batch_is_released_early() -> Sequence[Patch]:
 
 @bug("what has expired is delivered")
 def expired_message_is_delivered() -> Sequence[Patch]:
-    return [(BatchIndex, "past_expired", lambda _self, offset: offset)]
+    return [(BatchIndex, "skip_expired", lambda _self, offset: offset)]
 
 
 @bug("messages expire before their time")
@@ -128,7 +128,7 @@ def expiry_is_forgotten_in_a_restart() -> Sequence[Patch]:
     def find(topic: Topic) -> None:
         topic.expiries = []
 
-    return [(capture, "find_expiries", find)]
+    return [(capture, "rebuild_expiries", find)]
 
 
 @bug("the expiry of one message lets go of those behind it")
@@ -181,7 +181,7 @@ def pattern_forgets_a_topic() -> Sequence[Patch]:
         for topic_id, _, _ in event.acks:
             for subscription in state.topics_by_id[topic_id].attached.values():
                 assert subscription.pattern is not None
-                subscription.pattern.behind.pop(topic_id, None)
+                subscription.pattern.pending.pop(topic_id, None)
 
     return applied(events.AckedMany, acked_many)
 
@@ -220,18 +220,18 @@ def pattern_seek_keeps_the_epoch() -> Sequence[Patch]:
 
 @bug("what the quota drops is dropped from the index, and positions stay")
 def drop_leaves_positions_behind() -> Sequence[Patch]:
-    return [(Topic, "lose", lambda _self, _subscription, _floor: None)]
+    return [(Topic, "drop_needed", lambda _self, _subscription, _floor: None)]
 
 
 @bug("nobody is told of what the quota dropped")
 def dropped_messages_are_not_counted() -> Sequence[Patch]:
-    real: Any = Topic.lose
+    real: Any = Topic.drop_needed
 
     def lose(self: Topic, subscription: Subscription, floor: int) -> None:
         real(self, subscription, floor)
         subscription.dropped = 0
 
-    return [(Topic, "lose", lose)]
+    return [(Topic, "drop_needed", lose)]
 
 
 @bug("whose subscription the quota has ended is not told so")
@@ -266,4 +266,4 @@ def full_topic_drops_what_it_acknowledged() -> Sequence[Patch]:
         else:
             yield from make_room(state, topic_id)
 
-    return [(ticks, "_make_room", make_room_early), (messages, "watch_quota", watch)]
+    return [(ticks, "_reduce_to_quota", make_room_early), (messages, "schedule_quota", watch)]

@@ -11,7 +11,7 @@ from oncemq.engine import events
 from oncemq.engine.apply import dispatch, messages
 from oncemq.engine.decide import operations
 from oncemq.engine.decide import stages as staging
-from oncemq.engine.decide.decision_context import Outcome, Situation
+from oncemq.engine.decide.decision_context import DecisionContext, Outcome
 from oncemq.engine.snapshot import capture
 from oncemq.engine.state.state import State
 from oncemq.protocol import commands
@@ -45,7 +45,7 @@ def commit_leaves_out_a_topic() -> Sequence[Patch]:
 def commit_is_not_atomic() -> Sequence[Patch]:
     real: Any = staging.decide_commit
 
-    def commit(at: Situation, op: commands.Commit) -> Outcome:
+    def commit(at: DecisionContext, op: commands.Commit) -> Outcome:
         outcome: Outcome = real(at, op)
         if not isinstance(outcome, events.Committed) and len(op.parts) > 1:
             part = staging._publish(at, *op.parts[0])
@@ -60,7 +60,7 @@ def commit_is_not_atomic() -> Sequence[Patch]:
 def full_topic_is_left_out_of_a_commit() -> Sequence[Patch]:
     real: Any = staging._publish
 
-    def publish(at: Situation, name: str, stages: commands.Stages) -> Any:
+    def publish(at: DecisionContext, name: str, stages: commands.Stages) -> Any:
         part = real(at, name, stages)
         if getattr(part, "code", "") != "TOPIC_FULL":
             return part
@@ -74,7 +74,7 @@ def full_topic_is_left_out_of_a_commit() -> Sequence[Patch]:
 def stages_change_places() -> Sequence[Patch]:
     real: Any = staging._publish
 
-    def publish(at: Situation, name: str, stages: commands.Stages) -> Any:
+    def publish(at: DecisionContext, name: str, stages: commands.Stages) -> Any:
         return real(at, name, stages[::-1])
 
     return [(staging, "_publish", publish)]
@@ -84,7 +84,7 @@ def stages_change_places() -> Sequence[Patch]:
 def stage_counts_are_not_checked() -> Sequence[Patch]:
     real: Any = staging._refuse_stages
 
-    def refuse(at: Situation, topic: Any, stages: commands.Stages) -> Any:
+    def refuse(at: DecisionContext, topic: Any, stages: commands.Stages) -> Any:
         refusal = real(at, topic, stages)
         return None if refusal is not None and refusal.code == "STAGE_MISMATCH" else refusal
 
@@ -107,18 +107,18 @@ def one_off_is_remembered() -> Sequence[Patch]:
 
 @bug("a writer's last batch is forgotten with the next snapshot")
 def writers_are_missing_in_snapshots() -> Sequence[Patch]:
-    def walk(self: capture.Capture, *images: Any) -> Any:
+    def iterate(self: capture.Capture, *images: Any) -> Any:
         return real(self, *images[:-1], [])
 
-    real: Any = capture.Capture._walk
-    return [(capture.Capture, "_walk", walk)]
+    real: Any = capture.Capture._iterate
+    return [(capture.Capture, "_iterate", iterate)]
 
 
 @bug("something can be staged for a batch that was committed")
 def staging_for_a_committed_batch_is_taken() -> Sequence[Patch]:
     real: Any = staging.decide_stage
 
-    def stage(at: Situation, op: commands.Stage) -> Outcome:
+    def stage(at: DecisionContext, op: commands.Stage) -> Outcome:
         outcome: Outcome = real(at, _replace(op, writer="", batch=0))
         return outcome
 
@@ -152,7 +152,7 @@ def abort_drops_what_was_published() -> Sequence[Patch]:
 def replayed_commit_publishes_again() -> Sequence[Patch]:
     real: Any = staging.decide_commit
 
-    def commit(at: Situation, op: commands.Commit) -> Outcome:
+    def commit(at: DecisionContext, op: commands.Commit) -> Outcome:
         outcome: Outcome = real(at, op)
         if isinstance(outcome, events.Committed) and outcome.before and outcome.stages:
             again: Outcome = real(at, _replace(op, writer="", batch=0))

@@ -131,7 +131,7 @@ class SimDisk:
         self.skip_labels: set[str] = set()
         #: A waiting write is kept, dropped or torn if a random number lies below these, else flipped.
         self.fates = (0.4, 0.65, 0.9)
-        #: Reading these paths fails.
+        #: Decision these paths fails.
         self.unreadable: set[str] = set()
         #: Rises with each kill and power loss: handles of an earlier life are dead.
         self.life = 0

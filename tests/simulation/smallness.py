@@ -4,8 +4,8 @@ room than the simulation's segments have, and the ways in which the rest comes l
 from __future__ import annotations
 
 from oncemq.broker import round
-from oncemq.engine import engine
-from oncemq.engine.decide import settles, takes, ticks
+from oncemq.engine import event_bytes
+from oncemq.engine.decide import leases, takes, ticks
 from oncemq.engine.state import shared_subscription
 
 SMALL: tuple[tuple[object, str, int], ...] = (
@@ -13,10 +13,11 @@ SMALL: tuple[tuple[object, str, int], ...] = (
     (ticks, "BATCHES_PER_TICK_MAX", 3),
     (ticks, "NAMED_PER_TICK_MAX", 2),
     (round, "TICK_BYTES_MAX", 4 * 1024),
-    (engine, "SEEK_BYTES_MAX", 1024),
-    (takes, "LOOKS_MAX", 12),
+    (event_bytes, "SEEK_BYTES_MAX", 1024),
+    (event_bytes, "RANGES_MAX", 8),
+    (takes, "SCAN_MAX", 12),
     (takes, "RANGES_MAX", 8),
-    (settles, "RANGES_MAX", 8),
+    (leases, "RANGES_MAX", 8),
     (shared_subscription, "MEMBER_IDLE_LEASES", 2),
     (shared_subscription, "MEMBER_IDLE_MS_MIN", 200),
 )

@@ -91,7 +91,7 @@ class Measured:
     def _check_quotas(self, broker: Broker) -> None:
         """What is above a topic's quota goes soon, if the broker can write."""
         world = self._world
-        is_over = any(topic.overflows for topic in broker.engine.state.topics.values() if topic.quota_bytes)
+        is_over = any(topic.is_over_quota for topic in broker.engine.state.topics.values() if topic.quota_bytes)
         if not is_over or not world.is_able:
             self._over_quota_ms = 0
             return

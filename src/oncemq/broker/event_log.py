@@ -47,11 +47,11 @@ def log_level(command: commands.Command | None) -> int:
     return logging.DEBUG if is_opened else logging.INFO
 
 
-def _topic_made(_state: State, _operation: Any, event: events.TopicMade) -> list[str]:
+def _topic_created(_state: State, _operation: Any, event: events.TopicCreated) -> list[str]:
     return _created(event.name) if event.created else []
 
 
-def _topic_removed(_state: State, operation: Any, _event: events.TopicRemoved) -> list[str]:
+def _topic_deleted(_state: State, operation: Any, _event: events.TopicDeleted) -> list[str]:
     return [f"deleted topic '{operation.name}'"]
 
 
@@ -76,7 +76,7 @@ def _pattern_unsubscribed(_state: State, _operation: Any, event: events.PatternU
     return [f"'{event.subscriber}' unsubscribed from topics like '{event.pattern}'"]
 
 
-def _session_begun(_state: State, _operation: Any, event: events.SessionBegun) -> list[str]:
+def _session_started(_state: State, _operation: Any, event: events.SessionStarted) -> list[str]:
     # The id of a session is its first epoch.
     is_new = event.session_id == event.epoch
     return [] if is_new else [f"session '{event.name}' was taken over by its next client (epoch {event.epoch})"]
@@ -106,12 +106,12 @@ _FORMATTERS: dict[type, Callable[[State, Any, Any], list[str]]] = {
     events.Delayed: _stored,
     events.PatternSubscribed: _pattern_subscribed,
     events.PatternUnsubscribed: _pattern_unsubscribed,
-    events.SessionBegun: _session_begun,
+    events.SessionStarted: _session_started,
     events.Stored: _stored,
     events.Subscribed: _subscribed,
     events.SubscriptionExpired: _subscription_expired,
-    events.TopicMade: _topic_made,
-    events.TopicRemoved: _topic_removed,
+    events.TopicCreated: _topic_created,
+    events.TopicDeleted: _topic_deleted,
     events.Transacted: _transacted,
     events.Unsubscribed: _unsubscribed,
 }

@@ -14,7 +14,7 @@ import msgspec
 
 from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.engine.engine import Engine
-from oncemq.engine.locator import Locator
+from oncemq.engine.record_locator import RecordLocator
 from oncemq.engine.snapshot.capture import Capture
 from oncemq.journal.contract import Extent, Journal, RecordHead, RecordRef, SnapshotWriter
 from oncemq.protocol import errors
@@ -159,7 +159,7 @@ class Housekeeping:
 
     def _copy_some(self, builder: GroupBuilder, extent_copy: _ExtentCopy) -> bool:
         """Return False if the journal has no space for the next record."""
-        locator = Locator(self._engine.state)
+        locator = RecordLocator(self._engine.state)
         left_bytes = self._policy.copy_round_bytes
         for _ in range(self._policy.copy_round_records):
             head = extent_copy.next()

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from oncemq.engine.decide.reads import Reading
+from oncemq.engine.decide.decision import Decision
 from oncemq.engine.state.batch_index import Slice
 from oncemq.journal.contract import Journal, RecordRef
 from oncemq.protocol import errors
@@ -33,11 +33,11 @@ class Request:
         self.payloads = payloads
         self.replies: list[Reply] = []
         #: Index of each reply whose batches are read after the sync, with the decision that found them.
-        self._fetches: list[tuple[int, Reading]] = []
+        self._fetches: list[tuple[int, Decision]] = []
         #: Bytes of all batches that the replies return.
         self.fetch_bytes = 0
 
-    def answer(self, decision: Reading) -> None:
+    def answer(self, decision: Decision) -> None:
         """Add the reply to the next command."""
         if decision.slices:
             self._fetches.append((len(self.replies), decision))
@@ -49,7 +49,7 @@ class Request:
         while len(self.replies) < len(self.commands):
             self.replies.append(reply)
 
-    def fix_position(self, decision: Reading) -> None:
+    def fix_position(self, decision: Decision) -> None:
         """Replace the command of a request that starts to wait by one that starts at the position it has now.
 
         Otherwise "new" would mean a later position with each attempt. The acks of a get were recorded by the first
@@ -76,7 +76,7 @@ class Request:
         return encode_response(self.request_id, self.replies, payloads)
 
 
-def _fetch(journal: Journal, decision: Reading, payloads: list[Frame]) -> Reply:
+def _fetch(journal: Journal, decision: Decision, payloads: list[Frame]) -> Reply:
     reply, slices = decision.reply, decision.slices
     if isinstance(reply, GetAnyReply):
         return _fetch_any(journal, reply, decision, payloads)
@@ -95,7 +95,7 @@ def _fetch(journal: Journal, decision: Reading, payloads: list[Frame]) -> Reply:
     return msgspec.structs.replace(reply, heads=heads, payloads=len(found))
 
 
-def _fetch_any(journal: Journal, reply: GetAnyReply, decision: Reading, payloads: list[Frame]) -> Reply:
+def _fetch_any(journal: Journal, reply: GetAnyReply, decision: Decision, payloads: list[Frame]) -> Reply:
     parts: list[AnyPart] = []
     first = 0
     for part, count in zip(reply.parts, decision.counts, strict=True):

@@ -13,8 +13,10 @@ from oncemq.broker.event_log import is_logged, log_level, log_lines
 from oncemq.broker.group_builder import NO_SPACE, GroupBuilder
 from oncemq.broker.request import Request
 from oncemq.broker.waiting import WaitingRequest, WaitingRequests, WaitTarget, wait_ms_of
+from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
-from oncemq.engine.engine import ApplyFailed, Decision, Engine, need_bytes
+from oncemq.engine.engine import ApplyFailed, Engine
+from oncemq.engine.event_bytes import need_bytes
 from oncemq.engine.events import (
     Acked,
     Committed,
@@ -25,7 +27,7 @@ from oncemq.engine.events import (
     Extended,
     Joined,
     Leased,
-    OwnerLeft,
+    OwnerClosed,
     PatternOwnerChanged,
     PatternSought,
     PatternUnsubscribed,
@@ -46,7 +48,7 @@ log = logging.getLogger("oncemq.broker")
 
 _RETURNS_MESSAGES = Get | GetAny | Take | Read
 #: Events that no waiting request can be waiting for.
-_WAKES_NOBODY = frozenset((Acked, Delayed, Expired, Extended, Joined, Leased, OwnerLeft, Staged, Trimmed))
+_WAKES_NOBODY = frozenset((Acked, Delayed, Expired, Extended, Joined, Leased, OwnerClosed, Staged, Trimmed))
 
 
 class Round:
@@ -117,7 +119,7 @@ class Round:
             need = 0
             if is_logged(event):
                 self._log(log_lines(self._engine.state, event))
-        self._to_wake.update(dict.fromkeys(self._engine.take_ready()))
+        self._to_wake.update(dict.fromkeys(self._engine.take_wakeups()))
         return True
 
     def wake_unserved(self) -> None:

@@ -24,7 +24,7 @@ from oncemq.engine.events import (
     RegistryChanged,
     Released,
     Staged,
-    TopicMade,
+    TopicCreated,
     Transacted,
 )
 from oncemq.engine.state.state import State
@@ -153,7 +153,7 @@ class _Changes:
             self._note_moved(event)
         elif isinstance(event, Released):
             self._batches.append((topic_id, event.first_offset, event.first_offset + 1))
-        elif isinstance(event, TopicMade | Dropped) or bool(getattr(event, "topic_name", "")):
+        elif isinstance(event, TopicCreated | Dropped) or bool(getattr(event, "topic_name", "")):
             # A new topic has the subscriptions of matching patterns. Dropped messages move subscriptions that lag.
             self._all_consumers_of[topic_id] = None
 

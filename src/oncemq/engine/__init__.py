@@ -1,5 +1,6 @@
-"""The broker's mind: pure. No I/O, no clock, no randomness, no logging.
+"""The engine: a pure state machine. No I/O, no clock, no randomness, no logging.
 
-`Engine.step` decides about a command and says what to record; `Engine.apply` is the only way that state
-changes, in normal work and in recovery alike. The shell (broker/) acts.
+`Engine.step` decides a command and returns what to record. `Engine.apply` is the only way to change the state, in
+normal operation and in recovery. The broker does the I/O. The engine imports only the protocol and the journal
+contract.
 """

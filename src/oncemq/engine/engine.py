@@ -1,9 +1,14 @@
-"""The engine: `step` decides, `apply` changes.
+"""The engine: `step` decides, `apply` changes the state.
 
-    command ─► step ─► decision: event to record, reply to send after the sync, slices to read for it
+    command ─► step ─► Decision: the event to record, the reply to send after the sync, the slices to read for it
 
-Given the same events it ends in the same state. An exception in `step` has changed nothing; one in `apply`
-must stop the broker.
+`step` first decides what a command leads to (package `decide`), which changes nothing. If the outcome is an event, it
+then applies the event (package `apply`), which decides nothing. The broker appends the event to the journal, syncs, and
+only then sends the reply. Recovery applies the recorded events in order and reaches the same state, because events
+contain their outcomes. `tick` does the same for what becomes due with time.
+
+An exception while deciding has changed nothing: the command is refused with BROKER_BUG. An exception in `apply` leaves
+the state undefined: the broker must stop and recover.
 """
 
 from __future__ import annotations
@@ -11,104 +16,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-import xxhash
-
 from oncemq.engine import events
 from oncemq.engine.apply.dispatch import apply
-from oncemq.engine.decide import lists, reads, settles
-from oncemq.engine.decide.decision_context import Situation
+from oncemq.engine.decide import leases, lists, reads
+from oncemq.engine.decide.decision import Decision
+from oncemq.engine.decide.decision_context import DecisionContext
 from oncemq.engine.decide.operations import decide
-from oncemq.engine.decide.reads import Reading
-from oncemq.engine.decide.settles import decide_extend, decide_leave, decide_take
-from oncemq.engine.decide.subscriptions import joined
+from oncemq.engine.decide.ownership import find_shared
+from oncemq.engine.decide.takes import decide_take
 from oncemq.engine.decide.ticks import expire
+from oncemq.engine.digest import digest_of
 from oncemq.engine.snapshot.capture import Capture, restore
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import State
-from oncemq.journal.contract import RecordHead, WriteSlot, record_bytes
+from oncemq.journal.contract import RecordHead, WriteSlot
 from oncemq.protocol import commands, replies
-from oncemq.protocol.limits import SEEK_TOPICS_MAX, TRANSACTION_PARTS_MAX, WINDOW_MAX, Limits
+from oncemq.protocol.limits import TRANSACTION_PARTS_MAX, WINDOW_MAX, Limits
 from oncemq.protocol.names import refuse_key, refuse_name
-from oncemq.protocol.patterns import is_pattern
 
-_encode = msgspec.msgpack.Encoder().encode
-
-#: What one event takes in the journal at the most, beyond names and payloads that the command brings.
-EVENT_BYTES_MAX = 1024
-#: The same for a part of a transaction.
-_PART_BYTES_MAX = 640
-#: The same for a topic of a commit.
-_COMMIT_PART_BYTES_MAX = 64
-#: Positions of the topics that a pattern has, so many at the most.
-SEEK_BYTES_MAX = 32 * SEEK_TOPICS_MAX
-
-Decision = Reading
-
-
-def need_bytes(command: commands.Command) -> int:
-    """Journal room that a command may need, payload included. 0: it records nothing."""
-    if isinstance(command, commands.Numbered | commands.Keyed):
-        operation = command.operation
-        if isinstance(operation, commands.Put):
-            envelope = operation.envelope
-            names_bytes = 2 * len(operation.topic) + len(envelope.key_hashes)
-            return EVENT_BYTES_MAX + names_bytes + record_bytes(envelope.size)
-        payload_bytes = sum(_PART_BYTES_MAX + record_bytes(each.size) for each in commands.envelopes_of(operation))
-        return EVENT_BYTES_MAX + _beyond_bytes(operation) + len(_encode(command)) + payload_bytes
-    if isinstance(command, commands.Hello | commands.Bye | commands.Ack | commands.Get):
-        return EVENT_BYTES_MAX
-    if isinstance(command, commands.GetAny):
-        return EVENT_BYTES_MAX + len(command.acks) * (len(_encode((command.pattern, command.subscriber))) + 32)
-    if isinstance(command, commands.Take | commands.Extend | commands.Leave):
-        return EVENT_BYTES_MAX + settles.need_bytes(command)
-    return 0
-
-
-def _beyond_bytes(operation: commands.Operation) -> int:
-    """What some events hold beyond their command."""
-    if isinstance(operation, commands.Seek) and is_pattern(operation.topic):
-        return SEEK_BYTES_MAX
-    if isinstance(operation, commands.Settle):
-        return settles.need_bytes(operation)
-    if isinstance(operation, commands.Commit):
-        return _COMMIT_PART_BYTES_MAX * len(operation.parts)
-    if isinstance(operation, commands.Transact):
-        return sum(settles.need_bytes(settle) for settle in operation.settles)
-    return 0
-
-
-#: Operations that have got further fields, and how many elements they had in journals of version 1.
-_ELEMENTS_AT_FIRST: dict[type, int] = {
-    commands.CreateTopic: 4,
-    commands.Subscribe: 4,
-    commands.Open: 4,
-    commands.Commit: 5,
+_SHARED_DECIDERS: dict[type, Callable[..., Decision]] = {
+    commands.Take: decide_take,
+    commands.Extend: leases.decide_extend,
+    commands.Leave: leases.decide_leave,
 }
 
 
-def digest_of(operation: commands.Operation) -> int:
-    """Tells operations apart that are sent under one number; covers the payload through its checksum.
-
-    Further fields count where they say something: what was decided before an upgrade is recognised after it.
-    """
-    if type(operation) in _ELEMENTS_AT_FIRST:
-        return xxhash.xxh3_64_intdigest(_encode(_elements(operation)))
-    return xxhash.xxh3_64_intdigest(_encode(operation))
-
-
-def _elements(operation: commands.Operation) -> list[object]:
-    """Without further fields that have their defaults."""
-    kind = type(operation)
-    elements: list[object] = [kind.__struct_config__.tag, *msgspec.structs.astuple(operation)]
-    defaults = list(kind.__struct_defaults__)
-    while len(elements) > _ELEMENTS_AT_FIRST[kind] and elements[-1] == defaults.pop():
-        elements.pop()
-    return elements
-
-
 class ApplyFailed(Exception):
-    """A bug: an event could not be applied. The broker must stop and recover."""
+    """An event could not be applied, which is a bug. The broker must stop and recover."""
 
 
 class Engine:
@@ -116,7 +50,7 @@ class Engine:
         self.limits = limits
         self.state = State(broker_id, first_topic_id, extent_bytes)
         self._captures = 0
-        self._steppers: dict[type, Callable[[int, WriteSlot, Any], Decision]] = {
+        self._handlers: dict[type, Callable[[int, WriteSlot, Any], Decision]] = {
             commands.Numbered: self._numbered,
             commands.Keyed: self._keyed,
             commands.Hello: self._hello,
@@ -124,47 +58,47 @@ class Engine:
             commands.Get: self._get,
             commands.Ack: self._ack,
             commands.GetAny: self._get_any,
-            commands.Take: self._take,
-            commands.Extend: self._extend,
-            commands.Leave: self._leave,
-            commands.Find: lambda _now, _place, command: Decision(reads.find_offset(self.state, command)),
-            commands.Patterns: lambda _now, _place, command: Decision(lists.list_patterns(self.state, command)),
-            commands.Read: lambda _now, _place, command: reads.decide_read(self.state, self.limits, command),
-            commands.Topics: lambda _now, _place, command: Decision(lists.list_topics(self.state, command)),
-            commands.Subscriptions: lambda _now, _place, command: Decision(
+            commands.Take: self._shared,
+            commands.Extend: self._shared,
+            commands.Leave: self._shared,
+            commands.Find: lambda _now, _slot, command: Decision(reads.find_offset(self.state, command)),
+            commands.Patterns: lambda _now, _slot, command: Decision(lists.list_patterns(self.state, command)),
+            commands.Read: lambda _now, _slot, command: reads.decide_read(self.state, self.limits, command),
+            commands.Topics: lambda _now, _slot, command: Decision(lists.list_topics(self.state, command)),
+            commands.Subscriptions: lambda _now, _slot, command: Decision(
                 lists.list_subscriptions(self.state, command)
             ),
-            commands.Sessions: lambda _now, _place, command: Decision(lists.list_sessions(self.state, command)),
-            commands.RegistryList: lambda _now, _place, command: Decision(lists.list_registry(self.state, command)),
+            commands.Sessions: lambda _now, _slot, command: Decision(lists.list_sessions(self.state, command)),
+            commands.RegistryList: lambda _now, _slot, command: Decision(lists.list_registry(self.state, command)),
         }
 
-    # Deciding.
+    # Commands.
 
-    def step(self, now_ms: int, place: WriteSlot, command: commands.Command) -> Decision:
-        """Decide about a command and apply what was decided. `place` is where its payload would go."""
-        return self._steppers[type(command)](now_ms, place, command)
+    def step(self, now_ms: int, slot: WriteSlot, command: commands.Command) -> Decision:
+        """Decide a command and apply the outcome. Payloads would be written to `slot`."""
+        return self._handlers[type(command)](now_ms, slot, command)
 
     def tick(self, now_ms: int) -> list[events.Event]:
-        """What time has brought about."""
+        """Apply and return the events that are due."""
         expired = []
         for event in expire(self.state, self.limits, now_ms):
             self.apply(now_ms, event)
             expired.append(event)
         return expired
 
-    def take_ready(self) -> set[int]:
-        """Topics of which messages can be taken again, since time has passed."""
-        ready, self.state.schedule.ready = self.state.schedule.ready, set()
-        return ready
+    def take_wakeups(self) -> set[int]:
+        """Return, once, the ids of topics whose waiting takes should try again."""
+        wakeups, self.state.schedule.wakeups = self.state.schedule.wakeups, set()
+        return wakeups
 
     def has_work(self, now_ms: int, settled: events.Settled) -> bool:
-        """Whether there is something to take in a shared subscription, after this."""
+        """Return whether a shared subscription may have messages for a take after a settle."""
         topic = self.state.topics_by_id[settled.topic_id]
         shared = topic.subscriptions[settled.subscriber].shared
-        return shared is not None and settles.has_work(topic, shared, self.limits, now_ms)
+        return shared is not None and leases.has_work(topic, shared, self.limits, now_ms)
 
     def next_tick_ms(self) -> int | None:
-        """When a tick may have something to do; None = never, as it stands."""
+        """Return when the next tick is due; None = nothing is scheduled."""
         if self.state.is_recovered:
             return self.state.time_ms
         times = [self.state.schedule.next_ms()]
@@ -173,18 +107,18 @@ class Engine:
         return min((time for time in times if time is not None), default=None)
 
     def apply(self, time_ms: int, event: events.Event) -> replies.Verdict | None:
-        """Raises ApplyFailed: the state can't be trusted any more."""
+        """Apply an event and return its verdict. Raises ApplyFailed: the state is then undefined."""
         try:
             return apply(self.state, self.limits, time_ms, event)
         except Exception as error:
             raise ApplyFailed(f"{type(event).__name__}: {error!r}") from error
 
-    def _decided(self, now_ms: int, decision: Decision) -> Decision:
+    def _applied(self, now_ms: int, decision: Decision) -> Decision:
         if decision.event is not None:
             self.apply(now_ms, decision.event)
         return decision
 
-    def _numbered(self, now_ms: int, place: WriteSlot, command: commands.Numbered) -> Decision:
+    def _numbered(self, now_ms: int, slot: WriteSlot, command: commands.Numbered) -> Decision:
         session = self.state.sessions.get(command.session)
         refusal = _refuse_epoch(session, command.session, command.epoch)
         if session is None or refusal is not None:
@@ -193,40 +127,40 @@ class Engine:
         if command.number <= session.last_number:
             return Decision(_repeat(session, command, digest))
         if command.number != session.last_number + 1:
-            text = f"number {command.number} came, {session.last_number + 1} is next"
+            text = f"number {command.number} arrived, but {session.last_number + 1} is the next one"
             return Decision(replies.NotNow("GAP", text, session.last_number))
         if not 1 <= command.seen_below <= command.number:
-            return Decision(replies.Refusal("MALFORMED", "seen_below lies between 1 and the number"))
+            return Decision(replies.Refusal("MALFORMED", "seen_below must be between 1 and the number"))
         if command.number - command.seen_below >= session.window:
-            return Decision(replies.NotNow("WINDOW_FULL", f"{session.window} commands are in flight"))
+            return Decision(replies.NotNow("WINDOW_FULL", f"{session.window} commands are already in flight"))
         claim = events.Claim(session.id, command.number, digest, command.seen_below)
-        return self._operate(now_ms, place, claim, command.operation)
+        return self._execute(now_ms, slot, claim, command.operation)
 
-    def _keyed(self, now_ms: int, place: WriteSlot, command: commands.Keyed) -> Decision:
+    def _keyed(self, now_ms: int, slot: WriteSlot, command: commands.Keyed) -> Decision:
         digest = digest_of(command.operation)
         known = self.state.keys.get((command.principal, command.key))
         if known is not None:
             if known.digest != digest:
-                return Decision(replies.Refusal("KEY_REUSED", f"key '{command.key}' was used for another request"))
+                return Decision(
+                    replies.Refusal("KEY_REUSED", f"key '{command.key}' was already used for a different request")
+                )
             return Decision(known.verdict)
         refusal = refuse_name(command.principal, "principal's name") or refuse_key(command.key)
         if refusal is not None:
             return Decision(refusal)
         if len(self.state.keys) >= self.limits.keys_max:
-            return Decision(replies.NotNow("KEYS_FULL", f"there are {self.limits.keys_max} keys, which is the limit"))
+            return Decision(replies.NotNow("KEYS_FULL", f"the limit of {self.limits.keys_max} keys is reached"))
         claim = events.KeyClaim(command.principal, command.key, digest)
-        return self._operate(now_ms, place, claim, command.operation)
+        return self._execute(now_ms, slot, claim, command.operation)
 
-    def _operate(
-        self, now_ms: int, place: WriteSlot, claim: events.AnyClaim, operation: commands.Operation
-    ) -> Decision:
-        if place.room_bytes <= 0:
+    def _execute(self, now_ms: int, slot: WriteSlot, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
+        if slot.room_bytes <= 0:
             return Decision(_disk_full())
-        outcome = decide(Situation(self.state, self.limits, now_ms, place, claim), operation)
+        outcome = decide(DecisionContext(self.state, self.limits, now_ms, slot, claim), operation)
         if isinstance(outcome, replies.NotNow):
             return Decision(outcome)
         if isinstance(outcome, replies.Refusal):
-            # A refusal uses up its number, or a retry could succeed after the client was told no.
+            # A refusal consumes its number. Otherwise a retry could succeed after the client got the refusal.
             outcome = events.Declined(claim, outcome.code, outcome.text)
         verdict = self.apply(now_ms, outcome)
         assert verdict is not None
@@ -234,23 +168,23 @@ class Engine:
 
     # Sessions.
 
-    def _hello(self, now_ms: int, place: WriteSlot, command: commands.Hello) -> Decision:
+    def _hello(self, now_ms: int, slot: WriteSlot, command: commands.Hello) -> Decision:
         session = self.state.sessions.get(command.session)
         if command.epoch:
             refusal = _refuse_epoch(session, command.session, command.epoch)
-            return Decision(refusal or self._greet(command.session))
+            return Decision(refusal or self._hello_reply(command.session))
         if session is not None and command.nonce in session.nonces:
             if command.nonce == session.nonces[-1]:
-                return Decision(self._greet(command.session))
+                return Decision(self._hello_reply(command.session))
             return Decision(_fenced(command.session))
         refusal = refuse_name(command.session, "session's name")
         if refusal is None and session is None and len(self.state.sessions) >= self.limits.sessions_max:
-            refusal = replies.Refusal("LIMIT_REACHED", f"there are {self.limits.sessions_max} sessions, the limit")
+            refusal = replies.Refusal("LIMIT_REACHED", f"the limit of {self.limits.sessions_max} sessions is reached")
         if refusal is not None:
             return Decision(refusal)
-        if place.room_bytes <= 0:
+        if slot.room_bytes <= 0:
             return Decision(_disk_full())
-        begun = events.SessionBegun(
+        started = events.SessionStarted(
             session.id if session is not None else self.state.next_epoch,
             command.session,
             self.state.next_epoch,
@@ -258,10 +192,10 @@ class Engine:
             max(1, min(command.window, WINDOW_MAX)),
             command.anonymous,
         )
-        self.apply(now_ms, begun)
-        return Decision(self._greet(command.session), begun)
+        self.apply(now_ms, started)
+        return Decision(self._hello_reply(command.session), started)
 
-    def _greet(self, name: str) -> replies.HelloReply:
+    def _hello_reply(self, name: str) -> replies.HelloReply:
         session = self.state.sessions[name]
         verdicts = tuple((number, verdict) for number, (_, verdict) in session.verdicts.items())
         return replies.HelloReply(
@@ -274,72 +208,51 @@ class Engine:
             self.state.term,
         )
 
-    def _bye(self, now_ms: int, place: WriteSlot, command: commands.Bye) -> Decision:
+    def _bye(self, now_ms: int, slot: WriteSlot, command: commands.Bye) -> Decision:
         session = self.state.sessions.get(command.session)
-        if session is None or session.epoch != command.epoch or place.room_bytes <= 0:
+        if session is None or session.epoch != command.epoch or slot.room_bytes <= 0:
             return Decision(replies.Done())
         if not (session.anonymous or command.for_good):
             return Decision(replies.Done())
-        return self._decided(now_ms, Decision(replies.Done(), events.SessionEnded(session.id)))
+        return self._applied(now_ms, Decision(replies.Done(), events.SessionEnded(session.id)))
 
-    # Reading.
+    # Decision.
 
-    def _get(self, now_ms: int, place: WriteSlot, command: commands.Get) -> Decision:
-        if command.ack >= 0 and place.room_bytes <= 0:
+    def _get(self, now_ms: int, slot: WriteSlot, command: commands.Get) -> Decision:
+        if command.ack >= 0 and slot.room_bytes <= 0:
             return Decision(_disk_full())
         decision = reads.decide_get(self.state, self.limits, command)
-        return self._decided(now_ms, decision)
+        return self._applied(now_ms, decision)
 
-    def _ack(self, now_ms: int, place: WriteSlot, command: commands.Ack) -> Decision:
-        if place.room_bytes <= 0:
+    def _ack(self, now_ms: int, slot: WriteSlot, command: commands.Ack) -> Decision:
+        if slot.room_bytes <= 0:
             return Decision(_disk_full())
-        return self._decided(now_ms, reads.decide_ack(self.state, command))
+        return self._applied(now_ms, reads.decide_ack(self.state, command))
 
-    def _get_any(self, now_ms: int, place: WriteSlot, command: commands.GetAny) -> Decision:
+    def _get_any(self, now_ms: int, slot: WriteSlot, command: commands.GetAny) -> Decision:
         if len(command.acks) > TRANSACTION_PARTS_MAX:
             return Decision(replies.Refusal("MALFORMED", f"a get has at most {TRANSACTION_PARTS_MAX} acks"))
-        if command.acks and place.room_bytes <= 0:
+        if command.acks and slot.room_bytes <= 0:
             return Decision(_disk_full())
-        return self._decided(now_ms, reads.decide_get_any(self.state, self.limits, command))
+        return self._applied(now_ms, reads.decide_get_any(self.state, self.limits, command))
 
     # Shared subscriptions.
 
-    def _take(self, now_ms: int, place: WriteSlot, command: commands.Take) -> Decision:
-        found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
+    def _shared(
+        self, now_ms: int, slot: WriteSlot, command: commands.Take | commands.Extend | commands.Leave
+    ) -> Decision:
+        found = find_shared(self.state, command.topic_id, command.subscriber, command.epoch)
         if isinstance(found, replies.Refusal):
             return Decision(found)
-        if place.room_bytes <= 0:
+        if slot.room_bytes <= 0:
             return Decision(_disk_full())
-        taken = decide_take(*found, self.limits, now_ms, self.state.next_epoch, command)
-        if isinstance(taken, replies.Refusal):
-            return Decision(taken)
-        waits_for = command.topic_id if taken.waits else 0
-        return self._decided(now_ms, Decision(taken.reply, taken.event, taken.slices, (), waits_for))
-
-    def _extend(self, now_ms: int, place: WriteSlot, command: commands.Extend) -> Decision:
-        found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
-        if isinstance(found, replies.Refusal):
-            return Decision(found)
-        if place.room_bytes <= 0:
-            return Decision(_disk_full())
-        extended = decide_extend(*found, now_ms, command)
-        if isinstance(extended, replies.Refusal):
-            return Decision(extended)
-        event, reply = extended
-        return self._decided(now_ms, Decision(reply, event))
-
-    def _leave(self, now_ms: int, place: WriteSlot, command: commands.Leave) -> Decision:
-        found = joined(self.state, command.topic_id, command.subscriber, command.epoch)
-        if isinstance(found, replies.Refusal):
-            return Decision(found)
-        if place.room_bytes <= 0:
-            return Decision(_disk_full())
-        return self._decided(now_ms, Decision(replies.Done(), decide_leave(*found, command)))
+        decide_shared = _SHARED_DECIDERS[type(command)]
+        return self._applied(now_ms, decide_shared(self.state, self.limits, now_ms, *found, command))
 
     # Copy-forward.
 
     def move(self, now_ms: int, head: RecordHead, first_offset: int, position: int) -> events.Moved:
-        """A record that is needed (locator.py) lies at another position from now on."""
+        """Record the new position of a record that is still needed (record_locator.py)."""
         moved = events.Moved(head.topic_id, first_offset, head.position, position, head.size)
         self.apply(now_ms, moved)
         return moved
@@ -363,7 +276,7 @@ def _fenced(name: str) -> replies.Refusal:
 
 
 def _disk_full() -> replies.NotNow:
-    return replies.NotNow("DISK_FULL", "the disk is full, and what was kept in reserve is used up")
+    return replies.NotNow("DISK_FULL", "the disk is full, and its reserve is used up")
 
 
 def _refuse_epoch(session: Session | None, name: str, epoch: int) -> replies.Refusal | None:
@@ -373,13 +286,15 @@ def _refuse_epoch(session: Session | None, name: str, epoch: int) -> replies.Ref
 
 
 def _repeat(session: Session, command: commands.Numbered, digest: int) -> replies.Reply:
-    """The client retried because our first reply was lost: answer it again."""
+    """The client retried because the first reply was lost: return the same verdict."""
     known = session.verdicts.get(command.number)
-    giving_up = isinstance(command.operation, commands.Void)
+    is_void = isinstance(command.operation, commands.Void)
     if known is None:
-        if giving_up:
+        if is_void:
             return replies.Done()
-        return replies.Refusal("VERDICT_FORGOTTEN", f"number {command.number} was decided and its answer seen")
-    if known[0] != digest and not giving_up:
-        return replies.Refusal("SEQUENCE_REUSED", f"number {command.number} was used for another command")
+        return replies.Refusal(
+            "VERDICT_FORGOTTEN", f"number {command.number} was decided, and the client has received the reply"
+        )
+    if known[0] != digest and not is_void:
+        return replies.Refusal("SEQUENCE_REUSED", f"number {command.number} was already used for a different command")
     return known[1]

@@ -1,7 +1,7 @@
-"""What the engine records. An event carries its outcome: `apply` never decides.
+"""The events that the engine records. An event contains its outcome, so that `apply` decides nothing.
 
-Events of one group share the group's time. A `Claim` says whose number or key the event answers; the
-verdict that the client gets (and gets again) is made from the event alone (`verdicts.py`).
+The events of a group have the time of the group. A `Claim` names the session number or key that an event answers. The
+verdict that the client gets, also for a retry, is built from the event alone (verdicts.py).
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from oncemq.protocol.commands import REFUSE, Sharing
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=0):
-    """A session's number, used up by this event."""
+    """The number of a session that this event consumes."""
 
     session_id: int
     number: int
-    #: Of the operation's bytes: another operation under this number is SEQUENCE_REUSED.
+    #: Digest of the operation: a different operation under this number is refused with SEQUENCE_REUSED.
     digest: int
-    #: Verdicts below this one may be forgotten.
+    #: Verdicts of lower numbers may be deleted.
     seen_below: int
 
 
 class KeyClaim(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=1):
-    """A free-form key, used up by this event."""
+    """The idempotency key that this event consumes."""
 
     principal: str
     key: str
@@ -33,8 +33,8 @@ class KeyClaim(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=1):
 AnyClaim = Claim | KeyClaim
 
 
-class SessionBegun(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sb"):
-    """A session was made or taken over."""
+class SessionStarted(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sb"):
+    """A session was created or taken over."""
 
     session_id: int
     name: str
@@ -45,13 +45,13 @@ class SessionBegun(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="
 
 
 class SessionEnded(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="se"):
-    """Said goodbye, removed or expired: verdicts are forgotten."""
+    """A session was closed or expired, and is deleted with its verdicts."""
 
     session_id: int
 
 
 class Declined(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="no"):
-    """A refusal uses up its number too, and is repeated like any verdict."""
+    """A refusal. It consumes its number, and retries get the same refusal."""
 
     claim: AnyClaim
     code: str
@@ -59,26 +59,26 @@ class Declined(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="no")
 
 
 class Voided(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="vo"):
-    """Nothing to do: a void number, or an abort of stages that are gone."""
+    """Nothing happened: a void number, or an abort of stages that do not exist."""
 
     claim: AnyClaim
 
 
-class TopicMade(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tm"):
+class TopicCreated(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tm"):
     claim: AnyClaim
     topic_id: int
     name: str
     retain_ms: int
     retain_bytes: int
-    #: False: it was there; only its staying may be new.
+    #: False = the topic existed; it may have become permanent.
     created: bool
     quota_bytes: int = 0
     overflow: str = REFUSE
-    #: It was there, and has these settings from now on.
+    #: The topic existed, and gets these settings.
     altered: bool = False
 
 
-class TopicRemoved(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tr"):
+class TopicDeleted(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tr"):
     claim: AnyClaim
     topic_id: int
 
@@ -89,16 +89,18 @@ class Subscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ss
     subscriber: str
     acked: int
     created: bool
-    #: The topic's name where this made it.
+    #: The name of the topic if this event creates it.
     topic_name: str = ""
     sharing: Sharing | None = None
-    #: Of the incarnation of a shared subscription, whose members all have it; else 0.
+    #: Identifies the incarnation of a shared subscription; 0 for an exclusive one.
     epoch: int = 0
 
 
 class PatternSubscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ps"):
-    """Attaches to every topic that matches, at its end or at its first offset. Topics that are made later attach
-    by the event that makes them."""
+    """A pattern subscription was created. It is attached to every matching topic, at its end or its first offset.
+
+    Topics that are created later are attached by the event that creates them.
+    """
 
     claim: AnyClaim
     pattern: str
@@ -109,7 +111,7 @@ class PatternSubscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, 
 
 
 class PatternUnsubscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pu"):
-    """Topics whose last subscription this was, and which don't stay, go with it."""
+    """A pattern subscription was deleted, with the topics that are not permanent and have no other subscription."""
 
     claim: AnyClaim
     pattern: str
@@ -124,7 +126,7 @@ class PatternOwnerChanged(msgspec.Struct, array_like=True, frozen=True, gc=False
 
 
 class PatternSought(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pk"):
-    """Positions are recorded, since they depend on what was stored."""
+    """A pattern subscription was moved. Positions are recorded because they depend on what was stored."""
 
     claim: AnyClaim
     pattern: str
@@ -138,7 +140,7 @@ class Unsubscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="
     claim: AnyClaim
     topic_id: int
     subscriber: str
-    #: The topic went with its last subscriber.
+    #: The topic was deleted with its last subscription.
     topic_removed: bool
 
 
@@ -147,20 +149,20 @@ class OwnerChanged(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="
     topic_id: int
     subscriber: str
     epoch: int
-    #: The position at which the new owner starts.
+    #: The position of the subscription.
     acked: int
-    #: A polite owner's hold ends then; 0 = none.
+    #: When the hold of the owner ends; 0 = no hold.
     held_until_ms: int
 
 
-class OwnerLeft(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ol"):
+class OwnerClosed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ol"):
     claim: AnyClaim
     topic_id: int
     subscriber: str
 
 
 class Joined(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="jn"):
-    """A client opened a shared subscription; nothing changes."""
+    """A client opened a shared subscription. Nothing changes."""
 
     claim: AnyClaim
     topic_id: int
@@ -179,9 +181,9 @@ class Sought(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sk"):
 
 
 class Stored(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="st"):
-    """A batch got its offsets. `position` is 0 where nobody wants it and it was not kept."""
+    """A batch got its offsets. `position` is 0 if the batch was not stored because no subscription needs it."""
 
-    #: None as a part of a transaction.
+    #: None for a part of a transaction.
     claim: AnyClaim | None
     topic_id: int
     first_offset: int
@@ -189,16 +191,16 @@ class Stored(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="st"):
     size: int
     position: int
     subscriptions: int
-    #: The topic's name where this put made it.
+    #: The name of the topic if this put creates it.
     topic_name: str = ""
-    #: Its messages' time to live ends then; 0 = never.
+    #: When the messages expire; 0 = never.
     expires_ms: int = 0
-    #: u64 per message, where a subscription of the topic keeps order per key.
+    #: One u64 per message if a subscription of the topic has key order.
     key_hashes: bytes = b""
 
 
 class Delayed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="dl"):
-    """A batch that gets its offsets when it is due."""
+    """A batch was stored that gets its offsets when it is due."""
 
     claim: AnyClaim | None
     topic_id: int
@@ -214,7 +216,7 @@ class Delayed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="dl"):
 
 
 class Released(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="rl"):
-    """A delayed batch is due."""
+    """A delayed batch is due and gets its offsets."""
 
     topic_id: int
     delay_id: int
@@ -222,53 +224,53 @@ class Released(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="rl")
 
 
 class Expired(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ex"):
-    """The time to live of these batches is over: gets skip them."""
+    """Batches have expired: gets skip them."""
 
     topic_id: int
     first_offsets: tuple[int, ...]
 
 
 class Dropped(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="dr"):
-    """A topic's quota let go of what lies below `floor`, though it was needed."""
+    """The quota of a topic deleted all messages below `floor`, although subscriptions needed them."""
 
     topic_id: int
     floor: int
 
 
 class SubscriptionExpired(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sp"):
-    """A topic's quota ended its slowest subscription; one by pattern goes on at the topic's end."""
+    """A quota deleted the slowest subscription of a topic. A pattern subscription continues at the end of the topic."""
 
     topic_id: int
     subscriber: str
 
 
 class Leased(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ls"):
-    """A member of a shared subscription got messages, for a time."""
+    """A member of a shared subscription got a lease on messages."""
 
     topic_id: int
     subscriber: str
     member: str
     number: int
     token: int
-    #: (first offset, count, deliveries with this one)
+    #: (first offset, count, number of deliveries including this one)
     ranges: tuple[tuple[int, int, int], ...]
     until_ms: int
-    #: (first offset, count) that were found on the way and need no delivery: their time to live is over.
+    #: (first offset, count) of expired messages, which were skipped.
     skipped: tuple[tuple[int, int], ...] = ()
-    #: (first offset, count) that were passed over: another message of their key is out.
+    #: (first offset, count) of blocked messages: another message of their key is in flight.
     blocked: tuple[tuple[int, int], ...] = ()
 
 
 class Settled(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sl"):
-    #: None as a part of a transaction.
+    #: None for a part of a transaction.
     claim: AnyClaim | None
     topic_id: int
     subscriber: str
     #: (token, first offset, count)
     done: tuple[tuple[int, int, int], ...]
-    #: (token, first offset, count, time at which it may be delivered again)
+    #: (token, first offset, count, time from which on it may be delivered again)
     returned: tuple[tuple[int, int, int, int], ...]
-    #: (first offset, count) of what was refused.
+    #: (first offset, count) of messages whose lease had ended.
     lost: tuple[tuple[int, int], ...] = ()
 
 
@@ -280,21 +282,21 @@ class Extended(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="xt")
 
 
 class LeasesExpired(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="lx"):
-    """What they still held may be delivered again."""
+    """Leases have ended. Their messages may be delivered again."""
 
     topic_id: int
     subscriber: str
     tokens: tuple[int, ...]
 
 
-class LeasesBegunAnew(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="la"):
-    """After a recovery every lease has its full time."""
+class LeasesRestarted(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="la"):
+    """After a recovery, every lease gets its full duration again."""
 
     time_ms: int
 
 
 class MembersLeft(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ml"):
-    """Said goodbye, or have had nothing for long. What they still held may be delivered again."""
+    """Members left or were idle. The messages of their leases may be delivered again."""
 
     topic_id: int
     subscriber: str
@@ -307,7 +309,7 @@ class AckedMany(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="am"
 
 
 class Transacted(msgspec.Struct, array_like=True, frozen=True, tag="tx"):
-    """All of it, or nothing."""
+    """A transaction: all parts are applied, or none."""
 
     claim: AnyClaim
     parts: tuple[Acked | Settled | Stored | Delayed, ...]
@@ -320,7 +322,7 @@ class Acked(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ak"):
 
 
 class Trimmed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tt"):
-    """Retention let go of what lies below `floor`, as far as no subscriber needs it."""
+    """Retention no longer keeps messages below `floor`. Messages that a subscription needs are kept."""
 
     topic_id: int
     floor: int
@@ -334,14 +336,14 @@ class Staged(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sg"):
     size: int
     position: int
     expires_ms: int
-    #: Messages in the stage by now.
+    #: Number of messages in the stage, including this batch.
     stage_count: int
     ttl_ms: int = 0
     key_hashes: bytes = b""
 
 
 class CommittedPart(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a commit publishes on one of its topics."""
+    """The part of a commit on one of its topics."""
 
     topic_id: int
     first_offset: int
@@ -352,23 +354,23 @@ class CommittedPart(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class Committed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="cm"):
     claim: AnyClaim
-    #: "": nobody remembers it.
+    #: "" = a one-off commit, which is not recorded for a writer.
     writer: str
     batch: int
-    #: 0: no topic, or several, which are in `parts`.
+    #: 0 = no topic, or several topics, which are in `parts`.
     topic_id: int
     first_offset: int
-    #: On all topics.
+    #: Number of messages on all topics.
     count: int
     subscriptions: int
     stages: tuple[str, ...]
-    #: Committed before: only the stages go, those of all topics.
+    #: The batch was committed before: only the stages are deleted, on all topics.
     before: bool
     parts: tuple[CommittedPart, ...] = ()
 
 
 class StagesDropped(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sd"):
-    """Aborted by a client."""
+    """A client aborted stages."""
 
     claim: AnyClaim
     stages: tuple[str, ...]
@@ -379,7 +381,7 @@ class StagesExpired(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=
 
 
 class KeysExpired(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="kx"):
-    """The oldest `count` keys have had their time."""
+    """The oldest `count` idempotency keys have expired."""
 
     count: int
 
@@ -392,16 +394,16 @@ class RegistryChanged(msgspec.Struct, array_like=True, frozen=True, gc=False, ta
     version: int
 
 
-class SessionRemoved(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sr"):
+class SessionDeleted(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sr"):
     claim: AnyClaim
     session_id: int
 
 
 class Moved(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="mv"):
-    """Copy-forward: a stored batch lies at another position now. The last one wins."""
+    """Copy-forward: a stored batch has a new position. The last event wins."""
 
     topic_id: int
-    #: -1 for a batch that is still staged or delayed.
+    #: -1 for a staged or delayed batch.
     first_offset: int
     old_position: int
     position: int
@@ -409,16 +411,16 @@ class Moved(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="mv"):
 
 
 Event = (
-    SessionBegun
+    SessionStarted
     | SessionEnded
     | Declined
     | Voided
-    | TopicMade
-    | TopicRemoved
+    | TopicCreated
+    | TopicDeleted
     | Subscribed
     | Unsubscribed
     | OwnerChanged
-    | OwnerLeft
+    | OwnerClosed
     | PatternSubscribed
     | PatternUnsubscribed
     | PatternOwnerChanged
@@ -435,7 +437,7 @@ Event = (
     | Settled
     | Extended
     | LeasesExpired
-    | LeasesBegunAnew
+    | LeasesRestarted
     | MembersLeft
     | Acked
     | AckedMany
@@ -447,6 +449,6 @@ Event = (
     | StagesExpired
     | KeysExpired
     | RegistryChanged
-    | SessionRemoved
+    | SessionDeleted
     | Moved
 )

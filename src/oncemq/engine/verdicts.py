@@ -1,4 +1,4 @@
-"""Verdicts out of events alone: what a client is told is what was recorded."""
+"""Builds verdicts from events alone: a client is told exactly what was recorded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _committed(time_ms: int, event: events.Committed) -> replies.Verdict:
     )
 
 
-#: Events that carry a claim. What is not named here is answered by "done".
+#: For events with a claim. All others are answered with Done.
 _VERDICTS: dict[type, Callable[[int, Any], replies.Verdict]] = {
     events.Stored: _stored,
     events.Delayed: _delayed,
@@ -52,7 +52,7 @@ _VERDICTS: dict[type, Callable[[int, Any], replies.Verdict]] = {
     events.Settled: lambda _, event: replies.SettleReply(event.lost),
     events.Committed: _committed,
     events.Declined: lambda _, event: replies.Refusal(event.code, event.text),
-    events.TopicMade: lambda _, event: replies.TopicReply(event.topic_id, event.created),
+    events.TopicCreated: lambda _, event: replies.TopicReply(event.topic_id, event.created),
     events.Subscribed: lambda _, event: replies.SubscribeReply(event.topic_id, event.acked, event.created),
     events.PatternSubscribed: lambda _, event: replies.SubscribeReply(0, 0, event.created),
     events.PatternOwnerChanged: lambda _, event: replies.OpenReply(0, event.epoch, 0),

@@ -1,4 +1,4 @@
-"""The only way that state changes: one function per kind of event. Nothing here decides."""
+"""Applies an event with the function for its type, and stores the verdict of its claim."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oncemq.protocol.replies import RegistryEntry, Verdict
 
 
 def apply(state: State, limits: Limits, time_ms: int, event: events.Event) -> Verdict | None:
-    """Change the state as the event says. Returns the verdict of an event that answers somebody."""
+    """Apply an event to the state. Return the verdict if the event answers a numbered or keyed operation."""
     state.time_ms = time_ms
     _APPLIERS[type(event)](state, limits, time_ms, event)
     claim: events.AnyClaim | None = getattr(event, "claim", None)
@@ -37,7 +37,7 @@ def _transacted(state: State, limits: Limits, time_ms: int, event: events.Transa
         _APPLIERS[type(part)](state, limits, time_ms, part)
 
 
-def _session_begun(state: State, limits: Limits, time_ms: int, event: events.SessionBegun) -> None:
+def _session_started(state: State, limits: Limits, time_ms: int, event: events.SessionStarted) -> None:
     session = state.session_to_change(event.session_id)
     if session is None:
         session = Session(event.session_id, event.name, event.anonymous)
@@ -46,22 +46,18 @@ def _session_begun(state: State, limits: Limits, time_ms: int, event: events.Ses
         state.sessions[event.name] = state.sessions_by_id[event.session_id] = session
         if event.anonymous:
             state.schedule.sessions.add(time_ms + limits.session_idle_ms, event.session_id)
-    session.begin(event.epoch, event.nonce, event.window, time_ms)
+    session.start(event.epoch, event.nonce, event.window, time_ms)
     state.next_epoch = event.epoch + 1
 
 
-def _forget_session(state: State, session_id: int) -> None:
-    session = state.session_to_change(session_id)
-    if session is not None:
-        del state.sessions_by_id[session_id]
-        del state.sessions[session.name]
-        state.schedule.sessions.forget(session_id)
-
-
 def _session_ended(
-    state: State, _limits: Limits, _time_ms: int, event: events.SessionEnded | events.SessionRemoved
+    state: State, _limits: Limits, _time_ms: int, event: events.SessionEnded | events.SessionDeleted
 ) -> None:
-    _forget_session(state, event.session_id)
+    session = state.session_to_change(event.session_id)
+    if session is not None:
+        del state.sessions_by_id[event.session_id]
+        del state.sessions[session.name]
+        state.schedule.sessions.discard(event.session_id)
 
 
 def _keys_expired(state: State, _limits: Limits, _time_ms: int, event: events.KeysExpired) -> None:
@@ -82,7 +78,7 @@ def _registry_changed(state: State, _limits: Limits, _time_ms: int, event: event
 
 
 def _nothing(_state: State, _limits: Limits, _time_ms: int, _event: events.Event) -> None:
-    """Only the claim counts."""
+    """The event changes nothing except its claim."""
 
 
 _APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
@@ -91,9 +87,9 @@ _APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
     **leases.APPLIERS,
     events.Transacted: _transacted,
     events.Joined: _nothing,
-    events.SessionBegun: _session_begun,
+    events.SessionStarted: _session_started,
     events.SessionEnded: _session_ended,
-    events.SessionRemoved: _session_ended,
+    events.SessionDeleted: _session_ended,
     events.Declined: _nothing,
     events.Voided: _nothing,
     events.KeysExpired: _keys_expired,

@@ -1,4 +1,4 @@
-"""Messages as events change them: stored, delayed, staged, acked, let go. Nothing here decides."""
+"""Applies events of messages: stored, delayed, staged, acked, expired, dropped and moved."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 import msgspec
 
 from oncemq.engine import events
-from oncemq.engine.apply.topics import topic_of
+from oncemq.engine.apply.topics import find_or_create_topic
 from oncemq.engine.state.batch_index import EXPIRED
-from oncemq.engine.state.expiry import watch_expiry, watch_quota, watch_retention
+from oncemq.engine.state.expiry import schedule_expiry, schedule_quota, schedule_retention
 from oncemq.engine.state.state import StagedBatch, StageEntry, State
 from oncemq.engine.state.topic import DelayedBatch, Topic
 from oncemq.protocol.limits import Limits
 
 
 def _stored(state: State, _limits: Limits, time_ms: int, event: events.Stored) -> None:
-    topic = topic_of(state, event.topic_id, event.topic_name, stays=True)
+    topic = find_or_create_topic(state, event.topic_id, event.topic_name, stays=True)
     if event.position:
         state.count_live(event.position, event.size)
     ttl_ms = event.expires_ms - time_ms if event.expires_ms else 0
     batch = StagedBatch(event.count, event.size, event.position, ttl_ms, event.key_hashes)
-    _extend(state, topic, time_ms, event.count, (batch,))
+    _publish_batches(state, topic, time_ms, event.count, (batch,))
 
 
 def _delayed(state: State, _limits: Limits, _time_ms: int, event: events.Delayed) -> None:
-    topic = topic_of(state, event.topic_id, event.topic_name, stays=True)
+    topic = find_or_create_topic(state, event.topic_id, event.topic_name, stays=True)
     state.count_live(event.position, event.size)
     topic.delayed[event.delay_id] = DelayedBatch(
         event.delay_id, event.count, event.size, event.position, event.due_ms, event.ttl_ms, event.key_hashes
@@ -34,10 +34,10 @@ def _delayed(state: State, _limits: Limits, _time_ms: int, event: events.Delayed
     topic.delayed_bytes += event.size
     state.next_epoch = event.delay_id + 1
     state.delayed += 1
-    state.hidden[event.position] = event.delay_id
+    state.unpublished[event.position] = event.delay_id
     state.schedule.delays[event.delay_id] = topic.id
     state.schedule.due.add(event.due_ms, event.delay_id)
-    watch_quota(state, topic)
+    schedule_quota(state, topic)
 
 
 def _released(state: State, _limits: Limits, time_ms: int, event: events.Released) -> None:
@@ -45,18 +45,18 @@ def _released(state: State, _limits: Limits, time_ms: int, event: events.Release
     batch = topic.delayed.pop(event.delay_id)
     topic.delayed_bytes -= batch.size
     state.delayed -= 1
-    del state.hidden[batch.position]
+    del state.unpublished[batch.position]
     del state.schedule.delays[event.delay_id]
-    state.schedule.due.forget(event.delay_id)
+    state.schedule.due.discard(event.delay_id)
     released = StagedBatch(batch.count, batch.size, batch.position, batch.ttl_ms, batch.key_hashes)
-    _extend(state, topic, time_ms, batch.count, (released,))
+    _publish_batches(state, topic, time_ms, batch.count, (released,))
 
 
-def _extend(state: State, topic: Topic, time_ms: int, count: int, batches: Iterable[StagedBatch]) -> None:
-    """Give the next `count` offsets to batches, which lie in the journal already."""
+def _publish_batches(state: State, topic: Topic, time_ms: int, count: int, batches: Iterable[StagedBatch]) -> None:
+    """Give the next `count` offsets to batches, which are already in the journal."""
     topic.next_offset += count
-    if not topic.keeps:
-        topic.needed = topic.next_offset
+    if not topic.stores_messages:
+        topic.low_watermark = topic.next_offset
         topic.index.skip_to(topic.next_offset)
         for batch in batches:
             if batch.position:
@@ -69,16 +69,16 @@ def _extend(state: State, topic: Topic, time_ms: int, count: int, batches: Itera
         topic.stored_bytes += batch.size
         topic.above_trim_bytes += batch.size
         if expires_ms:
-            watch_expiry(state, topic, expires_ms, topic.index.end - batch.count)
+            schedule_expiry(state, topic, expires_ms, topic.index.end - batch.count)
     if not topic.subscriptions:
-        topic.needed = topic.next_offset
+        topic.low_watermark = topic.next_offset
     if topic.retain_ms or topic.retain_bytes:
-        watch_retention(state, topic)
+        schedule_retention(state, topic)
     if topic.quota_bytes:
-        watch_quota(state, topic)
+        schedule_quota(state, topic)
     for subscription in topic.attached.values():
         assert subscription.pattern is not None
-        subscription.pattern.note_put(topic.id)
+        subscription.pattern.on_put(topic.id)
 
 
 def _acked(state: State, _limits: Limits, _time_ms: int, event: events.Acked) -> None:
@@ -93,26 +93,26 @@ def _acked_many(state: State, _limits: Limits, _time_ms: int, event: events.Acke
 def _ack(state: State, topic_id: int, subscriber: str, upto: int) -> None:
     topic = state.topic_to_change(topic_id)
     if topic.ack(subscriber, upto):
-        state.collect(topic)
+        state.reclaim(topic)
 
 
 def _expired(state: State, _limits: Limits, _time_ms: int, event: events.Expired) -> None:
     topic = state.topic_to_change(event.topic_id)
     for first_offset in event.first_offsets:
         topic.index.expires[topic.index.find(first_offset)] = EXPIRED
-    state.collect(topic)
+    state.reclaim(topic)
     for subscription in topic.attached.values():
         assert subscription.pattern is not None
-        subscription.pattern.look(topic, subscription)
+        subscription.pattern.refresh(topic, subscription)
 
 
 def _dropped(state: State, _limits: Limits, _time_ms: int, event: events.Dropped) -> None:
     topic = state.topic_to_change(event.topic_id)
-    if topic.needed < event.floor:
+    if topic.low_watermark < event.floor:
         for subscription in topic.subscriptions.values():
             if subscription.acked < event.floor:
-                topic.lose(subscription, event.floor)
-        topic.measure_needed()
+                topic.drop_needed(subscription, event.floor)
+        topic.update_low_watermark()
     _trim(state, topic, event.floor)
 
 
@@ -125,14 +125,14 @@ def _trim(state: State, topic: Topic, floor: int) -> None:
     if floor > topic.trimmed:
         topic.above_trim_bytes -= sum(index.sizes[index.find(topic.trimmed) : index.find(floor)])
         topic.trimmed = floor
-    state.collect(topic)
+    state.reclaim(topic)
     if topic.trimmed < topic.next_offset:
-        watch_retention(state, topic)
+        schedule_retention(state, topic)
 
 
 def _moved(state: State, _limits: Limits, _time_ms: int, event: events.Moved) -> None:
     if event.first_offset < 0:
-        _move_hidden(state, event)
+        _move_unpublished(state, event)
     else:
         index = state.topic_to_change(event.topic_id).index
         entry = index.find(event.first_offset)
@@ -142,9 +142,9 @@ def _moved(state: State, _limits: Limits, _time_ms: int, event: events.Moved) ->
     state.count_live(event.position, event.size)
 
 
-def _move_hidden(state: State, event: events.Moved) -> None:
-    """A batch that has no offset: it is delayed, or staged."""
-    name = state.hidden[event.position] = state.hidden.pop(event.old_position)
+def _move_unpublished(state: State, event: events.Moved) -> None:
+    """Move a delayed or staged batch, which has no offset yet."""
+    name = state.unpublished[event.position] = state.unpublished.pop(event.old_position)
     if isinstance(name, int):
         delayed = state.topic_to_change(event.topic_id).delayed
         delayed[name] = msgspec.structs.replace(delayed[name], position=event.position)
@@ -159,7 +159,7 @@ def _move_hidden(state: State, event: events.Moved) -> None:
 
 def _staged(state: State, _limits: Limits, _time_ms: int, event: events.Staged) -> None:
     state.count_live(event.position, event.size)
-    state.hidden[event.position] = event.stage
+    state.unpublished[event.position] = event.stage
     batch = StagedBatch(event.count, event.size, event.position, event.ttl_ms, event.key_hashes)
     known = state.stages.get(event.stage)
     batches = (*known.batches, batch) if known is not None else (batch,)
@@ -169,7 +169,7 @@ def _staged(state: State, _limits: Limits, _time_ms: int, event: events.Staged) 
 
 def _committed(state: State, _limits: Limits, time_ms: int, event: events.Committed) -> None:
     if event.before:
-        _drop_stages(state, event.stages)
+        _delete_stages(state, event.stages)
         return
     if event.writer:
         state.writers[event.writer] = event.batch
@@ -181,30 +181,30 @@ def _committed(state: State, _limits: Limits, time_ms: int, event: events.Commit
 
 def _publish(state: State, time_ms: int, part: events.Committed | events.CommittedPart) -> None:
     topic = state.topic_to_change(part.topic_id)
-    batches = _take_stages(state, part.stages)
+    batches = _remove_stages(state, part.stages)
     if batches:
-        _extend(state, topic, time_ms, part.count, batches)
+        _publish_batches(state, topic, time_ms, part.count, batches)
 
 
-def _drop_stages(state: State, names: Iterable[str]) -> None:
-    for batch in _take_stages(state, names):
+def _delete_stages(state: State, names: Iterable[str]) -> None:
+    for batch in _remove_stages(state, names):
         state.count_dead(batch.position, batch.size)
 
 
-def _take_stages(state: State, names: Iterable[str]) -> list[StagedBatch]:
+def _remove_stages(state: State, names: Iterable[str]) -> list[StagedBatch]:
     batches: list[StagedBatch] = []
     for name in names:
         batches += state.stages.pop(name).batches
-        state.schedule.stages.forget(name)
+        state.schedule.stages.discard(name)
     for batch in batches:
-        del state.hidden[batch.position]
+        del state.unpublished[batch.position]
     return batches
 
 
-def _stages_dropped(
+def _stages_deleted(
     state: State, _limits: Limits, _time_ms: int, event: events.StagesDropped | events.StagesExpired
 ) -> None:
-    _drop_stages(state, event.stages)
+    _delete_stages(state, event.stages)
 
 
 APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
@@ -219,6 +219,6 @@ APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
     events.Moved: _moved,
     events.Staged: _staged,
     events.Committed: _committed,
-    events.StagesDropped: _stages_dropped,
-    events.StagesExpired: _stages_dropped,
+    events.StagesDropped: _stages_deleted,
+    events.StagesExpired: _stages_deleted,
 }

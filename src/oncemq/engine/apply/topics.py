@@ -1,4 +1,4 @@
-"""Topics and subscriptions as events change them. Nothing here decides."""
+"""Applies events of topics and subscriptions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from oncemq.engine import events
-from oncemq.engine.decide import settles
-from oncemq.engine.state.expiry import watch_quota, watch_retention
-from oncemq.engine.state.pattern import Pattern
-from oncemq.engine.state.shared_subscription import Shared
+from oncemq.engine.state.expiry import schedule_quota, schedule_retention
+from oncemq.engine.state.pattern_subscription import PatternSubscription
+from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
 from oncemq.protocol.limits import EXPIRED_NAMES_MAX, Limits
@@ -27,17 +26,17 @@ def _new_topic(state: State, topic_id: int, name: str, stays: bool, retain_ms: i
     return topic
 
 
-def _attach(state: State, pattern: Pattern, topic: Topic, acked: int) -> None:
+def _attach(state: State, pattern: PatternSubscription, topic: Topic, acked: int) -> None:
     pattern.attach(topic, topic.add_subscription(pattern.key, acked))
     state.subscriptions += 1
 
 
-def topic_of(state: State, topic_id: int, new_name: str, *, stays: bool) -> Topic:
-    """The topic of an event that made it (then it has a name) or found it."""
+def find_or_create_topic(state: State, topic_id: int, new_name: str, *, stays: bool) -> Topic:
+    """Return the topic of an event, which creates it if the event has a name."""
     return _new_topic(state, topic_id, new_name, stays) if new_name else state.topic_to_change(topic_id)
 
 
-def _topic_made(state: State, _limits: Limits, _time_ms: int, event: events.TopicMade) -> None:
+def _topic_created(state: State, _limits: Limits, _time_ms: int, event: events.TopicCreated) -> None:
     if event.created:
         topic = _new_topic(state, event.topic_id, event.name, True, event.retain_ms, event.retain_bytes)
         topic.quota_bytes, topic.overflow = event.quota_bytes, event.overflow
@@ -52,43 +51,43 @@ def _topic_made(state: State, _limits: Limits, _time_ms: int, event: events.Topi
     if not retained:
         topic.trimmed = topic.index.first
         topic.above_trim_bytes = topic.stored_bytes
-    state.collect(topic)
-    watch_retention(state, topic)
-    watch_quota(state, topic)
+    state.reclaim(topic)
+    schedule_retention(state, topic)
+    schedule_quota(state, topic)
 
 
-def _forget_topic(state: State, topic: Topic) -> None:
+def _delete_topic(state: State, topic: Topic) -> None:
     for position, size in topic.index.entries():
         state.count_dead(position, size)
     for batch in topic.delayed.values():
         state.count_dead(batch.position, batch.size)
-        del state.hidden[batch.position]
+        del state.unpublished[batch.position]
         del state.schedule.delays[batch.delay_id]
-        state.schedule.due.forget(batch.delay_id)
+        state.schedule.due.discard(batch.delay_id)
     state.delayed -= len(topic.delayed)
     for key, subscription in topic.subscriptions.items():
-        state.schedule.shared.forget((topic.id, key))
+        state.schedule.shared.discard((topic.id, key))
         if subscription.pattern is not None:
             subscription.pattern.detach(topic.id)
     state.subscriptions -= len(topic.subscriptions)
-    state.schedule.retention.forget(topic.id)
-    state.schedule.expiry.forget(topic.id)
+    state.schedule.retention.discard(topic.id)
+    state.schedule.expiry.discard(topic.id)
     del state.topics[topic.name]
     del state.topics_by_id[topic.id]
 
 
-def _topic_removed(state: State, _limits: Limits, _time_ms: int, event: events.TopicRemoved) -> None:
-    _forget_topic(state, state.topic_to_change(event.topic_id))
+def _topic_deleted(state: State, _limits: Limits, _time_ms: int, event: events.TopicDeleted) -> None:
+    _delete_topic(state, state.topic_to_change(event.topic_id))
 
 
 def _subscribed(state: State, _limits: Limits, _time_ms: int, event: events.Subscribed) -> None:
-    topic = topic_of(state, event.topic_id, event.topic_name, stays=False)
+    topic = find_or_create_topic(state, event.topic_id, event.topic_name, stays=False)
     if not event.created:
         return
     subscription = topic.add_subscription(event.subscriber, event.acked)
     state.subscriptions += 1
     if event.sharing is not None:
-        subscription.shared = Shared(event.sharing, event.acked)
+        subscription.shared = SharedState(event.sharing, event.acked)
         subscription.epoch = event.epoch
         state.next_epoch = event.epoch + 1
         if event.sharing.key_order:
@@ -98,33 +97,33 @@ def _subscribed(state: State, _limits: Limits, _time_ms: int, event: events.Subs
 
 
 def _unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.Unsubscribed) -> None:
-    _end_subscription(state, state.topic_to_change(event.topic_id), event.subscriber, event.topic_removed)
+    _delete_subscription(state, state.topic_to_change(event.topic_id), event.subscriber, event.topic_removed)
 
 
-def _end_subscription(state: State, topic: Topic, subscriber: str, topic_removed: bool) -> None:
+def _delete_subscription(state: State, topic: Topic, subscriber: str, topic_removed: bool) -> None:
     topic.remove_subscription(subscriber)
-    state.schedule.shared.forget((topic.id, subscriber))
+    state.schedule.shared.discard((topic.id, subscriber))
     state.subscriptions -= 1
     if topic_removed:
-        _forget_topic(state, topic)
+        _delete_topic(state, topic)
     else:
-        state.collect(topic)
+        state.reclaim(topic)
 
 
 def _subscription_expired(state: State, _limits: Limits, _time_ms: int, event: events.SubscriptionExpired) -> None:
     topic = state.topic_to_change(event.topic_id)
     subscription = topic.subscriptions[event.subscriber]
     if subscription.pattern is not None:
-        # It has other topics, and is told what it has lost on this one.
-        topic.lose(subscription, topic.next_offset)
-        topic.measure_needed()
-        state.collect(topic)
+        # The pattern subscription continues on its other topics, and reports the loss on this one.
+        topic.drop_needed(subscription, topic.next_offset)
+        topic.update_low_watermark()
+        state.reclaim(topic)
     else:
-        _end_subscription(state, topic, event.subscriber, False)
+        _delete_subscription(state, topic, event.subscriber, False)
         topic.expired_names[event.subscriber] = None
         if len(topic.expired_names) > EXPIRED_NAMES_MAX:
             del topic.expired_names[next(iter(topic.expired_names))]
-    watch_quota(state, topic)
+    schedule_quota(state, topic)
 
 
 def _owner_changed(state: State, _limits: Limits, _time_ms: int, event: events.OwnerChanged) -> None:
@@ -135,7 +134,7 @@ def _owner_changed(state: State, _limits: Limits, _time_ms: int, event: events.O
     state.next_epoch = event.epoch + 1
 
 
-def _owner_left(state: State, _limits: Limits, _time_ms: int, event: events.OwnerLeft) -> None:
+def _owner_closed(state: State, _limits: Limits, _time_ms: int, event: events.OwnerClosed) -> None:
     state.topic_to_change(event.topic_id).subscriptions[event.subscriber].held_until_ms = 0
 
 
@@ -147,15 +146,15 @@ def _sought(state: State, _limits: Limits, _time_ms: int, event: events.Sought) 
     subscription.held_until_ms = 0
     state.next_epoch = event.epoch + 1
     if subscription.shared is not None:
-        settles.seek(subscription.shared, event.acked)
-    topic.move(event.subscriber, event.acked)
-    state.collect(topic)
+        subscription.shared.seek(event.acked)
+    topic.seek(event.subscriber, event.acked)
+    state.reclaim(topic)
 
 
 def _pattern_subscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternSubscribed) -> None:
     if not event.created:
         return
-    pattern = Pattern(event.pattern, event.subscriber, event.epoch)
+    pattern = PatternSubscription(event.pattern, event.subscriber, event.epoch)
     state.patterns[(event.pattern, event.subscriber)] = pattern
     state.next_epoch = event.epoch + 1
     for topic_id, topic in state.topics_by_id.items():
@@ -169,7 +168,7 @@ def _pattern_unsubscribed(state: State, _limits: Limits, _time_ms: int, event: e
     for topic_id in list(pattern.topics):
         topic = state.topic_to_change(topic_id)
         removed = not topic.stays and len(topic.subscriptions) == 1
-        _end_subscription(state, topic, pattern.key, removed)
+        _delete_subscription(state, topic, pattern.key, removed)
 
 
 def _pattern_owner_changed(state: State, _limits: Limits, _time_ms: int, event: events.PatternOwnerChanged) -> None:
@@ -186,18 +185,18 @@ def _pattern_sought(state: State, _limits: Limits, _time_ms: int, event: events.
     state.next_epoch = event.epoch + 1
     for topic_id, acked in event.positions:
         topic = state.topic_to_change(topic_id)
-        topic.move(pattern.key, acked)
-        state.collect(topic)
+        topic.seek(pattern.key, acked)
+        state.reclaim(topic)
 
 
 APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
-    events.TopicMade: _topic_made,
-    events.TopicRemoved: _topic_removed,
+    events.TopicCreated: _topic_created,
+    events.TopicDeleted: _topic_deleted,
     events.Subscribed: _subscribed,
     events.Unsubscribed: _unsubscribed,
     events.SubscriptionExpired: _subscription_expired,
     events.OwnerChanged: _owner_changed,
-    events.OwnerLeft: _owner_left,
+    events.OwnerClosed: _owner_closed,
     events.Sought: _sought,
     events.PatternSubscribed: _pattern_subscribed,
     events.PatternUnsubscribed: _pattern_unsubscribed,

@@ -1,4 +1,4 @@
-"""What a decision about an operation is made from."""
+"""The context in which an operation is decided, and the checks that many operations share."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from oncemq.protocol.replies import NotNow, Refusal
 Outcome = events.Event | Refusal | NotNow
 
 
-class Situation:
-    """The state, and what the earlier parts of the same operation will have changed of it."""
+class DecisionContext:
+    """The state, and the changes that earlier parts of the same transaction will make to it."""
 
     __slots__ = (
-        "attached",
         "claim",
         "delays",
         "limits",
+        "new_subscriptions",
+        "new_topics",
         "now_ms",
-        "place",
         "put_bytes",
         "put_counts",
+        "slot",
         "state",
-        "topics_made",
     )
 
-    def __init__(self, state: State, limits: Limits, now_ms: int, place: WriteSlot, claim: events.AnyClaim) -> None:
+    def __init__(self, state: State, limits: Limits, now_ms: int, slot: WriteSlot, claim: events.AnyClaim) -> None:
         self.state = state
         self.limits = limits
         self.now_ms = now_ms
-        #: Where the next payload goes.
-        self.place = place
+        #: Where the next payload will be written.
+        self.slot = slot
         self.claim = claim
-        #: Ids of topics that earlier parts make, by name; and how many subscriptions patterns attach to them.
-        self.topics_made: dict[str, int] = {}
-        self.attached = 0
-        #: Messages and bytes that earlier parts put, by topic's id.
+        #: Topics that earlier parts create (name → id), and the number of pattern subscriptions that they get.
+        self.new_topics: dict[str, int] = {}
+        self.new_subscriptions = 0
+        #: Messages and bytes that earlier parts put, by topic id.
         self.put_counts: dict[int, int] = {}
         self.put_bytes: dict[int, int] = {}
-        #: Batches that earlier parts delay: each takes a number from the counter of epochs.
+        #: Number of delayed batches of earlier parts: each uses a number of the epoch counter.
         self.delays = 0
 
     def next_offset(self, topic_id: int) -> int:
@@ -52,11 +52,11 @@ class Situation:
     def next_epoch(self) -> int:
         return self.state.next_epoch + self.delays
 
-    def count_put(self, part: events.Stored | events.Delayed) -> None:
-        """Another part follows this one."""
+    def add_put(self, part: events.Stored | events.Delayed) -> None:
+        """Take a put into account for the parts that follow it."""
         if part.topic_name:
-            self.topics_made[part.topic_name] = part.topic_id
-            self.attached += part.subscriptions
+            self.new_topics[part.topic_name] = part.topic_id
+            self.new_subscriptions += part.subscriptions
         if isinstance(part, events.Delayed):
             self.delays += 1
         else:
@@ -64,56 +64,58 @@ class Situation:
         if part.position:
             self.put_bytes[part.topic_id] = self.put_bytes.get(part.topic_id, 0) + part.size
             used = record_bytes(part.size)
-            place = self.place
-            self.place = WriteSlot(
-                record_end(part.position, part.size), place.room_bytes - used, place.writable_bytes - used
+            slot = self.slot
+            self.slot = WriteSlot(
+                record_end(part.position, part.size), slot.room_bytes - used, slot.writable_bytes - used
             )
 
 
-def unknown_topic(name: str) -> Refusal:
+def refuse_unknown_topic(name: str) -> Refusal:
     return refuse_topic_name(name) or Refusal("TOPIC_UNKNOWN", f"there is no topic '{name}'")
 
 
-def refuse_new_topic(at: Situation, name: str, subscriptions: int = 0) -> Refusal | None:
-    """Of a topic that begins with so many subscriptions, beside those of the patterns that it matches."""
-    if len(at.state.topics) + len(at.topics_made) >= at.limits.topics_max:
-        return Refusal("LIMIT_REACHED", f"there are {at.limits.topics_max} topics, which is the limit")
+def refuse_new_topic(context: DecisionContext, name: str, subscriptions: int = 0) -> Refusal | None:
+    """Refuse a new topic with this number of subscriptions, in addition to those of matching patterns."""
+    if len(context.state.topics) + len(context.new_topics) >= context.limits.topics_max:
+        return Refusal("LIMIT_REACHED", f"the limit of {context.limits.topics_max} topics is reached")
     refusal = refuse_topic_name(name)
-    if refusal is None and refuse_subscriptions(at, subscriptions + len(at.state.patterns)) is not None:
-        # Too many if all patterns match; so see how many do.
-        refusal = refuse_subscriptions(at, subscriptions + matching(at.state, name))
+    if refusal is None and refuse_subscriptions(context, subscriptions + len(context.state.patterns)) is not None:
+        # There are too many if all patterns match: count those that do.
+        refusal = refuse_subscriptions(context, subscriptions + count_matching_patterns(context.state, name))
     return refusal
 
 
-def matching(state: State, name: str) -> int:
-    """How many subscriptions by pattern a topic of this name gets."""
+def count_matching_patterns(state: State, name: str) -> int:
+    """Return the number of pattern subscriptions that a topic of this name gets."""
     return sum(1 for pattern in state.patterns.values() if pattern.matches(name))
 
 
-def refuse_subscriptions(at: Situation, count: int) -> Refusal | None:
-    """So many more."""
-    limit = at.limits.subscriptions_max
-    if count and at.state.subscriptions + at.attached + count > limit:
-        return Refusal("LIMIT_REACHED", f"there would be more than {limit} subscriptions, which is the limit")
+def refuse_subscriptions(context: DecisionContext, count: int) -> Refusal | None:
+    """Refuse this number of new subscriptions if it exceeds the limit."""
+    limit = context.limits.subscriptions_max
+    if count and context.state.subscriptions + context.new_subscriptions + count > limit:
+        return Refusal("LIMIT_REACHED", f"the limit of {limit} subscriptions is reached")
     return None
 
 
-def no_room(at: Situation, size: int) -> NotNow | None:
-    if record_bytes(size) > at.place.writable_bytes:
-        return NotNow("DISK_FULL", "the disk is full; acknowledgements are still taken")
+def refuse_full_disk(context: DecisionContext, size: int) -> NotNow | None:
+    if record_bytes(size) > context.slot.writable_bytes:
+        return NotNow("DISK_FULL", "the disk is full; acks are still accepted")
     return None
 
 
-def over_quota(at: Situation, topic: Topic, size: int) -> NotNow | Refusal | None:
-    """What a topic that is full answers to more. Unless its policy is to refuse, room is made (ticks.py), but not
-    among what is delayed."""
+def refuse_over_quota(context: DecisionContext, topic: Topic, size: int) -> NotNow | Refusal | None:
+    """Refuse a put to a topic at its quota.
+
+    With another overflow policy than `refuse`, a tick deletes messages later, but never delayed ones.
+    """
     if not topic.quota_bytes:
         return None
-    size += at.put_bytes.get(topic.id, 0)
+    size += context.put_bytes.get(topic.id, 0)
     if size > topic.quota_bytes:
-        text = f"{size} bytes at once; topic '{topic.name}' has a quota of {topic.quota_bytes}"
+        text = f"{size} bytes in one operation; topic '{topic.name}' has a quota of {topic.quota_bytes} bytes"
         return Refusal("TOO_LARGE", text)
-    firm_bytes = topic.held_bytes if topic.refuses else topic.delayed_bytes
-    if firm_bytes + size > topic.quota_bytes:
-        return NotNow("TOPIC_FULL", f"topic '{topic.name}' is at its quota of {topic.quota_bytes} bytes")
+    fixed_bytes = topic.held_bytes if topic.refuses_at_quota else topic.delayed_bytes
+    if fixed_bytes + size > topic.quota_bytes:
+        return NotNow("TOPIC_FULL", f"topic '{topic.name}' has reached its quota of {topic.quota_bytes} bytes")
     return None

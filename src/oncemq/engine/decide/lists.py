@@ -1,12 +1,11 @@
-"""Lists of what there is, page by page. Changes nothing."""
+"""Lists of topics, subscriptions, sessions and registry entries, one page at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import nsmallest
 
-from oncemq.engine.decide.settles import info
-from oncemq.engine.state.pattern import Pattern
+from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol import commands, replies
@@ -14,7 +13,7 @@ from oncemq.protocol.limits import LIST_PAGE_MAX
 
 
 def _page(names: Iterable[str], after: str, limit: int) -> tuple[list[str], str]:
-    """Names after `after`, and the name to go on after ("" = that was all)."""
+    """Return a page of the names after `after`, and the `after` of the next page ("" = this was the last page)."""
     limit = max(1, min(limit, LIST_PAGE_MAX))
     page = nsmallest(limit, (name for name in names if name > after))
     return page, page[-1] if len(page) == limit else ""
@@ -53,7 +52,7 @@ def list_subscriptions(state: State, command: commands.Subscriptions) -> replies
 
 
 def _subscription_info(topic: Topic, entry: Subscription) -> replies.SubscriptionInfo:
-    done, leased, members = info(entry.shared) if entry.shared is not None else (0, 0, 0)
+    shared = entry.shared
     owner = entry.pattern or entry
     return replies.SubscriptionInfo(
         topic.name,
@@ -62,16 +61,16 @@ def _subscription_info(topic: Topic, entry: Subscription) -> replies.Subscriptio
         topic.next_offset,
         owner.epoch,
         entry.pattern.pattern if entry.pattern is not None else "",
-        entry.shared.policy if entry.shared is not None else None,
-        done,
-        leased,
-        members,
+        shared.policy if shared is not None else None,
+        shared.acked_ranges.count if shared is not None else 0,
+        shared.leased if shared is not None else 0,
+        len(shared.members) if shared is not None else 0,
         entry.dropped,
     )
 
 
 def _lag(topic: Topic, entry: Subscription) -> int:
-    """What has expired and is gone is not to be done any more."""
+    """Return the number of unacked messages. Expired messages that are deleted do not count."""
     return topic.next_offset - max(entry.acked, topic.index.first)
 
 
@@ -81,8 +80,8 @@ def list_patterns(state: State, command: commands.Patterns) -> replies.Reply:
     return replies.PatternsReply(tuple(_pattern_info(state, by_name[name]) for name in names), after)
 
 
-def _pattern_info(state: State, entry: Pattern) -> replies.PatternInfo:
-    lag = sum(_lag(state.topics_by_id[topic_id], entry.topics[topic_id]) for topic_id in entry.behind)
+def _pattern_info(state: State, entry: PatternSubscription) -> replies.PatternInfo:
+    lag = sum(_lag(state.topics_by_id[topic_id], entry.topics[topic_id]) for topic_id in entry.pending)
     return replies.PatternInfo(entry.pattern, entry.subscriber, len(entry.topics), entry.epoch, lag)
 
 

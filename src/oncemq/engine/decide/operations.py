@@ -1,4 +1,4 @@
-"""What becomes of an operation: an event, a refusal, or not now. Decides; changes nothing."""
+"""Decides an operation. The outcome is an event, a refusal, or NotNow."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from oncemq.engine import events
-from oncemq.engine.decide.decision_context import Outcome, Situation, refuse_new_topic, unknown_topic
-from oncemq.engine.decide.puts import decide_put, decide_settle_alone, decide_transact
+from oncemq.engine.decide.decision_context import DecisionContext, Outcome, refuse_new_topic, refuse_unknown_topic
+from oncemq.engine.decide.puts import decide_put
 from oncemq.engine.decide.stages import decide_abort, decide_commit, decide_stage
 from oncemq.engine.decide.subscriptions import (
     decide_close,
@@ -16,6 +16,7 @@ from oncemq.engine.decide.subscriptions import (
     decide_subscribe,
     decide_unsubscribe,
 )
+from oncemq.engine.decide.transactions import decide_single_settle, decide_transact
 from oncemq.engine.state.topic import Topic
 from oncemq.protocol import commands
 from oncemq.protocol.limits import REGISTRY_VALUE_BYTES_MAX
@@ -23,94 +24,115 @@ from oncemq.protocol.names import refuse_key, refuse_name
 from oncemq.protocol.replies import Refusal
 
 
-def decide(at: Situation, operation: commands.Operation) -> Outcome:
-    return _DECIDERS[type(operation)](at, operation)
+def decide(context: DecisionContext, operation: commands.Operation) -> Outcome:
+    return _DECIDERS[type(operation)](context, operation)
 
 
 # Topics.
 
 
-def _create_topic(at: Situation, op: commands.CreateTopic) -> Outcome:
-    refusal = _refuse_settings(op)
+def _create_topic(context: DecisionContext, operation: commands.CreateTopic) -> Outcome:
+    refusal = _refuse_settings(operation)
     if refusal is not None:
         return refusal
-    topic = at.state.topics.get(op.name)
+    topic = context.state.topics.get(operation.name)
     if topic is None:
-        return refuse_new_topic(at, op.name) or _made(at, op, at.state.next_topic_id, created=True)
-    same = _settings(topic) == (op.retain_ms, op.retain_bytes, op.quota_bytes, op.overflow)
-    if topic.stays and not same and not op.alter:
+        return refuse_new_topic(context, operation.name) or _created(
+            context, operation, context.state.next_topic_id, created=True
+        )
+    same = _settings(topic) == (operation.retain_ms, operation.retain_bytes, operation.quota_bytes, operation.overflow)
+    if topic.stays and not same and not operation.alter:
         text = (
-            f"topic '{op.name}' exists with retain_ms={topic.retain_ms}, retain_bytes={topic.retain_bytes}, "
-            f"quota_bytes={topic.quota_bytes}, overflow='{topic.overflow}'"
+            f"topic '{operation.name}' already exists with retain_ms={topic.retain_ms}, "
+            f"retain_bytes={topic.retain_bytes}, quota_bytes={topic.quota_bytes}, overflow='{topic.overflow}'"
         )
         return Refusal("TOPIC_EXISTS", text)
-    return _made(at, op, topic.id, altered=topic.stays and not same)
+    return _created(context, operation, topic.id, altered=topic.stays and not same)
 
 
 def _settings(topic: Topic) -> tuple[int, int, int, str]:
     return topic.retain_ms, topic.retain_bytes, topic.quota_bytes, topic.overflow
 
 
-def _refuse_settings(op: commands.CreateTopic) -> Refusal | None:
-    if min(op.retain_ms, op.retain_bytes, op.quota_bytes) < 0:
-        return Refusal("MALFORMED", "neither a retention nor a quota is negative")
-    if op.overflow not in (commands.REFUSE, commands.DROP, commands.EXPIRE):
-        return Refusal("MALFORMED", f"'{op.overflow}' is no policy at the quota: refuse, drop or expire")
-    if op.quota_bytes and op.overflow != commands.DROP and (op.retain_ms or op.retain_bytes):
-        text = "what is retained would fill the quota: a retention goes with the policy 'drop' only"
+def _refuse_settings(operation: commands.CreateTopic) -> Refusal | None:
+    if min(operation.retain_ms, operation.retain_bytes, operation.quota_bytes) < 0:
+        return Refusal("MALFORMED", "a retention or quota must not be negative")
+    if operation.overflow not in (commands.REFUSE, commands.DROP, commands.EXPIRE):
+        return Refusal("MALFORMED", f"'{operation.overflow}' is not an overflow policy: use refuse, drop or expire")
+    if (
+        operation.quota_bytes
+        and operation.overflow != commands.DROP
+        and (operation.retain_ms or operation.retain_bytes)
+    ):
+        text = "retained messages would fill the quota: a topic with retention needs the overflow policy 'drop'"
         return Refusal("UNSUPPORTED", text)
     return None
 
 
-def _made(
-    at: Situation, op: commands.CreateTopic, topic_id: int, *, created: bool = False, altered: bool = False
-) -> events.TopicMade:
-    return events.TopicMade(
-        at.claim, topic_id, op.name, op.retain_ms, op.retain_bytes, created, op.quota_bytes, op.overflow, altered
+def _created(
+    context: DecisionContext,
+    operation: commands.CreateTopic,
+    topic_id: int,
+    *,
+    created: bool = False,
+    altered: bool = False,
+) -> events.TopicCreated:
+    return events.TopicCreated(
+        context.claim,
+        topic_id,
+        operation.name,
+        operation.retain_ms,
+        operation.retain_bytes,
+        created,
+        operation.quota_bytes,
+        operation.overflow,
+        altered,
     )
 
 
-def _delete_topic(at: Situation, op: commands.DeleteTopic) -> Outcome:
-    topic = at.state.topics.get(op.name)
+def _delete_topic(context: DecisionContext, operation: commands.DeleteTopic) -> Outcome:
+    topic = context.state.topics.get(operation.name)
     if topic is None:
-        return unknown_topic(op.name)
-    return events.TopicRemoved(at.claim, topic.id)
+        return refuse_unknown_topic(operation.name)
+    return events.TopicDeleted(context.claim, topic.id)
 
 
-# The rest.
+# Registry and sessions.
 
 
-def _registry_set(at: Situation, op: commands.RegistrySet) -> Outcome:
-    refusal = refuse_name(op.namespace, "namespace") or refuse_key(op.key)
+def _registry_set(context: DecisionContext, operation: commands.RegistrySet) -> Outcome:
+    refusal = refuse_name(operation.namespace, "namespace") or refuse_key(operation.key)
     if refusal is not None:
         return refusal
-    known = at.state.registry.get(op.namespace, {}).get(op.key)
+    known = context.state.registry.get(operation.namespace, {}).get(operation.key)
     version = known.version if known is not None else 0
-    if op.version >= 0 and op.version != version:
-        return Refusal("REGISTRY_CONFLICT", f"entry '{op.key}' has version {version}, not {op.version}")
-    if op.value is None:
-        return events.RegistryChanged(at.claim, op.namespace, op.key, None, 0)
-    if len(op.value) > REGISTRY_VALUE_BYTES_MAX:
+    if operation.version >= 0 and operation.version != version:
+        return Refusal("REGISTRY_CONFLICT", f"entry '{operation.key}' has version {version}, not {operation.version}")
+    if operation.value is None:
+        return events.RegistryChanged(context.claim, operation.namespace, operation.key, None, 0)
+    if len(operation.value) > REGISTRY_VALUE_BYTES_MAX:
         return Refusal("TOO_LARGE", f"a registry value has at most {REGISTRY_VALUE_BYTES_MAX} bytes")
-    if known is None and at.state.registry_entries >= at.limits.registry_entries_max:
-        return Refusal("LIMIT_REACHED", f"the registry has {at.limits.registry_entries_max} entries, the limit")
-    return events.RegistryChanged(at.claim, op.namespace, op.key, op.value, version + 1)
+    if known is None and context.state.registry_entries >= context.limits.registry_entries_max:
+        return Refusal(
+            "LIMIT_REACHED", f"the limit of {context.limits.registry_entries_max} registry entries is reached"
+        )
+    return events.RegistryChanged(context.claim, operation.namespace, operation.key, operation.value, version + 1)
 
 
-def _remove_session(at: Situation, op: commands.RemoveSession) -> Outcome:
-    session = at.state.sessions.get(op.session)
+def _delete_session(context: DecisionContext, operation: commands.RemoveSession) -> Outcome:
+    session = context.state.sessions.get(operation.session)
     if session is None:
-        return Refusal("SESSION_UNKNOWN", f"there is no session '{op.session}'")
-    if isinstance(at.claim, events.Claim) and at.claim.session_id == session.id:
-        return Refusal("SESSION_UNKNOWN", "a session can't remove itself")
-    return events.SessionRemoved(at.claim, session.id)
+        return Refusal("SESSION_UNKNOWN", f"there is no session '{operation.session}'")
+    if isinstance(context.claim, events.Claim) and context.claim.session_id == session.id:
+        return Refusal("SESSION_UNKNOWN", "a session cannot delete itself")
+    return events.SessionDeleted(context.claim, session.id)
 
 
-_DECIDERS: dict[type, Callable[[Situation, Any], Outcome]] = {
+_DECIDERS: dict[type, Callable[[DecisionContext, Any], Outcome]] = {
     commands.Put: decide_put,
     commands.Transact: decide_transact,
-    commands.Settle: decide_settle_alone,
-    commands.Void: lambda at, _: events.Voided(at.claim),
+    commands.Settle: decide_single_settle,
+    commands.Void: lambda context, _: events.Voided(context.claim),
     commands.CreateTopic: _create_topic,
     commands.DeleteTopic: _delete_topic,
     commands.Subscribe: decide_subscribe,
@@ -122,5 +144,5 @@ _DECIDERS: dict[type, Callable[[Situation, Any], Outcome]] = {
     commands.Commit: decide_commit,
     commands.Abort: decide_abort,
     commands.RegistrySet: _registry_set,
-    commands.RemoveSession: _remove_session,
+    commands.RemoveSession: _delete_session,
 }

@@ -1,102 +1,91 @@
-"""Commands that read, and acks: what they return. Changes nothing."""
+"""Decides reads and acks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from oncemq.engine import events
-from oncemq.engine.decide.puts import refuse_ack_beyond
-from oncemq.engine.decide.subscriptions import owned, owned_pattern, refuse_offset
+from oncemq.engine.decide.decision import Decision
+from oncemq.engine.decide.ownership import find_exclusive, find_owned_pattern
+from oncemq.engine.decide.positions import refuse_ack_beyond, refuse_offset, start_of
 from oncemq.engine.state.batch_index import Slice
-from oncemq.engine.state.pattern import Pattern
+from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import GET_BATCHES_MAX, Limits
 
-#: So many busy topics share a reply to a get by pattern.
+#: Number of busy topics that share a reply to a pattern get.
 TOPICS_PER_GET = 4
 
 
-class Reading(msgspec.Struct, frozen=True):
-    """A reply whose batches the shell still has to read."""
-
-    reply: replies.Reply
-    event: events.Event | None = None
-    slices: tuple[Slice, ...] = ()
-    #: Of a reply about several topics: how many slices belong to each.
-    counts: tuple[int, ...] = ()
-    #: Nothing is there yet; the topic to wait for, or the pattern and subscriber.
-    waits_for: int | tuple[str, str] = 0
-
-
-def decide_ack(state: State, command: commands.Ack) -> Reading:
-    found = owned(state, command.topic_id, command.subscriber, command.epoch)
+def decide_ack(state: State, command: commands.Ack) -> Decision:
+    found = find_exclusive(state, command.topic_id, command.subscriber, command.epoch)
     if isinstance(found, replies.Refusal):
-        return Reading(found)
+        return Decision(found)
     topic, subscription = found
     if command.upto > topic.next_offset:
-        return Reading(refuse_ack_beyond(topic, command.upto))
+        return Decision(refuse_ack_beyond(topic, command.upto))
     if command.upto <= subscription.acked:
-        return Reading(replies.AckReply(subscription.acked))
+        return Decision(replies.AckReply(subscription.acked))
     event = events.Acked(topic.id, command.subscriber, command.upto)
-    return Reading(replies.AckReply(command.upto), event)
+    return Decision(replies.AckReply(command.upto), event)
 
 
-def decide_get(state: State, limits: Limits, command: commands.Get) -> Reading:
-    found = owned(state, command.topic_id, command.subscriber, command.epoch)
+def decide_get(state: State, limits: Limits, command: commands.Get) -> Decision:
+    found = find_exclusive(state, command.topic_id, command.subscriber, command.epoch)
     if isinstance(found, replies.Refusal):
-        return Reading(found)
+        return Decision(found)
     topic, subscription = found
     if command.ack > topic.next_offset:
-        return Reading(refuse_ack_beyond(topic, command.ack))
+        return Decision(refuse_ack_beyond(topic, command.ack))
     event = None
     if command.ack > subscription.acked:
         event = events.Acked(topic.id, command.subscriber, command.ack)
-    # The ack is applied before the read: what it lets go may be gone.
+    # The ack is applied before the read: the batches below it may be deleted.
     acked = max(command.ack, subscription.acked)
-    position = _go_on(topic, subscription, max(command.position, command.ack), acked)
+    position = _skip_deleted(topic, subscription, max(command.position, command.ack), acked)
     refusal = refuse_offset(topic, position)
     if refusal is not None:
-        return Reading(refusal, event)
+        return Decision(refusal, event)
     slices, position = topic.index.visible(position, min(command.bytes_max, limits.get_bytes_max), GET_BATCHES_MAX)
     reply = replies.GetReply(topic.id, position, topic.next_offset, acked, (), subscription.dropped)
-    return Reading(reply, event, tuple(slices), (), 0 if slices else topic.id)
+    return Decision(reply, event, tuple(slices), (), 0 if slices else topic.id)
 
 
-def _go_on(topic: Topic, subscription: Subscription, position: int, acked: int) -> int:
-    """What lies before the first stored message has expired, or was dropped: there is nothing to wait for."""
+def _skip_deleted(topic: Topic, subscription: Subscription, position: int, acked: int) -> int:
+    """Skip messages before the first stored one if they have expired or were dropped by a quota."""
     if position < topic.index.first and (position >= acked or subscription.dropped):
         return topic.index.first
     return position
 
 
-def decide_get_any(state: State, limits: Limits, command: commands.GetAny) -> Reading:
-    pattern = owned_pattern(state, command.pattern, command.subscriber, command.epoch)
+def decide_get_any(state: State, limits: Limits, command: commands.GetAny) -> Decision:
+    pattern = find_owned_pattern(state, command.pattern, command.subscriber, command.epoch)
     if isinstance(pattern, replies.Refusal):
-        return Reading(pattern)
+        return Decision(pattern)
     acks = _rising_acks(state, pattern, command.acks)
     if isinstance(acks, replies.Refusal):
-        return Reading(acks)
+        return Decision(acks)
     event = events.AckedMany(tuple((topic_id, pattern.key, upto) for topic_id, upto in acks.items())) if acks else None
     if command.bytes_max <= 0:
-        return Reading(replies.GetAnyReply((), False), event)
-    found = _InTurn(min(command.bytes_max, limits.get_bytes_max))
+        return Decision(replies.GetAnyReply((), False), event)
+    found = _PatternRead(min(command.bytes_max, limits.get_bytes_max))
     found.read(state, pattern, dict(command.positions), acks)
     waits_for = 0 if found.slices else (command.pattern, command.subscriber)
     reply = replies.GetAnyReply(tuple(found.parts), found.is_all)
-    return Reading(reply, event, tuple(found.slices), tuple(found.counts), waits_for)
+    return Decision(reply, event, tuple(found.slices), tuple(found.counts), waits_for)
 
 
-def _rising_acks(state: State, pattern: Pattern, acks: Iterable[tuple[int, int]]) -> dict[int, int] | replies.Refusal:
-    """Topic's id → position, of acks that move one."""
+def _rising_acks(
+    state: State, pattern: PatternSubscription, acks: Iterable[tuple[int, int]]
+) -> dict[int, int] | replies.Refusal:
+    """Return topic id → position of the acks that raise a position."""
     rising: dict[int, int] = {}
     for topic_id, upto in acks:
         subscription = pattern.topics.get(topic_id)
         if subscription is None:
-            # Deleted meanwhile: there is nothing to ack.
+            # The topic was deleted: there is nothing to ack.
             continue
         topic = state.topics_by_id[topic_id]
         if upto > topic.next_offset:
@@ -106,26 +95,26 @@ def _rising_acks(state: State, pattern: Pattern, acks: Iterable[tuple[int, int]]
     return rising
 
 
-class _InTurn:
-    """Topics are read in turn, the one that has waited longest first, until the reply is large enough."""
+class _PatternRead:
+    """Reads the topics of a pattern subscription, the longest waiting first, until the reply is large enough."""
 
     def __init__(self, bytes_max: int) -> None:
         self.parts: list[replies.AnyPart] = []
         self.slices: list[Slice] = []
-        #: Of each part.
+        #: Number of slices of each part.
         self.counts: list[int] = []
         self.is_all = True
         self._bytes_left = bytes_max
         self._topic_bytes_max = bytes_max // TOPICS_PER_GET
 
-    def read(self, state: State, pattern: Pattern, positions: dict[int, int], acks: dict[int, int]) -> None:
-        for topic_id in pattern.behind:
+    def read(self, state: State, pattern: PatternSubscription, positions: dict[int, int], acks: dict[int, int]) -> None:
+        for topic_id in pattern.pending:
             if self._bytes_left <= 0 or len(self.slices) >= GET_BATCHES_MAX:
                 self.is_all = False
                 return
             topic, subscription = state.topics_by_id[topic_id], pattern.topics[topic_id]
             acked = acks.get(topic_id, subscription.acked)
-            position = _go_on(topic, subscription, max(positions.get(topic_id, acked), acked), acked)
+            position = _skip_deleted(topic, subscription, max(positions.get(topic_id, acked), acked), acked)
             if position < topic.next_offset:
                 self._read_topic(topic, subscription, position, acked)
 
@@ -139,7 +128,7 @@ class _InTurn:
         self.slices += found
         self.counts.append(len(found))
         self.is_all = self.is_all and following == end
-        self._bytes_left -= sum(one.size for one in found)
+        self._bytes_left -= sum(entry.size for entry in found)
 
 
 def find_offset(state: State, command: commands.Find) -> replies.Reply:
@@ -149,21 +138,17 @@ def find_offset(state: State, command: commands.Find) -> replies.Reply:
     return replies.FindReply(topic.id, topic.index.find_time(command.time_ms))
 
 
-def decide_read(state: State, limits: Limits, command: commands.Read) -> Reading:
+def decide_read(state: State, limits: Limits, command: commands.Read) -> Decision:
     topic = state.topics.get(command.topic)
     if topic is None or command.topic_id not in (0, topic.id):
-        gone = replies.Refusal("TOPIC_GONE", f"topic '{command.topic}' was deleted")
-        return Reading(gone if command.topic_id else replies.Refusal("TOPIC_UNKNOWN", f"no topic '{command.topic}'"))
-    position = command.position
-    if position == commands.START_NEW:
-        position = topic.next_offset
-    elif position == commands.START_EARLIEST:
-        position = topic.index.first
-    refusal = refuse_offset(topic, position)
-    if refusal is not None:
-        return Reading(refusal)
-    # Whatever its time to live: a replay sees the same.
+        if command.topic_id:
+            return Decision(replies.Refusal("TOPIC_GONE", f"topic '{command.topic}' was deleted"))
+        return Decision(replies.Refusal("TOPIC_UNKNOWN", f"there is no topic '{command.topic}'"))
+    position = start_of(topic, command.position)
+    if isinstance(position, replies.Refusal):
+        return Decision(position)
+    # A read ignores the time to live, so that every replay returns the same messages.
     slices = topic.index.slices(position, min(command.bytes_max, limits.get_bytes_max), GET_BATCHES_MAX)
     following = slices[-1].first_offset + slices[-1].count if slices else position
     reply = replies.GetReply(topic.id, following, topic.next_offset, topic.index.first)
-    return Reading(reply, None, tuple(slices), (), 0 if slices else topic.id)
+    return Decision(reply, None, tuple(slices), (), 0 if slices else topic.id)

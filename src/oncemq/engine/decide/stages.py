@@ -1,9 +1,15 @@
-"""What becomes of stages: batches that nobody sees before their commit. Decides; changes nothing."""
+"""Decides operations on stages: batches that are invisible until they are committed."""
 
 from __future__ import annotations
 
 from oncemq.engine import events
-from oncemq.engine.decide.decision_context import Outcome, Situation, no_room, over_quota, unknown_topic
+from oncemq.engine.decide.decision_context import (
+    DecisionContext,
+    Outcome,
+    refuse_full_disk,
+    refuse_over_quota,
+    refuse_unknown_topic,
+)
 from oncemq.engine.decide.puts import refuse_envelope
 from oncemq.engine.state.topic import Topic
 from oncemq.protocol import commands
@@ -12,92 +18,98 @@ from oncemq.protocol.names import refuse_key
 from oncemq.protocol.replies import NotNow, Refusal
 
 
-def decide_stage(at: Situation, op: commands.Stage) -> Outcome:
-    refusal = refuse_envelope(at, op.envelope) or refuse_key(op.stage) or _refuse_writer(op)
+def decide_stage(context: DecisionContext, operation: commands.Stage) -> Outcome:
+    refusal = refuse_envelope(context, operation.envelope) or refuse_key(operation.stage) or _refuse_writer(operation)
     if refusal is not None:
         return refusal
-    if op.envelope.due_ms:
-        return Refusal("UNSUPPORTED", "what is staged is due when it is committed")
-    # Before the topic is looked for: it may have been deleted since.
-    if _is_committed(at, op):
-        return Refusal("STAGE_COMMITTED", f"'{op.writer}' has committed batch {op.batch} before")
-    topic = at.state.topics.get(op.topic)
+    if operation.envelope.due_ms:
+        return Refusal("UNSUPPORTED", "a staged batch cannot have a due time: it is due when it is committed")
+    # This is checked before the topic, which may have been deleted since.
+    if _is_committed(context, operation):
+        return Refusal("STAGE_COMMITTED", f"'{operation.writer}' has already committed batch {operation.batch}")
+    topic = context.state.topics.get(operation.topic)
     if topic is None:
-        return unknown_topic(op.topic)
-    stage = at.state.stages.get(op.stage)
-    if stage is None and len(at.state.stages) >= at.limits.stages_max:
-        return Refusal("LIMIT_REACHED", f"there are {at.limits.stages_max} stages, which is the limit")
+        return refuse_unknown_topic(operation.topic)
+    stage = context.state.stages.get(operation.stage)
+    if stage is None and len(context.state.stages) >= context.limits.stages_max:
+        return Refusal("LIMIT_REACHED", f"the limit of {context.limits.stages_max} stages is reached")
     if stage is not None and stage.topic_id != topic.id:
-        return Refusal("STAGE_MISMATCH", f"stage '{op.stage}' belongs to another topic")
-    return no_room(at, op.envelope.size) or events.Staged(
-        at.claim,
-        op.stage,
+        return Refusal("STAGE_MISMATCH", f"stage '{operation.stage}' belongs to another topic")
+    return refuse_full_disk(context, operation.envelope.size) or events.Staged(
+        context.claim,
+        operation.stage,
         topic.id,
-        op.envelope.count,
-        op.envelope.size,
-        at.place.position,
-        at.now_ms + at.limits.stage_ms,
-        op.envelope.count + (stage.count if stage is not None else 0),
-        op.envelope.ttl_ms,
-        # Whether anybody keeps order per key shows when it is committed.
-        op.envelope.key_hashes,
+        operation.envelope.count,
+        operation.envelope.size,
+        context.slot.position,
+        context.now_ms + context.limits.stage_ms,
+        operation.envelope.count + (stage.count if stage is not None else 0),
+        operation.envelope.ttl_ms,
+        # Whether a subscription has key order is checked at the commit.
+        operation.envelope.key_hashes,
     )
 
 
-def _refuse_writer(op: commands.Stage | commands.Commit) -> Refusal | None:
-    if op.writer:
-        return refuse_key(op.writer)
-    return Refusal("MALFORMED", "without a writer there are no batches: the number is 0") if op.batch else None
+def _refuse_writer(operation: commands.Stage | commands.Commit) -> Refusal | None:
+    if operation.writer:
+        return refuse_key(operation.writer)
+    return Refusal("MALFORMED", "without a writer the batch number must be 0") if operation.batch else None
 
 
-def _is_committed(at: Situation, op: commands.Stage | commands.Commit) -> bool:
-    return at.state.writers.get(op.writer, -1) >= op.batch
+def _is_committed(context: DecisionContext, operation: commands.Stage | commands.Commit) -> bool:
+    return context.state.writers.get(operation.writer, -1) >= operation.batch
 
 
-def decide_commit(at: Situation, op: commands.Commit) -> Outcome:
-    names = tuple(name for _, stages in op.by_topic() for name, _ in stages)
-    refusal = _refuse_writer(op) or _refuse_form(op, names)
+def decide_commit(context: DecisionContext, operation: commands.Commit) -> Outcome:
+    names = tuple(name for _, stages in operation.by_topic() for name, _ in stages)
+    refusal = _refuse_writer(operation) or _refuse_form(operation, names)
     if refusal is not None:
         return refusal
-    if _is_committed(at, op):
-        # Whatever has become of its topics.
-        topic = at.state.topics.get(op.topic)
-        present = tuple(name for name in names if name in at.state.stages)
+    if _is_committed(context, operation):
+        # This does not depend on whether its topics still exist.
+        topic = context.state.topics.get(operation.topic)
+        present = tuple(name for name in names if name in context.state.stages)
         topic_id = topic.id if topic is not None else 0
-        return events.Committed(at.claim, op.writer, op.batch, topic_id, -1, 0, 0, present, True)
-    if op.writer and op.writer not in at.state.writers and len(at.state.writers) >= at.limits.writers_max:
-        return Refusal("LIMIT_REACHED", f"there are {at.limits.writers_max} writers, which is the limit")
+        return events.Committed(context.claim, operation.writer, operation.batch, topic_id, -1, 0, 0, present, True)
+    if (
+        operation.writer
+        and operation.writer not in context.state.writers
+        and len(context.state.writers) >= context.limits.writers_max
+    ):
+        return Refusal("LIMIT_REACHED", f"the limit of {context.limits.writers_max} writers is reached")
     parts: list[events.CommittedPart] = []
-    for name, stages in op.by_topic():
-        part = _publish(at, name, stages)
+    for name, stages in operation.by_topic():
+        part = _publish(context, name, stages)
         if not isinstance(part, events.CommittedPart):
             return part
         parts.append(part)
-    return _committed(at, op, parts)
+    return _committed(context, operation, parts)
 
 
-def _refuse_form(op: commands.Commit, names: tuple[str, ...]) -> Refusal | None:
-    if op.batch < 0 or max(len(names), len(op.parts)) > STAGES_PER_COMMIT_MAX:
-        return Refusal("MALFORMED", f"a commit has a batch from 0 on, and at most {STAGES_PER_COMMIT_MAX} stages")
-    if op.parts and (op.topic or op.stages):
-        return Refusal("MALFORMED", "a commit is for one topic, or has parts for several")
-    if len({topic for topic, _ in op.parts}) != len(op.parts):
-        return Refusal("MALFORMED", "a commit names each topic once")
+def _refuse_form(operation: commands.Commit, names: tuple[str, ...]) -> Refusal | None:
+    if operation.batch < 0 or max(len(names), len(operation.parts)) > STAGES_PER_COMMIT_MAX:
+        return Refusal(
+            "MALFORMED", f"a commit needs a batch of at least 0, and has at most {STAGES_PER_COMMIT_MAX} stages"
+        )
+    if operation.parts and (operation.topic or operation.stages):
+        return Refusal("MALFORMED", "a commit has one topic, or parts for several topics, but not both")
+    if len({topic for topic, _ in operation.parts}) != len(operation.parts):
+        return Refusal("MALFORMED", "a commit must name each topic at most once")
     if len(set(names)) != len(names):
-        return Refusal("STAGE_MISMATCH", "a stage is named twice")
+        return Refusal("STAGE_MISMATCH", "a commit must name each stage at most once")
     return None
 
 
-def _publish(at: Situation, name: str, stages: commands.Stages) -> events.CommittedPart | Refusal | NotNow:
-    """What becomes of one topic's stages, if the others can be published too."""
-    topic = at.state.topics.get(name)
+def _publish(context: DecisionContext, name: str, stages: commands.Stages) -> events.CommittedPart | Refusal | NotNow:
+    """Decide the part of a commit on one topic."""
+    topic = context.state.topics.get(name)
     if topic is None:
-        return unknown_topic(name)
-    refusal = _refuse_stages(at, topic, stages)
+        return refuse_unknown_topic(name)
+    refusal = _refuse_stages(context, topic, stages)
     if refusal is not None:
         return refusal
-    staged_bytes = sum(batch.size for stage, _ in stages for batch in at.state.stages[stage].batches)
-    full = over_quota(at, topic, staged_bytes)
+    staged_bytes = sum(batch.size for stage, _ in stages for batch in context.state.stages[stage].batches)
+    full = refuse_over_quota(context, topic, staged_bytes)
     if full is not None:
         return full
     count = sum(count for _, count in stages)
@@ -105,13 +117,15 @@ def _publish(at: Situation, name: str, stages: commands.Stages) -> events.Commit
     return events.CommittedPart(topic.id, topic.next_offset, count, len(topic.subscriptions), names)
 
 
-def _committed(at: Situation, op: commands.Commit, parts: list[events.CommittedPart]) -> events.Committed:
-    if op.topic:
+def _committed(
+    context: DecisionContext, operation: commands.Commit, parts: list[events.CommittedPart]
+) -> events.Committed:
+    if operation.topic:
         [part] = parts
         return events.Committed(
-            at.claim,
-            op.writer,
-            op.batch,
+            context.claim,
+            operation.writer,
+            operation.batch,
             part.topic_id,
             part.first_offset,
             part.count,
@@ -120,23 +134,23 @@ def _committed(at: Situation, op: commands.Commit, parts: list[events.CommittedP
             False,
         )
     count = sum(part.count for part in parts)
-    return events.Committed(at.claim, op.writer, op.batch, 0, -1, count, 0, (), False, tuple(parts))
+    return events.Committed(context.claim, operation.writer, operation.batch, 0, -1, count, 0, (), False, tuple(parts))
 
 
-def _refuse_stages(at: Situation, topic: Topic, stages: commands.Stages) -> Refusal | None:
+def _refuse_stages(context: DecisionContext, topic: Topic, stages: commands.Stages) -> Refusal | None:
     for name, count in stages:
-        stage = at.state.stages.get(name)
+        stage = context.state.stages.get(name)
         if stage is None:
             return Refusal("STAGE_UNKNOWN", f"there is no stage '{name}': it expired or was aborted")
         if stage.topic_id != topic.id:
-            return Refusal("TOPIC_GONE", f"stage '{name}' was made for another topic")
+            return Refusal("TOPIC_GONE", f"stage '{name}' belongs to a deleted topic of this name")
         if stage.count != count:
-            return Refusal("STAGE_MISMATCH", f"stage '{name}' holds {stage.count} messages, not {count}")
+            return Refusal("STAGE_MISMATCH", f"stage '{name}' has {stage.count} messages, not {count}")
     return None
 
 
-def decide_abort(at: Situation, op: commands.Abort) -> Outcome:
-    if len(op.stages) > STAGES_PER_COMMIT_MAX:
+def decide_abort(context: DecisionContext, operation: commands.Abort) -> Outcome:
+    if len(operation.stages) > STAGES_PER_COMMIT_MAX:
         return Refusal("MALFORMED", f"an abort has at most {STAGES_PER_COMMIT_MAX} stages")
-    present = tuple(name for name in dict.fromkeys(op.stages) if name in at.state.stages)
-    return events.StagesDropped(at.claim, present) if present else events.Voided(at.claim)
+    present = tuple(name for name in dict.fromkeys(operation.stages) if name in context.state.stages)
+    return events.StagesDropped(context.claim, present) if present else events.Voided(context.claim)

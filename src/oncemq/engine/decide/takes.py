@@ -1,140 +1,131 @@
-"""What a take of a shared subscription gets. Decides; changes nothing.
+"""Decides takes of shared subscriptions: which messages a member gets.
 
-What was returned goes first, the oldest before all; then what was never handed out. What has expired is skipped;
-with order per key, messages of busy keys are passed over. One take looks only so far. If it finds nothing there,
-what it skipped or passed over is recorded all the same, so that the next one gets further.
+Redeliveries come first, the oldest before all others; then messages that were never delivered. Expired messages are
+skipped. With key order, messages of busy keys are blocked. One take scans a limited number of messages. If it finds
+nothing there, the skipped and blocked messages are recorded all the same, so that the next take gets further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
-import msgspec
-
+from oncemq.engine.decide.decision import Decision
 from oncemq.engine.events import Leased
 from oncemq.engine.state.batch_index import EXPIRED, BatchIndex, Slice
 from oncemq.engine.state.offset_ranges import Span
-from oncemq.engine.state.shared_subscription import Lease, Shared
+from oncemq.engine.state.shared_subscription import Lease, SharedState
+from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol.commands import Take
 from oncemq.protocol.limits import BLOCKED_MAX, GET_BATCHES_MAX, RANGES_MAX, Limits
 from oncemq.protocol.names import refuse_name
 from oncemq.protocol.replies import Refusal, TakeReply, TaskHead
 
-#: What one take looks at: entries of the index; with order per key, messages too.
-LOOKS_MAX = 10_000
+#: Maximum number of index entries that one take scans; with key order, of entries and messages.
+SCAN_MAX = 10_000
 TAKE_COUNT_MAX = 100_000
-_HASH_BYTES = 8
-
-
-class Taken(msgspec.Struct, frozen=True):
-    reply: TakeReply
-    event: Leased | None = None
-    slices: tuple[Slice, ...] = ()
-    #: Nothing is there, as it stands. There may be an event all the same.
-    waits: bool = False
 
 
 def decide_take(
-    topic: Topic, subscription: Subscription, limits: Limits, now_ms: int, token: int, command: Take
-) -> Taken | Refusal:
-    """`token` is given to the lease, if one is made: then the event has it."""
+    state: State, limits: Limits, now_ms: int, topic: Topic, subscription: Subscription, command: Take
+) -> Decision:
     shared = subscription.shared
     assert shared is not None
     refusal = _refuse(shared, limits, command)
     if refusal is not None:
-        return refusal
+        return Decision(refusal)
     member = shared.members.get(command.member)
     if member is not None and command.number <= member.last_number:
         lease = shared.leases.get(member.tokens.get(command.number, 0))
-        return _again(topic, lease, now_ms) if lease is not None else Taken(TakeReply(topic.id, 0, 0))
-    gathering = _Gathering(topic, shared, limits, command)
-    gathering.gather(now_ms)
-    return _taken(topic, shared, now_ms, token, command, gathering)
+        return _repeat(topic, lease, now_ms) if lease is not None else Decision(TakeReply(topic.id, 0, 0))
+    scan = _Scan(topic, shared, limits, command)
+    scan.run(now_ms)
+    return _lease(topic, shared, now_ms, state.next_epoch, command, scan)
 
 
-def _refuse(shared: Shared, limits: Limits, command: Take) -> Refusal | None:
+def _refuse(shared: SharedState, limits: Limits, command: Take) -> Refusal | None:
     if command.count_max < 1 or command.bytes_max < 0 or command.number < 1:
-        return Refusal("MALFORMED", "a take has a number from 1 on, and asks for 1 message at least")
+        return Refusal("MALFORMED", "a take needs a number of at least 1 and a count of at least 1")
     if command.member not in shared.members:
         if len(shared.members) >= limits.members_max:
-            return Refusal("LIMIT_REACHED", f"there are {limits.members_max} members, which is the limit")
+            return Refusal("LIMIT_REACHED", f"the subscription has reached the limit of {limits.members_max} members")
         return refuse_name(command.member, "member's name")
     return None
 
 
-def _again(topic: Topic, lease: Lease, now_ms: int) -> Taken:
-    """The client retried because our first reply was lost: what the lease still holds."""
+def _repeat(topic: Topic, lease: Lease, now_ms: int) -> Decision:
+    """The client retried because the first reply was lost: return what the lease still contains."""
     heads, slices = _heads(topic.index, lease.spans)
     if not heads:
-        # Its time to live was over, and it was collected.
-        return Taken(TakeReply(topic.id, 0, 0))
+        # The messages have expired and were deleted.
+        return Decision(TakeReply(topic.id, 0, 0))
     lease_ms = max(0, lease.until_ms - now_ms)
-    return Taken(TakeReply(topic.id, lease.token, lease_ms, heads, len(slices)), slices=slices)
+    return Decision(TakeReply(topic.id, lease.token, lease_ms, heads, len(slices)), None, slices)
 
 
-def _taken(topic: Topic, shared: Shared, now_ms: int, token: int, command: Take, gathering: _Gathering) -> Taken:
-    if not gathering.range_count:
-        return Taken(TakeReply(topic.id, 0, 0), waits=not gathering.goes_on)
-    lease_ms = shared.policy.lease_ms if gathering.ranges else 0
+def _lease(topic: Topic, shared: SharedState, now_ms: int, token: int, command: Take, scan: _Scan) -> Decision:
+    """Lease what the scan found. `token` is used only if it found messages."""
+    if not scan.range_count:
+        return Decision(TakeReply(topic.id, 0, 0), waits_for=0 if scan.is_incomplete else topic.id)
+    lease_ms = shared.policy.lease_ms if scan.ranges else 0
     event = Leased(
         topic.id,
         command.subscriber,
-        command.member if gathering.ranges else "",
-        command.number if gathering.ranges else 0,
-        token if gathering.ranges else 0,
-        tuple((first, end - first, tries) for first, end, tries in gathering.ranges),
+        command.member if scan.ranges else "",
+        command.number if scan.ranges else 0,
+        token if scan.ranges else 0,
+        tuple((first, end - first, tries) for first, end, tries in scan.ranges),
         now_ms + lease_ms,
-        tuple((first, end - first) for first, end in gathering.skipped),
-        tuple((first, end - first) for first, end in gathering.blocked),
+        tuple((first, end - first) for first, end in scan.skipped),
+        tuple((first, end - first) for first, end in scan.blocked),
     )
-    heads, slices = _heads(topic.index, gathering.ranges)
+    heads, slices = _heads(topic.index, scan.ranges)
     reply = TakeReply(topic.id, event.token, lease_ms, heads, len(slices))
-    return Taken(reply, event, slices, waits=not heads and not gathering.goes_on)
+    return Decision(reply, event, slices, (), 0 if heads or scan.is_incomplete else topic.id)
 
 
-class _Gathering:
-    """What one take has found so far."""
+class _Scan:
+    """Scans a shared subscription for messages to lease."""
 
-    def __init__(self, topic: Topic, shared: Shared, limits: Limits, command: Take) -> None:
+    def __init__(self, topic: Topic, shared: SharedState, limits: Limits, command: Take) -> None:
         self.ranges: list[Span] = []
         self.skipped: list[tuple[int, int]] = []
         self.blocked: list[tuple[int, int]] = []
-        #: Another take would find more, though this one found nothing.
-        self.goes_on = False
+        #: The scan stopped early: another take may find more even if this one found nothing.
+        self.is_incomplete = False
         self._topic = topic
         self._shared = shared
         self._count_left = min(command.count_max, TAKE_COUNT_MAX)
         self._bytes_left = min(command.bytes_max, limits.get_bytes_max)
-        #: What is out is bounded, whether leased or returned.
-        self._fresh_left = limits.leased_max - shared.leased - shared.returned.count
+        #: Leased messages and redeliveries together are limited.
+        self._new_left = limits.leased_max - shared.leased - shared.redeliveries.count
         self._blocked_left = BLOCKED_MAX - shared.keys.blocked
-        self._looks_left = LOOKS_MAX
+        self._scan_left = SCAN_MAX
         self._keys: set[int] = set()
         self._payloads = 0
         self._last_entry = -1
 
     @property
     def range_count(self) -> int:
-        """Of all kinds: what the event will have."""
+        """Number of ranges of all kinds, which the event will have."""
         return len(self.ranges) + len(self.skipped) + len(self.blocked)
 
-    def gather(self, now_ms: int) -> None:
+    def run(self, now_ms: int) -> None:
         shared = self._shared
-        for first, end, tries in shared.returned.ready(now_ms):
-            if not self._look(first, end, tries + 1, self._pick):
+        for first, end, tries in shared.redeliveries.ready(now_ms):
+            if not self._scan(first, end, tries + 1, self._pick):
                 return
-        # A key that a skipped one leaves behind is free only after this event.
-        self.goes_on = bool(self.skipped) and shared.policy.key_order
-        self._count_left = min(self._count_left, self._fresh_left)
+        # A key that a skipped message frees is free only after this event is applied.
+        self.is_incomplete = bool(self.skipped) and shared.policy.key_order
+        self._count_left = min(self._count_left, self._new_left)
         pick = self._pick_in_key_order if shared.policy.key_order else self._pick
-        self._look(shared.next, self._topic.next_offset, 1, pick)
+        self._scan(shared.next_offset, self._topic.next_offset, 1, pick)
 
-    def _look(self, first: int, end: int, tries: int, pick: Callable[[int, int, int, int], bool]) -> bool:
-        """Go through a range, entry by entry. False: the take is full, or has looked long enough."""
+    def _scan(self, first: int, end: int, tries: int, pick: Callable[[int, int, int, int], bool]) -> bool:
+        """Scan a range, entry by entry. Return False if the take is full or has scanned enough."""
         index = self._topic.index
         while first < end:
-            if self._count_left <= 0 or not self._may_look():
+            if self._count_left <= 0 or not self._may_continue():
                 return False
             if first < index.first:
                 upto = min(end, index.first)
@@ -149,15 +140,15 @@ class _Gathering:
             first = upto
         return True
 
-    def _may_look(self) -> bool:
-        self._looks_left -= 1
-        if self._looks_left >= 0 and self.range_count < RANGES_MAX:
+    def _may_continue(self) -> bool:
+        self._scan_left -= 1
+        if self._scan_left >= 0 and self.range_count < RANGES_MAX:
             return True
-        self.goes_on = True
+        self.is_incomplete = True
         return False
 
     def _pick(self, entry: int, first: int, end: int, tries: int) -> bool:
-        """False: the take is full."""
+        """Add messages of an entry. Return False if the take is full."""
         if not self._admit(entry):
             return False
         upto = min(end, first + self._count_left)
@@ -170,7 +161,7 @@ class _Gathering:
         return upto == end
 
     def _admit(self, entry: int) -> bool:
-        """Whether an entry's payload may be sent, too. The first one always may."""
+        """Return whether the payload of an entry fits the reply. The first payload always fits."""
         if entry == self._last_entry:
             return True
         size = self._topic.index.sizes[entry]
@@ -182,8 +173,8 @@ class _Gathering:
         return True
 
     def _pick_in_key_order(self, entry: int, first: int, end: int, tries: int) -> bool:
-        for offset, key_hash in key_hashes(self._topic.index, entry, first, end):
-            if self._count_left <= 0 or self._blocked_left <= 0 or not self._may_look():
+        for offset, key_hash in self._topic.index.key_hashes(entry, first, end):
+            if self._count_left <= 0 or self._blocked_left <= 0 or not self._may_continue():
                 return False
             if key_hash and (key_hash in self._keys or self._shared.keys.is_busy(key_hash)):
                 self._blocked_left -= 1
@@ -201,17 +192,8 @@ def _append(ranges: list[tuple[int, int]], first: int, end: int) -> None:
     ranges.append((first, end))
 
 
-def key_hashes(index: BatchIndex, entry: int, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """(offset, key hash) of an entry's messages; 0 = without a key."""
-    entry_first = index.first_offset(entry)
-    hashes = index.keys.get(entry_first, b"")
-    for offset in range(first, end):
-        at = (offset - entry_first) * _HASH_BYTES
-        yield offset, int.from_bytes(hashes[at : at + _HASH_BYTES], "little")
-
-
 def _heads(index: BatchIndex, spans: Iterable[Span]) -> tuple[tuple[TaskHead, ...], tuple[Slice, ...]]:
-    """What describes ranges that rise, and their payloads, each once. What is not stored any more is left out."""
+    """Return heads for ascending ranges, and each of their payloads once. Omit what is no longer stored."""
     heads: list[TaskHead] = []
     slices: list[Slice] = []
     last_entry = -1

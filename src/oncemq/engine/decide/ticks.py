@@ -1,4 +1,8 @@
-"""What time brings: expiry, as events. A tick costs what has expired."""
+"""Decides what the passing of time leads to: expiry, due batches, retention and quotas.
+
+A tick takes due entries from the schedule, which is derived from the state and not recorded. It yields events for them,
+or adds them again with a later time. Its cost depends on what is due, not on what exists.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +11,43 @@ from heapq import heappop
 from itertools import islice
 
 from oncemq.engine import events
-from oncemq.engine.decide import settles
 from oncemq.engine.state.batch_index import EXPIRED
+from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
 from oncemq.protocol.commands import DROP
 from oncemq.protocol.limits import Limits
 
-#: So that one round stays short; the rest comes with the next.
+#: Limits the length of a round. The rest is processed in the next one.
 EXPIRED_PER_TICK_MAX = 24
-#: The same for batches: delayed ones that are due, and those whose time to live is over.
+#: The same for batches: delayed ones that are due, and expired ones.
 BATCHES_PER_TICK_MAX = 64
-#: And for what has long names: shared subscriptions, members and leases of each, topics at their quota.
+#: The same for entities with long names: shared subscriptions, members of each, topics at their quota.
 NAMED_PER_TICK_MAX = 4
-#: What the events of one tick take in the journal at the most.
+#: A lease token needs at most this fraction of the journal space of a member's name.
+_TOKENS_PER_NAME = 25
+#: Maximum journal space of the events of one tick.
 TICK_BYTES_MAX = 32 * 1024
 
 
 def expire(state: State, limits: Limits, now_ms: int) -> Iterator[events.Event]:
-    """Each event must be applied before the next is asked for."""
+    """Yield the events that are due. Each must be applied before the next one is requested."""
     if state.is_recovered:
         state.is_recovered = False
         if state.schedule.shared:
-            yield events.LeasesBegunAnew(now_ms)
+            yield events.LeasesRestarted(now_ms)
     yield from _expire_sessions(state, limits, now_ms)
     yield from _expire_stages(state, now_ms)
     yield from _expire_keys(state, limits, now_ms)
-    yield from _release(state, now_ms)
+    yield from _release_due(state, now_ms)
     yield from _expire_batches(state, now_ms)
     for topic_id, subscriber in state.schedule.shared.take(now_ms, NAMED_PER_TICK_MAX):
-        yield from _expire_tasks(state, topic_id, subscriber, now_ms)
+        yield from _expire_shared(state, topic_id, subscriber, now_ms)
     for topic_id in state.schedule.retention.take(now_ms, EXPIRED_PER_TICK_MAX):
         yield from _trim(state, topic_id, now_ms)
     for topic_id in list(islice(state.schedule.over_quota, NAMED_PER_TICK_MAX)):
         state.schedule.over_quota.discard(topic_id)
-        yield from _make_room(state, topic_id)
+        yield from _reduce_to_quota(state, topic_id)
     for topic_id in list(islice(state.schedule.oversized, EXPIRED_PER_TICK_MAX)):
         state.schedule.oversized.discard(topic_id)
         yield from _trim(state, topic_id, now_ms)
@@ -83,8 +89,8 @@ def _expire_keys(state: State, limits: Limits, now_ms: int) -> Iterator[events.E
         yield events.KeysExpired(count)
 
 
-def _release(state: State, now_ms: int) -> Iterator[events.Event]:
-    """Delayed batches that are due, in the order of their time."""
+def _release_due(state: State, now_ms: int) -> Iterator[events.Event]:
+    """Release delayed batches that are due, in the order of their due times."""
     for delay_id in state.schedule.due.take(now_ms, BATCHES_PER_TICK_MAX):
         topic = state.topics_by_id.get(state.schedule.delays.get(delay_id, 0))
         if topic is not None:
@@ -97,48 +103,75 @@ def _expire_batches(state: State, now_ms: int) -> Iterator[events.Event]:
         topic = state.topics_by_id.get(topic_id)
         if topic is None:
             continue
-        over = _take_expired(topic, now_ms, left)
-        left -= len(over)
-        if over:
-            yield events.Expired(topic.id, tuple(over))
+        expired = _take_expired(topic, now_ms, left)
+        left -= len(expired)
+        if expired:
+            yield events.Expired(topic.id, tuple(expired))
         if topic.expiries:
             state.schedule.expiry.add(topic.expiries[0][0], topic.id)
 
 
-def _take_expired(topic: Topic, now_ms: int, most: int) -> list[int]:
-    """First offsets of batches whose time to live is over."""
+def _take_expired(topic: Topic, now_ms: int, count_max: int) -> list[int]:
+    """Return the first offsets of expired batches."""
     index, heap = topic.index, topic.expiries
-    over: list[int] = []
-    while heap and heap[0][0] <= now_ms and len(over) < most:
+    expired: list[int] = []
+    while heap and heap[0][0] <= now_ms and len(expired) < count_max:
         _, first_offset = heappop(heap)
         if first_offset >= index.first and index.expires[index.find(first_offset)] != EXPIRED:
-            over.append(first_offset)
-    return over
+            expired.append(first_offset)
+    return expired
 
 
-def _expire_tasks(state: State, topic_id: int, subscriber: str, now_ms: int) -> Iterator[events.Event]:
-    """Leases that are over, members that are gone; and who waits for messages that come back may look."""
+def _expire_shared(state: State, topic_id: int, subscriber: str, now_ms: int) -> Iterator[events.Event]:
+    """End leases and remove members whose time is over, and wake waiting takes, which may find redeliveries."""
     topic = state.topics_by_id.get(topic_id)
     subscription = topic.subscriptions.get(subscriber) if topic is not None else None
     if topic is None or subscription is None or (shared := subscription.shared) is None:
         return
-    yield from settles.expire(topic_id, subscriber, shared, now_ms, NAMED_PER_TICK_MAX)
-    state.schedule.ready.add(topic_id)
-    due_ms = settles.next_ms(shared)
+    shared.redeliveries.promote(now_ms)
+    tokens = tuple(_expired_leases(shared, now_ms, NAMED_PER_TICK_MAX * _TOKENS_PER_NAME))
+    if tokens:
+        yield events.LeasesExpired(topic_id, subscriber, tokens)
+    members = tuple(_idle_members(shared, now_ms, NAMED_PER_TICK_MAX))
+    if members:
+        yield events.MembersLeft(topic_id, subscriber, members)
+    state.schedule.wakeups.add(topic_id)
+    due_ms = shared.next_ms()
     if due_ms is not None:
         state.schedule.shared.add(due_ms, (topic_id, subscriber))
 
 
-def _make_room(state: State, topic_id: int) -> Iterator[events.Event]:
-    """A topic holds more than its quota: the oldest messages go, or the slowest subscription does."""
+def _expired_leases(shared: SharedState, now_ms: int, count_max: int) -> Iterator[int]:
+    for token in shared.leases_due.take(now_ms, count_max):
+        lease = shared.leases.get(token)
+        if lease is not None and lease.until_ms <= now_ms:
+            yield token
+        elif lease is not None:
+            shared.leases_due.add(lease.until_ms, token)
+
+
+def _idle_members(shared: SharedState, now_ms: int, count_max: int) -> Iterator[str]:
+    for name in shared.members_due.take(now_ms, count_max):
+        member = shared.members.get(name)
+        if member is None:
+            continue
+        since_ms = now_ms if member.tokens else member.active_ms
+        if since_ms + shared.member_idle_ms <= now_ms:
+            yield name
+        else:
+            shared.members_due.add(since_ms + shared.member_idle_ms, name)
+
+
+def _reduce_to_quota(state: State, topic_id: int) -> Iterator[events.Event]:
+    """Delete the oldest messages or the slowest subscription of a topic that exceeds its quota."""
     topic = state.topics_by_id.get(topic_id)
-    if topic is None or not topic.overflows:
-        # By its settings, perhaps, which have changed meanwhile.
+    if topic is None or not topic.is_over_quota:
+        # The quota may have changed since the topic was scheduled.
         return
     if topic.overflow == DROP:
         yield events.Dropped(topic.id, _quota_floor(topic))
         return
-    slowest = next(entry for entry in topic.subscriptions.values() if entry.acked == topic.needed)
+    slowest = next(entry for entry in topic.subscriptions.values() if entry.acked == topic.low_watermark)
     yield events.SubscriptionExpired(topic.id, slowest.subscriber)
 
 
@@ -164,7 +197,7 @@ def _trim(state: State, topic_id: int, now_ms: int) -> Iterator[events.Event]:
 
 
 def _retention_floor(topic: Topic, now_ms: int) -> int:
-    """With both kinds of retention, whichever lets go first."""
+    """Return the offset below which retention no longer keeps messages. With both kinds, the stricter one counts."""
     index = topic.index
     floor = topic.trimmed
     entry = index.find(max(floor, index.first))

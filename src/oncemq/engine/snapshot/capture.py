@@ -1,9 +1,9 @@
-"""A snapshot of the state without stopping the world.
+"""A snapshot of the state that is taken while the engine runs.
 
-A capture belongs to one group boundary. It is taken in small chunks between rounds; a topic or session that
-is about to change before its turn is captured first (`before_…_changes`), so every chunk shows the state at
-that one boundary. What is immutable (stages, keys, registry, writers) is copied by reference at the start, and
-patterns, which are few, as a whole.
+A capture represents the state at one group boundary. It is taken in small chunks between rounds. A topic or session
+that is about to change before its turn is captured first (`before_…_changes`), so that all chunks show the state at
+that boundary. Immutable data (stages, keys, registry, writers) is copied by reference at the start. Pattern
+subscriptions, which are few, are copied completely.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from oncemq.engine.decide.settles import next_ms
-from oncemq.engine.snapshot.shared_image import SharedImage, image_of, shared_of
-from oncemq.engine.state.expiry import find_expiries, watch_quota
-from oncemq.engine.state.pattern import Pattern
+from oncemq.engine.snapshot.shared_image import SharedImage, capture_shared, restore_shared
+from oncemq.engine.state.expiry import rebuild_expiries, schedule_quota
+from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import KeyEntry, StageEntry, State
 from oncemq.engine.state.topic import DelayedBatch, Subscription, Topic
@@ -45,20 +44,20 @@ class TopicImage(msgspec.Struct, array_like=True, frozen=True, tag="topic"):
     #: (subscriber, acked, epoch, held until)
     subscriptions: tuple[tuple[str, int, int, int], ...]
     first: int
-    #: The index's columns, little-endian.
+    #: The columns of the index, little-endian.
     ends: bytes
     positions: bytes
     sizes: bytes
     skips: bytes
     times: bytes
     expires: bytes = b""
-    #: (first offset, hashes) of the index's entries that have key hashes, and from where on all have.
+    #: (first offset, hashes) of entries with key hashes; and the offset from which on all entries have them.
     keys: tuple[tuple[int, bytes], ...] = ()
     keyed_from: int = 0
     quota_bytes: int = 0
     overflow: str = REFUSE
     delayed: tuple[DelayedBatch, ...] = ()
-    #: (subscriber, sought epoch, dropped, shared), where there is something to say.
+    #: (subscriber, sought epoch, dropped, shared) of subscriptions where one of them is set.
     more: tuple[tuple[str, int, int, SharedImage | None], ...] = ()
     expired_names: tuple[str, ...] = ()
 
@@ -121,7 +120,7 @@ def _topic_image(topic: Topic) -> TopicImage:
     index = topic.index
     columns = {name: _little(getattr(index, name)[index.head :]).tobytes() for name, _ in _COLUMNS}
     more = tuple(
-        (s.subscriber, s.sought_epoch, s.dropped, image_of(s.shared) if s.shared is not None else None)
+        (s.subscriber, s.sought_epoch, s.dropped, capture_shared(s.shared) if s.shared is not None else None)
         for s in topic.subscriptions.values()
         if s.sought_epoch or s.dropped or s.shared is not None
     )
@@ -163,7 +162,7 @@ def _session_image(session: Session) -> SessionImage:
 
 
 class Capture:
-    """Begin it at a group boundary; call `chunk` until it returns None."""
+    """A snapshot in progress. Start it at a group boundary; call `chunk` until it returns None."""
 
     def __init__(self, state: State, generation: int) -> None:
         self.generation = generation
@@ -171,7 +170,7 @@ class Capture:
         self._early: list[Image] = []
         self._topics = list(state.topics_by_id.values())
         self._sessions = list(state.sessions_by_id.values())
-        self._images = self._walk(
+        self._images = self._iterate(
             HeadImage(state.next_topic_id, state.next_epoch, state.time_ms),
             [
                 PatternImage(entry.pattern, entry.subscriber, entry.epoch, entry.sought_epoch)
@@ -184,7 +183,7 @@ class Capture:
         )
         state.capture = self
 
-    def _walk(
+    def _iterate(
         self,
         head: HeadImage,
         patterns: list[PatternImage],
@@ -219,6 +218,7 @@ class Capture:
             self._early.append(_session_image(session))
 
     def chunk(self, entities_max: int = CHUNK_ENTITIES) -> bytes | None:
+        """Return the next encoded chunk; None = the snapshot is complete."""
         images = self._early
         self._early = []
         for image in self._images:
@@ -235,31 +235,31 @@ class Capture:
 
 
 def restore(state: State, limits: Limits, chunks: Iterable[bytes]) -> None:
-    """Fill an empty state from a snapshot's chunks."""
+    """Restore an empty state from the chunks of a snapshot."""
     for chunk in chunks:
         for image in _decode(chunk):
-            _install(state, limits, image)
+            _restore(state, limits, image)
     for topic in state.topics_by_id.values():
         for position, size in topic.index.entries():
             state.count_live(position, size)
         for delayed in topic.delayed.values():
             state.count_live(delayed.position, delayed.size)
-            state.hidden[delayed.position] = delayed.delay_id
+            state.unpublished[delayed.position] = delayed.delay_id
         _attach(state, topic)
     for stage in state.stages.values():
         for batch in stage.batches:
             state.count_live(batch.position, batch.size)
-            state.hidden[batch.position] = stage.name
+            state.unpublished[batch.position] = stage.name
 
 
-def _install(state: State, limits: Limits, image: Image) -> None:
+def _restore(state: State, limits: Limits, image: Image) -> None:
     if isinstance(image, TopicImage):
-        _install_topic(state, image)
+        _restore_topic(state, image)
     elif isinstance(image, PatternImage):
-        pattern = Pattern(image.pattern, image.subscriber, image.epoch, image.sought_epoch)
+        pattern = PatternSubscription(image.pattern, image.subscriber, image.epoch, image.sought_epoch)
         state.patterns[(image.pattern, image.subscriber)] = pattern
     elif isinstance(image, SessionImage):
-        _install_session(state, limits, image)
+        _restore_session(state, limits, image)
     elif isinstance(image, StageImage):
         state.stages[image.entry.name] = image.entry
         state.schedule.stages.add(image.entry.expires_ms, image.entry.name)
@@ -276,38 +276,38 @@ def _install(state: State, limits: Limits, image: Image) -> None:
         state.time_ms = image.time_ms
 
 
-def _install_topic(state: State, image: TopicImage) -> None:
+def _restore_topic(state: State, image: TopicImage) -> None:
     topic = Topic(image.id, image.name, image.stays, image.retain_ms, image.retain_bytes)
     topic.next_offset = image.next_offset
     topic.trimmed = image.trimmed
     topic.above_trim_bytes = image.above_trim_bytes
     for subscriber, acked, epoch, held_until_ms in image.subscriptions:
         topic.subscriptions[subscriber] = Subscription(subscriber, acked, epoch, held_until_ms)
-    topic.measure_needed()
+    topic.update_low_watermark()
     topic.index.first = image.first
     for name, kind in _COLUMNS:
         setattr(topic.index, name, _little(array(kind, getattr(image, name))))
     if not image.expires:
         topic.index.expires = array("q", bytes(len(image.ends)))
     topic.stored_bytes = sum(topic.index.sizes)
-    _install_more(state, topic, image)
+    _restore_topic_extras(state, topic, image)
     state.topics[topic.name] = state.topics_by_id[topic.id] = topic
     state.subscriptions += len(topic.subscriptions)
     if topic.retain_ms and topic.trimmed < topic.next_offset:
         state.schedule.retention.add(0, topic.id)
     if topic.retain_bytes:
         state.schedule.oversized.add(topic.id)
-    watch_quota(state, topic)
+    schedule_quota(state, topic)
 
 
-def _install_more(state: State, topic: Topic, image: TopicImage) -> None:
+def _restore_topic_extras(state: State, topic: Topic, image: TopicImage) -> None:
     topic.quota_bytes, topic.overflow = image.quota_bytes, image.overflow
     topic.keyed_from = image.keyed_from
     topic.expired_names = dict.fromkeys(image.expired_names)
     index = topic.index
     index.keys = dict(image.keys)
-    index.mortal = sum(1 for expires_ms in index.expires if expires_ms)
-    find_expiries(topic)
+    index.expiring = sum(1 for expires_ms in index.expires if expires_ms)
+    rebuild_expiries(topic)
     if topic.expiries:
         state.schedule.expiry.add(topic.expiries[0][0], topic.id)
     for batch in image.delayed:
@@ -320,22 +320,22 @@ def _install_more(state: State, topic: Topic, image: TopicImage) -> None:
         subscription = topic.subscriptions[subscriber]
         subscription.sought_epoch, subscription.dropped = sought_epoch, dropped
         if shared is not None:
-            subscription.shared = shared_of(shared)
+            subscription.shared = restore_shared(shared)
             topic.key_orders += shared.policy.key_order
-            due_ms = next_ms(subscription.shared)
+            due_ms = subscription.shared.next_ms()
             if due_ms is not None:
                 state.schedule.shared.add(due_ms, (topic.id, subscriber))
 
 
 def _attach(state: State, topic: Topic) -> None:
-    """Subscriptions by pattern find theirs."""
+    """Attach the pattern subscriptions of a topic."""
     for key, subscription in topic.subscriptions.items():
         subscriber, by_pattern, pattern = key.partition(BY_PATTERN)
         if by_pattern:
             state.patterns[(pattern, subscriber)].attach(topic, subscription)
 
 
-def _install_session(state: State, limits: Limits, image: SessionImage) -> None:
+def _restore_session(state: State, limits: Limits, image: SessionImage) -> None:
     session = Session(image.id, image.name, image.anonymous)
     session.epoch = image.epoch
     session.nonces = image.nonces

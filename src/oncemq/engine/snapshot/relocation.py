@@ -1,6 +1,6 @@
-"""A snapshot whose records lie elsewhere: what it needs, and the same snapshot with other positions. Pure.
+"""Relocates a snapshot to another journal: lists the records that it needs, and replaces their positions.
 
-For copies of a journal: positions are the journal's own, everything else of the state goes along as it is.
+Positions belong to a journal. The rest of the state is copied unchanged.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LITTLE = array("H", [1]).tobytes() == b"\1\0"
 class NeededRecord(msgspec.Struct, frozen=True, gc=False):
     position: int
     topic_id: int
-    #: -1 where it has none yet: staged, or not due.
+    #: -1 for a staged or delayed record, which has no offset yet.
     first_offset: int
     count: int
     size: int
 
 
 def needed_records(chunks: Iterable[bytes]) -> Iterator[NeededRecord]:
-    """Every record that the state of a snapshot refers to."""
+    """Yield every record that a snapshot refers to."""
     for chunk in chunks:
         for image in _decode(chunk):
             if isinstance(image, TopicImage):
@@ -48,18 +48,18 @@ def _stored(image: TopicImage) -> Iterator[NeededRecord]:
         first = end
 
 
-def relocated(chunk: bytes, places: Mapping[int, int]) -> bytes:
-    """`places`: from the old position of each record to its new one."""
-    return _encode([_relocated(image, places) for image in _decode(chunk)])
+def relocated(chunk: bytes, positions: Mapping[int, int]) -> bytes:
+    """Replace positions in a chunk. `positions` maps the old position of each record to the new one."""
+    return _encode([_relocated(image, positions) for image in _decode(chunk)])
 
 
-def _relocated(image: Image, places: Mapping[int, int]) -> Image:
+def _relocated(image: Image, positions: Mapping[int, int]) -> Image:
     if isinstance(image, TopicImage):
-        positions = array("q", [places[position] for position in _column("q", image.positions)])
-        delayed = tuple(_replace(batch, position=places[batch.position]) for batch in image.delayed)
-        return _replace(image, positions=_little(positions).tobytes(), delayed=delayed)
+        column = array("q", [positions[position] for position in _column("q", image.positions)])
+        delayed = tuple(_replace(batch, position=positions[batch.position]) for batch in image.delayed)
+        return _replace(image, positions=_little(column).tobytes(), delayed=delayed)
     if isinstance(image, StageImage):
-        batches = tuple(_replace(batch, position=places[batch.position]) for batch in image.entry.batches)
+        batches = tuple(_replace(batch, position=positions[batch.position]) for batch in image.entry.batches)
         return _replace(image, entry=_replace(image.entry, batches=batches))
     return image
 

@@ -1,4 +1,4 @@
-"""A shared subscription as a snapshot holds it: in an order of its own, so that equal ones look alike."""
+"""The image of a shared subscription in a snapshot. Entries are sorted, so that equal states have equal images."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import deque
 
 import msgspec
 
-from oncemq.engine.state.offset_ranges import DoneRanges, Spans
-from oncemq.engine.state.shared_subscription import KeyOrder, Lease, Shared
+from oncemq.engine.state.offset_ranges import AckedRanges, Spans
+from oncemq.engine.state.shared_subscription import KeyOrder, Lease, SharedState
 from oncemq.protocol.commands import Sharing
 
 
@@ -27,31 +27,31 @@ class SharedImage(msgspec.Struct, array_like=True, frozen=True):
     #: (first, end)
     done: tuple[tuple[int, int], ...]
     leases: tuple[LeaseImage, ...]
-    #: (name, last number, active)
+    #: (name, last number, time of last activity)
     members: tuple[tuple[str, int, int], ...]
-    #: (first, end, tries so far, not before)
+    #: (first, end, deliveries so far, not before)
     returned: tuple[tuple[int, int, int, int], ...]
-    #: Offsets that are out and have a key, and its hash. Their batches may be gone, so the index can't tell.
+    #: Offsets in flight that have a key, and its hash. Their batches may be deleted, so the index is not sufficient.
     key_offsets: tuple[int, ...]
     key_hashes: tuple[int, ...]
-    #: Offsets that are blocked, with their keys' hashes.
+    #: Blocked offsets and their key hashes.
     blocked_offsets: tuple[int, ...]
     blocked_hashes: tuple[int, ...]
 
 
-def image_of(shared: Shared) -> SharedImage:
-    out = sorted(shared.keys.hashes.items())
+def capture_shared(shared: SharedState) -> SharedImage:
+    in_flight = sorted(shared.keys.hashes.items())
     blocked = sorted((offset, key_hash) for key_hash, behind in shared.keys.waiting.items() for offset in behind)
     return SharedImage(
         shared.policy,
         shared.floor(),
-        shared.next,
-        tuple(shared.done.ranges()),
+        shared.next_offset,
+        tuple(shared.acked_ranges.ranges()),
         tuple(_lease_image(shared.leases[token]) for token in sorted(shared.leases)),
         tuple((name, member.last_number, member.active_ms) for name, member in sorted(shared.members.items())),
-        tuple((first, *span) for first, span in sorted(shared.returned.spans.items())),
-        tuple(offset for offset, _ in out),
-        tuple(key_hash for _, key_hash in out),
+        tuple((first, *span) for first, span in sorted(shared.redeliveries.spans.items())),
+        tuple(offset for offset, _ in in_flight),
+        tuple(key_hash for _, key_hash in in_flight),
         tuple(offset for offset, _ in blocked),
         tuple(key_hash for _, key_hash in blocked),
     )
@@ -61,17 +61,17 @@ def _lease_image(lease: Lease) -> LeaseImage:
     return LeaseImage(lease.token, lease.member, lease.number, lease.until_ms, tuple(lease.spans))
 
 
-def shared_of(image: SharedImage) -> Shared:
-    shared = Shared(image.policy, image.floor)
-    shared.next = image.next
-    shared.done = DoneRanges(image.floor, image.done)
+def restore_shared(image: SharedImage) -> SharedState:
+    shared = SharedState(image.policy, image.floor)
+    shared.next_offset = image.next
+    shared.acked_ranges = AckedRanges(image.floor, image.done)
     for name, last_number, active_ms in image.members:
-        shared.join(name, last_number, active_ms)
+        shared.update_member(name, last_number, active_ms)
     for lease in image.leases:
         spans = Spans(lease.spans)
         shared.add_lease(Lease(lease.token, lease.member, lease.number, lease.until_ms, spans))
     for first, end, tries, not_before_ms in image.returned:
-        shared.returned.add(first, end, tries, not_before_ms)
+        shared.redeliveries.add(first, end, tries, not_before_ms)
     shared.keys = _key_order_of(image)
     return shared
 

@@ -1,8 +1,8 @@
-"""A topic's batches, by offset.
+"""The batches of a topic, by offset.
 
-Arrays with a head index, not objects: a million live batches cost 40 MB, and dropping the oldest is O(1)
-amortised. Offsets are contiguous: batch i covers the offsets from the end of batch i - 1 to its own end.
-An entry is a slice: `count` messages of a stored payload, from message `skip` on.
+The index consists of arrays with a head index, not of objects: a million stored batches take 40 MB, and deleting the
+oldest batch takes O(1) amortised. Offsets are contiguous: batch i covers the offsets from the end of batch i - 1 to
+its own end. An entry refers to a slice of a stored payload, which starts at message `skip`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from itertools import chain
 
 import msgspec
 
-#: Dropped entries are kept until they are that many and half of all.
+#: Deleted entries are kept in the arrays until there are this many and they are half of all entries.
 _COMPACT_MIN = 64
-#: In the column of expiry times: the time is over.
+_HASH_BYTES = 8
+#: Marks an expired batch in the column of expiry times.
 EXPIRED = -1
 
 
@@ -32,10 +33,10 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchIndex:
-    __slots__ = ("ends", "expires", "first", "head", "keys", "mortal", "positions", "sizes", "skips", "times")
+    __slots__ = ("ends", "expires", "expiring", "first", "head", "keys", "positions", "sizes", "skips", "times")
 
     def __init__(self, first: int = 0) -> None:
-        #: The first offset that is stored; the topic's end where nothing is.
+        #: The first stored offset; the end of the topic if nothing is stored.
         self.first = first
         self.head = 0
         self.ends = array("q")
@@ -43,11 +44,11 @@ class BatchIndex:
         self.sizes = array("I")
         self.skips = array("I")
         self.times = array("q")
-        #: When the time to live is over; 0 = never; EXPIRED.
+        #: When the time to live ends; 0 = never; or EXPIRED.
         self.expires = array("q")
-        #: Entries that expire or have expired.
-        self.mortal = 0
-        #: First offset → u64 per message, for entries that have key hashes.
+        #: Number of entries that have a time to live, including expired ones.
+        self.expiring = 0
+        #: First offset → one u64 per message, for entries with key hashes.
         self.keys: dict[int, bytes] = {}
 
     def __len__(self) -> int:
@@ -68,25 +69,25 @@ class BatchIndex:
         self.times.append(time_ms)
         self.expires.append(expires_ms)
         if expires_ms:
-            self.mortal += 1
+            self.expiring += 1
         if keys:
             self.keys[end] = keys
 
     def find(self, offset: int) -> int:
-        """The entry that holds an offset, which must be stored."""
+        """Return the entry of an offset, which must be stored."""
         return bisect_right(self.ends, offset, self.head)
 
     def first_offset(self, entry: int) -> int:
         return self.ends[entry - 1] if entry > self.head else self.first
 
     def find_time(self, time_ms: int) -> int:
-        """The first offset that was stored at this time or later; the end, if there is none."""
+        """Return the first offset that was stored at this time or later; the end if there is none."""
         entry = bisect_left(self.times, time_ms, self.head)
         return self.first_offset(entry) if entry < len(self.ends) else self.end
 
-    def past_expired(self, offset: int) -> int:
-        """The first offset from this one on that has not expired."""
-        if not self.mortal or offset >= self.end:
+    def skip_expired(self, offset: int) -> int:
+        """Return the first offset at or after this one that has not expired."""
+        if not self.expiring or offset >= self.end:
             return offset
         entry = self.find(max(offset, self.first))
         while entry < len(self.ends) and self.expires[entry] == EXPIRED:
@@ -95,13 +96,13 @@ class BatchIndex:
         return offset
 
     def visible(self, offset: int, bytes_max: int, slices_max: int) -> tuple[list[Slice], int]:
-        """As `slices`, without what has expired; and where to go on."""
-        if not self.mortal:
+        """Return the slices that have not expired, as `slices` does, and the next position."""
+        if not self.expiring:
             found = self.slices(offset, bytes_max, slices_max)
             return found, found[-1].first_offset + found[-1].count if found else offset
         found = []
-        while (offset := self.past_expired(offset)) < self.end and len(found) < slices_max:
-            run = self.slices(offset, bytes_max, slices_max - len(found), living=True)
+        while (offset := self.skip_expired(offset)) < self.end and len(found) < slices_max:
+            run = self.slices(offset, bytes_max, slices_max - len(found), unexpired=True)
             if found and run[0].size > bytes_max:
                 break
             found += run
@@ -109,18 +110,20 @@ class BatchIndex:
             offset = run[-1].first_offset + run[-1].count
         return found, offset
 
-    def slices(self, offset: int, bytes_max: int, slices_max: int, *, living: bool = False) -> list[Slice]:
-        """Entries from the one that holds `offset` on, that one from there on; at least one, if there is one.
-        Where they are to be living, only up to the next one that has expired."""
+    def slices(self, offset: int, bytes_max: int, slices_max: int, *, unexpired: bool = False) -> list[Slice]:
+        """Return slices from `offset`, within the limits, but at least one if anything is stored there.
+
+        With `unexpired`, stop at the next expired batch.
+        """
         found: list[Slice] = []
         entry = self.find(offset)
         first = self.first_offset(entry) if entry < len(self.ends) else self.end
-        #: What the first entry holds in front of `offset`.
+        # Messages of the first entry before `offset`.
         before = max(0, offset - first)
         while entry < len(self.ends) and len(found) < slices_max:
             size = self.sizes[entry]
             bytes_max -= size
-            if found and (bytes_max < 0 or (living and self.expires[entry] == EXPIRED)):
+            if found and (bytes_max < 0 or (unexpired and self.expires[entry] == EXPIRED)):
                 break
             end = self.ends[entry]
             skip = self.skips[entry] + before
@@ -131,13 +134,13 @@ class BatchIndex:
         return found
 
     def drop_below(self, floor: int) -> Iterator[tuple[int, int]]:
-        """Drop every entry that ends at or below `floor`; yields (position, size) of each."""
+        """Delete every entry that ends at or below `floor`; yield the (position, size) of each."""
         head = self.head
         ends = self.ends
         while head < len(ends) and ends[head] <= floor:
             yield self.positions[head], self.sizes[head]
             if self.expires[head]:
-                self.mortal -= 1
+                self.expiring -= 1
             if self.keys:
                 self.keys.pop(self.first, None)
             self.first = ends[head]
@@ -152,14 +155,22 @@ class BatchIndex:
         self.head = 0
 
     def skip_to(self, offset: int) -> None:
-        """Nothing is stored, and the topic's end moves on."""
+        """Move the end of the topic while nothing is stored."""
         self.first = offset
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """(position, size) of all."""
+        """Yield (position, size) of all entries."""
         yield from zip(self.positions[self.head :], self.sizes[self.head :], strict=True)
 
     def first_offsets(self) -> Iterator[tuple[int, int]]:
-        """(position, first offset) of all."""
+        """Yield (position, first offset) of all entries."""
         firsts = chain((self.first,), self.ends[self.head : -1])
         yield from zip(self.positions[self.head :], firsts, strict=True) if len(self) else ()
+
+    def key_hashes(self, entry: int, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield (offset, key hash) of an entry's messages from `first` to `end`; the hash is 0 without a key."""
+        entry_first = self.first_offset(entry)
+        hashes = self.keys.get(entry_first, b"")
+        for offset in range(first, end):
+            at = (offset - entry_first) * _HASH_BYTES
+            yield offset, int.from_bytes(hashes[at : at + _HASH_BYTES], "little")

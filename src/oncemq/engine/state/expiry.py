@@ -1,4 +1,4 @@
-"""When to look at a topic again: retention, time to live, quota. Only the schedule changes here."""
+"""Schedules the next check of a topic: retention, time to live, quota. Changes only the schedule."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from oncemq.engine.state.batch_index import EXPIRED
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
 
-#: Entries of batches that are gone are kept until they are that many and half of all.
+#: Heap entries of deleted batches are kept until there are this many and they are half of all entries.
 _STALE_MIN = 64
 
 
-def watch_retention(state: State, topic: Topic) -> None:
+def schedule_retention(state: State, topic: Topic) -> None:
     if topic.retain_ms and topic.trimmed < topic.index.end:
         oldest_ms = topic.index.times[topic.index.find(max(topic.trimmed, topic.index.first))]
         state.schedule.retention.add(oldest_ms + topic.retain_ms, topic.id)
@@ -20,22 +20,22 @@ def watch_retention(state: State, topic: Topic) -> None:
         state.schedule.oversized.add(topic.id)
 
 
-def watch_quota(state: State, topic: Topic) -> None:
-    if topic.overflows:
+def schedule_quota(state: State, topic: Topic) -> None:
+    if topic.is_over_quota:
         state.schedule.over_quota.add(topic.id)
 
 
-def watch_expiry(state: State, topic: Topic, expires_ms: int, first_offset: int) -> None:
-    """A batch will expire."""
-    if len(topic.expiries) > 2 * topic.index.mortal + _STALE_MIN:
-        find_expiries(topic)
+def schedule_expiry(state: State, topic: Topic, expires_ms: int, first_offset: int) -> None:
+    """Schedule the end of a batch's time to live."""
+    if len(topic.expiries) > 2 * topic.index.expiring + _STALE_MIN:
+        rebuild_expiries(topic)
     else:
         heappush(topic.expiries, (expires_ms, first_offset))
     state.schedule.expiry.add(topic.expiries[0][0], topic.id)
 
 
-def find_expiries(topic: Topic) -> None:
-    """Of all batches that are stored."""
+def rebuild_expiries(topic: Topic) -> None:
+    """Rebuild the heap of expiry times from all stored batches."""
     index = topic.index
     topic.expiries = [
         (expires_ms, index.first_offset(entry))

@@ -1,7 +1,7 @@
-"""The lowest of many positions that move, without a look at all of them each time.
+"""The lowest acked position of many subscriptions, without scanning all of them each time.
 
-A heap holds a bound for each subscription: its position, or a lower one that it had before. Positions rise, but for
-seeks; so the bound on top is brought up to date until it is true. Each move of a subscription costs that once.
+A heap has one entry per subscription: its position, or a lower one that it had before. Positions only rise, except by
+seeks. So the top entry is updated until it is exact. Each move of a subscription costs at most one such update.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
 
-#: So few are looked at each time: no heap is worth its room.
-FEW = 8
+#: Up to this many subscriptions are scanned each time: a heap would not be worth its memory.
+SCAN_MAX = 8
 
 
 class HasPosition(Protocol):
     acked: int
 
 
-class Bounds:
+class LowWatermark:
     __slots__ = ("_heap",)
 
     def __init__(self, subscriptions: Mapping[str, HasPosition]) -> None:
@@ -26,15 +26,15 @@ class Bounds:
         heapify(self._heap)
 
     def __len__(self) -> int:
-        """Those of subscriptions that are gone, or have come back to a lower position, included."""
+        """Number of entries, including stale ones of subscriptions that were deleted or moved back."""
         return len(self._heap)
 
     def add(self, position: int, subscriber: str) -> None:
-        """Of a new subscription, or one that goes back."""
+        """Add the position of a new subscription, or of one that moves back."""
         heappush(self._heap, (position, subscriber))
 
     def lowest(self, subscriptions: Mapping[str, HasPosition]) -> int:
-        """There is one at least."""
+        """Return the lowest position. There must be at least one subscription."""
         while True:
             position, subscriber = self._heap[0]
             entry = subscriptions.get(subscriber)

@@ -1,4 +1,4 @@
-"""Ranges of offsets, as [first, end): what a lease holds, and what is done.
+"""Ranges of offsets, as [first, end): the messages of a lease, and acked messages.
 
 Costs are per range, whatever the number of messages in it.
 """
@@ -13,24 +13,24 @@ Span = tuple[int, int, int]
 
 
 class Spans:
-    """Disjoint ranges in the order of their offsets, each with the number of its deliveries."""
+    """Disjoint ranges in ascending order, each with its number of deliveries."""
 
     __slots__ = ("_spans", "count")
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self._spans = sorted(spans)
-        #: Messages in all of them.
+        #: Number of messages in all ranges.
         self.count = sum(end - first for first, end, _ in self._spans)
 
     def __iter__(self) -> Iterator[Span]:
         return iter(self._spans)
 
     def _at(self, offset: int) -> int:
-        """The last range that starts at or below an offset, or else the first one."""
+        """Return the index of the last range that starts at or below an offset, or of the first range."""
         return max(0, bisect_left(self._spans, (offset + 1,)) - 1)
 
     def within(self, first: int, end: int) -> Iterator[Span]:
-        """What lies in a range, in the order of the offsets."""
+        """Yield the parts that lie within a range, in ascending order."""
         for at in range(self._at(first), len(self._spans)):
             span_first, span_end, tries = self._spans[at]
             if span_first >= end:
@@ -38,8 +38,8 @@ class Spans:
             if span_end > first:
                 yield max(first, span_first), min(end, span_end), tries
 
-    def cut(self, first: int, end: int) -> list[Span]:
-        """Take out what lies in a range; returns it."""
+    def remove(self, first: int, end: int) -> list[Span]:
+        """Remove and return the parts that lie within a range."""
         found = list(self.within(first, end))
         if not found:
             return found
@@ -53,18 +53,18 @@ class Spans:
         return found
 
 
-class DoneRanges:
-    """Everything below the floor is done, and some ranges above it.
+class AckedRanges:
+    """The acked offsets: everything below the floor, and some ranges above it.
 
-    A range is found by its first offset and by its end, not by what lies between: no offset is done twice, so
-    that a range only ever grows at its ends. So order costs nothing.
+    Ranges are indexed by their first offset and by their end only. No offset is acked twice, so a range only grows at
+    its ends, and acks in any order take constant time.
     """
 
     __slots__ = ("_ends", "_firsts", "count", "floor")
 
     def __init__(self, floor: int, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self.floor = floor
-        #: Messages above the floor that are done.
+        #: Number of acked messages above the floor.
         self.count = 0
         self._ends: dict[int, int] = {}
         self._firsts: dict[int, int] = {}
@@ -72,7 +72,7 @@ class DoneRanges:
             self.add(first, end)
 
     def add(self, first: int, end: int) -> None:
-        """None of it was done before."""
+        """Add a range. None of its offsets may be acked already."""
         self.count += end - first
         if end in self._ends:
             end = self._ends.pop(end)
@@ -87,7 +87,7 @@ class DoneRanges:
         self._firsts[end] = first
 
     def advance(self, floor: int) -> int:
-        """Everything below is done. Returns how many messages were not. Looks at every range."""
+        """Raise the floor. Return the number of messages below it that were not acked. Scans all ranges."""
         missing = floor - self.floor
         ranges = self.ranges()
         self.floor, self.count, self._ends, self._firsts = floor, 0, {}, {}
@@ -102,7 +102,7 @@ class DoneRanges:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """(first, end) in any order, as (first, count) without what overlaps or touches."""
+    """Merge (first, end) ranges in any order that overlap or touch; return them as (first, count)."""
     found: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if found and first <= found[-1][1]:

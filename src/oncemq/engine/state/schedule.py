@@ -1,7 +1,8 @@
-"""What falls due when. Derived from the state, never recorded: a tick costs what has expired, not what exists.
+"""What is due when. Derived from the state and never recorded: the cost of a tick depends on what is due, not on what
+exists.
 
-An entry may be early (its session was active meanwhile, its batch was dropped): whoever takes it looks at
-the state, and puts it back for later where that is so.
+An entry can be early, for example because its session was active since, or stale, because its batch was deleted. The
+caller that takes an entry checks the state, and adds an early entry again with its later time.
 """
 
 from __future__ import annotations
@@ -10,86 +11,88 @@ from collections.abc import Container
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-_FORGET_MIN = 1_000
+_STALE_MIN = 1_000
 
 _T = TypeVar("_T", int, str, tuple[int, str])
 
 
-class DueList(Generic[_T]):
-    """Things by the time at which to look at them."""
+class DueQueue(Generic[_T]):
+    """Items ordered by the time at which to check them."""
 
-    __slots__ = ("_heap", "_known")
+    __slots__ = ("_heap", "_times")
 
     def __init__(self) -> None:
-        #: Entries of things that are due earlier, or gone, are skipped.
+        #: Entries whose time is not that of `_times` are stale and are skipped.
         self._heap: list[tuple[int, _T]] = []
-        self._known: dict[_T, int] = {}
+        self._times: dict[_T, int] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._times)
 
-    def add(self, due_ms: int, thing: _T) -> None:
-        """Each thing is in it once, at its earliest time."""
-        known_ms = self._known.get(thing)
+    def add(self, due_ms: int, item: _T) -> None:
+        """Add an item. Each item is in the queue once, at its earliest time."""
+        known_ms = self._times.get(item)
         if known_ms is None or due_ms < known_ms:
-            self._known[thing] = due_ms
-            heappush(self._heap, (due_ms, thing))
+            self._times[item] = due_ms
+            heappush(self._heap, (due_ms, item))
 
-    def take(self, now_ms: int, most: int) -> list[_T]:
+    def take(self, now_ms: int, count_max: int) -> list[_T]:
+        """Remove and return at most `count_max` items that are due."""
         taken: list[_T] = []
-        while len(taken) < most and (due_ms := self.next_ms()) is not None and due_ms <= now_ms:
-            thing = heappop(self._heap)[1]
-            del self._known[thing]
-            taken.append(thing)
+        while len(taken) < count_max and (due_ms := self.next_ms()) is not None and due_ms <= now_ms:
+            item = heappop(self._heap)[1]
+            del self._times[item]
+            taken.append(item)
         return taken
 
     def next_ms(self) -> int | None:
         while self._heap:
-            due_ms, thing = self._heap[0]
-            if self._known.get(thing) == due_ms:
+            due_ms, item = self._heap[0]
+            if self._times.get(item) == due_ms:
                 return due_ms
             heappop(self._heap)
         return None
 
-    def forget(self, thing: _T) -> None:
-        """It is gone, and need not be looked at."""
-        self._known.pop(thing, None)
-        if len(self._heap) > 2 * len(self._known) + _FORGET_MIN:
-            self._heap = [entry for entry in self._heap if self._known.get(entry[1]) == entry[0]]
+    def discard(self, item: _T) -> None:
+        self._times.pop(item, None)
+        if len(self._heap) > 2 * len(self._times) + _STALE_MIN:
+            self._heap = [entry for entry in self._heap if self._times.get(entry[1]) == entry[0]]
             heapify(self._heap)
 
-    def forget_others(self, things: Container[_T], count: int) -> None:
-        """Keep those among `things`, once most entries are of others: they would lie here until they are due."""
-        if len(self._heap) > 2 * count + _FORGET_MIN:
-            self._heap = [entry for entry in self._heap if entry[1] in things]
-            self._known = {thing: due_ms for due_ms, thing in sorted(self._heap, reverse=True)}
+    def discard_others(self, items: Container[_T], count: int) -> None:
+        """Keep only entries of `items`, once most entries belong to others: those would stay until they are due."""
+        if len(self._heap) > 2 * count + _STALE_MIN:
+            self._heap = [entry for entry in self._heap if entry[1] in items]
+            self._times = {item: due_ms for due_ms, item in sorted(self._heap, reverse=True)}
             heapify(self._heap)
 
 
 class Schedule:
     def __init__(self) -> None:
-        self.sessions: DueList[int] = DueList()
-        self.stages: DueList[str] = DueList()
-        #: Topics with retention by time.
-        self.retention: DueList[int] = DueList()
-        #: Topics that hold more than their retention by size allows.
+        #: Ids of anonymous sessions.
+        self.sessions: DueQueue[int] = DueQueue()
+        #: Names of stages.
+        self.stages: DueQueue[str] = DueQueue()
+        #: Ids of topics with retention by time.
+        self.retention: DueQueue[int] = DueQueue()
+        #: Ids of topics that store more than their retention by size allows.
         self.oversized: set[int] = set()
-        #: Topics that hold more than their quota allows.
+        #: Ids of topics that store more than their quota allows.
         self.over_quota: set[int] = set()
-        #: Delayed batches, by delay id, which tells nothing of the topic: `delays` does.
-        self.due: DueList[int] = DueList()
-        #: Delay id → topic's id.
+        #: Delay ids of delayed batches.
+        self.due: DueQueue[int] = DueQueue()
+        #: Delay id → topic id.
         self.delays: dict[int, int] = {}
-        #: Topics with a batch whose time to live ends.
-        self.expiry: DueList[int] = DueList()
-        #: Shared subscriptions in which something falls due: (topic's id, subscriber).
-        self.shared: DueList[tuple[int, str]] = DueList()
-        #: Topics of which messages can be taken again, since time has passed: who waits may look.
-        self.ready: set[int] = set()
+        #: Ids of topics with a batch that has a time to live.
+        self.expiry: DueQueue[int] = DueQueue()
+        #: Shared subscriptions with leases, members or delayed redeliveries: (topic id, subscriber).
+        self.shared: DueQueue[tuple[int, str]] = DueQueue()
+        #: Ids of topics with shared subscriptions that a tick has checked: waiting takes may find messages now.
+        self.wakeups: set[int] = set()
 
     def next_ms(self) -> int | None:
         if self.oversized or self.over_quota:
             return 0
-        lists = (self.sessions, self.stages, self.retention, self.due, self.expiry, self.shared)
-        times = [due.next_ms() for due in lists]
+        queues = (self.sessions, self.stages, self.retention, self.due, self.expiry, self.shared)
+        times = [queue.next_ms() for queue in queues]
         return min((time for time in times if time is not None), default=None)

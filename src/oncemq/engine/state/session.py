@@ -1,4 +1,4 @@
-"""A session: numbered commands, each with one verdict."""
+"""A session: a sequence of numbered commands, each with one verdict."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ class Session:
         self.name = name
         self.anonymous = anonymous
         self.epoch = 0
-        #: Of the last hellos, the newest last.
+        #: Nonces of the last hellos, the newest last.
         self.nonces: tuple[int, ...] = ()
         self.window = 1
         self.last_number = 0
-        #: number → (digest, verdict), for what the client may still ask about.
+        #: Number → (digest, verdict) of commands that the client may retry.
         self.verdicts: dict[int, tuple[int, Verdict]] = {}
         self.forgotten_below = 1
         self.active_ms = 0
+        #: Generation of the last capture that contains this session (snapshot/capture.py).
         self.captured = 0
 
-    def begin(self, epoch: int, nonce: int, window: int, time_ms: int) -> None:
+    def start(self, epoch: int, nonce: int, window: int, time_ms: int) -> None:
         self.epoch = epoch
         self.nonces = (*self.nonces, nonce)[-NONCES_MAX:]
         self.window = window
         self.active_ms = time_ms
 
     def remember(self, number: int, digest: int, seen_below: int, verdict: Verdict, time_ms: int) -> None:
+        """Store the verdict of a number, and delete the verdicts that the client has received."""
         self.last_number = number
         self.active_ms = time_ms
         self.verdicts[number] = (digest, verdict)

@@ -1,4 +1,4 @@
-"""Everything that the engine knows. Changed by dispatch.py alone."""
+"""The complete state of the engine. Only the package `apply` changes what is recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oncemq.engine.state.pattern import Pattern
+from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.schedule import Schedule
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.topic import Topic
@@ -27,12 +27,12 @@ class StagedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class StageEntry(msgspec.Struct, array_like=True, frozen=True):
-    """Batches that nobody sees before their commit."""
+    """Batches that are invisible until they are committed."""
 
     name: str
     topic_id: int
     expires_ms: int
-    #: Messages in all of its batches.
+    #: Number of messages in all batches.
     count: int
     batches: tuple[StagedBatch, ...]
 
@@ -48,47 +48,50 @@ class KeyEntry(msgspec.Struct, array_like=True, frozen=True):
 class State:
     def __init__(self, broker_id: str, first_topic_id: int, extent_bytes: int) -> None:
         self.broker_id = broker_id
-        #: The journal's, told to clients. Not a part of what is recorded.
+        #: The term of the journal, which is reported to clients. It is not recorded in events.
         self.term = 0
         self.extent_bytes = extent_bytes
         self.next_topic_id = first_topic_id
-        #: Sessions' ids and all epochs come from it, none is given twice: what belonged to a session or
-        #: subscription that was removed does not fit a later one of the same name.
+        #: Source of session ids, epochs, lease tokens and delay ids. No number is used twice, so that nothing which
+        #: belongs to a deleted session or subscription can match a later one of the same name.
         self.next_epoch = 1
-        #: The last recorded time: time never falls.
+        #: The last recorded time. Time never goes back.
         self.time_ms = 0
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
+        #: Number of subscriptions on all topics.
         self.subscriptions = 0
-        #: By pattern and subscriber.
-        self.patterns: dict[tuple[str, str], Pattern] = {}
-        #: Batches that are not due yet, on all topics.
+        #: By (pattern, subscriber).
+        self.patterns: dict[tuple[str, str], PatternSubscription] = {}
+        #: Number of delayed batches on all topics.
         self.delayed = 0
         self.sessions: dict[str, Session] = {}
         self.sessions_by_id: dict[int, Session] = {}
-        #: In the order of their time.
+        #: Idempotency keys by (principal, key), the oldest first.
         self.keys: OrderedDict[tuple[str, str], KeyEntry] = OrderedDict()
         self.registry: dict[str, dict[str, RegistryEntry]] = {}
         self.registry_entries = 0
         self.stages: dict[str, StageEntry] = {}
-        #: writer → its last committed batch
+        #: Writer → its last committed batch.
         self.writers: dict[str, int] = {}
-        #: Position → delay id or stage's name, of batches that have no offset yet. Derived.
-        self.hidden: dict[int, int | str] = {}
-        #: extent → bytes of records in it that are still needed
+        #: Position → delay id or stage name, of delayed and staged batches, which have no offset yet. Derived.
+        self.unpublished: dict[int, int | str] = {}
+        #: Extent → bytes of its records that are still needed. Derived.
         self.live: dict[int, int] = {}
         self.schedule = Schedule()
-        #: Replayed from a journal, and no tick since.
+        #: The state was replayed from a journal, and no tick has run since.
         self.is_recovered = False
         self.capture: Capture | None = None
 
     def topic_to_change(self, topic_id: int) -> Topic:
+        """Return a topic that is about to change. A running snapshot captures it first."""
         topic = self.topics_by_id[topic_id]
         if self.capture is not None:
             self.capture.before_topic_changes(topic)
         return topic
 
     def session_to_change(self, session_id: int) -> Session | None:
+        """Return a session that is about to change. A running snapshot captures it first."""
         session = self.sessions_by_id.get(session_id)
         if session is not None and self.capture is not None:
             self.capture.before_session_changes(session)
@@ -106,8 +109,8 @@ class State:
         else:
             del self.live[extent]
 
-    def collect(self, topic: Topic) -> None:
-        """Drop the batches that nobody needs any more."""
-        for position, size in topic.index.drop_below(topic.floor()):
+    def reclaim(self, topic: Topic) -> None:
+        """Delete the batches that are no longer needed."""
+        for position, size in topic.index.drop_below(topic.reclaim_floor()):
             topic.stored_bytes -= size
             self.count_dead(position, size)

@@ -7,39 +7,39 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncemq.engine.state.batch_index import BatchIndex
-from oncemq.engine.state.low_watermark import FEW, Bounds
+from oncemq.engine.state.low_watermark import SCAN_MAX, LowWatermark
 from oncemq.protocol.commands import REFUSE
 
 if TYPE_CHECKING:
-    from oncemq.engine.state.pattern import Pattern
-    from oncemq.engine.state.shared_subscription import Shared
+    from oncemq.engine.state.pattern_subscription import PatternSubscription
+    from oncemq.engine.state.shared_subscription import SharedState
 
 
 class Subscription:
-    """A durable position in a topic, and who owns it."""
+    """A durable position in a topic, and its owner."""
 
     __slots__ = ("acked", "dropped", "epoch", "held_until_ms", "pattern", "shared", "sought_epoch", "subscriber")
 
     def __init__(self, subscriber: str, acked: int, epoch: int = 0, held_until_ms: int = 0) -> None:
         self.subscriber = subscriber
-        #: All offsets below are done.
+        #: All offsets below are acked.
         self.acked = acked
-        #: Rises with each owner: only the newest may ack. Of a shared one: tells its incarnations apart.
+        #: Rises with each owner: only the newest one may ack. Identifies the incarnation of a shared subscription.
         self.epoch = epoch
-        #: A polite owner is left alone until then.
+        #: The hold of the owner ends at this time; 0 = none.
         self.held_until_ms = held_until_ms
-        #: A seek moved the position of whoever has this epoch, or a later one; 0 = nobody's since the last owner came.
+        #: Seeks have moved the subscription of owners from this epoch on; 0 = no seek since the last open.
         self.sought_epoch = 0
-        #: Messages lost to the topic's quota.
+        #: Number of messages lost to the quota of the topic.
         self.dropped = 0
-        #: Leases, where there is no owner.
-        self.shared: Shared | None = None
-        #: Whom it belongs to, where it is attached by a pattern: that one has the owner.
-        self.pattern: Pattern | None = None
+        #: State of a shared subscription, which has no owner; None = exclusive.
+        self.shared: SharedState | None = None
+        #: The pattern subscription that attached this one, and that has the owner.
+        self.pattern: PatternSubscription | None = None
 
 
 class DelayedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Stored, and without offsets until it is due."""
+    """A stored batch that gets its offsets when it is due."""
 
     delay_id: int
     count: int
@@ -52,7 +52,7 @@ class DelayedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class Topic:
     __slots__ = (
-        "_bounds",
+        "_watermark",
         "above_trim_bytes",
         "attached",
         "captured",
@@ -64,8 +64,8 @@ class Topic:
         "index",
         "key_orders",
         "keyed_from",
+        "low_watermark",
         "name",
-        "needed",
         "next_offset",
         "overflow",
         "quota_bytes",
@@ -80,7 +80,7 @@ class Topic:
     def __init__(self, topic_id: int, name: str, stays: bool, retain_ms: int = 0, retain_bytes: int = 0) -> None:
         self.id = topic_id
         self.name = name
-        #: Stays when its last subscriber leaves.
+        #: Permanent: the topic is kept when its last subscription is deleted.
         self.stays = stays
         self.retain_ms = retain_ms
         self.retain_bytes = retain_bytes
@@ -90,27 +90,27 @@ class Topic:
         self.index = BatchIndex()
         self.stored_bytes = 0
         self.subscriptions: dict[str, Subscription] = {}
-        #: Those of them that are attached by a pattern.
+        #: The subscriptions among them that belong to a pattern subscription.
         self.attached: dict[str, Subscription] = {}
-        #: The lowest position of all subscriptions; the end where there are none.
-        self.needed = 0
-        #: Of their positions, where they are many.
-        self._bounds: Bounds | None = None
-        #: Retention let go of everything below.
+        #: The lowest position of all subscriptions; the end of the topic if there are none.
+        self.low_watermark = 0
+        #: Finds the lowest position if there are many subscriptions.
+        self._watermark: LowWatermark | None = None
+        #: Retention no longer keeps messages below this offset.
         self.trimmed = 0
-        #: What retention by size counts.
+        #: Bytes of batches from `trimmed` on, which retention by size limits.
         self.above_trim_bytes = 0
         #: By delay id.
         self.delayed: dict[int, DelayedBatch] = {}
         self.delayed_bytes = 0
-        #: A heap of (time, first offset): what expires when. Derived; entries may be of batches that are gone.
+        #: Heap of (expiry time, first offset). Derived; entries can be stale.
         self.expiries: list[tuple[int, int]] = []
-        #: Subscribers that the quota has ended, the latest last.
+        #: Subscribers whose subscriptions the quota deleted, the latest last.
         self.expired_names: dict[str, None] = {}
-        #: Subscriptions that keep order per key, and from where on messages have their key hashes.
+        #: Number of subscriptions with key order, and the first offset with key hashes.
         self.key_orders = 0
         self.keyed_from = 0
-        #: The last capture that has this topic (capture.py).
+        #: Generation of the last capture that contains this topic (snapshot/capture.py).
         self.captured = 0
 
     @property
@@ -118,37 +118,36 @@ class Topic:
         return bool(self.retain_ms or self.retain_bytes)
 
     @property
-    def keeps(self) -> bool:
-        """Whether a new message is stored at all."""
+    def stores_messages(self) -> bool:
+        """Whether new messages are stored: a subscription or the retention needs them."""
         return bool(self.subscriptions) or self.retained
 
     @property
     def held_bytes(self) -> int:
-        """What its quota counts."""
+        """Bytes that count towards the quota."""
         return self.stored_bytes + self.delayed_bytes
 
     @property
-    def refuses(self) -> bool:
-        """At its quota it takes no more."""
+    def refuses_at_quota(self) -> bool:
         return bool(self.quota_bytes) and self.overflow == REFUSE
 
     @property
-    def overflows(self) -> bool:
-        """It must let go of something, by its policy."""
+    def is_over_quota(self) -> bool:
+        """Whether the overflow policy must delete messages or a subscription."""
         is_over = bool(self.quota_bytes) and self.held_bytes > self.quota_bytes
         return is_over and self.stored_bytes > 0 and self.overflow != REFUSE
 
-    def floor(self) -> int:
-        """Everything below may be collected."""
-        if self.retained and self.trimmed <= self.needed:
+    def reclaim_floor(self) -> int:
+        """Return the offset below which batches can be deleted."""
+        if self.retained and self.trimmed <= self.low_watermark:
             return self.trimmed
-        needed = self.index.past_expired(self.needed)
-        return min(needed, self.trimmed) if self.retained else needed
+        floor = self.index.skip_expired(self.low_watermark)
+        return min(floor, self.trimmed) if self.retained else floor
 
     def add_subscription(self, subscriber: str, acked: int) -> Subscription:
-        if not self.subscriptions or acked < self.needed:
-            self.needed = acked
-        self._bound(acked, subscriber)
+        if not self.subscriptions or acked < self.low_watermark:
+            self.low_watermark = acked
+        self._add_position(acked, subscriber)
         subscription = self.subscriptions[subscriber] = Subscription(subscriber, acked)
         self.expired_names.pop(subscriber, None)
         return subscription
@@ -160,59 +159,59 @@ class Topic:
             subscription.pattern.detach(self.id)
         if subscription.shared is not None:
             self.key_orders -= subscription.shared.policy.key_order
-        self._leave(subscription.acked)
+        self._on_position_left(subscription.acked)
 
     def ack(self, subscriber: str, upto: int) -> bool:
-        """True: the slowest moved on, and something may be collected."""
+        """Raise a position. Return True if the low watermark rose: batches may be deletable."""
         subscription = self.subscriptions[subscriber]
-        was = subscription.acked
-        self._stand(subscription, upto)
-        return self._leave(was)
+        previous = subscription.acked
+        self._set_position(subscription, upto)
+        return self._on_position_left(previous)
 
-    def move(self, subscriber: str, position: int) -> None:
-        """To wherever, back as well."""
-        self._stand(self.subscriptions[subscriber], position)
-        self.measure_needed()
+    def seek(self, subscriber: str, position: int) -> None:
+        """Move a subscription forward or back."""
+        self._set_position(self.subscriptions[subscriber], position)
+        self.update_low_watermark()
 
-    def lose(self, subscription: Subscription, floor: int) -> None:
-        """What lies below is gone, though it was needed. Who is slowest then is for the caller to measure."""
+    def drop_needed(self, subscription: Subscription, floor: int) -> None:
+        """Move a subscription past unacked messages that are deleted. The caller updates the low watermark."""
         if subscription.shared is not None:
             subscription.dropped += subscription.shared.drop_below(floor)
-            # What was done above may join it.
+            # Acked ranges above `floor` may now be contiguous with it.
             floor = max(floor, subscription.shared.floor())
         else:
             subscription.dropped += floor - max(subscription.acked, self.index.first)
-        self._stand(subscription, floor)
+        self._set_position(subscription, floor)
 
-    def _stand(self, subscription: Subscription, position: int) -> None:
+    def _set_position(self, subscription: Subscription, position: int) -> None:
         if position < subscription.acked:
-            self._bound(position, subscription.subscriber)
+            self._add_position(position, subscription.subscriber)
         subscription.acked = position
         if subscription.pattern is not None:
-            subscription.pattern.note_ack(self, subscription)
+            subscription.pattern.on_ack(self, subscription)
 
-    def _leave(self, position: int) -> bool:
-        """A subscription is no longer at a position. Unless it was one of the slowest, that changes nothing."""
-        if position != self.needed:
+    def _on_position_left(self, position: int) -> bool:
+        """Update the low watermark after a subscription left a position. Return whether it changed."""
+        if position != self.low_watermark:
             return False
-        self.measure_needed()
-        return self.needed != position
+        self.update_low_watermark()
+        return self.low_watermark != position
 
-    def _bound(self, position: int, subscriber: str) -> None:
-        """Somebody came, or went back."""
-        if self._bounds is None:
+    def _add_position(self, position: int, subscriber: str) -> None:
+        """A subscription was added or moved back."""
+        if self._watermark is None:
             return
-        self._bounds.add(position, subscriber)
-        if len(self._bounds) > 2 * len(self.subscriptions):
-            # Most are of those who are gone. They are made anew when the lowest is asked for.
-            self._bounds = None
+        self._watermark.add(position, subscriber)
+        if len(self._watermark) > 2 * len(self.subscriptions):
+            # Most entries are stale. The heap is rebuilt at the next update.
+            self._watermark = None
 
-    def measure_needed(self) -> None:
-        if len(self.subscriptions) <= FEW:
-            self._bounds = None
+    def update_low_watermark(self) -> None:
+        if len(self.subscriptions) <= SCAN_MAX:
+            self._watermark = None
             positions = [subscription.acked for subscription in self.subscriptions.values()]
-            self.needed = min(positions, default=self.next_offset)
+            self.low_watermark = min(positions, default=self.next_offset)
             return
-        if self._bounds is None:
-            self._bounds = Bounds(self.subscriptions)
-        self.needed = self._bounds.lowest(self.subscriptions)
+        if self._watermark is None:
+            self._watermark = LowWatermark(self.subscriptions)
+        self.low_watermark = self._watermark.lowest(self.subscriptions)

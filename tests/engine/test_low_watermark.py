@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncemq.engine.state.low_watermark import FEW
+from oncemq.engine.state.low_watermark import SCAN_MAX
 from oncemq.engine.state.topic import Subscription, Topic
 
 END = 1_000
@@ -18,7 +18,7 @@ END = 1_000
 def a_topic() -> Topic:
     topic = Topic(1, "orders", True)
     topic.next_offset = END
-    topic.measure_needed()
+    topic.update_low_watermark()
     return topic
 
 
@@ -32,23 +32,23 @@ def move_one(topic: Topic, rng: random.Random, most: int) -> None:
     if what < 0.1:
         topic.remove_subscription(name)
     elif what < 0.2:
-        topic.move(name, rng.randint(0, END))
+        topic.seek(name, rng.randint(0, END))
     elif what < 0.25:
         floor = rng.randint(subscription.acked, END)
-        topic.lose(subscription, floor)
-        topic.measure_needed()
+        topic.drop_needed(subscription, floor)
+        topic.update_low_watermark()
     else:
-        before = topic.needed
+        before = topic.low_watermark
         upto = rng.randint(subscription.acked, min(END, subscription.acked + 30))
-        assert topic.ack(name, upto) == (topic.needed != before)
+        assert topic.ack(name, upto) == (topic.low_watermark != before)
 
 
-@given(st.integers(0, 1_000_000), st.integers(1, 5 * FEW))
+@given(st.integers(0, 1_000_000), st.integers(1, 5 * SCAN_MAX))
 def test_the_lowest_position_is_known_after_every_move(seed: int, most: int) -> None:
     topic, rng = a_topic(), random.Random(seed)
     for _ in range(300):
         move_one(topic, rng, most)
-        assert topic.needed == min((entry.acked for entry in topic.subscriptions.values()), default=END)
+        assert topic.low_watermark == min((entry.acked for entry in topic.subscriptions.values()), default=END)
 
 
 def test_it_is_found_without_a_look_at_all_of_them() -> None:
@@ -82,11 +82,11 @@ def test_bounds_of_those_who_came_and_went_do_not_pile_up(laggards: int) -> None
     topic = a_topic()
     for number in range(20):
         topic.add_subscription(f"{number}", 100 * (number >= laggards))
-    topic.measure_needed()
+    topic.update_low_watermark()
     for turn in range(500):
         topic.add_subscription("guest", 100 + turn % 7)
         topic.remove_subscription("guest")
-        topic.move("3", 100 + turn % 11)
-        topic.measure_needed()
-        assert topic._bounds is not None
-        assert len(topic._bounds) <= 3 * 20
+        topic.seek("3", 100 + turn % 11)
+        topic.update_low_watermark()
+        assert topic._watermark is not None
+        assert len(topic._watermark) <= 3 * 20

@@ -1,11 +1,11 @@
-"""A random life of an engine in which every kind of event occurs, the same for the same seed."""
+"""A random history of an engine in which every kind of event occurs, the same for the same seed."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
-from oncemq.engine.locator import Locator
+from oncemq.engine.record_locator import RecordLocator
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.journal.contract import RecordHead
 from oncemq.protocol import replies
@@ -57,7 +57,7 @@ SHARINGS = [None, Sharing(lease_ms=200), Sharing(300, 2, "dead", True)]
 SETTINGS = [(0, 0, 0, REFUSE), (0, 300, 0, REFUSE), (200, 0, 600, DROP), (0, 0, 500, EXPIRE)]
 
 
-class Life:
+class History:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.world = World(LIMITS)
@@ -237,7 +237,7 @@ class Life:
         ]
         if heads:
             head = self.rng.choice(heads)
-            offset = Locator(state).offset_of(head)
+            offset = RecordLocator(state).offset_of(head)
             assert offset is not None
             self.moved += 1
             moved = self.world.engine.move(self.world.now_ms, head, offset, (100 + self.moved) * EXTENT_BYTES)
@@ -253,11 +253,11 @@ class Life:
             self.world.send(Bye("visitor", reply.epoch))
 
 
-def random_life(seed: int, commands: int) -> World:
-    return Life(seed).run(commands)
+def random_history(seed: int, commands: int) -> World:
+    return History(seed).run(commands)
 
 
-def still_life(world: World) -> None:
+def fixed_history(world: World) -> None:
     """Leaves something of everything in the state."""
     world.do(CreateTopic("still", 0, 0, 300, EXPIRE), "painter")
     world.do(Subscribe("still", "slow"), "painter")

@@ -6,10 +6,13 @@ import random
 
 import pytest
 
-from oncemq.engine.decide import settles
-from oncemq.engine.engine import Decision, Engine
-from oncemq.engine.events import Leased, LeasesExpired, MembersLeft
-from oncemq.engine.state.shared_subscription import Shared
+from oncemq.engine.decide.decision import Decision
+from oncemq.engine.decide.leases import has_work
+from oncemq.engine.decide.takes import decide_take
+from oncemq.engine.engine import Engine
+from oncemq.engine.events import Leased, LeasesExpired, LeasesRestarted, MembersLeft
+from oncemq.engine.snapshot.shared_image import capture_shared
+from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.topic import Topic
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import BLOCKED_MAX, RANGES_MAX, Limits
@@ -36,7 +39,7 @@ class Workers(World):
         return self.engine.state.topics["orders"]
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> SharedState:
         shared = self.topic.subscriptions["workers"].shared
         assert shared is not None
         return shared
@@ -74,7 +77,7 @@ class Workers(World):
         assert self.send(commands.Leave(self.topic.id, "workers", self.epoch, member)).reply == replies.Done()
 
     def info(self) -> tuple[int, int, int]:
-        return settles.info(self.shared)
+        return self.shared.acked_ranges.count, self.shared.leased, len(self.shared.members)
 
 
 def token_of(decision: Decision) -> int:
@@ -185,12 +188,12 @@ def test_deciding_changes_nothing() -> None:
     token = token_of(world.take(count=3))
     world.settle(returned=((token, 1, 1, 0), (token, 2, 1, 10)))
     world.now_ms += 10
-    before = settles.image_of(world.shared)
+    before = capture_shared(world.shared)
     subscription = world.topic.subscriptions["workers"]
     command = world.command("a", 5, 1)
-    first = settles.decide_take(world.topic, subscription, world.limits, world.now_ms, 99, command)
-    assert first == settles.decide_take(world.topic, subscription, world.limits, world.now_ms, 99, command)
-    assert settles.image_of(world.shared) == before
+    first = decide_take(world.engine.state, world.limits, world.now_ms, world.topic, subscription, command)
+    assert first == decide_take(world.engine.state, world.limits, world.now_ms, world.topic, subscription, command)
+    assert capture_shared(world.shared) == before
 
 
 def test_what_is_out_is_bounded_whether_leased_or_returned() -> None:
@@ -201,9 +204,9 @@ def test_what_is_out_is_bounded_whether_leased_or_returned() -> None:
     world.settle(returned=((token, 0, 5, 60_000),))
     blocked = world.take("b", 10)
     assert (offsets(blocked), blocked.waits_for) == ([], world.topic.id)
-    assert not settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert not has_work(world.topic, world.shared, world.limits, world.now_ms)
     world.now_ms += 60_000
-    assert settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert has_work(world.topic, world.shared, world.limits, world.now_ms)
     assert offsets(world.take_again("b")) == [0]
 
 
@@ -254,9 +257,9 @@ def test_a_returned_message_with_a_delay_waits_for_it() -> None:
     assert offsets(world.take("b", 3)) == [2]
     assert world.engine.next_tick_ms() == world.now_ms + 500
     world.now_ms += 499
-    assert not settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert not has_work(world.topic, world.shared, world.limits, world.now_ms)
     world.now_ms += 1
-    assert settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert has_work(world.topic, world.shared, world.limits, world.now_ms)
     assert tries_of(world.take("b", 3)) == {0: 2}
 
 
@@ -264,9 +267,9 @@ def test_a_tick_wakes_those_that_wait_for_a_delayed_message_once() -> None:
     world = with_messages(1)
     token = token_of(world.take("a"))
     world.settle(returned=((token, 0, 1, 500),))
-    world.engine.take_ready()
+    world.engine.take_wakeups()
     assert world.tick(500) == []
-    assert world.engine.take_ready() == {world.topic.id}
+    assert world.engine.take_wakeups() == {world.topic.id}
     due_ms = world.engine.next_tick_ms()
     assert due_ms is not None
     assert due_ms > world.now_ms
@@ -326,10 +329,10 @@ def test_a_malformed_settle_is_refused_and_changes_nothing(
 ) -> None:
     world = with_messages(4)
     world.take("a", 4)
-    before = settles.image_of(world.shared)
+    before = capture_shared(world.shared)
     settle = commands.Settle(world.topic.id, "workers", world.epoch, done, returned)
     assert code(world.do(settle)) == "MALFORMED"
-    assert settles.image_of(world.shared) == before
+    assert capture_shared(world.shared) == before
 
 
 def test_a_settle_beyond_the_end_is_refused() -> None:
@@ -347,7 +350,7 @@ def test_a_lease_that_is_over_gives_its_messages_back() -> None:
     world.settle((token, 1, 1))
     assert world.tick(LEASE_MS - 1) == []
     assert world.tick(1) == [LeasesExpired(world.topic.id, "workers", (token,))]
-    assert world.engine.take_ready() == {world.topic.id}
+    assert world.engine.take_wakeups() == {world.topic.id}
     assert tries_of(world.take("b", 3)) == {0: 2, 2: 2, 3: 1}
     assert world.settle((token, 0, 3)) == ((0, 3),)
     assert world.acked == 0
@@ -368,7 +371,7 @@ def test_after_a_recovery_every_lease_has_its_full_time() -> None:
     world = with_messages(2)
     token = token_of(world.take("a"))
     world.now_ms += LEASE_MS - 1
-    settles.begin_anew(world.shared, world.now_ms)
+    world.engine.apply(world.now_ms, LeasesRestarted(world.now_ms))
     assert world.tick(LEASE_MS - 1) == []
     assert world.tick(1) == [LeasesExpired(world.topic.id, "workers", (token,))]
 
@@ -540,7 +543,7 @@ def test_a_hot_key_is_passed_over_step_by_step_until_the_limit() -> None:
         looks += 1
     assert looks < 20
     assert world.shared.keys.blocked == BLOCKED_MAX
-    assert not settles.has_work(world.topic, world.shared, world.limits, world.now_ms)
+    assert not has_work(world.topic, world.shared, world.limits, world.now_ms)
     world.settle((token_of(first), 0, 1))
     assert offsets(world.take("b", 9)) == [1]
 
@@ -697,7 +700,7 @@ class Model:
             del self.out[offset]
         return given
 
-    def give_back(self, tokens: set[int]) -> None:
+    def return_lease(self, tokens: set[int]) -> None:
         for offset in [offset for offset, token in self.out.items() if token in tokens]:
             del self.out[offset]
             self.not_before[offset] = 0
@@ -711,7 +714,7 @@ class Model:
         if self.rng.random() < 0.3:
             member = self.member()
             self.world.leave(member)
-            self.give_back({token for token, name in self.members.items() if name == member})
+            self.return_lease({token for token, name in self.members.items() if name == member})
 
     def tick(self) -> None:
         events = self.world.tick(self.rng.choice([10, 300, LEASE_MS]))
@@ -720,7 +723,7 @@ class Model:
         for event in events:
             if isinstance(event, LeasesExpired):
                 assert all(self.held(token) for token in event.tokens)
-                self.give_back(set(event.tokens))
+                self.return_lease(set(event.tokens))
         assert all(lease.until_ms > self.world.now_ms for lease in self.world.shared.leases.values())
 
     def seek(self) -> None:
@@ -754,7 +757,7 @@ class Model:
             if token := token_of(decision):
                 self.world.settle(*((token, offset, 1) for offset in self.held(token)))
                 self.done |= set(self.held(token))
-                self.give_back({token})
+                self.return_lease({token})
             elif (
                 decision.waits_for
                 and not self.out
@@ -799,7 +802,7 @@ def test_a_broker_that_came_back_decides_as_the_one_before(seed: int, key_order:
         twin = engine.state.topics["orders"]
         for now_ms in (world.now_ms, world.now_ms + 300):
             decisions = [
-                settles.decide_take(topic, topic.subscriptions["workers"], world.limits, now_ms, 10**6, command)
+                decide_take(world.engine.state, world.limits, now_ms, topic, topic.subscriptions["workers"], command)
                 for topic in (world.topic, twin)
                 for command in [world.command("fresh", 50, 1)]
             ]

@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncemq.engine.snapshot.shared_image import image_of, shared_of
-from oncemq.engine.state.offset_ranges import DoneRanges, Spans, merged
-from oncemq.engine.state.shared_subscription import KeyOrder, Lease, Returned, Shared
+from oncemq.engine.snapshot.shared_image import capture_shared, restore_shared
+from oncemq.engine.state.offset_ranges import AckedRanges, Spans, merged
+from oncemq.engine.state.shared_subscription import KeyOrder, Lease, Redeliveries, SharedState
 from oncemq.protocol.commands import Sharing
 
 SEEDS = st.integers(0, 1_000_000)
@@ -25,7 +25,7 @@ def offsets(spans: Spans) -> dict[int, int]:
 @given(SEEDS)
 def test_done_ranges_know_their_floor_and_their_count(seed: int) -> None:
     rng = random.Random(seed)
-    done, naive, at = DoneRanges(3), set(range(3)), 3
+    done, naive, at = AckedRanges(3), set(range(3)), 3
     pieces = []
     while at < 60:
         end = at + rng.randint(1, 4)
@@ -40,14 +40,14 @@ def test_done_ranges_know_their_floor_and_their_count(seed: int) -> None:
         assert done.count == len([offset for offset in naive if offset >= floor])
     held = {offset for first, end in done.ranges() for offset in range(first, end)}
     assert held == {offset for offset in naive if offset >= done.floor}
-    assert DoneRanges(done.floor, done.ranges()).ranges() == done.ranges()
+    assert AckedRanges(done.floor, done.ranges()).ranges() == done.ranges()
 
 
 @given(SEEDS)
 def test_a_floor_that_is_raised_counts_what_was_not_done(seed: int) -> None:
     rng = random.Random(seed)
     naive = {offset for offset in range(40) if rng.random() < 0.5}
-    done = DoneRanges(0)
+    done = AckedRanges(0)
     for offset in sorted(naive, key=lambda _: rng.random()):
         done.add(offset, offset + 1)
     to = rng.randint(done.floor, 45)
@@ -58,14 +58,14 @@ def test_a_floor_that_is_raised_counts_what_was_not_done(seed: int) -> None:
 
 
 def test_acks_that_arrive_in_order_leave_no_ranges_behind() -> None:
-    done = DoneRanges(0)
+    done = AckedRanges(0)
     for offset in range(1_000):
         done.add(offset, offset + 1)
     assert (done.floor, done.count, done.ranges()) == (1_000, 0, [])
 
 
 def test_acks_above_a_gap_are_one_range() -> None:
-    done = DoneRanges(0)
+    done = AckedRanges(0)
     for offset in range(999, 0, -1):
         done.add(offset, offset + 1)
     assert done.ranges() == [(1, 1_000)]
@@ -84,7 +84,7 @@ def test_a_cut_takes_out_what_lies_in_its_range_and_nothing_else(seed: int) -> N
         end = first + rng.randint(1, 10)
         inside = {offset: tries for offset, tries in before.items() if first <= offset < end}
         assert offsets(Spans(spans.within(first, end))) == inside
-        assert offsets(Spans(spans.cut(first, end))) == inside
+        assert offsets(Spans(spans.remove(first, end))) == inside
         assert offsets(spans) == {offset: tries for offset, tries in before.items() if offset not in inside}
         assert spans.count == len(offsets(spans))
         assert list(spans) == sorted(spans)
@@ -99,7 +99,7 @@ def test_ranges_that_touch_or_overlap_are_merged() -> None:
 
 
 def test_what_is_ready_comes_in_the_order_of_its_offsets() -> None:
-    returned = Returned()
+    returned = Redeliveries()
     order = list(range(0, 200, 2))
     random.Random(1).shuffle(order)
     for first in order:
@@ -109,7 +109,7 @@ def test_what_is_ready_comes_in_the_order_of_its_offsets() -> None:
 
 
 def test_what_waits_is_not_ready_before_its_time() -> None:
-    returned = Returned()
+    returned = Redeliveries()
     returned.add(0, 5, 2, 1_000)
     returned.add(7, 9, 1, 0)
     assert list(returned.ready(999)) == [(7, 9, 1)]
@@ -119,7 +119,7 @@ def test_what_waits_is_not_ready_before_its_time() -> None:
 
 
 def test_what_is_taken_out_leaves_the_rest_of_its_range() -> None:
-    returned = Returned()
+    returned = Redeliveries()
     returned.add(0, 5, 1, 0)
     returned.add(5, 9, 2, 0)
     returned.remove(0, 7)
@@ -128,7 +128,7 @@ def test_what_is_taken_out_leaves_the_rest_of_its_range() -> None:
 
 
 def test_a_range_that_comes_back_to_wait_is_not_taken_for_its_former_self() -> None:
-    returned = Returned()
+    returned = Redeliveries()
     for first in (0, 5, 6):
         returned.add(first, first + 1, 1, 0)
     returned.remove(5, 6)
@@ -163,84 +163,84 @@ def test_messages_without_a_key_wait_for_nobody() -> None:
 # The whole.
 
 
-def shared_with(*spans: tuple[int, int, int], token: int = 9) -> Shared:
-    shared = Shared(Sharing(lease_ms=1_000), 0)
-    shared.next = max(end for _, end, _ in spans)
-    shared.join("m", 1, 100)
+def shared_with(*spans: tuple[int, int, int], token: int = 9) -> SharedState:
+    shared = SharedState(Sharing(lease_ms=1_000), 0)
+    shared.next_offset = max(end for _, end, _ in spans)
+    shared.update_member("m", 1, 100)
     shared.add_lease(Lease(token, "m", 1, 1_100, Spans(spans)))
     return shared
 
 
 def test_a_lease_ends_with_its_last_message() -> None:
     shared = shared_with((0, 4, 1))
-    shared.cut(9, 0, 3, 200)
+    shared.remove_from_lease(9, 0, 3, 200)
     assert (shared.leased, shared.members["m"].tokens) == (1, {1: 9})
-    shared.cut(9, 3, 4, 300)
+    shared.remove_from_lease(9, 3, 4, 300)
     assert (shared.leased, shared.leases, shared.members["m"].tokens) == (0, {}, {})
     assert shared.members["m"].active_ms == 300
 
 
 def test_a_member_that_leaves_gives_everything_back() -> None:
     shared = shared_with((0, 4, 1), (6, 7, 3))
-    shared.leave("m", 200)
-    assert list(shared.returned.ready(0)) == [(0, 4, 1), (6, 7, 3)]
+    shared.remove_member("m", 200)
+    assert list(shared.redeliveries.ready(0)) == [(0, 4, 1), (6, 7, 3)]
     assert (shared.leased, shared.members) == (0, {})
 
 
 def test_what_is_dropped_is_gone_from_leases_and_returned_ranges_alike() -> None:
     shared = shared_with((0, 4, 1), (6, 10, 1))
-    shared.cut(9, 1, 2, 0)
-    shared.finish(1, 2)
-    shared.returned.add(4, 6, 1, 0)
+    shared.remove_from_lease(9, 1, 2, 0)
+    shared.ack(1, 2)
+    shared.redeliveries.add(4, 6, 1, 0)
     assert shared.drop_below(7) == 6
-    assert (shared.floor(), shared.leased, list(shared.returned.ready(0))) == (7, 3, [])
+    assert (shared.floor(), shared.leased, list(shared.redeliveries.ready(0))) == (7, 3, [])
     assert list(shared.leases[9].spans) == [(7, 10, 1)]
     assert shared.drop_below(5) == 0
     assert shared.drop_below(20) == 13
-    assert (shared.next, shared.floor(), shared.leases) == (20, 20, {})
+    assert (shared.next_offset, shared.floor(), shared.leases) == (20, 20, {})
 
 
 def test_a_dropped_message_frees_its_key_for_one_that_is_left() -> None:
     shared = shared_with((0, 1, 1))
-    shared.next = 10
+    shared.next_offset = 10
     shared.keys.occupy(0, 77)
     shared.keys.block(2, 77)
     shared.keys.block(8, 77)
     shared.drop_below(5)
-    assert list(shared.returned.ready(0)) == [(8, 9, 0)]
+    assert list(shared.redeliveries.ready(0)) == [(8, 9, 0)]
     assert shared.keys.blocked == 0
 
 
 def test_a_seek_forgets_everything_but_the_members_numbers() -> None:
     shared = shared_with((0, 4, 1))
-    shared.returned.add(4, 6, 1, 0)
+    shared.redeliveries.add(4, 6, 1, 0)
     shared.seek(2)
-    assert (shared.next, shared.floor(), shared.leased, shared.returned.count) == (2, 2, 0, 0)
+    assert (shared.next_offset, shared.floor(), shared.leased, shared.redeliveries.count) == (2, 2, 0, 0)
     assert shared.members["m"].last_number == 1
     assert not shared.members["m"].tokens
 
 
 def test_an_image_brings_everything_back() -> None:
     shared = shared_with((0, 4, 1), (6, 7, 3))
-    shared.next = 12
-    shared.cut(9, 2, 3, 0)
-    shared.finish(2, 3)
-    shared.returned.add(7, 9, 2, 500)
+    shared.next_offset = 12
+    shared.remove_from_lease(9, 2, 3, 0)
+    shared.ack(2, 3)
+    shared.redeliveries.add(7, 9, 2, 500)
     shared.keys.occupy(7, 1 << 63)
     shared.keys.block(10, 1 << 63)
-    image = image_of(shared)
-    twin = shared_of(image)
-    assert image_of(twin) == image
+    image = capture_shared(shared)
+    twin = restore_shared(image)
+    assert capture_shared(twin) == image
     assert twin.next_ms() == shared.next_ms()
     for each in (shared, twin):
-        each.returned.remove(7, 8)
-        each.finish(7, 8)
-    assert list(shared.returned.ready(500)) == list(twin.returned.ready(500)) == [(8, 9, 2), (10, 11, 0)]
+        each.redeliveries.remove(7, 8)
+        each.ack(7, 8)
+    assert list(shared.redeliveries.ready(500)) == list(twin.redeliveries.ready(500)) == [(8, 9, 2), (10, 11, 0)]
 
 
 def test_leases_that_are_settled_early_do_not_pile_up_until_they_would_be_due() -> None:
     shared = shared_with((0, 1, 1), token=1)
     for token in range(2, 4_000):
         shared.add_lease(Lease(token, "m", token, 86_400_000, Spans([(token, token + 1, 1)])))
-        shared.cut(token, token, token + 1, 0)
+        shared.remove_from_lease(token, token, token + 1, 0)
     assert len(shared.leases_due) < 1_500

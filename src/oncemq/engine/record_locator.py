@@ -1,4 +1,4 @@
-"""Where a stored record is needed: what copy-forward asks about each record of an extent."""
+"""Finds out whether a stored record is still needed, for copy-forward."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from oncemq.engine.state.state import State
 from oncemq.journal.contract import RecordHead
 
 
-class Locator:
-    """Good for one round: it remembers what it has looked up, and the state must not change beside its moves."""
+class RecordLocator:
+    """Valid for one round: it caches lookups, so the state may change only by the moves of this round."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._offsets: dict[int, dict[int, int]] = {}
 
     def offset_of(self, head: RecordHead) -> int | None:
-        """The offset at which a record is needed, -1 where it has none yet, None if nobody needs it."""
+        """Return the offset of a record; -1 if it has none yet (staged or delayed); None if it is not needed."""
         if head.first_offset < 0:
-            return -1 if head.position in self._state.hidden else self._offset_at(head.topic_id, head.position)
+            return -1 if head.position in self._state.unpublished else self._offset_at(head.topic_id, head.position)
         topic = self._state.topics_by_id.get(head.topic_id)
         if topic is None or not topic.index.first <= head.first_offset < topic.index.end:
             return None
@@ -24,7 +24,7 @@ class Locator:
         return head.first_offset if topic.index.positions[entry] == head.position else None
 
     def _offset_at(self, topic_id: int, position: int) -> int | None:
-        """Of a record that was staged or delayed, and does not know it: the whole topic is looked through, once."""
+        """Return the offset of a record that was staged or delayed when it was written. Scans the topic once."""
         offsets = self._offsets.get(topic_id)
         if offsets is None:
             topic = self._state.topics_by_id.get(topic_id)

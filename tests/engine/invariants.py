@@ -9,7 +9,7 @@ import msgspec
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Event
 from oncemq.engine.state.batch_index import EXPIRED, BatchIndex
-from oncemq.engine.state.shared_subscription import Shared
+from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
 from oncemq.journal.contract import record_bytes
@@ -26,7 +26,7 @@ def check(world: World) -> None:
     assert image_of(replayed) == world.image()
     restored = engine_from(world.engine, world.limits)
     for engine in (world.engine, replayed, restored):
-        recount(engine, world.now_ms)
+        check_invariants(engine, world.now_ms)
     assert comparable(restored) == comparable(world.engine)
 
 
@@ -53,77 +53,77 @@ def comparable(engine: Engine) -> list[str]:
     return sorted(map(repr, image_of(engine)))
 
 
-def beside_verdicts(world: World) -> list[object]:
+def without_verdicts(world: World) -> list[object]:
     """What a refusal must not change: all but verdicts, and the last recorded time."""
     images = [image for image in world.image() if isinstance(image, list)]
     return [image[:3] if image[0] == "head" else image for image in images if image[0] not in ("session", "key")]
 
 
-def recount(engine: Engine, now_ms: int) -> None:
+def check_invariants(engine: Engine, now_ms: int) -> None:
     state = engine.state
     assert {(topic.id, topic.name): topic for topic in state.topics_by_id.values()} == {
         (topic.id, name): topic for name, topic in state.topics.items()
     }
     for topic in state.topics_by_id.values():
-        _recount_topic(state, topic)
+        _check_topic(state, topic)
     assert state.subscriptions == sum(len(topic.subscriptions) for topic in state.topics.values())
     assert state.live == _live(state)
-    _recount_hidden(state)
-    _recount_patterns(state)
-    _recount_times(engine, now_ms)
+    _check_hidden(state)
+    _check_patterns(state)
+    _check_times(engine, now_ms)
 
 
 # Topics.
 
 
-def _recount_topic(state: State, topic: Topic) -> None:
+def _check_topic(state: State, topic: Topic) -> None:
     positions = [subscription.acked for subscription in topic.subscriptions.values()]
-    assert topic.needed == min(positions, default=topic.next_offset)
+    assert topic.low_watermark == min(positions, default=topic.next_offset)
     assert max(positions, default=0) <= topic.next_offset
     assert topic.delayed_bytes == sum(batch.size for batch in topic.delayed.values())
     assert topic.attached == {key: each for key, each in topic.subscriptions.items() if each.pattern is not None}
-    _recount_index(topic)
+    _check_index(topic)
     shared = [each.shared for each in topic.subscriptions.values() if each.shared is not None]
     assert topic.key_orders == sum(each.policy.key_order for each in shared)
     for subscription in topic.subscriptions.values():
         if subscription.shared is not None:
             assert subscription.acked == subscription.shared.floor()
-            _recount_shared(topic, subscription.shared)
+            _check_shared(topic, subscription.shared)
 
 
-def _recount_index(topic: Topic) -> None:
+def _check_index(topic: Topic) -> None:
     index = topic.index
     ends, expires = list(index.ends[index.head :]), list(index.expires[index.head :])
     assert index.end == topic.next_offset
     assert ends == sorted(set(ends))
     assert list(index.times) == sorted(index.times)
-    assert index.mortal == sum(1 for expires_ms in expires if expires_ms)
+    assert index.expiring == sum(1 for expires_ms in expires if expires_ms)
     assert topic.stored_bytes == sum(index.sizes[index.head :])
     firsts = [first for _, first in index.first_offsets()]
     assert set(index.keys) <= set(firsts)
     waiting = {(at, first) for at, first in zip(expires, firsts, strict=True) if at not in (0, EXPIRED)}
     assert waiting <= set(topic.expiries)
-    assert not ends or ends[0] > topic.floor(), "something could be collected"
-    assert topic.keeps or not ends
+    assert not ends or ends[0] > topic.reclaim_floor(), "something could be collected"
+    assert topic.stores_messages or not ends
     if topic.retained:
         above = [size for size, first in zip(index.sizes[index.head :], firsts, strict=True) if first >= topic.trimmed]
         assert topic.above_trim_bytes == sum(above)
 
 
-def _recount_shared(topic: Topic, shared: Shared) -> None:
+def _check_shared(topic: Topic, shared: SharedState) -> None:
     """Every offset between the floor and `next` is in one place."""
     places: Counter[int] = Counter()
     for lease in shared.leases.values():
         places.update(offset for first, end, _ in lease.spans for offset in range(first, end))
     assert shared.leased == sum(places.values())
-    for first, (end, _, _) in shared.returned.spans.items():
+    for first, (end, _, _) in shared.redeliveries.spans.items():
         places.update(range(first, end))
-    for first, end in shared.done.ranges():
+    for first, end in shared.acked_ranges.ranges():
         places.update(range(first, end))
     for behind in shared.keys.waiting.values():
         places.update(behind)
-    assert places == Counter(range(shared.floor(), shared.next))
-    assert shared.next <= topic.next_offset
+    assert places == Counter(range(shared.floor(), shared.next_offset))
+    assert shared.next_offset <= topic.next_offset
 
 
 # The whole.
@@ -139,16 +139,16 @@ def _live(state: State) -> dict[int, int]:
     return dict(live)
 
 
-def _recount_hidden(state: State) -> None:
+def _check_hidden(state: State) -> None:
     delayed = {batch.delay_id: topic for topic in state.topics.values() for batch in topic.delayed.values()}
     assert state.delayed == len(delayed)
     assert state.schedule.delays == {delay_id: topic.id for delay_id, topic in delayed.items()}
     hidden: dict[int, int | str] = {topic.delayed[key].position: key for key, topic in delayed.items()}
     hidden |= {batch.position: stage.name for stage in state.stages.values() for batch in stage.batches}
-    assert state.hidden == hidden
+    assert state.unpublished == hidden
 
 
-def _recount_patterns(state: State) -> None:
+def _check_patterns(state: State) -> None:
     for pattern in state.patterns.values():
         matching = {topic.id: topic for topic in state.topics.values() if pattern.matches(topic.name)}
         assert set(pattern.topics) == set(matching)
@@ -156,7 +156,7 @@ def _recount_patterns(state: State) -> None:
             assert matching[topic_id].subscriptions[pattern.key] is subscription
             assert subscription.pattern is pattern
         behind = {key for key, topic in matching.items() if _has_more(topic.index, pattern.topics[key].acked)}
-        assert set(pattern.behind) == behind
+        assert set(pattern.pending) == behind
 
 
 def _has_more(index: BatchIndex, acked: int) -> bool:
@@ -169,7 +169,7 @@ def _has_more(index: BatchIndex, acked: int) -> bool:
 # Time.
 
 
-def _recount_times(engine: Engine, now_ms: int) -> None:
+def _check_times(engine: Engine, now_ms: int) -> None:
     """A tick comes no later than something falls due."""
     due = _due_times(engine.state, now_ms)
     if due:
@@ -183,7 +183,7 @@ def _due_times(state: State, now_ms: int) -> list[int]:
     for topic in state.topics.values():
         times += [batch.due_ms for batch in topic.delayed.values()]
         times += [at for at in topic.index.expires[topic.index.head :] if at not in (0, EXPIRED)]
-        if topic.overflows or (topic.retain_bytes and topic.above_trim_bytes > topic.retain_bytes):
+        if topic.is_over_quota or (topic.retain_bytes and topic.above_trim_bytes > topic.retain_bytes):
             times.append(0)
         if topic.retain_ms and topic.trimmed < topic.next_offset:
             oldest = topic.index.find(max(topic.trimmed, topic.index.first))
@@ -191,5 +191,5 @@ def _due_times(state: State, now_ms: int) -> list[int]:
         for subscription in topic.subscriptions.values():
             if subscription.shared is not None:
                 times += [lease.until_ms for lease in subscription.shared.leases.values()]
-                times += [at for _, _, at in subscription.shared.returned.spans.values() if at > now_ms]
+                times += [at for _, _, at in subscription.shared.redeliveries.spans.values() if at > now_ms]
     return times

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from oncemq.engine.engine import Engine
-from tests.engine.random_life import LIMITS, Life
+from tests.engine.random_history import LIMITS, History
 from tests.engine.test_capture import comparable
 from tests.engine.world import EXTENT_BYTES, image_of
 
@@ -21,7 +21,7 @@ def restored(chunks: list[bytes]) -> Engine:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_events_end_in_the_same_state(seed: int) -> None:
-    world = Life(seed).run(300)
+    world = History(seed).run(300)
     twin = world.replayed()
     assert image_of(twin) == world.image()
     assert twin.state.live == world.engine.state.live
@@ -29,14 +29,14 @@ def test_the_same_events_end_in_the_same_state(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_snapshot_shows_its_boundary_whatever_happens_meanwhile(seed: int) -> None:
-    life = Life(seed)
-    life.run(200)
-    expected = comparable(life.world.image())
-    capture = life.world.engine.capture()
+    history = History(seed)
+    history.run(200)
+    expected = comparable(history.world.image())
+    capture = history.world.engine.capture()
     chunks = []
     while (chunk := capture.chunk(2)) is not None:
         chunks.append(chunk)
-        life.run(3)
+        history.run(3)
     found = [image for chunk in chunks for image in msgspec.msgpack.decode(chunk)]
     assert comparable(found) == expected
     assert comparable(image_of(restored(chunks))) == expected
@@ -44,13 +44,13 @@ def test_a_snapshot_shows_its_boundary_whatever_happens_meanwhile(seed: int) -> 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_events_behind_a_snapshot_lead_on_from_it(seed: int) -> None:
-    life = Life(seed)
-    life.run(150)
-    capture = life.world.engine.capture()
-    boundary = len(life.world.log)
-    life.run(150)
+    history = History(seed)
+    history.run(150)
+    capture = history.world.engine.capture()
+    boundary = len(history.world.log)
+    history.run(150)
     twin = restored(list(iter(capture.chunk, None)))
-    for time_ms, event in life.world.log[boundary:]:
+    for time_ms, event in history.world.log[boundary:]:
         twin.apply(time_ms, event)
-    assert comparable(image_of(twin)) == comparable(life.world.image())
-    assert twin.state.live == life.world.engine.state.live
+    assert comparable(image_of(twin)) == comparable(history.world.image())
+    assert twin.state.live == history.world.engine.state.live

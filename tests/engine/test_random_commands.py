@@ -8,8 +8,8 @@ import pytest
 
 from oncemq.engine import events
 from oncemq.engine.engine import Engine
-from tests.engine.chance import LIMITS, ChanceWorld
-from tests.engine.recount import comparable, engine_from, recount, through_journal
+from tests.engine.invariants import check_invariants, comparable, engine_from, through_journal
+from tests.engine.random_commands import LIMITS, RandomWorld
 from tests.engine.world import EXTENT_BYTES, image_of
 
 STEPS = 300
@@ -22,7 +22,7 @@ class Twin:
         self.engine = engine
         self._seen = seen
 
-    def catch_up(self, world: ChanceWorld) -> None:
+    def catch_up(self, world: RandomWorld) -> None:
         for time_ms, event in world.log[self._seen :]:
             self.engine.apply(time_ms, through_journal(event))
         self._seen = len(world.log)
@@ -30,38 +30,38 @@ class Twin:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_after_every_command_the_events_alone_lead_to_the_same_state(seed: int) -> None:
-    world = ChanceWorld(seed)
+    world = RandomWorld(seed)
     twin = Twin(Engine("broker", 1, EXTENT_BYTES, LIMITS), 0)
     for _ in range(STEPS):
         world.step()
         twin.catch_up(world)
-        recount(world.engine, world.now_ms)
-        recount(twin.engine, world.now_ms)
+        check_invariants(world.engine, world.now_ms)
+        check_invariants(twin.engine, world.now_ms)
         assert image_of(twin.engine) == world.image()
 
 
 @pytest.mark.parametrize("seed", range(100, 112))
 def test_a_snapshot_at_any_boundary_and_the_events_behind_it_lead_to_the_same_state(seed: int) -> None:
-    world = ChanceWorld(seed)
+    world = RandomWorld(seed)
     twins: list[Twin] = []
     for step in range(STEPS):
         world.step()
         if step % 10 == 0:
             twins.append(Twin(engine_from(world.engine, LIMITS), len(world.log)))
-            recount(twins[-1].engine, world.now_ms)
+            check_invariants(twins[-1].engine, world.now_ms)
     expected = comparable(world.engine)
     for twin in twins:
         twin.catch_up(world)
-        recount(twin.engine, world.now_ms)
+        check_invariants(twin.engine, world.now_ms)
         assert comparable(twin.engine) == expected
-        assert {key: set(each.behind) for key, each in twin.engine.state.patterns.items()} == {
-            key: set(each.behind) for key, each in world.engine.state.patterns.items()
+        assert {key: set(each.pending) for key, each in twin.engine.state.patterns.items()} == {
+            key: set(each.pending) for key, each in world.engine.state.patterns.items()
         }
 
 
 @pytest.mark.parametrize("seed", range(200, 206))
 def test_a_capture_shows_its_boundary_while_everything_goes_on(seed: int) -> None:
-    world = ChanceWorld(seed)
+    world = RandomWorld(seed)
     for _ in range(150):
         world.step()
     expected = comparable(world.engine)
@@ -75,7 +75,7 @@ def test_a_capture_shows_its_boundary_while_everything_goes_on(seed: int) -> Non
     assert comparable(twin) == expected
 
 
-def _steps_beside_a_capture(world: ChanceWorld, count: int) -> None:
+def _steps_beside_a_capture(world: RandomWorld, count: int) -> None:
     """Without the checks, which take captures of their own."""
     world.checks = False
     for _ in range(count):
@@ -84,14 +84,14 @@ def _steps_beside_a_capture(world: ChanceWorld, count: int) -> None:
 
 
 #: What has nothing to do with messages has tests of its own.
-BESIDE = {events.LeasesBegunAnew, events.RegistryChanged, events.SessionEnded, events.SessionRemoved}
+BESIDE = {events.LeasesRestarted, events.RegistryChanged, events.SessionEnded, events.SessionDeleted}
 
 
 def test_chance_brings_about_every_kind_of_event() -> None:
     seen: set[type] = set()
     codes: set[str] = set()
     for seed in range(24):
-        world = ChanceWorld(seed)
+        world = RandomWorld(seed)
         world.checks = False
         for _ in range(STEPS):
             world.step()

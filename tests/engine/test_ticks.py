@@ -19,7 +19,7 @@ from oncemq.engine.events import (
 )
 from oncemq.protocol import commands
 from oncemq.protocol.limits import KEY_BYTES_MAX, NAME_BYTES_MAX, Limits
-from tests.engine.recount import check, event_bytes
+from tests.engine.invariants import check, event_bytes
 from tests.engine.world import World, put
 
 DAY_MS = 24 * 3600 * 1000

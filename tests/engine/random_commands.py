@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
-from oncemq.engine.engine import Decision, need_bytes
+from oncemq.engine.event_bytes import need_bytes
 from oncemq.engine.events import Event
-from oncemq.engine.locator import Locator
+from oncemq.engine.record_locator import RecordLocator
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.journal.contract import RecordHead, record_bytes
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import Limits
-from tests.engine.recount import beside_verdicts, event_bytes
+from tests.engine.invariants import event_bytes, without_verdicts
 from tests.engine.world import EXTENT_BYTES, World
 
 TOPICS = ["a", "a.b", "a.c", "b"]
@@ -22,7 +23,7 @@ SUBSCRIBERS = ["x", "y", "z"]
 LIMITS = Limits(stage_ms=500, key_ms=700, delayed_max=6, subscriptions_max=20, leased_max=6)
 
 
-class ChanceWorld(World):
+class RandomWorld(World):
     """Each step is one random command, and what must hold for any command is checked at once."""
 
     def __init__(self, seed: int) -> None:
@@ -53,14 +54,14 @@ class ChanceWorld(World):
     def send(self, command: commands.Command) -> Decision:
         if not self.checks:
             return super().send(command)
-        before = beside_verdicts(self)
+        before = without_verdicts(self)
         decision = super().send(command)
         if decision.event is not None:
             payload_bytes = sum(record_bytes(each.size) for each in commands.payloads_of(command))
             assert event_bytes(decision.event) + payload_bytes <= need_bytes(command), "a group could overflow"
         refused = isinstance(decision.reply, replies.Refusal | replies.NotNow)
         if decision.event is None or (refused and isinstance(command, commands.Numbered | commands.Keyed)):
-            assert beside_verdicts(self) == before, "a refusal changed something"
+            assert without_verdicts(self) == before, "a refusal changed something"
         if isinstance(decision.reply, replies.NotNow):
             assert decision.event is None
         return decision
@@ -294,7 +295,7 @@ class ChanceWorld(World):
             head = self.rng.choice(heads)
             if self.rng.random() < 0.3:
                 head = RecordHead(head.position, head.topic_id, -1, head.count, 0, head.size)
-            offset = Locator(state).offset_of(head)
+            offset = RecordLocator(state).offset_of(head)
             assert offset is not None
             self.position += EXTENT_BYTES // 4
             moved = self.engine.move(self.now_ms, head, offset, self.position)

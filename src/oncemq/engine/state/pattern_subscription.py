@@ -1,0 +1,59 @@
+"""A pattern subscription: one owner, attached to every topic whose name matches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncemq.protocol.commands import BY_PATTERN
+from oncemq.protocol.patterns import matches
+
+if TYPE_CHECKING:
+    from oncemq.engine.state.topic import Subscription, Topic
+
+
+class PatternSubscription:
+    """A subscription to a pattern. The subscriptions that it attaches to topics have its positions."""
+
+    __slots__ = ("epoch", "key", "levels", "pattern", "pending", "sought_epoch", "subscriber", "topics")
+
+    def __init__(self, pattern: str, subscriber: str, epoch: int, sought_epoch: int = 0) -> None:
+        self.pattern = pattern
+        self.subscriber = subscriber
+        self.epoch = epoch
+        self.sought_epoch = sought_epoch
+        #: Its subscriber name on the topics.
+        self.key = subscriber + BY_PATTERN + pattern
+        self.levels = pattern.split(".")
+        #: By topic id.
+        self.topics: dict[int, Subscription] = {}
+        #: Ids of topics with messages that are neither acked nor expired, the longest waiting first.
+        self.pending: dict[int, None] = {}
+
+    def matches(self, name: str) -> bool:
+        return matches(self.levels, name)
+
+    def attach(self, topic: Topic, subscription: Subscription) -> None:
+        subscription.pattern = self
+        topic.attached[self.key] = subscription
+        self.topics[topic.id] = subscription
+        self.refresh(topic, subscription)
+
+    def detach(self, topic_id: int) -> None:
+        self.topics.pop(topic_id, None)
+        self.pending.pop(topic_id, None)
+
+    def on_put(self, topic_id: int) -> None:
+        """The topic got messages."""
+        self.pending.setdefault(topic_id)
+
+    def on_ack(self, topic: Topic, subscription: Subscription) -> None:
+        """The position on a topic moved: the other topics are served before this one is served again."""
+        self.pending.pop(topic.id, None)
+        self.refresh(topic, subscription)
+
+    def refresh(self, topic: Topic, subscription: Subscription) -> None:
+        """Update whether the topic is pending."""
+        if topic.index.skip_expired(max(subscription.acked, topic.index.first)) < topic.next_offset:
+            self.pending.setdefault(topic.id)
+        else:
+            self.pending.pop(topic.id, None)
