@@ -131,7 +131,7 @@ def test_a_stage_that_somebody_else_fills_too_is_noticed(client: oncemq.Client) 
 def test_key_hashes_and_time_to_live_are_passed_on(client: oncemq.Client) -> None:
     client.subscribe("orders", "a")
     stager = client.stager("a", "orders", "nightly", 1)
-    with pytest.raises(errors.Malformed, match="8 bytes of key hash"):
+    with pytest.raises(errors.Malformed, match="key hashes must have 8 bytes per message"):
         stager.add(1, encode_batch([b"1"]), key_hashes=b"short")
         stager.finish()
     stager = client.stager("b", "orders", "nightly", 1)
