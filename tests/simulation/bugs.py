@@ -65,7 +65,7 @@ def skip_sync(label: str) -> None:
 HINTS: dict[str, int] = {
     "abort_drops_what_was_published": 5,
     "ack_epoch_is_not_checked": 117,
-    "answer_without_hold": 20,
+    "answer_without_fencing_check": 20,
     "append_without_the_term_check": 10,
     "capture_without_copy_on_write": 8,
     "client_leaves_a_hole": 28,
