@@ -15,8 +15,8 @@ from random import Random
 from typing import ClassVar
 
 import oncemq
-from oncemq.client.outbox.client import Ticket
-from oncemq.client.sync import OutboxClient
+from oncemq.client.outbox.producer import Ticket
+from oncemq.client.outbox.sync import OutboxClient
 from oncemq.protocol.errors import Fenced, OutboxRewound
 from tests.acceptance import tracing
 from tests.acceptance.campaign import FENCED, PATIENT, Campaign, Death

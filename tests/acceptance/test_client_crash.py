@@ -17,7 +17,7 @@ import pytest
 
 import oncemq.aio
 from oncemq.client.runtime.transport import ZmqTransport
-from oncemq.client.transaction import AsyncTransaction, Transaction
+from oncemq.client.transaction import Transaction
 from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance import __main__ as command
 from tests.acceptance import tracing
@@ -265,7 +265,7 @@ def test_a_transaction_that_was_cancelled_on_its_way_is_not_done_again(broker_pr
         async def copy_twice() -> None:
             async with oncemq.aio.connect(broker_process.url, timeout_s=DEADLINE_S) as own:
                 source = await own.subscription("source", "copier", auto_ack=False)
-                transaction = AsyncTransaction(own)
+                transaction = own.transaction()
                 for message in await source.get_many(10, timeout_s=DEADLINE_S):
                     transaction.put("target", message.value)
                 transaction.ack(source)
@@ -274,7 +274,7 @@ def test_a_transaction_that_was_cancelled_on_its_way_is_not_done_again(broker_pr
                     await asyncio.wait_for(transaction.commit(), 0.2)
                 # What was sent is with the broker by now, and is done first of all.
                 broker_process.resume()
-                async with AsyncTransaction(own) as transaction:
+                async with own.transaction() as transaction:
                     for message in await source.get_many(10, timeout_s=0.5):
                         transaction.put("target", message.value)
 

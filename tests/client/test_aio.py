@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import oncemq
 import oncemq.aio
+from oncemq.client.options import ConnectOptions, ConnectSettings
+from oncemq.client.staging import AsyncStager, Stager
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
 from tests.client.on_a_loop import become, on_a_loop
@@ -41,21 +44,30 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 # The same operations.
 
-#: A database's connection is for one thread; in asyncio there is no waiting for it, nor for a feed's socket.
+#: A database's connection is for one thread, and nothing in asyncio waits for it.
 ONLY_FOR_THREADS = {"inbox"}
 
+PAIRS = [
+    (oncemq.Client, oncemq.aio.Client),
+    (oncemq.OutboxClient, oncemq.aio.OutboxClient),
+    (oncemq.Transaction, oncemq.aio.Transaction),
+    (Stager, AsyncStager),
+    (oncemq.Subscription, oncemq.aio.Subscription),
+    (oncemq.PatternSubscription, oncemq.aio.PatternSubscription),
+    (oncemq.SharedSubscription, oncemq.aio.SharedSubscription),
+    (oncemq.Task, oncemq.aio.Task),
+    (oncemq.Handle, oncemq.aio.Handle),
+]
 
-@pytest.mark.parametrize(
-    ("blocking", "awaited"),
-    [
-        (oncemq.Client, oncemq.aio.Client),
-        (oncemq.Subscription, oncemq.aio.Subscription),
-        (oncemq.Handle, oncemq.aio.Handle),
-    ],
-)
-def test_both_shells_have_the_same_methods_with_the_same_arguments(blocking: type, awaited: type) -> None:
-    names = {name for name in dir(blocking) if not name.startswith("_")} - ONLY_FOR_THREADS
-    assert names == {name for name in dir(awaited) if not name.startswith("_")}
+
+def public_names(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
+def test_both_clients_have_the_same_methods_with_the_same_arguments(blocking: type, awaited: type) -> None:
+    names = public_names(blocking) - ONLY_FOR_THREADS
+    assert names == public_names(awaited)
     for name in names:
         method = getattr(blocking, name)
         if inspect.isroutine(method):
@@ -63,17 +75,46 @@ def test_both_shells_have_the_same_methods_with_the_same_arguments(blocking: typ
             assert parameters == inspect.signature(getattr(awaited, name)).parameters, name
 
 
+@pytest.mark.parametrize(("blocking", "awaited"), PAIRS[:2])
+def test_a_method_is_in_the_class_that_a_user_holds_with_its_result_and_its_documentation(
+    blocking: type, awaited: type
+) -> None:
+    asynchronous = {
+        "Transaction": "AsyncTransaction",
+        "Stager": "AsyncStager",
+        "Iterator[Message]": "AsyncIterator[Message]",
+    }
+    for name, method in vars(blocking).items():
+        if name.startswith("_") or name in ONLY_FOR_THREADS or not inspect.isfunction(method):
+            continue
+        other = vars(awaited)[name]
+        result = method.__annotations__["return"]
+        assert other.__annotations__["return"] == asynchronous.get(result, result), name
+        assert "\n" in (method.__doc__ or "") or name == "close", f"{name} has no example"
+        assert f"oncemq.{blocking.__name__}.{name}" in (other.__doc__ or "") or other.__doc__ == method.__doc__, name
+    inherited = {name for base in oncemq.Client.__mro__[1:] for name in vars(base) if not name.startswith("_")}
+    assert not inherited
+
+
 def test_what_may_wait_is_awaited() -> None:
-    for shell in (oncemq.aio.Client, oncemq.aio.Subscription, oncemq.aio.Handle):
+    for shell in (awaited for _, awaited in PAIRS):
         methods = {name for name, _ in inspect.getmembers(shell, inspect.isfunction) if not name.startswith("_")}
         plain = {name for name in methods if not inspect.iscoroutinefunction(getattr(shell, name))}
-        assert plain <= {"put_nowait", "read", "messages", "done", "transaction", "stager"}
+        collected = {"put", "put_many", "ack"} if shell is oncemq.aio.Transaction else set()
+        known = {"put_nowait", "read", "messages", "tasks", "handling", "done", "transaction", "stager"}
+        assert plain <= known | collected, shell
 
 
-def test_a_method_says_what_it_returns_and_not_how() -> None:
-    for shell in (oncemq.Client, oncemq.aio.Client):
-        assert "-> 'Receipt'" in str(inspect.signature(shell.put))
-        assert "on the broker's disk" in (shell.put.__doc__ or "")
+def test_options_are_those_that_are_documented() -> None:
+    fields = {field.name for field in msgspec.structs.fields(ConnectSettings)} - {"urls", "outbox"}
+    assert set(ConnectOptions.__annotations__) == fields
+    assert all(f"`{name}`" in (oncemq.connect.__doc__ or "") for name in fields)
+
+
+@pytest.mark.parametrize("connect", [oncemq.connect, oncemq.aio.connect])
+def test_an_option_that_does_not_exist_is_refused_with_those_that_do(connect: Any) -> None:
+    with pytest.raises(TypeError, match=r"no option 'timeout_ms'; it has .*timeout_s"):
+        connect("memory:", timeout_ms=1000)
 
 
 @on_a_loop

@@ -98,7 +98,7 @@ async def test_a_cancelled_put_many_gives_up_what_was_not_sent(oncemq_broker: Br
         task = asyncio.create_task(client.put_many("t", [b"x"] * 100_000))
         await become(lambda: len(client._driver._waiting) == 1)
         await cancel(task)
-        assert (client._unanswered_batches, client._unanswered_bytes) == (0, 0)
+        assert (client._producer.in_flight_batches, client._producer.in_flight_bytes) == (0, 0)
         oncemq_broker.resume()
         await client.put("t", b"last")
         stored = [message.value async for message in client.read("t")]
@@ -221,7 +221,7 @@ async def test_who_waits_is_told_when_the_client_is_closed(oncemq_broker: Broker
     oncemq_broker.pause()
     putting = asyncio.create_task(client.put("t", b"x"))
     await become(lambda: len(client._driver._waiting) == 2)
-    await client._shut()
+    await client._driver.run(client._connection.abort())
     for task in (getting, putting):
         with pytest.raises(errors.ClientClosed):
             await task

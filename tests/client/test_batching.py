@@ -1,4 +1,4 @@
-"""Streams, batches and handles: what `put_nowait` promises, against a broker that is a few lines long."""
+"""Buffers, batches and handles: what `put_nowait` promises, against a broker that is a few lines long."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
+from oncemq.client.internal import internal_api
+from oncemq.client.options import ConnectSettings
 from oncemq.client.producer import producer
-from oncemq.client.producer.batch_buffer import NO_TIMES, as_bytes, cuts, make_put
+from oncemq.client.producer.encoding import NO_TIMES, as_bytes, cuts, make_put
 from oncemq.client.runtime import background
 from oncemq.client.runtime.threads import ThreadDriver
-from oncemq.client.sync import Client
+from oncemq.client.sync import Client, Handle, make_client
 from oncemq.protocol import errors
 from oncemq.protocol.batch import decode_batch
 from oncemq.protocol.commands import Hello, Numbered, Put
@@ -85,13 +87,16 @@ def store() -> Store:
 
 @pytest.fixture
 def client(store: Store) -> Iterator[Client]:
-    yield from make_client(store)
+    yield from clients(store)
 
 
-def make_client(store: Store, *, linger_ms: float = 60_000, buffer_bytes: int = 1 << 26) -> Iterator[Client]:
+def clients(store: Store, *, linger_ms: float = 60_000, buffer_bytes: int = 1 << 26) -> Iterator[Client]:
     driver = ThreadDriver(Core("test", True, 1, Options()), store)
-    made = Client(driver, batch_messages=10, batch_bytes=1000, linger_ms=linger_ms, buffer_bytes=buffer_bytes)
-    made._greet()
+    settings = ConnectSettings(
+        urls=["test"], batch_messages=10, batch_bytes=1000, linger_ms=linger_ms, buffer_bytes=buffer_bytes
+    )
+    made = make_client(driver, settings)
+    driver.run(made._connection.greet())
     yield made
     store.is_slow = store.is_closed = False
     made._close(clean=False)
@@ -114,7 +119,7 @@ def test_a_batch_is_sent_when_it_has_enough_bytes(client: Client, store: Store) 
 
 
 def test_a_lingering_batch_is_sent_by_itself(store: Store) -> None:
-    for client in make_client(store, linger_ms=1):
+    for client in clients(store, linger_ms=1):
         handle = client.put_nowait("t", b"alone")
         waited = threading.Event()
         for _ in range(1000):
@@ -212,7 +217,7 @@ def test_put_many_wants_a_key_for_each_value(client: Client) -> None:
 
 
 def test_a_full_buffer_makes_the_next_put_wait(store: Store) -> None:
-    for client in make_client(store, buffer_bytes=500):
+    for client in clients(store, buffer_bytes=500):
         store.is_slow = True
         for _ in range(10):
             client.put_nowait("t", b"x" * 100)
@@ -253,7 +258,7 @@ def test_many_threads_lose_and_double_nothing(client: Client, store: Store) -> N
 
 
 def test_closing_sends_what_is_left(store: Store) -> None:
-    for client in make_client(store):
+    for client in clients(store):
         client.put_nowait("t", b"last words")
         client.close()
         assert store.values() == [b"last words"]
@@ -315,35 +320,35 @@ def test_a_batch_that_can_not_be_made_fails_alone(
 
 def test_the_background_thread_survives_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_IDLE_WAIT_MS", 1.0)
-    for client in make_client(store, linger_ms=1):
+    for client in clients(store, linger_ms=1):
         failing = iter([ZeroDivisionError(), ZeroDivisionError()])
-        real = client._background._next_due_ms
+        real = client._context.background._next_due_ms
 
         def next_due_ms(failing: Iterator[Exception] = failing, real: Callable[[], float] = real) -> float:
             for error in failing:
                 raise error
             return real()
 
-        monkeypatch.setattr(client._background, "_next_due_ms", next_due_ms)
+        monkeypatch.setattr(client._context.background, "_next_due_ms", next_due_ms)
         assert wait_for(client.put_nowait("t", b"alone").done)
         assert next(failing, None) is None
 
 
 def test_a_message_that_nobody_took_for_the_first_is_sent_too(store: Store) -> None:
-    for client in make_client(store, linger_ms=1):
-        stream = client._begin_stream("t", False)
-        handles = [stream.add_item((value, None, None, False, NO_TIMES)) for value in (b"1", b"2")]
+    for client in clients(store, linger_ms=1):
+        buffer = client._producer.open_buffer("t", False)
+        handles = [buffer.add_item(Handle, (value, None, None, False, NO_TIMES)) for value in (b"1", b"2")]
         assert wait_for(handles[1].done)
         assert store.values() == [b"1", b"2"]
 
 
 def test_a_second_message_that_overtakes_the_first_one_does_not_hide_it(store: Store) -> None:
-    for client in make_client(store, linger_ms=1):
-        stream = client._begin_stream("t", False)
+    for client in clients(store, linger_ms=1):
+        buffer = client._producer.open_buffer("t", False)
         with client._driver.lock:
             first = threading.Thread(target=client.put_nowait, args=("t", b"1"))
             first.start()
-            assert wait_for(lambda stream=stream: len(stream.handles) == 1)  # type: ignore[misc]
+            assert wait_for(lambda buffer=buffer: len(buffer.handles) == 1)  # type: ignore[misc]
             second = client.put_nowait("t", b"2")
         first.join(5)
         assert wait_for(second.done)
@@ -376,7 +381,7 @@ def test_who_waits_while_the_client_is_closed_is_told_so(client: Client, store: 
         thread.start()
     assert wait_for(lambda: client._driver._followers == 2)
     store.is_closed = True
-    client._shut()
+    internal_api(client).shut()
     for thread in threads:
         thread.join(5)
     assert [type(error) for error in found] == [errors.ClientClosed] * 3

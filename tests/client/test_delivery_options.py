@@ -163,7 +163,7 @@ def test_a_message_in_hand_is_not_acked_by_those_left_out_behind_it(client: once
     client.put("orders", "wanted", headers={"for": "kitchen"})
     client.put_many("orders", ["not wanted"] * 5)
     assert kitchen.get(timeout_s=1) is not None
-    kitchen._client._driver.run(kitchen._close(clean=False))  # type: ignore[attr-defined]
+    client._driver.run(kitchen._close(clean=False))
     message = client.subscription("orders", "kitchen").get(timeout_s=1)
     assert message is not None
     assert message.text == "wanted"

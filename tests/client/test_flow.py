@@ -32,11 +32,11 @@ def run(request: pytest.FixtureRequest) -> Any:
 
     def blocking(make: Any) -> Any:
         with oncemq.connect(url) as client:
-            return client._run(make(client))
+            return client._driver.run(make(client))
 
     async def awaited(make: Any) -> Any:
         async with oncemq.aio.connect(url) as client:
-            return await client._run(make(client))
+            return await client._driver.run(make(client))
 
     return blocking if request.param == "threads" else lambda make: asyncio.run(awaited(make))
 

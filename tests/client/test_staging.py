@@ -13,7 +13,7 @@ import oncemq.aio
 from oncemq.client import staging
 from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.flow import Flow, Until
-from oncemq.client.staging import StagingAhead
+from oncemq.client.staging import StageWriter
 from oncemq.protocol import commands, errors
 from oncemq.protocol.batch import encode_batch
 from oncemq.protocol.replies import Refusal, StageReply
@@ -169,12 +169,11 @@ async def test_a_stager_is_awaited_on_an_event_loop(tmp_path: Path) -> None:
 
 
 class HandDriven:
-    """A client whose driver does nothing by itself."""
+    """A driver that does nothing on its own."""
 
     def __init__(self) -> None:
         self.rig = CoreRig()
         self.rig.greet()
-        self._driver = self
         self.core = self.rig.core
         self.given_up: list[Pending] = []
 
@@ -197,16 +196,16 @@ class HandDriven:
 
 @pytest.fixture
 def hand(monkeypatch: pytest.MonkeyPatch) -> HandDriven:
-    monkeypatch.setattr(staging, "_FLIGHT_BATCHES", 3)
-    monkeypatch.setattr(staging, "_FLIGHT_BYTES", 1_000)
+    monkeypatch.setattr(staging, "_IN_FLIGHT_BATCHES", 3)
+    monkeypatch.setattr(staging, "_IN_FLIGHT_BYTES", 1_000)
     return HandDriven()
 
 
-def begin(hand: HandDriven) -> StagingAhead:
-    return StagingAhead(hand, "a", "orders", "nightly", 1)  # type: ignore[arg-type]
+def begin(hand: HandDriven) -> StageWriter:
+    return StageWriter(hand, "a", "orders", "nightly", 1)  # type: ignore[arg-type]
 
 
-def add(stager: StagingAhead, size: int = 10) -> Flow[None]:
+def add(stager: StageWriter, size: int = 10) -> Flow[None]:
     payload = bytes(size)
     operation = commands.Stage("a", "orders", "nightly", 1, commands.Envelope(1, size, 0))
     return stager._add(operation, payload)
@@ -252,7 +251,7 @@ def test_the_end_waits_for_every_answer(hand: HandDriven) -> None:
     stager = begin(hand)
     assert is_done(add(stager))
     assert is_done(add(stager))
-    end = stager._finish()
+    end = stager.finish()
     assert not is_done(end)
     hand.answer(StageReply(1))
     assert not is_done(end)
@@ -276,7 +275,7 @@ def test_the_first_refusal_is_the_one_that_is_told(hand: HandDriven) -> None:
 def test_who_is_interrupted_stages_nothing_more(hand: HandDriven) -> None:
     stager = begin(hand)
     assert is_done(add(stager))
-    end = stager._finish()
+    end = stager.finish()
     assert not is_done(end)
     with pytest.raises(KeyboardInterrupt):
         end.throw(KeyboardInterrupt())
@@ -293,4 +292,4 @@ def test_a_stage_that_has_lost_its_beginning_is_noticed(hand: HandDriven) -> Non
     assert is_done(add(stager))
     hand.answer(StageReply(1))
     with pytest.raises(errors.StageMismatch, match="holds 1 messages; 2 were added"):
-        is_done(stager._finish())
+        is_done(stager.finish())

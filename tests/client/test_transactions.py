@@ -151,7 +151,7 @@ def test_an_unknown_outcome_is_looked_up(
 
 def test_misuse_is_told(client: oncemq.Client, source: oncemq.Subscription, tmp_path: Path) -> None:
     with client.transaction() as transaction:
-        with pytest.raises(ValueError, match="nothing was given"):
+        with pytest.raises(ValueError, match="not delivered a message yet"):
             transaction.ack(source)
         messages = source.get_many(2)
         with pytest.raises(ValueError, match="not given yet"):

@@ -8,9 +8,10 @@ from typing import NoReturn
 
 from oncemq.client.consumer.sync import Subscription
 from oncemq.client.core.core import Core
-from oncemq.client.producer.batch_buffer import make_put
+from oncemq.client.options import ConnectSettings
+from oncemq.client.producer.encoding import make_put
 from oncemq.client.runtime.threads import ThreadDriver
-from oncemq.client.sync import Client
+from oncemq.client.sync import Client, make_client
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
@@ -164,9 +165,8 @@ class BlockingConsumer(Process):
     def _live(self) -> None:
         core = Core(self.name, False, self.random.getrandbits(62) + 1, OPTIONS)
         self.core = core
-        client = Client(
-            ThreadDriver(core, self._transport), batch_messages=10, batch_bytes=1000, linger_ms=5, buffer_bytes=10_000
-        )
+        settings = ConnectSettings(urls=["simulated"], batch_messages=10, batch_bytes=1000, buffer_bytes=10_000)
+        client = make_client(ThreadDriver(core, self._transport), settings)
         self.around.subscriptions.asked.setdefault(self.topic, set()).add(self.name)
         found = self._retry(lambda: client.subscribe(self.topic, self.name, "earliest", prefetch_bytes=800))
         while True:

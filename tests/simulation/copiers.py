@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncemq.client.core.pending import Pending
-from oncemq.client.producer.batch_buffer import make_put
+from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors
 from oncemq.protocol.message import Message
 from tests.simulation.consumers import Consumer

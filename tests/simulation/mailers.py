@@ -7,7 +7,7 @@ from collections.abc import Callable
 from oncemq.client.core.core import Core
 from oncemq.client.core.pending import Pending
 from oncemq.client.outbox.file import OutboxFile
-from oncemq.client.producer.batch_buffer import make_put
+from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
 from tests.simulation.ledger import Attempt

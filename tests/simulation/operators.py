@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oncemq.client.core.pending import Pending
-from oncemq.client.producer.batch_buffer import make_put
+from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.frames import Frame, decode_response, encode_request
 from tests.simulation.ledger import Attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from oncemq.client.core.pending import Pending
-from oncemq.client.producer.batch_buffer import make_put
+from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.batch import checksum, decode_batch
 from tests.simulation.process import Process, Surroundings

@@ -1,99 +1,76 @@
-"""Topics, lists and the registry: the calls that are not about one's own messages."""
+"""The administration API of a client: topics, lists of what the broker holds, health, and the registry."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, get_args
 
-from oncemq.client.producer.batch_buffer import Value, as_bytes
-from oncemq.client.runtime.flow import Flow, method
-from oncemq.client.runtime.rpc import Calling
+from oncemq.client.producer.encoding import Value, as_bytes
 from oncemq.protocol import commands, errors, replies
 
-#: What becomes of a topic at its quota.
+if TYPE_CHECKING:
+    from oncemq.client.context import ClientContext
+    from oncemq.client.runtime.flow import Flow
+
+#: What happens to a topic at its quota.
 Overflow = Literal["refuse", "drop", "expire"]
 
 
-class Administration(Calling):
-    """The part of a client that looks after the broker's things."""
+class _Page(Protocol):
+    """A part of a list."""
 
-    @method
+    @property
+    def after(self) -> str:
+        """Where the next page starts; empty: this is the last page."""
+
+
+P = TypeVar("P", bound=_Page)
+
+
+class Admin:
+    """Calls that are not about the client's own messages. `Client` documents them."""
+
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
+
     def create_topic(
-        self,
-        name: str,
-        *,
-        retain_ms: int = 0,
-        retain_bytes: int = 0,
-        quota_bytes: int = 0,
-        overflow: Overflow = "refuse",
-        alter: bool = False,
+        self, name: str, retain_ms: int, retain_bytes: int, quota_bytes: int, overflow: Overflow, alter: bool
     ) -> Flow[bool]:
-        """Make a topic that stays. False: it was there. With a retention it keeps messages that all have acked.
-
-        `quota_bytes`: it stores no more than that. Then `overflow` decides: `"refuse"` (puts wait, and raise
-        TopicFull in the end), `"drop"` (the oldest messages go, whoever needs them) or `"expire"` (the slowest
-        subscription ends, and is told so). A retention beside a quota goes with `"drop"` only. `alter`: give an
-        existing topic these settings.
-
-        >>> client.create_topic("orders", retain_ms=24 * 3600 * 1000)
-        True
-        """
+        """Create a topic. Returns False if it existed."""
         if overflow not in get_args(Overflow):
             raise ValueError(f"overflow is 'refuse', 'drop' or 'expire', not {overflow!r}")
         command = commands.CreateTopic(name, retain_ms, retain_bytes, quota_bytes, overflow, alter)
-        reply = yield from self._call(command, replies.TopicReply)
+        reply = yield from self._context.call(command, replies.TopicReply)
         return reply.created
 
-    @method
     def delete_topic(self, name: str) -> Flow[None]:
-        """Delete a topic, its messages and its subscriptions.
+        """Delete a topic, its messages and its subscriptions."""
+        return self._context.do(commands.DeleteTopic(name))
 
-        >>> client.delete_topic("orders")
-        """
-        return self._do(commands.DeleteTopic(name))
-
-    @method
     def topics(self) -> Flow[list[replies.TopicInfo]]:
-        """All topics, by name.
+        """Return all topics, by name."""
+        pages = yield from self._pages(commands.Topics, replies.TopicsReply)
+        return [info for page in pages for info in page.topics]
 
-        >>> [topic.name for topic in client.topics()]
-        ['orders']
-        """
-        return self._topics()
-
-    def _topics(self) -> Flow[list[replies.TopicInfo]]:
-        found: list[replies.TopicInfo] = []
-        after = ""
-        while True:
-            page = yield from self._ask(commands.Topics(after), replies.TopicsReply)
-            found += page.topics
-            if not (after := page.after):
-                return found
-
-    @method
-    def _find_topic(self, name: str) -> Flow[replies.TopicInfo | None]:
-        """One topic, without listing all; None: there is none of that name."""
+    def find_topic(self, name: str) -> Flow[replies.TopicInfo | None]:
+        """Return one topic without listing all of them; None: it does not exist."""
         after = name[:-1]
         while True:
-            page = yield from self._ask(commands.Topics(after), replies.TopicsReply)
+            page = yield from self._context.ask(commands.Topics(after), replies.TopicsReply)
             for info in page.topics:
                 if info.name == name:
                     return info
             if not (after := page.after) or after >= name:
                 return None
 
-    @method
-    def subscriptions(self, topic: str | None = None) -> Flow[list[replies.SubscriptionInfo]]:
-        """The subscriptions of one topic, or of all.
-
-        >>> [entry.lag for entry in client.subscriptions("orders")]
-        [1]
-        """
+    def subscriptions(self, topic: str | None) -> Flow[list[replies.SubscriptionInfo]]:
+        """Return the subscriptions of one topic, or of all."""
         if topic is not None:
             return (yield from self._subscriptions_of(topic))
         found: list[replies.SubscriptionInfo] = []
-        for info in (yield from self._topics()):
+        for info in (yield from self.topics()):
             if info.subscriptions:
-                # It may be deleted while we look.
+                # The topic may have been deleted since it was listed.
                 try:
                     found += yield from self._subscriptions_of(info.name)
                 except errors.TopicUnknown:
@@ -101,90 +78,47 @@ class Administration(Calling):
         return found
 
     def _subscriptions_of(self, topic: str) -> Flow[list[replies.SubscriptionInfo]]:
-        found: list[replies.SubscriptionInfo] = []
-        after = ""
-        while True:
-            page = yield from self._ask(commands.Subscriptions(topic, after), replies.SubscriptionsReply)
-            found += page.subscriptions
-            if not (after := page.after):
-                return found
+        pages = yield from self._pages(lambda after: commands.Subscriptions(topic, after), replies.SubscriptionsReply)
+        return [info for page in pages for info in page.subscriptions]
 
-    @method
     def patterns(self) -> Flow[list[replies.PatternInfo]]:
-        """The subscriptions by pattern, also those that no topic matches yet.
+        """Return the subscriptions by pattern."""
+        pages = yield from self._pages(commands.Patterns, replies.PatternsReply)
+        return [info for page in pages for info in page.patterns]
 
-        >>> [(entry.pattern, entry.topics, entry.lag) for entry in client.patterns()]
-        [('orders.*', 2, 1)]
-        """
-        found: list[replies.PatternInfo] = []
-        after = ""
-        while True:
-            page = yield from self._ask(commands.Patterns(after), replies.PatternsReply)
-            found += page.patterns
-            if not (after := page.after):
-                return found
-
-    @method
     def sessions(self) -> Flow[list[replies.SessionInfo]]:
-        """All sessions that the broker remembers.
+        """Return all sessions that the broker remembers."""
+        pages = yield from self._pages(commands.Sessions, replies.SessionsReply)
+        return [info for page in pages for info in page.sessions]
 
-        >>> [session.name for session in client.sessions()]
-        ['billing']
-        """
-        found: list[replies.SessionInfo] = []
-        after = ""
-        while True:
-            page = yield from self._ask(commands.Sessions(after), replies.SessionsReply)
-            found += page.sessions
-            if not (after := page.after):
-                return found
-
-    @method
     def remove_session(self, name: str) -> Flow[None]:
-        """Forget a session: its client, if it still exists, gets SessionUnknown.
+        """Delete a session."""
+        return self._context.do(commands.RemoveSession(name))
 
-        >>> client.remove_session("billing")
-        """
-        return self._do(commands.RemoveSession(name))
-
-    @property
-    def batch_bytes_max(self) -> int:
-        """What the broker takes in one batch, as it said when this client connected; 0 = it did not say."""
-        return self._driver.core.batch_bytes_max
-
-    @method
     def health(self) -> Flow[replies.HealthReply]:
-        """How the broker is.
+        """Return the broker's counts and state."""
+        return self._context.ask(commands.Health(), replies.HealthReply)
 
-        >>> client.health().topics
-        1
-        """
-        return (yield from self._ask(commands.Health(), replies.HealthReply))
-
-    # The registry: a small durable map, for gateways.
-
-    @method
-    def registry_set(self, namespace: str, key: str, value: Value | None, *, version: int = -1) -> Flow[int]:
-        """Set an entry, or with None remove it; returns its version. `version`: only if it is this one now.
-
-        >>> client.registry_set("push", "alice", b"tcp://127.0.0.1:7000")
-        1
-        """
+    def registry_set(self, namespace: str, key: str, value: Value | None, version: int) -> Flow[int]:
+        """Set an entry of the registry, or delete it with None. Returns its version."""
         raw = None if value is None else as_bytes(value)
-        reply = yield from self._call(commands.RegistrySet(namespace, key, raw, version), replies.RegistryReply)
+        command = commands.RegistrySet(namespace, key, raw, version)
+        reply = yield from self._context.call(command, replies.RegistryReply)
         return reply.version
 
-    @method
-    def registry_list(self, namespace: str, prefix: str = "") -> Flow[list[replies.RegistryEntry]]:
-        """A namespace's entries whose keys start with `prefix`.
+    def registry_list(self, namespace: str, prefix: str) -> Flow[list[replies.RegistryEntry]]:
+        """Return a namespace's entries whose keys start with `prefix`."""
+        pages = yield from self._pages(
+            lambda after: commands.RegistryList(namespace, prefix, after), replies.RegistryListReply
+        )
+        return [entry for page in pages for entry in page.entries]
 
-        >>> [entry.key for entry in client.registry_list("push")]
-        ['alice']
-        """
-        found: list[replies.RegistryEntry] = []
+    def _pages(self, command_after: Callable[[str], commands.Command], kind: type[P]) -> Flow[list[P]]:
+        """Return all pages of a list."""
+        pages: list[P] = []
         after = ""
         while True:
-            page = yield from self._ask(commands.RegistryList(namespace, prefix, after), replies.RegistryListReply)
-            found += page.entries
+            page = yield from self._context.ask(command_after(after), kind)
+            pages.append(page)
             if not (after := page.after):
-                return found
+                return pages

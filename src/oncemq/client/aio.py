@@ -1,174 +1,41 @@
-"""The asyncio client: what `oncemq.aio.connect` gives. Any number of tasks of one event loop may use one.
+"""The asyncio client: what `oncemq.aio.connect` returns. Any number of tasks of one event loop may use one.
 
-The flows are those of the blocking client. Here are only the iterators, what is at hand, and the timer that keeps.
+It runs the flows that the blocking client runs (sync.py), and has the same methods. `inbox` exists only there.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING
 
-from oncemq.client.connection import Connection, Settings
+from oncemq.client.connection import Connection
 from oncemq.client.consumer.aio import PatternSubscription, Subscription
+from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.consumer.reader import Reader, Start
-from oncemq.client.core.core import Core
-from oncemq.client.outbox.client import Outboxing
-from oncemq.client.outbox.file import OutboxFile
-from oncemq.client.producer.batch_buffer import Place
+from oncemq.client.consumer.subscriptions import Subscriptions
+from oncemq.client.producer.batch_buffer import PendingMessage
+from oncemq.client.producer.encoding import Headers, Value, make_one_put
 from oncemq.client.producer.receipt import Receipt
 from oncemq.client.push.aio import PushSubscription
-from oncemq.client.push.subscribe import PushSubscribing
-from oncemq.client.runtime.background import BackgroundTimer
+from oncemq.client.push.subscriptions import PushSubscriptions
 from oncemq.client.runtime.event_loop import EventLoopDriver
-from oncemq.client.runtime.flow import Asynchronous
-from oncemq.client.runtime.transport import WatchedTransport, open_transport, split_urls
-from oncemq.client.staging import AsyncStager
+from oncemq.client.staging import AsyncStager, StageCounts
 from oncemq.client.transaction import AsyncTransaction
 from oncemq.client.worker.aio import SharedSubscription
-from oncemq.client.worker.dead_letter_admin import Retrying
-from oncemq.client.worker.subscribe import SharedSubscribing
+from oncemq.client.worker.options import WorkerOptions
+from oncemq.client.worker.subscriptions import SharedSubscriptions, sharing_of
 from oncemq.protocol.message import Message
 
-log = logging.getLogger("oncemq.client")
-
-T = TypeVar("T")
-#: A client, with or without an outbox.
-C = TypeVar("C", bound="Client")
-
-_NEVER = float("inf")
+if TYPE_CHECKING:
+    from oncemq.client.admin import Overflow
+    from oncemq.client.consumer.filter import Wanted
+    from oncemq.client.worker.dead_letters import DeadLetter
+    from oncemq.protocol import replies
 
 
-@overload
-def connect(
-    url: str | Sequence[str] | None = None,
-    *,
-    outbox: None = None,
-    name: str | None = None,
-    label: str = "anonymous",
-    timeout_s: float = 1.0,
-    tries: int = 5,
-    window: int = 64,
-    batch_messages: int = 1000,
-    batch_bytes: int = 256 * 1024,
-    linger_ms: float = 5.0,
-    buffer_bytes: int = 64 * 1024 * 1024,
-    record: str | os.PathLike[str] | None = None,
-) -> Connecting[Client]: ...
-@overload
-def connect(
-    url: str | Sequence[str] | None = None,
-    *,
-    outbox: str | os.PathLike[str],
-    timeout_s: float = 1.0,
-    tries: int = 5,
-    window: int = 64,
-    batch_messages: int = 1000,
-    batch_bytes: int = 256 * 1024,
-    linger_ms: float = 5.0,
-    buffer_bytes: int = 64 * 1024 * 1024,
-    record: str | os.PathLike[str] | None = None,
-) -> Connecting[OutboxClient]: ...
-def connect(
-    url: str | Sequence[str] | None = None,
-    *,
-    outbox: str | os.PathLike[str] | None = None,
-    name: str | None = None,
-    label: str = "anonymous",
-    timeout_s: float = 1.0,
-    tries: int = 5,
-    window: int = 64,
-    batch_messages: int = 1000,
-    batch_bytes: int = 256 * 1024,
-    linger_ms: float = 5.0,
-    buffer_bytes: int = 64 * 1024 * 1024,
-    record: str | os.PathLike[str] | None = None,
-) -> Connecting[Any]:
-    """Connect to a broker, on the event loop that runs. What can be set is what `oncemq.connect` explains.
-
-    >>> async with oncemq.aio.connect() as client:
-    ...     await client.put("orders", "one pizza", create=True)
-
-    Or `client = await oncemq.aio.connect()`, and `await client.close()` at the end.
-    """
-    settings = Settings(
-        urls=split_urls(url),
-        outbox=outbox,
-        name=name,
-        label=label,
-        timeout_s=timeout_s,
-        tries=tries,
-        window=window,
-        batch_messages=batch_messages,
-        batch_bytes=batch_bytes,
-        linger_ms=linger_ms,
-        buffer_bytes=buffer_bytes,
-        record=record,
-    )
-    return Connecting(settings, _connect if outbox is None else _connect_outbox)
-
-
-class Connecting(Generic[C]):
-    """A client that is not there yet: `await` it, or enter it with `async with`."""
-
-    def __init__(self, settings: Settings, begin: Callable[[Settings, WatchedTransport], Awaitable[C]]) -> None:
-        self._settings = settings
-        self._begin = begin
-        self._client: C | None = None
-
-    def __await__(self) -> Generator[Any, None, C]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> C:
-        self._client = await self._connect()
-        return self._client
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        assert self._client is not None
-        await self._client._close(clean=kind is None)
-
-    async def _connect(self) -> C:
-        return await self._begin(self._settings, open_transport(self._settings.urls))
-
-
-async def _connect(settings: Settings, transport: WatchedTransport) -> Client:
-    client = Client(_driver(settings.core(), transport), **settings.batching())
-    await client._greet()
-    return client
-
-
-async def _connect_outbox(settings: Settings, transport: WatchedTransport) -> OutboxClient:
-    """The broker may be away: nothing waits for it."""
-    assert settings.outbox is not None
-    outbox = None
-    try:
-        outbox = OutboxFile.open(settings.outbox)
-        client = OutboxClient(_driver(settings.core(outbox), transport), **settings.batching())
-    except BaseException:
-        transport.close()
-        if outbox is not None:
-            outbox.close()
-        raise
-    client._begin_sending(outbox)
-    return client
-
-
-def _driver(core: Core, transport: WatchedTransport) -> EventLoopDriver:
-    try:
-        return EventLoopDriver(core, transport, asyncio.get_running_loop())
-    except BaseException:
-        transport.close()
-        raise
-
-
-class Handle(Place, gc=False):
-    """What `put_nowait` returns: one message's answer, once it is there.
+class Handle(PendingMessage, gc=False):
+    """What `put_nowait` returns: the receipt of one message, once the broker has answered.
 
     >>> handle = client.put_nowait("orders", b"one pizza")
     >>> (await handle.result()).offset
@@ -176,57 +43,272 @@ class Handle(Place, gc=False):
     """
 
     async def result(self, timeout_s: float | None = None) -> Receipt:
-        """Wait for the answer. Raises what the message was refused with, or TimeoutError."""
+        """Wait for the receipt. Raises the error that the message was refused with, or TimeoutError."""
         if self._is_stored():
             return self._receipt()
         producer = self.batch.producer
-        receipt: Receipt = await producer._run(producer._result_of(self, timeout_s))
-        return receipt
+        assert isinstance(producer.driver, EventLoopDriver)
+        return await producer.driver.run(producer.result_of(self, timeout_s))
 
 
-class Client(
-    Connection[Handle, Subscription, PatternSubscription],
-    SharedSubscribing[SharedSubscription],
-    PushSubscribing[PushSubscription],
-    Retrying,
-    Asynchronous,
-):
+class Client:
     """A connection to a broker; made by `oncemq.aio.connect`. The tasks of its event loop may share it.
 
-    It has the methods of `oncemq.Client`, to be awaited, except `put_nowait` and `read`.
+    It has the methods of `oncemq.Client`, to be awaited. `put_nowait`, `read`, `transaction` and `stager` are not
+    awaited.
 
     >>> async with oncemq.aio.connect() as client:
     ...     await client.put("orders", "one pizza")
     """
 
-    _driver: EventLoopDriver
-    _handle_type = Handle
-    _subscription_type = Subscription
-    _pattern_subscription_type = PatternSubscription
-    _shared_subscription_type = SharedSubscription
-    _push_subscription_type = PushSubscription
+    def __init__(self, driver: EventLoopDriver, connection: Connection[Handle]) -> None:
+        context = connection.context
+        self._driver = driver
+        self._context = context
+        self._connection = connection
+        self._producer = connection.producer
+        self._admin = connection.admin
+        self._stages = connection.stages
+        self._dead_letters = connection.dead_letters
+        self._subscriptions = Subscriptions(context, Subscription, PatternSubscription)
+        self._shared = SharedSubscriptions(context, SharedSubscription)
+        self._push = PushSubscriptions(context, PushSubscription)
 
-    def __init__(self, driver: EventLoopDriver, **batching: Any) -> None:
-        super().__init__(driver, BackgroundTimer(driver), driver.run_now, **batching)
+    def __repr__(self) -> str:
+        return self._connection.describe()
+
+    @property
+    def name(self) -> str:
+        """The session's name."""
+        return self._driver.core.session
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch that the broker accepts, as it said when this client connected; 0 = it did not say."""
+        return self._driver.core.batch_bytes_max
+
+    async def close(self) -> None:
+        """Send what was put, ack what was delivered, and end. Raises if a part of that fails."""
+        await self._close(clean=True)
+
+    async def _close(self, clean: bool) -> None:
+        await self._driver.run(self._connection.close(clean))
+
+    # Putting messages.
+
+    async def put(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> Receipt:
+        """As `oncemq.Client.put`."""
+        put, payload = make_one_put(topic, value, key, headers, create, ttl_s, delay_s)
+        return await self._driver.run(self._producer.put(put, payload))
+
+    async def put_many(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        keys: Iterable[Value | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> Receipt:
+        """As `oncemq.Client.put_many`."""
+        batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
+        return await self._driver.run(self._producer.put_batches(topic, batches))
+
+    def put_nowait(
+        self,
+        topic: str,
+        value: Value,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> Handle:
+        """As `oncemq.Client.put_nowait`; it is not awaited. While `buffer_bytes` are unanswered, it raises
+        Overloaded, and nothing is put.
+
+        >>> handle = client.put_nowait("orders", b"one pizza")
+        >>> (await handle.result()).offset
+        0
+        """
+        producer = self._producer
+        buffer = producer.buffers.get(topic)
+        if (
+            buffer is None
+            or type(value) is not bytes
+            or key is not None
+            or headers is not None
+            or create is not buffer.create
+            or ttl_s is not None
+            or delay_s is not None
+        ):
+            return producer.put_nowait(topic, value, key, headers, create, ttl_s, delay_s)
+        # A plain value costs no other call.
+        handle = Handle(buffer, value)
+        handles = buffer.handles
+        handles.append(handle)
+        buffer.size = size = buffer.size + len(value)
+        if size >= producer.batch_bytes or not 1 < len(handles) < producer.batch_messages:
+            producer.check_buffer(buffer)
+        return handle
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """As `oncemq.Client.flush`."""
+        await self._driver.run(self._producer.flush(timeout_s))
 
     def transaction(self) -> AsyncTransaction:
-        """Acks and puts over any topics: all of it, or nothing. What it gathers is not awaited.
+        """As `oncemq.Client.transaction`, with `async with`. Its `put`, `put_many` and `ack` are not awaited.
 
         >>> async with client.transaction() as transaction:
         ...     transaction.put("invoices", "one pizza: 9.50")
         ...     transaction.ack(orders, message)
         """
-        return AsyncTransaction(self)
+        return AsyncTransaction(self._driver, self._context)
 
-    def stager(self, stage: str, topic: str, writer: str, batch: int) -> AsyncStager:
-        """Fill a stage with encoded batches, without waiting for each; `commit` publishes it.
+    # Subscriptions.
 
-        >>> stager = client.stager("part-0", "results", "nightly", 1)
-        >>> await stager.add(2, encode_batch([b"a", b"b"]))
-        >>> await stager.finish()
-        2
-        """
-        return AsyncStager(self, stage, topic, writer, batch)
+    async def subscribe(
+        self,
+        topic: str,
+        subscriber: str,
+        start: Start = "new",
+        *,
+        auto_ack: bool = True,
+        filter: Wanted | None = None,
+        prefetch_bytes: int = 1024 * 1024,
+    ) -> Subscription:
+        """As `oncemq.Client.subscribe`."""
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
+        return await self._driver.run(self._subscriptions.subscribe(topic, subscriber, start, options))
+
+    async def subscription(
+        self,
+        topic: str,
+        subscriber: str,
+        *,
+        auto_ack: bool = True,
+        hold_ms: int = 0,
+        busy_s: float = 0.0,
+        filter: Wanted | None = None,
+        prefetch_bytes: int = 1024 * 1024,
+    ) -> Subscription:
+        """As `oncemq.Client.subscription`."""
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes, hold_ms=hold_ms)
+        return await self._driver.run(self._subscriptions.subscription(topic, subscriber, options, busy_s))
+
+    async def subscribe_pattern(
+        self,
+        pattern: str,
+        subscriber: str,
+        start: str = "new",
+        *,
+        auto_ack: bool = True,
+        filter: Wanted | None = None,
+        prefetch_bytes: int = 1024 * 1024,
+    ) -> PatternSubscription:
+        """As `oncemq.Client.subscribe_pattern`."""
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
+        return await self._driver.run(self._subscriptions.subscribe_pattern(pattern, subscriber, start, options))
+
+    async def pattern_subscription(
+        self,
+        pattern: str,
+        subscriber: str,
+        *,
+        auto_ack: bool = True,
+        filter: Wanted | None = None,
+        prefetch_bytes: int = 1024 * 1024,
+    ) -> PatternSubscription:
+        """As `oncemq.Client.pattern_subscription`."""
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
+        return await self._driver.run(self._subscriptions.pattern_subscription(pattern, subscriber, options))
+
+    async def subscribe_shared(
+        self,
+        topic: str,
+        subscriber: str,
+        start: Start = "new",
+        *,
+        lease_s: float = 30.0,
+        tries_max: int = 0,
+        dead_topic: str | None = None,
+        key_order: bool = False,
+        prefetch: int | None = None,
+        prefetch_bytes: int = 1024 * 1024,
+        unsettled_max: int = 1000,
+        auto_extend: bool = True,
+        extend_max_s: float = 3600.0,
+    ) -> SharedSubscription:
+        """As `oncemq.Client.subscribe_shared`."""
+        sharing = sharing_of(topic, lease_s, tries_max, dead_topic, key_order)
+        options = WorkerOptions(
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            unsettled_max=unsettled_max,
+            auto_extend=auto_extend,
+            extend_max_s=extend_max_s,
+        )
+        return await self._driver.run(self._shared.subscribe(topic, subscriber, start, sharing, options))
+
+    async def shared_subscription(
+        self,
+        topic: str,
+        subscriber: str,
+        *,
+        prefetch: int | None = None,
+        prefetch_bytes: int = 1024 * 1024,
+        unsettled_max: int = 1000,
+        auto_extend: bool = True,
+        extend_max_s: float = 3600.0,
+    ) -> SharedSubscription:
+        """As `oncemq.Client.shared_subscription`."""
+        options = WorkerOptions(
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            unsettled_max=unsettled_max,
+            auto_extend=auto_extend,
+            extend_max_s=extend_max_s,
+        )
+        return await self._driver.run(self._shared.subscription(topic, subscriber, options))
+
+    async def push(
+        self,
+        topic: str,
+        subscriber: str,
+        start: Start = "new",
+        *,
+        feed: str = "tcp://127.0.0.1:5558",
+        auto_ack: bool = True,
+        filter: Wanted | None = None,
+        prefetch_bytes: int = 1024 * 1024,
+    ) -> PushSubscription:
+        """As `oncemq.Client.push`."""
+        options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
+        return await self._driver.run(self._push.push(topic, subscriber, start, feed, options))
+
+    async def unsubscribe(self, topic: str, subscriber: str) -> None:
+        """As `oncemq.Client.unsubscribe`."""
+        await self._driver.run(self._subscriptions.unsubscribe(topic, subscriber))
+
+    async def seek(self, topic: str, subscriber: str, to: Start | datetime) -> int:
+        """As `oncemq.Client.seek`."""
+        return await self._driver.run(self._subscriptions.seek(topic, subscriber, to))
+
+    async def find(self, topic: str, time: datetime) -> int:
+        """As `oncemq.Client.find`."""
+        return await self._driver.run(self._subscriptions.find(topic, time))
 
     def read(
         self,
@@ -237,10 +319,7 @@ class Client(
         follow: bool = False,
         topic_id: int = 0,
     ) -> AsyncIterator[Message]:
-        """Messages that are still stored, from `start` up to `stop` (exclusive) or the end; with `follow`, on and on.
-
-        `start` is `"earliest"` where it is not said; with `follow`, `"new"`. A time means the first message that was
-        stored then or later.
+        """As `oncemq.Client.read`, with `async for`.
 
         >>> [message.text async for message in client.read("orders")]
         ['one pizza']
@@ -249,17 +328,96 @@ class Client(
 
     async def _messages_of(self, reader: Reader) -> AsyncIterator[Message]:
         try:
-            while messages := await self._run(reader.next_part()):
+            while messages := await self._driver.run(reader.next_part()):
                 for message in messages:
                     yield message
         finally:
             reader.close()
 
+    # Dead letters.
 
-class OutboxClient(Outboxing, Client):
-    """A client whose puts go through a file on this machine; made by `oncemq.aio.connect(…, outbox=…)`. Writing the
-    file is not awaited: it takes as long as a sync of the disk.
+    async def dead_letters(self, dead_topic: str) -> list[DeadLetter]:
+        """As `oncemq.Client.dead_letters`."""
+        return await self._driver.run(self._dead_letters.dead_letters(dead_topic))
 
-    >>> async with oncemq.aio.connect(outbox="orders.outbox") as client:
-    ...     await client.put("orders", "one pizza")
-    """
+    async def retry_dead_letters(self, dead_topic: str, offsets: Iterable[int] | None = None) -> int:
+        """As `oncemq.Client.retry_dead_letters`."""
+        return await self._driver.run(self._dead_letters.retry_dead_letters(dead_topic, offsets))
+
+    # Stages.
+
+    async def stage(self, stage: str, topic: str, writer: str, batch: int, values: Sequence[Value]) -> int:
+        """As `oncemq.Client.stage`."""
+        return await self._driver.run(self._stages.stage(stage, topic, writer, batch, values))
+
+    def stager(self, stage: str, topic: str, writer: str, batch: int) -> AsyncStager:
+        """As `oncemq.Client.stager`.
+
+        >>> stager = client.stager("part-0", "results", "nightly", 1)
+        >>> await stager.add(2, encode_batch([b"a", b"b"]))
+        >>> await stager.finish()
+        2
+        """
+        return AsyncStager(self._driver, stage, topic, writer, batch)
+
+    async def commit(
+        self, writer: str, batch: int, topic: str | Mapping[str, StageCounts], stages: StageCounts | None = None
+    ) -> replies.CommitReply:
+        """As `oncemq.Client.commit`."""
+        return await self._driver.run(self._stages.commit(writer, batch, topic, stages))
+
+    async def abort(self, stages: Iterable[str]) -> None:
+        """As `oncemq.Client.abort`."""
+        await self._driver.run(self._stages.abort(stages))
+
+    # Administration.
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        retain_ms: int = 0,
+        retain_bytes: int = 0,
+        quota_bytes: int = 0,
+        overflow: Overflow = "refuse",
+        alter: bool = False,
+    ) -> bool:
+        """As `oncemq.Client.create_topic`."""
+        settings = (retain_ms, retain_bytes, quota_bytes, overflow, alter)
+        return await self._driver.run(self._admin.create_topic(name, *settings))
+
+    async def delete_topic(self, name: str) -> None:
+        """As `oncemq.Client.delete_topic`."""
+        await self._driver.run(self._admin.delete_topic(name))
+
+    async def topics(self) -> list[replies.TopicInfo]:
+        """As `oncemq.Client.topics`."""
+        return await self._driver.run(self._admin.topics())
+
+    async def subscriptions(self, topic: str | None = None) -> list[replies.SubscriptionInfo]:
+        """As `oncemq.Client.subscriptions`."""
+        return await self._driver.run(self._admin.subscriptions(topic))
+
+    async def patterns(self) -> list[replies.PatternInfo]:
+        """As `oncemq.Client.patterns`."""
+        return await self._driver.run(self._admin.patterns())
+
+    async def sessions(self) -> list[replies.SessionInfo]:
+        """As `oncemq.Client.sessions`."""
+        return await self._driver.run(self._admin.sessions())
+
+    async def remove_session(self, name: str) -> None:
+        """As `oncemq.Client.remove_session`."""
+        await self._driver.run(self._admin.remove_session(name))
+
+    async def health(self) -> replies.HealthReply:
+        """As `oncemq.Client.health`."""
+        return await self._driver.run(self._admin.health())
+
+    async def registry_set(self, namespace: str, key: str, value: Value | None, *, version: int = -1) -> int:
+        """As `oncemq.Client.registry_set`."""
+        return await self._driver.run(self._admin.registry_set(namespace, key, value, version))
+
+    async def registry_list(self, namespace: str, prefix: str = "") -> list[replies.RegistryEntry]:
+        """As `oncemq.Client.registry_list`."""
+        return await self._driver.run(self._admin.registry_list(namespace, prefix))

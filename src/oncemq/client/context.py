@@ -6,10 +6,12 @@ the client that holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import weakref
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from oncemq.client.runtime.rpc import ask, check_reply, wait_for_reply
+from oncemq.protocol import errors
 
 if TYPE_CHECKING:
     from oncemq.client.core.core import Core, Payloads
@@ -30,16 +32,26 @@ class OpenSubscription(Protocol):
         """Ack what was delivered, and end. Without `clean`, errors are not raised."""
 
 
+class Buffers(Protocol):
+    """Messages that were put without waiting, and have no number yet. The producer has them."""
+
+    def freeze_all(self) -> None:
+        """Number the messages in all buffers."""
+
+    def discard(self) -> None:
+        """Forget the messages in all buffers."""
+
+
 class ClientContext:
     """The shared state of one client. All flows of a client run on its driver."""
 
-    def __init__(self, driver: Driver, background: Background, freeze_buffers: Callable[[], None]) -> None:
+    def __init__(self, driver: Driver, background: Background, buffers: Buffers) -> None:
         self.driver = driver
         self.background = background
         #: Subscriptions that are open: `Client.close` closes them.
         self.open_subscriptions: set[OpenSubscription] = set()
-        #: Numbers the messages that wait in the producer's buffers, in their order.
-        self.freeze_buffers = freeze_buffers
+        self._buffers = buffers
+        _contexts.add(self)
 
     @property
     def core(self) -> Core:
@@ -59,10 +71,23 @@ class ClientContext:
         """Do not run a task any more."""
         self.background.remove(task)
 
+    def end(self, reason: errors.OnceMQError) -> None:
+        """Stop the background tasks and the driver. Every later call raises `reason`."""
+        self._buffers.discard()
+        self.background.stop()
+        self.driver.stop(reason)
+        if self.recorder is not None:
+            self.recorder.close()
+
+    def after_fork(self) -> None:
+        """Refuse every call: this is a forked child."""
+        self.driver.after_fork()
+        self._buffers.discard()
+
     def call_any(self, operation: Operation, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Flow[Reply]:
         """Send a numbered operation after all messages that were put before it, and return its reply."""
         self.driver.check_usable()
-        self.freeze_buffers()
+        self._buffers.freeze_all()
         pending = self.driver.core.submit(operation, payload, give_up_ms=give_up_ms)
         return (yield from wait_for_reply(self.driver, pending))
 
@@ -80,3 +105,15 @@ class ClientContext:
     def ask(self, command: Command, kind: type[T]) -> Flow[T]:
         """Send a command that is safe to repeat. Raises Malformed if the reply is not a `kind`."""
         return ask(self.driver, command, kind)
+
+
+_contexts: weakref.WeakSet[ClientContext] = weakref.WeakSet()
+
+
+def _mark_forked() -> None:
+    for context in list(_contexts):
+        context.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_forked)

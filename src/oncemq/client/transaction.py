@@ -1,8 +1,9 @@
 """Transactions: acks and puts over any topics in one command, all of it or nothing.
 
-A transaction gathers; nothing leaves the process before its block ends. An exception inside leaves nothing: what its
-thread or task was given by subscriptions that are acked by hand, and has not acked, comes again. That it was given
-before the block makes no difference: to ack "everything that was given" must never mean what had failed.
+A transaction collects; nothing leaves the process before its block ends. After an exception inside the block nothing is
+sent, and the messages that its thread or task got from subscriptions without `auto_ack`, and has not acked, are
+delivered again. This includes messages that were delivered before the block: to ack "everything that was delivered"
+must never include a message whose processing failed.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from oncemq.client.consumer.cursor import Receiving
 from oncemq.client.core.validation import check_name
-from oncemq.client.producer.batch_buffer import (
+from oncemq.client.producer.encoding import (
     Headers,
     Times,
     Value,
@@ -28,14 +29,16 @@ from oncemq.client.producer.batch_buffer import (
     times_of,
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
-from oncemq.client.runtime.flow import Asynchronous, Blocking, Flow, method
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import TransactReply
 
 if TYPE_CHECKING:
-    from oncemq.client.connection import Connection
+    from oncemq.client.context import ClientContext
+    from oncemq.client.runtime.event_loop import EventLoopDriver
+    from oncemq.client.runtime.flow import Flow
+    from oncemq.client.runtime.threads import ThreadDriver
     from oncemq.client.worker.task import AnyTask as Task
 
 
@@ -44,13 +47,13 @@ _Headers = list[Mapping[str, bytes] | None] | None
 
 
 class _Run(msgspec.Struct):
-    """Messages that become one batch: of one topic, and alike in what is said of them."""
+    """Messages that become one batch: they have the same topic and options."""
 
     topic: str
     create: bool
     times: Times
     values: list[bytes]
-    #: As many as values, or None: no message has any.
+    #: One for each value, or None: no message has any.
     keys: list[bytes | None] | None = None
     headers: list[Mapping[str, bytes] | None] | None = None
 
@@ -69,22 +72,21 @@ class _Run(msgspec.Struct):
         return make_put(self.topic, self.create, self.values, self.keys, self.headers, self.times)
 
 
-class Transacting:
-    """What a transaction gathers, and how it ends."""
+class BaseTransaction:
+    """What a transaction collects, and the flows that end it."""
 
-    def __init__(self, client: Connection[Any, Any, Any]) -> None:
-        self._client = client
-        self._driver = client._driver
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
         self._runs: list[_Run] = []
-        #: By subscription and topic's id: everything below is done.
+        #: By subscription and topic id: everything below this offset is done.
         self._acks: dict[tuple[Receiving, int], int] = {}
-        #: Under which opening they were given: what was moved since is refused.
+        #: The epoch in which the messages were delivered. If the subscription was moved since, the ack is refused.
         self._epochs: dict[Receiving, int] = {}
-        #: Who began the block.
+        #: The thread or task that entered the block; 0: none did.
         self._who = 0
         self._tasks: list[Task] = []
         self._is_over = False
-        #: One for each run of puts to a topic, once it is committed.
+        #: One for each run of puts to a topic, once the transaction is committed.
         self.receipts: list[Receipt] = []
 
     def put(
@@ -152,7 +154,7 @@ class Transacting:
         check_name(topic, "a topic's name")
         if not values:
             return
-        # Batches of other topics may lie between: order holds within a topic.
+        # Batches of other topics may come between: order holds within a topic.
         run = next((run for run in reversed(self._runs) if run.topic == topic), None)
         if run is None or not run.fits(topic, bool(create), times):
             run = _Run(topic, bool(create), times, [])
@@ -160,8 +162,8 @@ class Transacting:
         run.add(values, keys, headers)
 
     def ack(self, what: Receiving | Task, message: Message | int | None = None) -> None:
-        """Of a subscription: everything up to and including the message is done (None: everything that was given).
-        Or a task of a shared subscription.
+        """Ack with the rest of the transaction: the messages of a subscription up to and including this one (None:
+        all that were delivered), or a task of a shared subscription.
 
         >>> transaction.ack(orders, message)
         """
@@ -169,12 +171,12 @@ class Transacting:
         if not isinstance(what, Receiving):
             self._tasks.append(what)
             return
-        if what._context is not self._client._context:
+        if what._context is not self._context:
             raise ValueError("the subscription belongs to another client; a transaction has one")
         if what.auto_ack:
-            raise ValueError("a transaction acks by itself: open the subscription with auto_ack=False")
+            raise ValueError("a transaction decides what is acked: open the subscription with auto_ack=False")
         if what._opened is None:
-            raise ValueError("nothing was given by this subscription yet")
+            raise ValueError("this subscription has not delivered a message yet")
         self._epochs.setdefault(what, what._opened.epoch)
         for topic_id, upto in what._acks_for_transaction(message).items():
             self._acks[(what, topic_id)] = max(upto, self._acks.get((what, topic_id), 0))
@@ -185,13 +187,6 @@ class Transacting:
         if self._is_over:
             raise RuntimeError("this transaction has ended; begin another one")
 
-    # The end.
-
-    @method
-    def commit(self) -> Flow[None]:
-        """Now, not at the end of the block."""
-        return self._commit()
-
     def _commit(self) -> Flow[None]:
         self._check_open()
         self._be_over()
@@ -200,7 +195,7 @@ class Transacting:
             operation = Transact(self._make_acks(), self._make_settles(), puts)
             if operation == Transact():
                 return
-            reply = yield from self._client._call(operation, TransactReply, payloads or None)
+            reply = yield from self._context.call(operation, TransactReply, payloads or None)
         except BaseException as error:
             for whose in {whose for whose, _ in self._acks}:
                 whose._transaction_failed(error)
@@ -229,14 +224,13 @@ class Transacting:
         return tuple(Settle(*whose, done=_merged(ranges)) for whose, ranges in by_subscription.items())
 
     def _go_back(self) -> None:
-        """Also those that were not acked, and what was given before the block."""
+        """Deliver again what was not acked, also what was delivered before the block."""
         concerned = {whose for whose, _ in self._acks}
-        concerned |= {whose for whose in _manual(self._client) if whose._reader == self._who}
+        for each in self._context.open_subscriptions:
+            if isinstance(each, Receiving) and not each.auto_ack and each._reader == self._who:
+                concerned.add(each)
         for subscription in concerned:
             subscription._go_back(_claims_of(subscription))
-
-    def _begin(self, who: int) -> None:
-        self._who = who
 
     def _be_over(self) -> None:
         self._is_over = True
@@ -252,7 +246,7 @@ class Transacting:
 
 
 def _claims_of(subscription: Receiving) -> dict[int, int]:
-    """Topic's id → what transactions that have not ended have acked."""
+    """Topic id → the offset below which transactions that have not ended have acked."""
     claims: dict[int, int] = {}
     for transaction in subscription._claimants:
         for (whose, topic_id), upto in transaction._acks.items():
@@ -261,18 +255,13 @@ def _claims_of(subscription: Receiving) -> dict[int, int]:
     return claims
 
 
-def _manual(client: Connection[Any, Any, Any]) -> list[Receiving]:
-    """Open subscriptions that are acked by hand."""
-    return [each for each in client._subscriptions if isinstance(each, Receiving) and not each.auto_ack]
-
-
 def _check_length(values: list[bytes], found: Sequence[object], what: str) -> None:
     if len(found) != len(values):
         raise ValueError(f"put_many got {len(found)} {what} for {len(values)} values")
 
 
 def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """Neighbours under one token together."""
+    """Join adjacent ranges under one token."""
     merged: list[tuple[int, int, int]] = []
     for token, first, count in sorted(set(ranges)):
         if merged and merged[-1][0] == token and merged[-1][1] + merged[-1][2] == first:
@@ -282,7 +271,7 @@ def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], .
     return tuple(merged)
 
 
-class Transaction(Blocking, Transacting):
+class Transaction(BaseTransaction):
     """Acks and puts, all or nothing; made by `client.transaction()`.
 
     >>> with client.transaction() as transaction:
@@ -291,31 +280,47 @@ class Transaction(Blocking, Transacting):
     ...     transaction.ack(orders)
     """
 
+    def __init__(self, driver: ThreadDriver, context: ClientContext) -> None:
+        super().__init__(context)
+        self._driver = driver
+
+    def commit(self) -> None:
+        """Commit now, before the end of the block."""
+        self._driver.run(self._commit())
+
     def __enter__(self) -> Transaction:
-        self._begin(threading.get_ident())
+        self._who = threading.get_ident()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._run(self._end(error))
+        self._driver.run(self._end(error))
 
 
-class AsyncTransaction(Asynchronous, Transacting):
-    """The same for asyncio; what gathers is not awaited.
+class AsyncTransaction(BaseTransaction):
+    """`Transaction` for asyncio: `commit` is awaited; `put`, `put_many` and `ack` are not.
 
     >>> async with client.transaction() as transaction:
     ...     transaction.put("invoices", "one pizza: 9.50")
     """
 
+    def __init__(self, driver: EventLoopDriver, context: ClientContext) -> None:
+        super().__init__(context)
+        self._driver = driver
+
+    async def commit(self) -> None:
+        """Commit now, before the end of the block."""
+        await self._driver.run(self._commit())
+
     async def __aenter__(self) -> AsyncTransaction:
-        # Here, since a blocking client needs no event loop, whose import takes as long as the client's own.
+        # Imported here, since a blocking client needs no event loop, whose import takes as long as the client's own.
         from asyncio import current_task
 
-        self._begin(id(current_task()))
+        self._who = id(current_task())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._run(self._end(error))
+        await self._driver.run(self._end(error))

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import msgspec
 
-from oncemq.client.connection import Settings
 from oncemq.client.core.core import Payloads
 from oncemq.client.core.pending import Pending, again
+from oncemq.client.options import ConnectSettings
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import open_transport
 from oncemq.gateways.put_batcher import MERGED_BYTES, Headers, Merging, bytes_of, error_for_caller, make_put
@@ -56,17 +56,12 @@ class Link:
     ) -> None:
         """The broker may be away: who asks for something is told. Where callers have nothing to do with each other,
         none of them `waits_for_room`: operations keep their order, so it would hold up all others."""
-        self._settings = Settings(
+        self._settings = ConnectSettings(
             urls=list(urls),
-            name=None,
             label=label,
             timeout_s=timeout_s,
             tries=tries,
             window=256,
-            batch_messages=1,
-            batch_bytes=1,
-            linger_ms=0,
-            buffer_bytes=1,
         )
         self._told_at_once = frozenset() if waits_for_room else _OF_ROOM
         self._loop = asyncio.get_running_loop()
@@ -76,7 +71,7 @@ class Link:
         self._merging: dict[tuple[str, bool], Merging] = {}
 
     def _connect(self) -> EventLoopDriver:
-        core = self._settings.core()
+        core = self._settings.make_core()
         core.report_at_once(self._told_at_once)
         return EventLoopDriver(core, open_transport(self._settings.urls), self._loop)
 

@@ -143,9 +143,11 @@ def create(topic: str, alter: bool, as_json: bool, reach: Reach, **settings: Any
 
     Where it exists with the same settings, nothing changes. One that `sub` made stays from now on.
     """
+    from oncemq.client.internal import internal_api
+
     given = {name: value for name, value in settings.items() if value is not None}
     with connected(reach) as client:
-        before = client._find_topic(topic)
+        before = internal_api(client).find_topic(topic)
         asked = _settings_of(before) | given if alter and before is not None else given
         if "overflow" in given and not asked.get("quota_bytes"):
             raise click.UsageError("--overflow needs --quota.")
@@ -181,12 +183,13 @@ def _settings_of(topic: TopicInfo) -> dict[str, Any]:
 @reaches_broker
 def rm(topic: str, yes: bool, as_json: bool, reach: Reach) -> None:
     """Remove a topic, its messages and its subscriptions."""
+    from oncemq.client.internal import internal_api
     from oncemq.protocol.errors import TopicUnknown
 
     if not yes:
         # Not while asking: a person may take longer than a connection lasts.
         with connected(reach) as client:
-            found = client._find_topic(topic)
+            found = internal_api(client).find_topic(topic)
         if found is None:
             raise TopicUnknown(f"there is no topic '{topic}'")
         confirm(f"Remove {topic}, all its messages and subscriptions?")

@@ -29,9 +29,9 @@ from oncemq.protocol import errors
 if TYPE_CHECKING:
     from oncemq import Client, Receipt
     from oncemq.client.consumer.sync import PatternSubscription, Subscription
-    from oncemq.client.outbox.client import Ticket
     from oncemq.client.outbox.contract import OutboxRefusal
-    from oncemq.client.sync import OutboxClient
+    from oncemq.client.outbox.producer import Ticket
+    from oncemq.client.outbox.sync import OutboxClient
     from oncemq.protocol.message import Message
 
 try:
@@ -68,6 +68,7 @@ def state_option(function: Function) -> Function:
 @contextmanager
 def finishing(reach: Reach, state: str | None, *, client_name: str | None = None) -> Iterator[Client]:
     """A client that keeps what it is told, and has finished what earlier runs left."""
+    from oncemq.client.internal import outbox_internal_api
     from oncemq.config import sources
 
     settings = sources.load_client(reach)
@@ -86,7 +87,8 @@ def finishing(reach: Reach, state: str | None, *, client_name: str | None = None
             if mine is None or (is_known and _has_something(slot)):
                 found = stack.enter_context(_outbox(slot, settings))
                 if found is not None and _finish(found):
-                    found._is_passing = is_passing
+                    if is_passing:
+                        outbox_internal_api(found).end_session_at_close()
                     mine = mine or found
             if mine is not None and not is_known:
                 break
@@ -142,13 +144,15 @@ def _lock(path: Path, stack: ExitStack) -> bool:
 def _outbox(slot: Path, settings: Any) -> Iterator[OutboxClient | None]:
     """A client on a slot, once its broker has answered; None: what is in it is for another one. Raises BrokerAway, and
     nothing is kept."""
+    from oncemq.client.internal import outbox_internal_api
+
     client = _connect(slot, settings)
     left = client.pending
     try:
-        client._connected()
+        outbox_internal_api(client).connect()
     except _STRANGERS as error:
-        refusals = list(client._outbox.refusals())
-        client._shut()
+        refusals = outbox_internal_api(client).kept_refusals()
+        outbox_internal_api(client).shut()
         if left:
             _leave_alone(slot, left, error)
             yield None
@@ -158,9 +162,9 @@ def _outbox(slot: Path, settings: Any) -> Iterator[OutboxClient | None]:
             _tell(refusal)
         _remove(slot)
         client = _connect(slot, settings)
-        client._connected()
+        outbox_internal_api(client).connect()
     except BaseException:
-        client._shut()
+        outbox_internal_api(client).shut()
         raise
     if left:
         note(f"Finishing what an earlier run had begun: {count_of(left, 'operation')} in {slot}.")
@@ -168,7 +172,7 @@ def _outbox(slot: Path, settings: Any) -> Iterator[OutboxClient | None]:
         with client:
             yield client
     finally:
-        if client._has_ended:
+        if outbox_internal_api(client).session_has_ended:
             _remove(slot)
 
 
@@ -222,14 +226,14 @@ def _finish(client: OutboxClient) -> bool:
 
 def keeps(client: Client) -> bool:
     """What it is told is on this machine's disk before it is sent."""
-    from oncemq.client.sync import OutboxClient
+    from oncemq.client.outbox.sync import OutboxClient
 
     return isinstance(client, OutboxClient)
 
 
 def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> Receipt:
     """One message; through the outbox, where the client has one. Raises BrokerAway: it is kept."""
-    from oncemq.client.sync import OutboxClient
+    from oncemq.client.outbox.sync import OutboxClient
 
     stored = client.put(topic, value, **options)
     if not isinstance(client, OutboxClient):
@@ -254,7 +258,7 @@ def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> 
 
 def acknowledge(client: Client, subscription: Subscription | PatternSubscription, messages: list[Message]) -> None:
     """Everything up to these messages, one for each topic, is done; through the outbox, where the client has one."""
-    from oncemq.client.sync import OutboxClient
+    from oncemq.client.outbox.sync import OutboxClient
 
     if not messages:
         return

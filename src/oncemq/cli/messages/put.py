@@ -164,11 +164,13 @@ class Summary:
 
     def look(self, client: Client) -> None:
         """Whether what nobody is subscribed to is kept all the same. What is delayed finds out when it is due."""
+        from oncemq.client.internal import internal_api
+
         if self.subscriptions or self._delay_s:
             return
         # It is stored, whatever becomes of this question.
         with suppress(OnceMQError):
-            info = client._find_topic(self.topic)
+            info = internal_api(client).find_topic(self.topic)
             self._is_lost = info is not None and not info.retain_ms and not info.retain_bytes
 
     def say(self, as_json: bool) -> None:
@@ -201,12 +203,14 @@ class Summary:
 def _fit_quota(client: Client, topic: str, options: dict[str, Any]) -> None:
     """A topic never takes a batch that is larger than its quota, so several messages together must not be. With what
     belongs to each of them, they fill three quarters of it at the most."""
-    info = client._find_topic(topic)
+    from oncemq.client.internal import internal_api
+
+    internal = internal_api(client)
+    info = internal.find_topic(topic)
     if info is None or not info.quota_bytes:
         return
     part_bytes = max(1, info.quota_bytes // 4)
-    client._batch_bytes = min(client._batch_bytes, part_bytes)
-    client._batch_messages = min(client._batch_messages, max(1, part_bytes // _batch_size(b"", options)))
+    internal.limit_batches(max(1, part_bytes // _batch_size(b"", options)), part_bytes)
 
 
 def _batch_size(value: bytes, options: dict[str, Any]) -> int:

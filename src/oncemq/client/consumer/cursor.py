@@ -24,7 +24,7 @@ from oncemq.protocol.message import Message
 from oncemq.protocol.replies import OpenReply
 
 if TYPE_CHECKING:
-    from oncemq.client.transaction import Transacting
+    from oncemq.client.transaction import BaseTransaction
 
 #: A get waits at the broker for so long, then it is repeated: a broker that went away is noticed.
 WAIT_MS = 2000.0
@@ -80,7 +80,7 @@ class Receiving:
         #: Who asked last.
         self._reader = 0
         #: Transactions that have acked something of it, and whose blocks have not ended.
-        self._claimants: set[Transacting] = set()
+        self._claimants: set[BaseTransaction] = set()
         self._paced_ms = 0.0
         #: A seek moved it: messages that were given before are not what they were.
         self._was_sought = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from oncemq.client.producer.batch_buffer import Value, as_bytes
+from oncemq.client.producer.encoding import Value, as_bytes
 from oncemq.protocol.message import Message
 
 Filter = Callable[[Message], bool]

@@ -1,153 +1,104 @@
-"""Putting messages: one, many, or without waiting.
+"""The producer of a client: puts one message, many, or without waiting.
 
-Order on one topic is the order of the calls, whichever of them is used: a put first freezes the topic's open
-batch. Nothing is held back for long: background.py sees to that.
+Messages of one topic are stored in the order of the calls, whichever of them is used: a put first freezes the topic's
+open batch. A batch that is not full is sent after `linger_ms` by a periodic task (runtime/background.py).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oncemq.client.core.pending import Pending
 from oncemq.client.core.validation import check_name
-from oncemq.client.producer.batch_buffer import (
-    Batch,
+from oncemq.client.producer.batch_buffer import Batch, BatchBuffer, PendingMessage
+from oncemq.client.producer.encoding import (
     Headers,
-    Place,
-    Stream,
-    Times,
     Value,
-    all_as_bytes,
     as_bytes,
-    check_is_many,
-    cuts,
+    columns_of,
     headers_as_bytes,
-    make_one_put,
     make_put,
     times_of,
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
-from oncemq.client.runtime.background import Background
 from oncemq.client.runtime.driver import now_ms
-from oncemq.client.runtime.flow import Flow, Outside, Until, WouldWait, method
-from oncemq.client.runtime.rpc import Calling, check_reply, wait_for_reply
+from oncemq.client.runtime.flow import Flow, Outside, Until, WouldWait
+from oncemq.client.runtime.rpc import check_reply, wait_for_reply
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Put
 from oncemq.protocol.replies import PutReply
 
-#: A shell's handles.
-H = TypeVar("H", bound=Place)
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from oncemq.client.options import ConnectSettings
+    from oncemq.client.runtime.background import Background
+    from oncemq.client.runtime.driver import Driver
 
-#: A batch of `put_many`, at the most, unless the client was told to make larger ones.
+#: The handles of the blocking or of the asyncio client.
+H = TypeVar("H", bound=PendingMessage)
+
+#: `put_many` makes batches of at least this size, even if the client's limits are lower.
 _MANY_MESSAGES = 4000
 _MANY_BYTES = 512 * 1024
-#: What the first look at the values of `put_many` takes, to learn how large they are.
-_MANY_FIRST = 16
-#: Topics with a stream of their own at a time.
-_STREAMS_MAX = 10_000
-#: Errors that are kept for the next flush, which raises the first.
+#: At most this many topics have a buffer at a time.
+_BUFFERS_MAX = 10_000
+#: At most this many errors are kept for the next flush, which raises the first.
 _ERRORS_MAX = 100
 _NEVER = float("inf")
 
 
-class Producing(Calling, Generic[H]):
-    """The producer's half of a client."""
+class Producer(Generic[H]):
+    """Puts messages. It is also the periodic task that sends batches which have lingered."""
 
-    _handle_type: type[H]
-    _background: Background
-    #: Runs a flow from plain code.
-    _run_now: Callable[[Flow[Any]], Any]
-
-    def __init__(self, *, batch_messages: int, batch_bytes: int, linger_ms: float, buffer_bytes: int) -> None:
-        self._linger_ms = linger_ms
-        self._streams: dict[str, Stream] = {}
-        #: Some thread may still be about to append to one of these.
-        self._former_streams: dict[str, Stream] = {}
-        self._unanswered_batches = 0
-        self._sender = _LingerTask(self)
-        self._batch_messages = batch_messages
-        self._batch_bytes = batch_bytes
-        self._buffer_bytes = buffer_bytes
-        self._unanswered_bytes = 0
-        #: What nobody was told yet, in order.
+    def __init__(self, driver: Driver, background: Background, settings: ConnectSettings, handle_type: type[H]) -> None:
+        self.driver = driver
+        self.batch_messages = settings.batch_messages
+        self.batch_bytes = settings.batch_bytes
+        #: Open batches by topic.
+        self.buffers: dict[str, BatchBuffer] = {}
+        #: Batches, and their bytes, that were sent and not answered.
+        self.in_flight_batches = 0
+        self.in_flight_bytes = 0
+        self._background = background
+        self._linger_ms = settings.linger_ms
+        self._buffer_bytes = settings.buffer_bytes
+        self._handle_type = handle_type
+        #: A thread may still be about to append to one of these.
+        self._former_buffers: dict[str, BatchBuffer] = {}
+        #: Errors that no caller has got yet, in order.
         self._errors: list[errors.OnceMQError] = []
+        self._ran_ms = 0.0
 
-    # One message.
+    # Puts that wait.
 
-    @method
-    def put(
-        self,
-        topic: str,
-        value: Value,
-        *,
-        key: Value | None = None,
-        headers: Headers | None = None,
-        create: bool = False,
-        ttl_s: float | None = None,
-        delay_s: float | None = None,
-    ) -> Flow[Receipt]:
-        """Store one message. When this returns, it is on the broker's disk.
-
-        `ttl_s`: nobody gets it later than that. `delay_s`: nobody gets it earlier than that; it has no offset until
-        then (-1), and survives a restart like any other.
-
-        >>> client.put("orders", "one pizza", key="table-7", create=True).offset
-        0
-        """
-        return self._put_one(*make_one_put(topic, value, key, headers, create, times_of(ttl_s, delay_s)))
-
-    def _put_one(self, operation: Put, payload: bytes) -> Flow[Receipt]:
-        driver = self._driver
+    def put(self, operation: Put, payload: bytes) -> Flow[Receipt]:
+        """Send one batch, and wait until it is stored."""
+        driver = self.driver
         driver.check_usable()
-        self._freeze_topic(operation.topic)
+        self.freeze_topic(operation.topic)
         reply = yield from wait_for_reply(driver, driver.core.submit(operation, payload))
         return receipt_of(operation.topic, check_reply(reply, PutReply, operation))
 
-    # Many messages.
-
-    @method
-    def put_many(
-        self,
-        topic: str,
-        values: Iterable[Value],
-        *,
-        keys: Iterable[Value | None] | None = None,
-        headers: Iterable[Headers | None] | None = None,
-        create: bool = False,
-        ttl_s: float | None = None,
-        delay_s: float | None = None,
-    ) -> Flow[Receipt]:
-        """Store any number of messages, in order. When this returns, all are on the broker's disk.
-
-        They are sent in batches; each of them is stored whole or not at all. If one is refused, the others may
-        be stored nevertheless; the error's notes say how many were.
-
-        >>> client.put_many("orders", ["one pizza", "two salads"]).count
-        2
-        """
-        batches = self._batches_of(topic, values, keys, headers, create, times_of(ttl_s, delay_s))
-        return self._put_batches(topic, batches)
-
-    def _batches_of(
+    def batches_of(
         self,
         topic: str,
         values: Iterable[Value],
         keys: Iterable[Value | None] | None,
         headers: Iterable[Headers | None] | None,
         create: bool,
-        times: Times,
+        ttl_s: float | None,
+        delay_s: float | None,
     ) -> Iterator[tuple[Put, bytes]]:
-        """Made one by one, as they are sent."""
-        check_is_many(values, "values")
-        check_is_many(keys, "keys")
-        return (make_put(topic, create, *chunk, times) for chunk in self._chunks(values, keys, headers))
+        """Return the batches of a `put_many`. Each is made when it is about to be sent."""
+        times = times_of(ttl_s, delay_s)
+        messages_max, bytes_max = max(_MANY_MESSAGES, self.batch_messages), max(_MANY_BYTES, self.batch_bytes)
+        columns = columns_of(values, keys, headers, messages_max, bytes_max)
+        return (make_put(topic, create, *chunk, times) for chunk in columns)
 
-    def _put_batches(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Receipt]:
+    def put_batches(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Receipt]:
+        """Send batches, and wait until all are stored. Raises the first error; its notes say how many were stored."""
         pendings: list[Pending] = []
         try:
             while (batch := (yield Outside(partial(next, batches, None)))) is not None:
@@ -156,207 +107,181 @@ class Producing(Calling, Generic[H]):
                 yield Until(pending)
         except BaseException as error:
             if not isinstance(error, Exception):
-                # Interrupted: what was not stored yet is not to be stored later by surprise.
-                self._give_up_all(pendings)
+                # Interrupted: what was not stored yet must not be stored later by surprise.
+                for pending in pendings:
+                    self.driver.give_up(pending, errors.ClientClosed("the caller gave up"))
             raise
         return _summary(topic, pendings)
 
     def _submit_batch(self, operation: Put, payload: bytes) -> Flow[Pending]:
-        self._driver.check_usable()
-        yield from self._wait_for_room()
-        self._freeze_topic(operation.topic)
-        on_done = self._counts_out(len(payload), keep_error=False)
-        pending = self._driver.core.submit(operation, payload, on_done=on_done)
-        self._count_in(len(payload))
-        self._driver.pump()
+        self.driver.check_usable()
+        yield from self._wait_for_space()
+        self.freeze_topic(operation.topic)
+        pending = self.driver.core.submit(operation, payload, on_done=_OnReply(self, len(payload), keep_error=False))
+        self._count(len(payload))
+        self.driver.pump()
         return pending
 
-    def _give_up_all(self, pendings: Sequence[Pending]) -> None:
-        for pending in pendings:
-            self._driver.give_up(pending, errors.ClientClosed("the caller gave up"))
-
-    def _chunks(
-        self, values: Iterable[Value], keys: Iterable[Value | None] | None, headers: Iterable[Headers | None] | None
-    ) -> Iterator[tuple[list[bytes], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None]]:
-        keys_left = None if keys is None else iter(keys)
-        headers_left = None if headers is None else iter(headers)
-        for chunk in self._value_chunks(values):
-            count = len(chunk)
-            chunk_keys = None
-            if keys_left is not None:
-                chunk_keys = [None if key is None else as_bytes(key) for key in islice(keys_left, count)]
-                _check_length(chunk_keys, count, "keys")
-            chunk_headers = None
-            if headers_left is not None:
-                entries = islice(headers_left, count)
-                chunk_headers = [None if entry is None else headers_as_bytes(entry) for entry in entries]
-                _check_length(chunk_headers, count, "headers")
-            yield chunk, chunk_keys, chunk_headers  # type: ignore[misc]
-
-    def _value_chunks(self, values: Iterable[Any]) -> Iterator[list[bytes]]:
-        """Chunks of about the right size, learning from each how many messages the next may have."""
-        values_left = iter(values)
-        messages_max = max(_MANY_MESSAGES, self._batch_messages)
-        bytes_max = max(_MANY_BYTES, self._batch_bytes)
-        count = _MANY_FIRST
-        while chunk := list(islice(values_left, count)):
-            chunk = all_as_bytes(chunk)
-            size = sum(map(len, chunk))
-            fitting = max(1, bytes_max * len(chunk) // max(size, 1))
-            count = min(fitting, count * 16, messages_max)
-            if size <= 2 * bytes_max:
-                yield chunk
-                continue
-            start = 0
-            for stop in cuts(chunk, bytes_max):
-                yield chunk[start:stop]
-                start = stop
-
-    # Without waiting.
+    # Puts that do not wait.
 
     def put_nowait(
         self,
         topic: str,
         value: Value,
-        key: Value | None = None,
-        headers: Headers | None = None,
-        create: bool = False,
-        ttl_s: float | None = None,
-        delay_s: float | None = None,
+        key: Value | None,
+        headers: Headers | None,
+        create: bool,
+        ttl_s: float | None,
+        delay_s: float | None,
     ) -> H:
-        """Store one message, together with others, without waiting for the answer.
-
-        Waits only when `buffer_bytes` are unanswered; in asyncio it raises Overloaded then, and has taken nothing.
-        `flush` waits for everything and raises the first error.
-
-        >>> for line in file:
-        ...     client.put_nowait("lines", line)
-        >>> client.flush()
-        """
-        stream = self._streams.get(topic)
-        if (
-            stream is None
-            or type(value) is not bytes
-            or key is not None
-            or headers is not None
-            or create is not stream.create
-            or ttl_s is not None
-            or delay_s is not None
-        ):
-            return self._put_slowly(topic, value, key, headers, create, times_of(ttl_s, delay_s))
-        handle = stream.handle_type(stream, value)
-        handles = stream.handles
-        handles.append(handle)
-        stream.size = size = stream.size + len(value)
-        if size >= self._batch_bytes or not 1 < len(handles) < self._batch_messages:
-            self._attend(stream)
-        return handle  # type: ignore[return-value]
-
-    def _put_slowly(
-        self, topic: str, value: Value, key: Value | None, headers: Headers | None, create: bool, times: Times
-    ) -> H:
+        """Append a message of any kind to its topic's buffer. `Client.put_nowait` appends plain values itself."""
         item = (
             as_bytes(value),
             None if key is None else as_bytes(key),
             None if headers is None else headers_as_bytes(headers),
             bool(create),
-            times,
+            times_of(ttl_s, delay_s),
         )
-        stream = self._streams.get(topic) or self._begin_stream(topic, item[3])
-        handle = stream.add_item(item)
-        if stream.size >= self._batch_bytes or not 1 < len(stream.handles) < self._batch_messages:
-            self._attend(stream)
+        buffer = self.buffers.get(topic) or self.open_buffer(topic, item[3])
+        handle = buffer.add_item(self._handle_type, item)
+        if buffer.size >= self.batch_bytes or not 1 < len(buffer.handles) < self.batch_messages:
+            self.check_buffer(buffer)
         return handle  # type: ignore[return-value]
 
-    def _begin_stream(self, topic: str, create: bool) -> Stream:
+    def open_buffer(self, topic: str, create: bool) -> BatchBuffer:
+        """Create a topic's buffer. Raises NameInvalid."""
         check_name(topic, "a topic's name")
-        stream: Stream = self._run_now(self._make_stream(topic, create))
-        return stream
+        return self.driver.run_now(self._open_buffer(topic, create))
 
-    def _make_stream(self, topic: str, create: bool) -> Flow[Stream]:
-        self._driver.check_usable()
-        # Now, not with the first message: two threads may each take the other's message for the first.
-        self._background.add(self._sender)
-        if len(self._streams) >= _STREAMS_MAX:
-            self._freeze_all()
-            self._former_streams, self._streams = self._streams, {}
+    def _open_buffer(self, topic: str, create: bool) -> Flow[BatchBuffer]:
+        self.driver.check_usable()
+        # Now, not with the first message: of two threads, each may take the other's message for the first.
+        self._background.add(self)
+        if len(self.buffers) >= _BUFFERS_MAX:
+            self.freeze_all()
+            self._former_buffers, self.buffers = self.buffers, {}
         yield from ()
-        return self._streams.setdefault(topic, Stream(self, topic, create, self._handle_type))
+        return self.buffers.setdefault(topic, BatchBuffer(self, topic, create))
 
-    def _attend(self, stream: Stream) -> None:
-        """A stream got its first message, or is full."""
+    def check_buffer(self, buffer: BatchBuffer) -> None:
+        """Send a buffer that is full, or note when its first message came. A blocking client waits here while
+        `buffer_bytes` are in flight; an asyncio client raises Overloaded, and the last message is removed again."""
         try:
-            self._run_now(self._look_after(stream))
+            self.driver.run_now(self._check_buffer(buffer))
         except WouldWait:
             # Only on an event loop. Nothing else has run since: the last message is the caller's.
-            stream.take_back()
+            buffer.remove_last()
             raise errors.Overloaded(
-                f"{self._unanswered_bytes} bytes are unanswered, and buffer_bytes is {self._buffer_bytes};"
+                f"{self.in_flight_bytes} bytes are unanswered, and buffer_bytes is {self._buffer_bytes};"
                 " await flush(), then put it again"
             ) from None
 
-    def _look_after(self, stream: Stream) -> Flow[None]:
-        self._driver.check_usable()
-        # While this thread waited for the lock, others may have added theirs: it is not the first for ever.
-        if not self._is_full(stream):
-            if stream.opened_ms == 0.0 or len(stream.handles) <= 1:
-                stream.opened_ms = now_ms()
+    def _check_buffer(self, buffer: BatchBuffer) -> Flow[None]:
+        self.driver.check_usable()
+        # While this thread waited for the lock, others may have added messages: it need not be the first any more.
+        if not self._is_full(buffer):
+            if buffer.opened_ms == 0.0 or len(buffer.handles) <= 1:
+                buffer.opened_ms = now_ms()
             self._background.wake(now_ms() + self._linger_ms)
-        yield from self._wait_for_room()
-        if self._is_full(stream):
-            self._freeze(stream)
-            self._driver.pump()
+        yield from self._wait_for_space()
+        if self._is_full(buffer):
+            self._freeze(buffer)
+            self.driver.pump()
 
-    def _waiting_streams(self) -> list[Stream]:
-        # Lists first: the background thread looks at them without the lock.
-        streams = [*list(self._former_streams.values()), *list(self._streams.values())]
-        return [stream for stream in streams if stream.handles]
+    def _is_full(self, buffer: BatchBuffer) -> bool:
+        return len(buffer.handles) >= self.batch_messages or buffer.size >= self.batch_bytes
 
-    def _is_full(self, stream: Stream) -> bool:
-        return len(stream.handles) >= self._batch_messages or stream.size >= self._batch_bytes
+    def _wait_for_space(self) -> Flow[None]:
+        """Wait until less than `buffer_bytes` are in flight."""
+        if self.in_flight_bytes >= self._buffer_bytes:
+            yield Until(lambda: self.in_flight_bytes < self._buffer_bytes)
 
-    @method
     def flush(self, timeout_s: float | None = None) -> Flow[None]:
-        """Wait until everything that was put is answered. Raises the first error since the last flush, unless a
-        handle's `result` has raised it before."""
-        return self._flush(timeout_s)
-
-    def _flush(self, timeout_s: float | None = None) -> Flow[None]:
-        self._driver.check_usable()
-        self._freeze_all()
+        """Send all buffers, and wait for the replies. Raises the first error that no caller has got."""
+        self.driver.check_usable()
+        self.freeze_all()
         until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
-        if not (yield Until(lambda: self._unanswered_batches == 0, until_ms)):
-            raise TimeoutError(f"{self._unanswered_batches} batches are not answered after {timeout_s} s")
+        if not (yield Until(lambda: self.in_flight_batches == 0, until_ms)):
+            raise TimeoutError(f"{self.in_flight_batches} batches are not answered after {timeout_s} s")
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise the first error that no caller has got, and forget the others."""
         found, self._errors = self._errors, []
         if found:
             raise found[0]
 
+    def result_of(self, handle: PendingMessage, timeout_s: float | None) -> Flow[Receipt]:
+        """Wait for a message's receipt. A caller that is interrupted gives nothing up: others wait for the batch."""
+        if not handle.done():
+            self.driver.check_usable()
+            if isinstance(handle.batch, BatchBuffer):
+                self._freeze(handle.batch)
+            until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+            if not (yield Until(_pending_of(handle), until_ms)):
+                raise TimeoutError(f"no answer after {timeout_s} s")
+        error = _pending_of(handle).error
+        if error is not None:
+            self._errors = [kept for kept in self._errors if kept is not error]
+        return handle._receipt()
+
+    # The periodic task.
+
+    @property
+    def due_ms(self) -> float:
+        """When a batch has lingered, or replies are to be received that no caller waits for."""
+        due_ms = _NEVER
+        if self.in_flight_batches and not self.driver.receives_alone:
+            due_ms = self.driver.pumped_ms + self._linger_ms
+        if waiting := self._waiting_buffers():
+            oldest_ms = min(buffer.opened_ms for buffer in waiting)
+            # At most once per `linger_ms`, however many topics there are.
+            due_ms = min(due_ms, max(oldest_ms, self._ran_ms) + self._linger_ms)
+        return due_ms
+
+    def run(self) -> None:
+        """Send the batches that have lingered."""
+        self._ran_ms = at_ms = now_ms()
+        for buffer in self._waiting_buffers():
+            if buffer.opened_ms == 0.0:
+                # No thread took its message for the first one: its time starts now.
+                buffer.opened_ms = at_ms
+            elif buffer.opened_ms + self._linger_ms <= at_ms:
+                self._freeze(buffer)
+
+    def _waiting_buffers(self) -> list[BatchBuffer]:
+        # Copies first: the background thread reads them without the lock.
+        buffers = [*list(self._former_buffers.values()), *list(self.buffers.values())]
+        return [buffer for buffer in buffers if buffer.handles]
+
     # Batches.
 
-    def _freeze_topic(self, topic: str) -> None:
-        stream = self._streams.get(topic)
-        if stream is not None and stream.handles:
-            self._freeze(stream)
+    def freeze_topic(self, topic: str) -> None:
+        """Number the messages in a topic's buffer: what is sent from now on comes after them."""
+        buffer = self.buffers.get(topic)
+        if buffer is not None and buffer.handles:
+            self._freeze(buffer)
 
-    def _freeze_all(self) -> None:
-        for stream in self._waiting_streams():
-            self._freeze(stream)
+    def freeze_all(self) -> None:
+        """Number the messages in all buffers."""
+        for buffer in self._waiting_buffers():
+            self._freeze(buffer)
 
-    def _freeze(self, stream: Stream) -> None:
-        for batch, parts in stream.freeze(self._batch_bytes):
+    def _freeze(self, buffer: BatchBuffer) -> None:
+        for batch, parts in buffer.freeze(self.batch_bytes):
             try:
-                operation, payload = make_put(stream.topic, *parts)
-                on_done = self._counts_out(len(payload))
-                batch.pending = self._driver.core.submit(operation, payload, on_done=on_done)
+                operation, payload = make_put(buffer.topic, *parts)
+                on_done = _OnReply(self, len(payload), keep_error=True)
+                batch.pending = self.driver.core.submit(operation, payload, on_done=on_done)
             except Exception as error:
-                # The callers are gone; theirs is the batch that fails, and no other.
+                # The callers have returned: only this batch fails.
                 batch.pending = self._failed(error)
             else:
-                self._count_in(len(payload))
+                self._count(len(payload))
 
     def _failed(self, error: Exception) -> Pending:
-        self._count_in(0)
-        pending = Pending(0.0, self._counts_out(0))
+        self._count(0)
+        pending = Pending(0.0, _OnReply(self, 0, keep_error=True))
         if isinstance(error, OverflowError | struct.error | MemoryError):
             pending.fail(errors.TooLarge(f"a batch can't be made: {error}"))
         elif isinstance(error, errors.OnceMQError):
@@ -365,91 +290,44 @@ class Producing(Calling, Generic[H]):
             pending.fail(errors.Malformed(f"a batch can't be made: {error}"))
         return pending
 
-    def _count_in(self, size: int) -> None:
-        self._unanswered_bytes += size
-        self._unanswered_batches += 1
+    def _count(self, size: int) -> None:
+        self.in_flight_bytes += size
+        self.in_flight_batches += 1
 
-    def _counts_out(self, size: int, *, keep_error: bool = True) -> _CountOut:
-        return _CountOut(self, size, keep_error)
-
-    def _wait_for_room(self) -> Flow[None]:
-        if self._unanswered_bytes >= self._buffer_bytes:
-            yield Until(lambda: self._unanswered_bytes < self._buffer_bytes)
-
-    def _result_of(self, handle: Place, timeout_s: float | None) -> Flow[Receipt]:
-        """Others wait for the same batch: who is interrupted gives nothing up."""
-        if not handle.done():
-            self._driver.check_usable()
-            if isinstance(handle.batch, Stream):
-                self._freeze(handle.batch)
-            assert isinstance(handle.batch, Batch)
-            assert handle.batch.pending is not None
-            until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
-            if not (yield Until(handle.batch.pending, until_ms)):
-                raise TimeoutError(f"no answer after {timeout_s} s")
-        assert isinstance(handle.batch, Batch)
-        assert handle.batch.pending is not None
-        self._forget_error(handle.batch.pending.error)
-        return handle._receipt()
-
-    def _keep_error(self, pending: Pending) -> None:
+    def keep_error(self, pending: Pending) -> None:
+        """Keep the error of a batch that no caller waits for, for the next flush."""
         error = pending.error
-        # One error may have met many batches.
+        # One error may have failed many batches.
         if error is not None and len(self._errors) < _ERRORS_MAX and not (self._errors and self._errors[-1] is error):
             self._errors.append(error)
 
-    def _forget_error(self, error: errors.OnceMQError | None) -> None:
-        if error is not None:
-            self._errors = [kept for kept in self._errors if kept is not error]
+    def discard(self) -> None:
+        """Forget all buffers: the client was closed, or this is a forked child."""
+        self.buffers = {}
 
 
-class _LingerTask:
-    """Sends batches that have lingered, and receives replies that nobody waits for."""
-
-    def __init__(self, producing: Producing[Any]) -> None:
-        self._producing = producing
-        self._ran_ms = 0.0
-
-    @property
-    def due_ms(self) -> float:
-        producing = self._producing
-        linger_ms = producing._linger_ms
-        due_ms = _NEVER
-        if producing._unanswered_batches and not producing._driver.receives_alone:
-            due_ms = producing._driver.pumped_ms + linger_ms
-        if waiting := producing._waiting_streams():
-            oldest_ms = min(stream.opened_ms for stream in waiting)
-            # Once per `linger_ms`, however many topics there are.
-            due_ms = min(due_ms, max(oldest_ms, self._ran_ms) + linger_ms)
-        return due_ms
-
-    def run(self) -> None:
-        producing = self._producing
-        self._ran_ms = at_ms = now_ms()
-        for stream in producing._waiting_streams():
-            if stream.opened_ms == 0.0:
-                # No thread took its message for the first one: its time begins now.
-                stream.opened_ms = at_ms
-            elif stream.opened_ms + producing._linger_ms <= at_ms:
-                producing._freeze(stream)
-
-
-class _CountOut:
+class _OnReply:
     """Called when a batch is answered."""
 
-    __slots__ = ("keep_error", "producing", "size")
+    __slots__ = ("keep_error", "producer", "size")
 
-    def __init__(self, producing: Producing[Any], size: int, keep_error: bool) -> None:
-        self.producing = producing
+    def __init__(self, producer: Producer[Any], size: int, *, keep_error: bool) -> None:
+        self.producer = producer
         self.size = size
         self.keep_error = keep_error
 
     def __call__(self, pending: Pending) -> None:
-        producing = self.producing
-        producing._unanswered_bytes -= self.size
-        producing._unanswered_batches -= 1
+        producer = self.producer
+        producer.in_flight_bytes -= self.size
+        producer.in_flight_batches -= 1
         if self.keep_error and pending.error is not None:
-            producing._keep_error(pending)
+            producer.keep_error(pending)
+
+
+def _pending_of(handle: PendingMessage) -> Pending:
+    assert isinstance(handle.batch, Batch)
+    assert handle.batch.pending is not None
+    return handle.batch.pending
 
 
 def _summary(topic: str, pendings: Sequence[Pending]) -> Receipt:
@@ -464,8 +342,3 @@ def _summary(topic: str, pendings: Sequence[Pending]) -> Receipt:
     subscriptions = min(reply.subscriptions for reply in stored)
     first, last = stored[0], stored[-1]
     return Receipt(topic, first.topic_id, first.first_offset, count, last.time_ms, subscriptions, len(stored))
-
-
-def _check_length(found: Sequence[object], count: int, what: str) -> None:
-    if len(found) != count:
-        raise ValueError(f"put_many got fewer {what} than values")

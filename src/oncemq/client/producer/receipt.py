@@ -1,4 +1,4 @@
-"""What a producer gets back."""
+"""Receipts: what a producer gets back."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     topic: str
     topic_id: int
-    #: Of the first message.
+    #: Offset of the first message.
     offset: int
-    #: Messages that were stored.
+    #: How many messages were stored.
     count: int
     #: When the broker stored them, in milliseconds since 1970.
     timestamp_ms: int
-    #: For how many subscriptions they are kept.
+    #: How many subscriptions the messages are kept for.
     subscriptions: int
-    #: Batches in which they were sent.
+    #: How many batches they were sent in.
     batches: int = 1
 
 
 def receipt_of(topic: str, reply: PutReply) -> Receipt:
+    """Return the receipt for one batch."""
     return Receipt(topic, reply.topic_id, reply.first_offset, reply.count, reply.time_ms, reply.subscriptions)

@@ -10,14 +10,17 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from oncemq.client.core.pending import Pending, again
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
     from oncemq.client.core.core import Core
+    from oncemq.client.runtime.flow import Flow
     from oncemq.client.runtime.transport import Transport
+
+T = TypeVar("T")
 
 log = logging.getLogger("oncemq.client")
 
@@ -87,6 +90,10 @@ class Driver(ABC):
     def drop(self, pending: Pending) -> None:
         """Give up a command with the next pump. May be called from anywhere, even from a finalizer."""
         self._dropped.append(pending)
+
+    @abstractmethod
+    def run_now(self, flow: Flow[T]) -> T:
+        """Run a flow from plain code. Raises WouldWait in the flow if it has to wait and the driver can't."""
 
     @abstractmethod
     def wake_waiters(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.driver import Driver
@@ -10,11 +10,6 @@ from oncemq.client.runtime.flow import Flow
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Operation
 from oncemq.protocol.replies import Reply
-
-if TYPE_CHECKING:
-    from oncemq.client.context import ClientContext, OpenSubscription
-    from oncemq.client.core.core import Payloads
-    from oncemq.client.runtime.background import PeriodicTask
 
 T = TypeVar("T")
 
@@ -41,34 +36,3 @@ def check_reply(reply: Reply, kind: type[T], command: Command | Operation) -> T:
     if not isinstance(reply, kind):
         raise errors.Malformed(f"{type(command).__name__} was answered with {type(reply).__name__}")
     return reply
-
-
-class Calling:
-    """A client, as its subscriptions see it; they are moving to `ClientContext`."""
-
-    _driver: Driver
-    _context: ClientContext
-
-    @property
-    def _subscriptions(self) -> set[OpenSubscription]:
-        return self._context.open_subscriptions
-
-    def _take_on(self, task: PeriodicTask) -> None:
-        self._context.add_task(task)
-
-    def _let_go(self, task: PeriodicTask) -> None:
-        self._context.remove_task(task)
-
-    def _call_any(self, operation: Operation, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Flow[Reply]:
-        return self._context.call_any(operation, payload, give_up_ms=give_up_ms)
-
-    def _call(
-        self, operation: Operation, kind: type[T], payload: Payloads = None, *, give_up_ms: float = 0.0
-    ) -> Flow[T]:
-        return self._context.call(operation, kind, payload, give_up_ms=give_up_ms)
-
-    def _do(self, operation: Operation) -> Flow[None]:
-        return self._context.do(operation)
-
-    def _ask(self, command: Command, kind: type[T]) -> Flow[T]:
-        return ask(self._driver, command, kind)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from oncemq.client.consumer.reader import Reader
 from oncemq.client.context import ClientContext
-from oncemq.client.runtime.flow import Flow, Outside, method
-from oncemq.client.runtime.rpc import Calling, check_reply, wait_for_reply
+from oncemq.client.runtime.flow import Flow, Outside
+from oncemq.client.runtime.rpc import check_reply, wait_for_reply
 from oncemq.client.worker.acks import ranges_of
 from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER, DeadLetter, make_retry_puts
 from oncemq.client.worker.leases import decode_take
@@ -139,28 +139,3 @@ class _Visit:
         if self.wanted is not None and message.offset not in self.wanted:
             return None
         return DeadLetter.of(message)
-
-
-class Retrying(Calling):
-    """The part of a client that looks after dead letters."""
-
-    @method
-    def dead_letters(self, dead_topic: str) -> Flow[list[DeadLetter]]:
-        """The letters in a dead-letter topic that nobody has taken out of it, the oldest first. None where there is
-        no such topic: the first letter makes it.
-
-        >>> [(letter.message.offset, letter.reason) for letter in client.dead_letters("orders.dead")]
-        [(0, 'no such customer')]
-        """
-        return DeadLetterAdmin(self._context).dead_letters(dead_topic)
-
-    @method
-    def retry_dead_letters(self, dead_topic: str, offsets: Iterable[int] | None = None) -> Flow[int]:
-        """Put letters back to the topics that they come from, and take them out of the dead-letter topic: those at
-        these offsets of it, or all. Returns how many. Each goes back once, whatever happens, as a new message: every
-        subscription of its topic gets it, also those that had done it before.
-
-        >>> client.retry_dead_letters("orders.dead", [0])
-        1
-        """
-        return DeadLetterAdmin(self._context).retry_dead_letters(dead_topic, offsets)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from oncemq.client.producer.batch_buffer import make_put
+from oncemq.client.producer.encoding import make_put
 from oncemq.protocol.commands import START_EARLIEST, Put, Sharing, Subscribe
 from oncemq.protocol.message import Message
 

@@ -14,8 +14,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from oncemq.client.connection import Settings
 from oncemq.client.core.pending import Pending
+from oncemq.client.options import ConnectSettings
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import open_transport
 from oncemq.gateways.link import MERGED_BYTES, make_put
@@ -42,18 +42,7 @@ _TOPIC_BYTES = 2_048
 
 class Intake:
     def __init__(self, urls: Sequence[str], counters: Counters, *, buffer_bytes_max: int) -> None:
-        self._settings = Settings(
-            urls=list(urls),
-            name=None,
-            label="push-intake",
-            timeout_s=1.0,
-            tries=_TRIES,
-            window=256,
-            batch_messages=1,
-            batch_bytes=1,
-            linger_ms=0,
-            buffer_bytes=1,
-        )
+        self._settings = ConnectSettings(urls=list(urls), label="push-intake", tries=_TRIES, window=256)
         self._counters = counters
         self._buffer_bytes_max = buffer_bytes_max
         self._buffered_bytes = 0
@@ -64,7 +53,7 @@ class Intake:
         self._touched: dict[bytes, _Topic] = {}
 
     def _connect(self) -> EventLoopDriver:
-        return EventLoopDriver(self._settings.core(), open_transport(self._settings.urls), self._loop)
+        return EventLoopDriver(self._settings.make_core(), open_transport(self._settings.urls), self._loop)
 
     @property
     def is_empty(self) -> bool:

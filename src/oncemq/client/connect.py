@@ -1,0 +1,82 @@
+"""`oncemq.connect`: opens a blocking client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Unpack, overload
+
+from oncemq.client.options import ConnectOptions, ConnectSettings, OutboxOptions, settings_of
+from oncemq.client.outbox.connection import OutboxConnection
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.producer import OutboxProducer
+from oncemq.client.outbox.sync import OutboxClient
+from oncemq.client.runtime.background import BackgroundThread
+from oncemq.client.runtime.threads import ThreadDriver
+from oncemq.client.runtime.transport import Transport, open_transport
+from oncemq.client.sync import Client, Handle, make_client
+
+
+@overload
+def connect(
+    url: str | Sequence[str] | None = None, *, outbox: None = None, **options: Unpack[ConnectOptions]
+) -> Client: ...
+@overload
+def connect(
+    url: str | Sequence[str] | None = None, *, outbox: str | os.PathLike[str], **options: Unpack[OutboxOptions]
+) -> OutboxClient: ...
+def connect(
+    url: str | Sequence[str] | None = None, *, outbox: str | os.PathLike[str] | None = None, **options: Any
+) -> Client:
+    """Connect to a broker.
+
+    `url`: `tcp://HOST:PORT` or `ipc://PATH`; `file:FOLDER` or `memory:` for a broker inside this process. With several
+    addresses, as a sequence or separated by commas, the next one is tried when one does not answer. Default: the
+    environment's ONCEMQ_URL, or tcp://127.0.0.1:5555.
+
+    `outbox`: a file on this machine. What is put is written there first, and reaches the broker automatically, once
+    and in order, even if this process dies. The broker need not be reachable.
+
+    Options, all by name:
+
+    - `name`: makes the session durable. It continues where an earlier process of that name ended, and fences off one
+      that still runs. Default: the session belongs to this client alone.
+    - `label`: the beginning of the session's name if `name` is not given. Default: `"anonymous"`.
+    - `timeout_s`, `tries`: timeout per attempt (1.0), and number of attempts (5), before BrokerAway is raised.
+    - `window`: how many numbered commands may be in flight (64).
+    - `batch_messages`, `batch_bytes`: `put_nowait` sends a batch when it has this many messages (1000) or bytes
+      (256 KiB).
+    - `linger_ms`: `put_nowait` sends a batch that is not full after this time (5.0).
+    - `buffer_bytes`: `put_nowait` waits while this many bytes are unanswered (64 MiB).
+    - `record`: a folder. What this client puts and consumes is recorded there, for `oncemq pipeline audit`. Default:
+      the environment's ONCEMQ_RECORD; `""` for none.
+
+    Raises BrokerAway if no broker answers, and SettingInvalid, NameInvalid or TypeError for a wrong option.
+
+    >>> with oncemq.connect() as client:
+    ...     client.put("orders", "one pizza", create=True)
+    """
+    settings = settings_of(url, outbox, options)
+    transport = open_transport(settings.urls)
+    if outbox is not None:
+        return _connect_outbox(settings, transport)
+    client = make_client(ThreadDriver(settings.make_core(), transport), settings)
+    client._driver.run(client._connection.greet())
+    return client
+
+
+def _connect_outbox(settings: ConnectSettings, transport: Transport) -> OutboxClient:
+    """Does not wait for the broker, which may be away."""
+    assert settings.outbox is not None
+    outbox = None
+    try:
+        outbox = OutboxFile.open(settings.outbox)
+        driver = ThreadDriver(settings.make_core(outbox), transport)
+    except BaseException:
+        transport.close()
+        if outbox is not None:
+            outbox.close()
+        raise
+    background = BackgroundThread(driver)
+    producer = OutboxProducer(driver, background, settings, Handle, outbox)
+    return OutboxClient(driver, OutboxConnection(producer, background))

@@ -1,0 +1,108 @@
+"""`oncemq.aio.connect`: opens an asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from types import TracebackType
+from typing import Any, Generic, TypeVar, Unpack, overload
+
+from oncemq.client.aio import Client, Handle
+from oncemq.client.connection import Connection
+from oncemq.client.context import ClientContext
+from oncemq.client.core.core import Core
+from oncemq.client.options import ConnectOptions, ConnectSettings, OutboxOptions, settings_of
+from oncemq.client.outbox.aio import OutboxClient
+from oncemq.client.outbox.connection import OutboxConnection
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.producer import OutboxProducer
+from oncemq.client.producer.producer import Producer
+from oncemq.client.runtime.background import BackgroundTimer
+from oncemq.client.runtime.event_loop import EventLoopDriver
+from oncemq.client.runtime.transport import WatchedTransport, open_transport
+
+#: A client, with or without an outbox.
+C = TypeVar("C", bound=Client)
+
+
+@overload
+def connect(
+    url: str | Sequence[str] | None = None, *, outbox: None = None, **options: Unpack[ConnectOptions]
+) -> Connecting[Client]: ...
+@overload
+def connect(
+    url: str | Sequence[str] | None = None, *, outbox: str | os.PathLike[str], **options: Unpack[OutboxOptions]
+) -> Connecting[OutboxClient]: ...
+def connect(
+    url: str | Sequence[str] | None = None, *, outbox: str | os.PathLike[str] | None = None, **options: Any
+) -> Connecting[Any]:
+    """Connect to a broker, on the running event loop. `oncemq.connect` explains the options.
+
+    >>> async with oncemq.aio.connect() as client:
+    ...     await client.put("orders", "one pizza", create=True)
+
+    Or `client = await oncemq.aio.connect()`, and `await client.close()` at the end.
+    """
+    return Connecting(settings_of(url, outbox, options), _connect if outbox is None else _connect_outbox)
+
+
+class Connecting(Generic[C]):
+    """A client that is not connected yet: `await` it, or enter it with `async with`."""
+
+    def __init__(
+        self, settings: ConnectSettings, open_client: Callable[[ConnectSettings, WatchedTransport], Awaitable[C]]
+    ) -> None:
+        self._settings = settings
+        self._open_client = open_client
+        self._client: C | None = None
+
+    def __await__(self) -> Generator[Any, None, C]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> C:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._client is not None
+        await self._client._close(clean=kind is None)
+
+    async def _connect(self) -> C:
+        return await self._open_client(self._settings, open_transport(self._settings.urls))
+
+
+async def _connect(settings: ConnectSettings, transport: WatchedTransport) -> Client:
+    driver = _driver(settings.make_core(), transport)
+    background = BackgroundTimer(driver)
+    producer = Producer(driver, background, settings, Handle)
+    client = Client(driver, Connection(producer, ClientContext(driver, background, producer)))
+    await driver.run(client._connection.greet())
+    return client
+
+
+async def _connect_outbox(settings: ConnectSettings, transport: WatchedTransport) -> OutboxClient:
+    """Does not wait for the broker, which may be away."""
+    assert settings.outbox is not None
+    outbox = None
+    try:
+        outbox = OutboxFile.open(settings.outbox)
+        driver = _driver(settings.make_core(outbox), transport)
+    except BaseException:
+        transport.close()
+        if outbox is not None:
+            outbox.close()
+        raise
+    background = BackgroundTimer(driver)
+    producer = OutboxProducer(driver, background, settings, Handle, outbox)
+    return OutboxClient(driver, OutboxConnection(producer, background))
+
+
+def _driver(core: Core, transport: WatchedTransport) -> EventLoopDriver:
+    try:
+        return EventLoopDriver(core, transport, asyncio.get_running_loop())
+    except BaseException:
+        transport.close()
+        raise

@@ -1,0 +1,126 @@
+"""The options of `connect`: their names, defaults and bounds. `oncemq.connect` documents them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import msgspec
+
+from oncemq.client.core.core import Core
+from oncemq.client.core.options import Options
+from oncemq.client.core.validation import check_name
+from oncemq.client.runtime.transport import split_urls
+from oncemq.protocol import errors, limits
+
+if TYPE_CHECKING:
+    from oncemq.client.outbox.file import OutboxFile
+    from oncemq.client.recording.recorder import Recorder
+
+
+class OutboxOptions(TypedDict, total=False):
+    """Options of `connect` with an outbox."""
+
+    timeout_s: float
+    tries: int
+    window: int
+    batch_messages: int
+    batch_bytes: int
+    linger_ms: float
+    buffer_bytes: int
+    record: str | os.PathLike[str] | None
+
+
+class ConnectOptions(OutboxOptions, total=False):
+    """Options of `connect` without an outbox, which has a session of its own."""
+
+    name: str | None
+    label: str
+
+
+class ConnectSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of all options, with their defaults. Raises SettingInvalid, NameInvalid or TypeError."""
+
+    urls: list[str]
+    outbox: str | os.PathLike[str] | None = None
+    name: str | None = None
+    label: str = "anonymous"
+    timeout_s: float = 1.0
+    tries: int = 5
+    window: int = 64
+    batch_messages: int = 1000
+    batch_bytes: int = 256 * 1024
+    linger_ms: float = 5.0
+    buffer_bytes: int = 64 * 1024 * 1024
+    record: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tries < 1 or self.timeout_s <= 0:
+            raise errors.SettingInvalid("timeout_s is above 0 and tries at least 1")
+        if not 1 <= self.window <= limits.WINDOW_MAX:
+            raise errors.SettingInvalid(f"window lies between 1 and {limits.WINDOW_MAX}")
+        if self.batch_messages < 1 or self.batch_bytes < 1:
+            raise errors.SettingInvalid("batch_messages and batch_bytes are at least 1")
+        if self.linger_ms < 0 or self.buffer_bytes < 1:
+            raise errors.SettingInvalid("linger_ms is not below 0, and buffer_bytes at least 1")
+        if self.outbox is not None and self.name is not None:
+            raise errors.SettingInvalid("an outbox has a session of its own: leave the name out")
+        _check_folder(self.record_folder)
+        for what, text in (("name", self.name), ("label", self.label)):
+            if text == "":
+                raise errors.SettingInvalid(f"{what} is empty; leave it out, or give it a value")
+            if text is not None:
+                check_name(text, f"a client's {what}")
+
+    @property
+    def record_folder(self) -> str:
+        """The folder that records go to; empty: none."""
+        return os.environ.get("ONCEMQ_RECORD", "") if self.record is None else os.fspath(self.record)
+
+    def make_core(self, outbox: OutboxFile | None = None) -> Core:
+        """Return the core of a new session, or of the outbox's session."""
+        where = " or ".join(self.urls)
+        options = Options(timeout_ms=self.timeout_s * 1000, tries=self.tries, window=self.window, where=where)
+        session, nonce = self._new_session()
+        if outbox is not None:
+            recorder = self._make_recorder(outbox.session)
+            return Core(outbox.session, False, nonce, options, outbox=outbox, observer=recorder)
+        recorder = self._make_recorder(session)
+        return Core(session, self.name is None, nonce, options, self._new_session, observer=recorder)
+
+    def _make_recorder(self, session: str) -> Recorder | None:
+        if not self.record_folder:
+            return None
+        from oncemq.client.recording.recorder import Recorder
+
+        return Recorder(Path(self.record_folder), session)
+
+    def _new_session(self) -> tuple[str, int]:
+        """Return a session's name and nonce."""
+        return self.name or f"{self.label}-{secrets.token_hex(8)}", secrets.randbits(63)
+
+
+def settings_of(
+    url: str | Sequence[str] | None, outbox: str | os.PathLike[str] | None, options: Mapping[str, Any]
+) -> ConnectSettings:
+    """Return the settings for the arguments of `connect`. Raises TypeError for an option that does not exist."""
+    known = ConnectOptions.__annotations__
+    for option in options:
+        if option not in known:
+            raise TypeError(f"connect() has no option {option!r}; it has {', '.join(sorted({*known, 'outbox'}))}")
+    return ConnectSettings(urls=split_urls(url), outbox=outbox, **options)
+
+
+def _check_folder(folder: str) -> None:
+    """Raise SettingInvalid if records can't be written to a folder, before anything is opened."""
+    if not folder:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise errors.SettingInvalid(f"'{folder}' can't be recorded into: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise errors.SettingInvalid(f"'{folder}' can't be recorded into: it can't be written to")

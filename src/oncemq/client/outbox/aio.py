@@ -1,0 +1,80 @@
+"""The asyncio client with an outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from oncemq.client.aio import Client, Handle
+from oncemq.client.outbox.connection import OutboxConnection
+from oncemq.client.outbox.producer import Ticket
+from oncemq.client.producer.encoding import Headers, Value, make_one_put
+from oncemq.client.runtime.event_loop import EventLoopDriver
+
+if TYPE_CHECKING:
+    from oncemq.client.outbox.contract import OutboxRefusal
+
+
+class OutboxClient(Client):
+    """A client whose puts go through a file on this machine; made by `oncemq.aio.connect(…, outbox=…)`. The file is
+    written on the event loop: that takes as long as a sync of the disk.
+
+    >>> async with oncemq.aio.connect(outbox="orders.outbox") as client:
+    ...     await client.put("orders", "one pizza")
+    """
+
+    def __init__(self, driver: EventLoopDriver, connection: OutboxConnection[Handle]) -> None:
+        super().__init__(driver, connection)
+        self._outbox_connection = connection
+        self._outbox_producer = connection.producer
+
+    @property
+    def pending(self) -> int:
+        """How many operations are in the outbox that the broker has not decided, as far as this process knows."""
+        return self._outbox_producer.outbox.pending_count
+
+    async def put(  # type: ignore[override]  # A ticket instead of a receipt: the broker may be away.
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> Ticket:
+        """As `oncemq.OutboxClient.put`."""
+        put = make_one_put(topic, value, key, headers, create, ttl_s, delay_s)
+        return await self._driver.run(self._outbox_producer.store(topic, iter([put])))
+
+    async def put_many(  # type: ignore[override]
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        keys: Iterable[Value | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> Ticket:
+        """As `oncemq.OutboxClient.put_many`."""
+        batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
+        return await self._driver.run(self._outbox_producer.store(topic, batches))
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """As `oncemq.OutboxClient.flush`."""
+        await super().flush(timeout_s)
+
+    async def stored(self, ticket: Ticket | int) -> bool:
+        """As `oncemq.OutboxClient.stored`."""
+        return await self._driver.run(self._outbox_producer.stored(ticket))
+
+    async def refusals(self) -> list[OutboxRefusal]:
+        """As `oncemq.OutboxClient.refusals`."""
+        return await self._driver.run(self._outbox_producer.refusals())
+
+    async def seen(self, refusal: OutboxRefusal | int) -> None:
+        """As `oncemq.OutboxClient.seen`."""
+        await self._driver.run(self._outbox_producer.seen(refusal))

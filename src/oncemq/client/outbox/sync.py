@@ -1,0 +1,104 @@
+"""The blocking client with an outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from oncemq.client.outbox.connection import OutboxConnection
+from oncemq.client.outbox.producer import Ticket
+from oncemq.client.producer.encoding import Headers, Value, make_one_put
+from oncemq.client.runtime.threads import ThreadDriver
+from oncemq.client.sync import Client, Handle
+
+if TYPE_CHECKING:
+    from oncemq.client.outbox.contract import OutboxRefusal
+
+
+class OutboxClient(Client):
+    """A client whose puts go through a file on this machine; made by `oncemq.connect(…, outbox=…)`.
+
+    >>> with oncemq.connect(outbox="orders.outbox") as client:
+    ...     client.put("orders", "one pizza")
+    """
+
+    def __init__(self, driver: ThreadDriver, connection: OutboxConnection[Handle]) -> None:
+        super().__init__(driver, connection)
+        self._outbox_connection = connection
+        self._outbox_producer = connection.producer
+
+    @property
+    def pending(self) -> int:
+        """How many operations are in the outbox that the broker has not decided, as far as this process knows."""
+        return self._outbox_producer.outbox.pending_count
+
+    def put(  # type: ignore[override]  # A ticket instead of a receipt: the broker may be away.
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value | None = None,
+        headers: Headers | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> Ticket:
+        """Store one message. When this returns, it is on this machine's disk; it reaches the broker automatically.
+
+        >>> client.put("orders", "one pizza", create=True).numbers
+        (1,)
+        """
+        put = make_one_put(topic, value, key, headers, create, ttl_s, delay_s)
+        return self._driver.run(self._outbox_producer.store(topic, iter([put])))
+
+    def put_many(  # type: ignore[override]
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        keys: Iterable[Value | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
+        create: bool = False,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+    ) -> Ticket:
+        """Store any number of messages, in order. When this returns, all are on this machine's disk.
+
+        >>> client.put_many("orders", ["one pizza", "two salads"]).count
+        2
+        """
+        batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
+        return self._driver.run(self._outbox_producer.store(topic, batches))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until the broker has decided everything in the outbox. Raises the first refusal that is not `seen`, or
+        TimeoutError.
+
+        >>> client.flush(timeout_s=10)
+        """
+        super().flush(timeout_s)
+
+    def stored(self, ticket: Ticket | int) -> bool:
+        """Return whether the broker has all of it on its disk. Raises the error that it was refused with. A number of
+        an earlier process can be used instead of a ticket.
+
+        >>> client.stored(ticket)
+        True
+        """
+        return self._driver.run(self._outbox_producer.stored(ticket))
+
+    def refusals(self) -> list[OutboxRefusal]:
+        """Return what the broker has refused, with its messages. Refusals are kept, also over restarts, until `seen`.
+
+        >>> for refusal in client.refusals():
+        ...     log.error("%s: %s", refusal.code, refusal.text)
+        ...     client.seen(refusal)
+        """
+        return self._driver.run(self._outbox_producer.refusals())
+
+    def seen(self, refusal: OutboxRefusal | int) -> None:
+        """Delete a refusal from the outbox, once you have handled it.
+
+        >>> client.seen(refusal)
+        """
+        self._driver.run(self._outbox_producer.seen(refusal))

@@ -1,0 +1,192 @@
+"""From what a caller puts to the operation that is sent: values, keys, headers and times, checked and encoded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from oncemq.client.core.validation import check_headers, check_name
+from oncemq.protocol.batch import checksum, encode_batch, key_hashes
+from oncemq.protocol.commands import Envelope, Put
+
+Value = bytes | str | bytearray | memoryview
+Headers = Mapping[str, Value]
+
+_ONLY_BYTES = {bytes}
+#: How many values `put_many` takes first, to learn how large they are.
+_FIRST_CHUNK = 16
+
+
+def as_bytes(value: Value) -> bytes:
+    """Encode text as UTF-8. Raises TypeError if the value is neither text nor bytes."""
+    if isinstance(value, bytes):
+        return value if type(value) is bytes else bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"values, keys and headers are bytes or str, not {type(value).__name__}")
+
+
+def all_as_bytes(values: Iterable[Value]) -> list[bytes]:
+    """Encode many values, most of which are bytes already."""
+    found: list[Any] = list(values)
+    return found if set(map(type, found)) <= _ONLY_BYTES else [as_bytes(value) for value in found]
+
+
+def headers_as_bytes(headers: Headers) -> dict[str, bytes]:
+    """Check and encode headers. Raises TypeError, NameInvalid for a name that is not UTF-8, or TooLarge."""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a mapping from str to bytes or str, not {type(headers).__name__}")
+    for name in headers:
+        check_name(name, "a header's name")
+    found = {str.__str__(name): as_bytes(value) for name, value in headers.items()}
+    check_headers(found)
+    return found
+
+
+def check_is_many(values: object, what: str) -> None:
+    """Raise TypeError for text or bytes: they can be iterated over, but are one value."""
+    if isinstance(values, str | bytes | bytearray | memoryview):
+        raise TypeError(f"{what} are an iterable of bytes or str, not one {type(values).__name__}")
+
+
+class Times(msgspec.Struct, frozen=True, gc=False):
+    """When messages expire, and when they are due; 0 = never, and immediately."""
+
+    ttl_ms: int = 0
+    due_ms: int = 0
+
+
+NO_TIMES = Times()
+
+
+def times_of(ttl_s: float | None, delay_s: float | None) -> Times:
+    """Raises ValueError for a time that is not above 0."""
+    if ttl_s is None and delay_s is None:
+        return NO_TIMES
+    for what, seconds in (("ttl_s", ttl_s), ("delay_s", delay_s)):
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise ValueError(f"{what} is a number of seconds above 0, not {seconds}")
+    ttl_ms = 0 if ttl_s is None else max(1, round(ttl_s * 1000))
+    return Times(ttl_ms, 0 if delay_s is None else round((time.time() + delay_s) * 1000))
+
+
+#: The columns of a batch: values, and for each value a key or None, and headers or None. No column: none has any.
+Columns = tuple[list[bytes], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None]
+
+
+def make_put(
+    topic: str,
+    create: bool,
+    values: list[bytes],
+    keys: list[bytes | None] | None = None,
+    headers: list[Mapping[str, bytes] | None] | None = None,
+    times: Times = NO_TIMES,
+) -> tuple[Put, bytes]:
+    """Return the operation for a batch, and its payload."""
+    payload = encode_batch(values, keys, headers)
+    hashes = key_hashes(keys) if keys is not None else b""
+    envelope = Envelope(len(values), len(payload), checksum(payload), times.ttl_ms, times.due_ms, hashes)
+    return Put(topic, envelope, bool(create)), payload
+
+
+def make_one_put(
+    topic: str,
+    value: Value,
+    key: Value | None,
+    headers: Headers | None,
+    create: bool,
+    ttl_s: float | None,
+    delay_s: float | None,
+) -> tuple[Put, bytes]:
+    """Return the operation for a single message, and its payload."""
+    return make_put(
+        topic,
+        create,
+        [as_bytes(value)],
+        None if key is None else [as_bytes(key)],
+        None if headers is None else [headers_as_bytes(headers)],
+        times_of(ttl_s, delay_s),
+    )
+
+
+def columns_of(
+    values: Iterable[Value],
+    keys: Iterable[Value | None] | None,
+    headers: Iterable[Headers | None] | None,
+    messages_max: int,
+    bytes_max: int,
+) -> Iterator[Columns]:
+    """Encode messages in chunks of about `bytes_max`. Raises ValueError if there are fewer keys or headers than values.
+
+    Each chunk shows how many messages the next one may have."""
+    check_is_many(values, "values")
+    check_is_many(keys, "keys")
+    # Checked here, and not only when the first chunk is made.
+    return _columns_of(values, keys, headers, messages_max, bytes_max)
+
+
+def _columns_of(
+    values: Iterable[Value],
+    keys: Iterable[Value | None] | None,
+    headers: Iterable[Headers | None] | None,
+    messages_max: int,
+    bytes_max: int,
+) -> Iterator[Columns]:
+    keys_left = None if keys is None else iter(keys)
+    headers_left = None if headers is None else iter(headers)
+    for chunk in _chunks(values, messages_max, bytes_max):
+        count = len(chunk)
+        chunk_keys: list[bytes | None] | None = None
+        if keys_left is not None:
+            chunk_keys = [None if key is None else as_bytes(key) for key in islice(keys_left, count)]
+            _check_length(chunk_keys, count, "keys")
+        chunk_headers: list[Mapping[str, bytes] | None] | None = None
+        if headers_left is not None:
+            entries = islice(headers_left, count)
+            chunk_headers = [None if entry is None else headers_as_bytes(entry) for entry in entries]
+            _check_length(chunk_headers, count, "headers")
+        yield chunk, chunk_keys, chunk_headers
+
+
+def _chunks(values: Iterable[Value], messages_max: int, bytes_max: int) -> Iterator[list[bytes]]:
+    values_left = iter(values)
+    count = _FIRST_CHUNK
+    while taken := list(islice(values_left, count)):
+        chunk = all_as_bytes(taken)
+        size = sum(map(len, chunk))
+        fitting = max(1, bytes_max * len(chunk) // max(size, 1))
+        count = min(fitting, count * 16, messages_max)
+        if size <= 2 * bytes_max:
+            yield chunk
+            continue
+        start = 0
+        for stop in cuts(chunk, bytes_max):
+            yield chunk[start:stop]
+            start = stop
+
+
+def _check_length(found: Sequence[object], count: int, what: str) -> None:
+    if len(found) != count:
+        raise ValueError(f"put_many got fewer {what} than values")
+
+
+def cuts(values: Sequence[bytes], bytes_max: int) -> list[int]:
+    """Return where to cut values into batches of not much more than `bytes_max`. The last cut is their end."""
+    count = len(values)
+    if not count:
+        return []
+    if sum(map(len, values)) <= 2 * bytes_max:
+        return [count]
+    found, size = [], 0
+    for index, value in enumerate(values):
+        if size and size + len(value) > bytes_max:
+            found.append(index)
+            size = 0
+        size += len(value)
+    return [*found, count]
