@@ -10,7 +10,9 @@ import pytest
 from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, snapshot, write
 from tests.simulation.disk import SimDisk
 
-from oncemq.journal.files.check import check, cut, export
+from oncemq.journal.files.check import check
+from oncemq.journal.files.cut import cut
+from oncemq.journal.files.export import export
 from oncemq.protocol import errors
 
 FIRST = "segments/000000000001"
@@ -59,7 +61,7 @@ def test_check_finds_missing_segments_and_damaged_heads() -> None:
     disk.damage("segments/000000000003", 20, b"rot")
     disk.remove("segments/000000000002")
     problems = [problem.what for problem in check(disk).problems]
-    assert problems == ["segment 2 is missing", "the segment's head is damaged"]
+    assert problems == ["segment 2 is missing", "the segment's header is damaged"]
 
 
 def test_check_finds_a_damaged_last_group_before_the_next_segment() -> None:

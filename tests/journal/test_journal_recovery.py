@@ -105,7 +105,7 @@ def test_a_damaged_segment_head_is_refused_when_groups_follow() -> None:
     write(journal, [LARGE])
     disk.kill()
     disk.damage("segments/000000000002", 20, b"rot")
-    with pytest.raises(errors.JournalCorrupt, match="lies behind it in segments/000000000002 at byte 512"):
+    with pytest.raises(errors.JournalCorrupt, match="follows in segments/000000000002 at byte 512"):
         loaded(disk)
 
 

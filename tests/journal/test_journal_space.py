@@ -93,7 +93,7 @@ def test_a_full_disk_can_be_recovered_and_still_takes_acks() -> None:
 
 def test_a_disk_that_is_too_small_for_a_journal_says_so() -> None:
     disk = SimDisk(Random(1), capacity_bytes=3 * SEGMENT_BYTES)
-    with pytest.raises(errors.JournalError, match="no room for a new journal"):
+    with pytest.raises(errors.JournalError, match="no space for a new journal"):
         open_sim(disk)
     disk.capacity_bytes *= 4
     journal, _ = loaded(disk)

@@ -9,7 +9,8 @@ import pytest
 from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, events_of, loaded, new_journal, snapshot, write
 from tests.simulation.disk import SimCrash, SimDisk
 
-from oncemq.journal.files.check import check, cut
+from oncemq.journal.files.check import check
+from oncemq.journal.files.cut import cut
 from oncemq.journal.files.layout import segment_path
 from oncemq.protocol import errors
 
@@ -81,7 +82,7 @@ def test_a_zeroed_last_segment_is_missed_where_a_snapshot_points_to_its_first_gr
     write(journal, [LARGE])
     disk.power_loss()
     zeroed(disk, segment_path(2))
-    with pytest.raises(errors.JournalCorrupt, match="the segment's head is damaged"):
+    with pytest.raises(errors.JournalCorrupt, match="the segment's header is damaged"):
         loaded(disk)
 
 

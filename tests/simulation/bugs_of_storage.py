@@ -10,12 +10,13 @@ from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.broker.housekeeping import Housekeeping
 from oncemq.broker.loop import Broker
 from oncemq.engine.engine import Engine
-from oncemq.journal.contract import RecordHead
+from oncemq.journal.contract import GROUP_HEADER_BYTES, RecordHead
 from oncemq.journal.files import group as group_module
 from oncemq.journal.files import recovery as recovery_module
 from oncemq.journal.files.journal import FileJournal
-from oncemq.journal.files.layout import GROUP_HEADER_BYTES, Layout
+from oncemq.journal.files.layout import Layout
 from oncemq.journal.files.recovery import Recovery
+from oncemq.journal.files.scan import Segment
 from tests.simulation.bugs import Patch, bug
 
 # The broker.
@@ -88,10 +89,10 @@ def copy_forward_forgets_the_living() -> Sequence[Patch]:
 
 @bug("segments go although a snapshot's replay still needs them")
 def release_ignores_snapshots() -> Sequence[Patch]:
-    def is_behind(self: FileJournal, number: int) -> bool:
+    def is_covered(self: FileJournal, number: int) -> bool:
         return number != self._segments.active
 
-    return [(FileJournal, "_is_behind", is_behind)]
+    return [(FileJournal, "_is_covered", is_covered)]
 
 
 @bug("segments go although messages in them are needed")
@@ -131,7 +132,8 @@ def torn_payload_is_accepted() -> Sequence[Patch]:
 def recycled_segment_is_read_as_new() -> Sequence[Patch]:
     real: Any = group_module.decode
 
-    def good_groups(self: Recovery, data: bytes) -> Iterator[Any]:
+    def good_groups(self: Recovery, segment: Segment) -> Iterator[Any]:
+        data = segment.data
         while True:
             position = int.from_bytes(data[self.at + 16 : self.at + 24], "little")
             try:
@@ -157,13 +159,13 @@ def damage_is_taken_for_the_end() -> Sequence[Patch]:
     real: Any = Recovery.start
     real_groups: Any = Recovery._good_groups
 
-    def good_groups(self: Recovery, data: bytes) -> Iterator[Any]:
-        for count, group in enumerate(real_groups(self, data)):
+    def good_groups(self: Recovery, segment: Segment) -> Iterator[Any]:
+        for count, group in enumerate(real_groups(self, segment)):
             yield group
             if count == 40:
                 return
 
-    def check_end(_self: Recovery, _data: bytes) -> None: ...
+    def check_end(_self: Recovery, _segment: Segment) -> None: ...
 
     return [(Recovery, "start", start), (Recovery, "_good_groups", good_groups), (Recovery, "_check_end", check_end)]
 

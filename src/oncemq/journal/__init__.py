@@ -1,5 +1,6 @@
-"""The durable log of events: contract, memory twin, files on a disk seam.
+"""The journal: the durable log of events, with the payloads that belong to them, and snapshots.
 
-A journal knows nothing of topics or sessions: it keeps groups of opaque events with the payloads that
-belong to them, and snapshots of a state that it does not understand.
+The contract (contract.py) has three implementations: files on a disk, PostgreSQL, and memory. A journal must not know
+topics, sessions or the meaning of an event: events and snapshots are opaque bytes to it. It knows nothing of clients
+and sends nothing.
 """

@@ -1,19 +1,19 @@
-"""What every journal does. One contract suite (tests/journal/) runs on each of them.
+"""The contract of a journal. One test suite (tests/journal/) runs on all implementations.
 
-A *group* is what one sync covers: events (opaque bytes) and records (payloads with what identifies them).
-A *position* is a place in the journal, a number that only grows: where a record lies, for ever. Positions
-are handed out before anything is written, by `place`, so that events can carry them. A group's first record
-lies at `WriteSlot.position`, the next at `record_end(position, size)`, and so on.
+A *group* is what one sync covers: events (opaque bytes) and records (payloads and their identification).
+A *position* is a location in the journal. Positions only grow, and a record keeps its position forever. `next_slot`
+returns positions before anything is written, so that events can contain them. The first record of a group has the
+position `WriteSlot.position`, the next one `record_end(position, size)`, and so on.
 
-The journal is cut into *extents* of `extent_bytes` positions each; a position's extent is
-`position // extent_bytes`. Extents are what is released.
+The journal is divided into *extents* of `extent_bytes` positions each. The extent of a position is
+`position // extent_bytes`. Space is released in whole extents.
 
-The order of calls: `load`, then rounds of `place`, `append`, `sync`, `read`, then `hold`, with `maintain` between
-rounds. A failed append or sync is final: the journal raises JournalFailed from then on.
+The order of calls is: `load`; then rounds of `next_slot`, `append`, `sync`, `read` and `ensure_not_fenced`, with
+`maintain` between rounds. A failed append or sync is final: the journal raises JournalFailed from then on.
 
-A journal has one writer. Where a lock can see to that (files), `hold` has nothing to do. Where another broker may
-take over while this one is not looking (PostgreSQL), each take-over begins a new *term*; an append of an older term
-fails, and `hold` says whether what was read may still be told.
+A journal has one writer. For files a lock guarantees that, and `ensure_not_fenced` does nothing. In PostgreSQL another
+broker may take over while this one is suspended. Each take-over begins a new *term*. An append of an older term fails,
+and `ensure_not_fenced` tells whether messages that were read may still be sent.
 """
 
 from __future__ import annotations
@@ -25,40 +25,44 @@ import msgspec
 
 from oncemq.journal.rows import Rows, TablesWanted
 
-#: In front of every payload; see group.py for the layout.
+#: In front of every payload; files/group.py draws the layout.
 RECORD_HEADER_BYTES = 48
+#: In front of the records of every group; files/group.py draws the layout.
+GROUP_HEADER_BYTES = 64
+#: If the disk damages one snapshot, the other one leads to the same state.
+SNAPSHOTS_KEPT = 2
 
 
 def record_bytes(size: int) -> int:
-    """What a payload of `size` bytes takes in the journal."""
+    """Return the number of bytes that a payload of `size` bytes needs in the journal."""
     return RECORD_HEADER_BYTES + size + -size % 8
 
 
 def record_end(position: int, size: int) -> int:
-    """Where the record after this one lies, in the same group."""
+    """Return the position after a record, which is that of the next record in the same group."""
     return position + record_bytes(size)
 
 
 class WriteSlot(msgspec.Struct, frozen=True, gc=False):
-    """Where the next group will lie, and how much it may hold."""
+    """Where the next group is written, and how much it may hold."""
 
     #: Of the group's first record.
     position: int
-    #: Records and events together.
+    #: Space for records and events together.
     room_bytes: int
-    #: What of that may be new messages: 0 when the disk is full. The rest is kept for acks and moves.
+    #: How much of it may be new messages: 0 when the disk is full. The rest is reserved for acks and moves.
     writable_bytes: int
-    #: What of it may be messages of a transaction whose acks let go of as much. The last extent is kept from them, too:
-    #: acks alone, and moves, must always find room.
+    #: How much of it may be messages of a transaction whose acks free at least as many bytes. The last extent is
+    #: reserved even from these: plain acks and moves must always find space.
     reserve_bytes: int = 0
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A payload and what identifies it; all of it is verified when it is read."""
+    """A payload and its identification. Both are verified when the record is read."""
 
     position: int
     topic_id: int
-    #: -1 where the offset is not known yet (a stage).
+    #: -1 if the offset is not known yet (a stage).
     first_offset: int
     count: int
     checksum: int
@@ -66,7 +70,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordHead(msgspec.Struct, frozen=True, gc=False):
-    """A record without its payload, as `scan` finds it."""
+    """A record without its payload, as `scan` returns it."""
 
     position: int
     topic_id: int
@@ -77,11 +81,11 @@ class RecordHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordRef(msgspec.Struct, frozen=True, gc=False):
-    """A record to read: `read` refuses to return anything else than exactly this one."""
+    """A record to read. `read` returns exactly this record or raises RecordCorrupt."""
 
     position: int
     topic_id: int
-    #: What the record says, or -1 if that is not known (the record may say -1 as well).
+    #: As stored in the record, or -1 if that is not known (the record may hold -1 as well).
     first_offset: int
     size: int
 
@@ -90,12 +94,12 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     time_ms: int
     events: bytes
     records: Sequence[Record]
-    #: What it changes in tables for people, where the journal wants them.
+    #: What it changes in the SQL tables, if the journal has them.
     rows: Rows | None = None
 
 
 class ReplayedGroup(msgspec.Struct, frozen=True, gc=False):
-    """A group as recovery finds it, verified. Files verify its records as well; PostgreSQL does when they are read."""
+    """A group that recovery has read and verified. Files verify its records as well, PostgreSQL only reads of them."""
 
     sequence: int
     time_ms: int
@@ -103,7 +107,7 @@ class ReplayedGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class LoadedJournal(msgspec.Struct, frozen=True):
-    """What recovery starts from: the newest snapshot's chunks, and the groups behind it, in order."""
+    """What recovery starts from: the chunks of the newest snapshot, and the groups after it, in order."""
 
     snapshot: Sequence[bytes] | None
     groups: Iterator[ReplayedGroup]
@@ -111,76 +115,86 @@ class LoadedJournal(msgspec.Struct, frozen=True):
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
     number: int
-    #: Bytes that it holds, live or not.
+    #: Bytes in use, live or not.
     used_bytes: int
-    #: Lies behind what both newest snapshots need: goes as soon as nothing in it is live.
+    #: Replay from either of the two newest snapshots does not need it. It is released once nothing in it is live.
     is_covered_by_snapshots: bool
 
 
 class SnapshotWriter(Protocol):
-    """Takes a state's chunks. The state must be that of the last synced group when it was begun."""
+    """Takes the chunks of a state. It must be the state after the group that was synced last when writing began."""
 
     def add(self, chunk: bytes) -> None: ...
 
     def finish(self) -> None:
-        """Make it durable beside the loop; a later `maintain` puts it in place."""
+        """Start to make it durable in the background. A later `maintain` puts it in place."""
 
     def abort(self) -> None: ...
 
 
 class Journal(Protocol):
-    #: Random, made with the journal.
+    #: Random, created with the journal.
     journal_id: bytes
     extent_bytes: int
-    #: Written since the newest snapshot: what a restart would have to replay.
+    #: Bytes written since the newest snapshot, which a restart has to replay.
     replay_bytes: int
-    #: Rises with each take-over. 0 where nobody can take over, unless it is a copy: then it was its source's.
+    #: Increases with each take-over. 0 if there are no take-overs, except in a copy, which has the term of its source.
     term: int
-    #: Whether groups have to bring rows for the tables that people query.
+    #: Which rows for the SQL tables a group has to bring.
     tables_wanted: TablesWanted
 
     def describe(self) -> str:
-        """For people: where it stores."""
+        """Return its location, as text for people and without a password."""
 
     def load(self) -> LoadedJournal: ...
 
     def next_slot(self, need_bytes: int) -> WriteSlot:
-        """Where a group that needs so many bytes goes; begins a new extent where the current one is too full.
+        """Return the slot for a group that needs this many bytes. A new extent is begun if the current one is too full.
 
-        If that can't be had, `room_bytes` is smaller than what was asked for."""
+        If there is not enough space, `room_bytes` is smaller than `need_bytes`."""
 
     def append(self, group: Group) -> None:
-        """Write a group at the place given last. Not durable before `sync`."""
+        """Write a group to the slot that was returned last. It is not durable before `sync`."""
 
     def sync(self) -> None: ...
 
     def confirm(self) -> None:
-        """Append and sync an empty group, unless the last one is empty: guards the last group from looking
-        torn if the disk damages it later."""
+        """Append and sync an empty group, unless the last group is empty. If the disk damages the group before it
+        later, that is recognised as damage, and not taken for a group whose write was interrupted."""
 
     def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
-        """Payloads and their checksums, verified. Raises RecordCorrupt."""
+        """Return payloads and their checksums, verified. Raise RecordCorrupt."""
 
     def ensure_not_fenced(self) -> None:
-        """Nothing is answered without it: raises JournalFenced unless this is still the journal's one writer."""
+        """Raise JournalFenced unless this is still the only writer. It is called before every response."""
 
     def raise_term(self, term: int) -> None:
-        """At least so high from here on: clients don't listen to a broker of a lower term than they have met."""
+        """Raise the term to at least `term`. Clients ignore a broker whose term is lower than one they have seen."""
 
     def begin_snapshot(self) -> SnapshotWriter | None:
-        """None while there is another one, or no room for it."""
+        """Return None while another snapshot is being written, or if there is no space for one."""
 
     def extents(self) -> list[Extent]: ...
 
     def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:
-        """The records of an extent from a position on (0 = its start), and where to go on (0 = that was all)."""
+        """Return records of an extent from a position on (0 = its start), and the position to continue at (0 = end)."""
 
     def release(self, live: Mapping[int, int]) -> None:
-        """Recycle every extent that is behind the snapshots and has no entry in `live`."""
+        """Release every extent that replay does not need and that has no entry in `live`."""
 
     def maintain(self) -> None:
-        """Take in what was done beside the loop: spare segments, finished snapshots."""
+        """Take over the results of background work: spare segments and finished snapshots."""
 
-    def writable_bytes(self) -> int: ...
+    def writable_bytes(self) -> int:
+        """Return how many bytes of new messages can be written. 0 means that the disk is full."""
 
     def close(self) -> None: ...
+
+
+def is_empty(group: Group) -> bool:
+    return not group.events and not group.records
+
+
+def group_bytes(group: Group) -> int:
+    """Return the number of bytes that a group needs, without the padding after it."""
+    return GROUP_HEADER_BYTES + sum(record_bytes(len(record.payload)) for record in group.records) + len(group.events)

@@ -1,7 +1,7 @@
-"""The journal in memory: the same contract, nothing durable. For tests, and for brokers that need no disk.
+"""The journal in memory: the same contract, but nothing is durable. For tests, and for brokers that need no disk.
 
-`reopen` is its crash: a journal that holds what was synced, and nothing else. `take_over` is what a standby does: both
-journals have one store, and the former one is fenced.
+`reopen` simulates a crash: it returns a journal that holds only what was synced. `take_over` does what a standby does:
+both journals share one store, and the former one is fenced.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-import xxhash
 
 from oncemq.journal.contract import (
+    GROUP_HEADER_BYTES,
+    SNAPSHOTS_KEPT,
     Extent,
     Group,
     LoadedJournal,
@@ -21,19 +22,19 @@ from oncemq.journal.contract import (
     ReplayedGroup,
     SnapshotWriter,
     WriteSlot,
-    record_bytes,
+    group_bytes,
+    is_empty,
 )
 from oncemq.journal.rows import TablesWanted
+from oncemq.journal.verification import check_extents, record_corrupt, record_damage
 from oncemq.protocol import errors
 
 EXTENT_BYTES = 64 * 1024 * 1024
-#: Kept for acks and moves where `extents_max` bounds the journal.
+#: Reserved for acks and moves if `extents_max` limits the journal.
 RESERVE_EXTENTS = 2
-KEPT_SNAPSHOTS = 2
-_GROUP_HEADER_BYTES = 64
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredGroup(msgspec.Struct, frozen=True):
     sequence: int
     position: int
     size: int
@@ -47,13 +48,13 @@ class _Snapshot(msgspec.Struct, frozen=True):
 
 
 class _Store(msgspec.Struct):
-    """What a journal and those that take it over have in common."""
+    """What a journal shares with those that take it over."""
 
-    #: extent → its groups; the last one is the active one.
-    extents: dict[int, list[_Stored]]
+    #: Groups by extent. The last extent is the active one.
+    extents: dict[int, list[_StoredGroup]]
     records: dict[int, Record]
     snapshots: list[_Snapshot]
-    #: Of the one writer.
+    #: Of the only writer.
     term: int = 0
 
 
@@ -76,7 +77,7 @@ class MemoryJournal:
     def __init__(
         self, *, extent_bytes: int = EXTENT_BYTES, journal_id: bytes = bytes(16), extents_max: int = 0
     ) -> None:
-        """`extents_max` 0: no bound but the machine's memory."""
+        """`extents_max` 0 means that only the machine's memory limits the journal."""
         self.journal_id = journal_id
         self.extent_bytes = extent_bytes
         self.replay_bytes = 0
@@ -90,7 +91,7 @@ class MemoryJournal:
         self._snapshot_bytes = 0
         self._sequence = 1
         self._position = extent_bytes
-        self._unsynced: _Stored | None = None
+        self._unsynced: _StoredGroup | None = None
         self._is_last_empty = True
         self._time_ms = 0
         self._closed = False
@@ -99,42 +100,44 @@ class MemoryJournal:
         return "memory:"
 
     def reopen(self) -> MemoryJournal:
-        """What a new process would find: everything synced."""
-        twin = self._twin()
+        """Return what a new process would find: everything that was synced."""
+        journal = self._new_at_synced_end()
         lost = self._unsynced
-        twin._store.extents = {
+        journal._store.extents = {
             number: [stored for stored in groups if stored is not lost] for number, groups in self._extents.items()
         }
-        for groups in twin._extents.values():
+        for groups in journal._extents.values():
             for stored in groups:
-                twin._keep_records(stored.group)
-        twin._store.snapshots = list(self._snapshots)
-        twin.term = twin._store.term = self._store.term
-        return twin
+                journal._keep_records(stored.group)
+        journal._store.snapshots = list(self._snapshots)
+        journal.term = journal._store.term = self._store.term
+        return journal
 
     def take_over(self) -> MemoryJournal:
-        """The journal of another broker, on the same store. This one has written for the last time."""
-        twin = self._twin()
+        """Return the journal of another broker, on the same store. This one can't write any more."""
+        journal = self._new_at_synced_end()
         lost, self._unsynced = self._unsynced, None
         if lost is not None:
             self._extents[self._active].remove(lost)
             for record in lost.group.records:
                 del self._records[record.position]
-        twin._store = self._store
+        journal._store = self._store
         self._store.term += 1
-        twin.term = self._store.term
-        return twin
+        journal.term = self._store.term
+        return journal
 
-    def _twin(self) -> MemoryJournal:
-        """Empty, and at the end of what is synced."""
-        twin = MemoryJournal(extent_bytes=self.extent_bytes, journal_id=self.journal_id, extents_max=self._extents_max)
+    def _new_at_synced_end(self) -> MemoryJournal:
+        """Return an empty journal that continues after the last synced group."""
+        journal = MemoryJournal(
+            extent_bytes=self.extent_bytes, journal_id=self.journal_id, extents_max=self._extents_max
+        )
         lost = self._unsynced
-        twin._sequence = self._sequence if lost is None else lost.sequence
-        twin._position = self._position if lost is None else lost.position
-        return twin
+        journal._sequence = self._sequence if lost is None else lost.sequence
+        journal._position = self._position if lost is None else lost.position
+        return journal
 
     @property
-    def _extents(self) -> dict[int, list[_Stored]]:
+    def _extents(self) -> dict[int, list[_StoredGroup]]:
         return self._store.extents
 
     @property
@@ -156,7 +159,7 @@ class MemoryJournal:
         self.replay_bytes = sum(stored.size for stored in groups)
         if groups:
             self._time_ms = groups[-1].group.time_ms
-            self._is_last_empty = _is_empty(groups[-1].group)
+            self._is_last_empty = is_empty(groups[-1].group)
         return LoadedJournal(list(newest.chunks) if self._snapshots else None, _replay(groups))
 
     def _check(self) -> None:
@@ -174,33 +177,32 @@ class MemoryJournal:
     def _active(self) -> int:
         return max(self._extents)
 
-    def _room(self) -> int:
-        return (self._active + 1) * self.extent_bytes - self._position - _GROUP_HEADER_BYTES
+    def _room_bytes(self) -> int:
+        return (self._active + 1) * self.extent_bytes - self._position - GROUP_HEADER_BYTES
 
     def _free_extents(self) -> int:
         return self._extents_max - len(self._extents) if self._extents_max else 1 << 32
 
     def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
-        need_bytes = min(need_bytes, self.extent_bytes - _GROUP_HEADER_BYTES)
-        if need_bytes > self._room() and self._free_extents() > 0:
+        need_bytes = min(need_bytes, self.extent_bytes - GROUP_HEADER_BYTES)
+        if need_bytes > self._room_bytes() and self._free_extents() > 0:
             number = self._active + 1
             self._extents[number] = []
             self._position = number * self.extent_bytes
-        room = max(0, self._room())
+        room = max(0, self._room_bytes())
         free = self._free_extents()
         writable = room if free >= RESERVE_EXTENTS else 0
-        return WriteSlot(self._position + _GROUP_HEADER_BYTES, room, writable, room if free > 0 else 0)
+        return WriteSlot(self._position + GROUP_HEADER_BYTES, room, writable, room if free > 0 else 0)
 
     def append(self, group: Group) -> None:
         self._check()
-        assert self._unsynced is None, "the next group is not written before the last one is synced"
-        records_bytes = sum(record_bytes(len(record.payload)) for record in group.records)
-        used = _GROUP_HEADER_BYTES + records_bytes + len(group.events)
+        assert self._unsynced is None, "the next group must not be written before the last one is synced"
+        used = group_bytes(group)
         size = used + -used % 8
-        assert used <= self._room() + _GROUP_HEADER_BYTES, "a group is larger than its place"
-        kept = Group(group.time_ms, bytes(group.events), [_own(record) for record in group.records])
-        stored = _Stored(self._sequence, self._position, size, kept)
+        assert used <= self._room_bytes() + GROUP_HEADER_BYTES, "a group is larger than its slot"
+        kept = Group(group.time_ms, bytes(group.events), [_copied(record) for record in group.records])
+        stored = _StoredGroup(self._sequence, self._position, size, kept)
         self._extents[self._active].append(stored)
         self._keep_records(kept)
         self._unsynced = stored
@@ -208,7 +210,7 @@ class MemoryJournal:
         self._position += size
         self.replay_bytes += size
         self._time_ms = group.time_ms
-        self._is_last_empty = _is_empty(group)
+        self._is_last_empty = is_empty(group)
 
     def _keep_records(self, group: Group) -> None:
         for record in group.records:
@@ -225,7 +227,7 @@ class MemoryJournal:
 
     def _append_empty(self) -> None:
         self.next_slot(0)
-        if self._room() >= 0:
+        if self._room_bytes() >= 0:
             self.append(Group(self._time_ms, b"", ()))
             self.sync()
 
@@ -236,13 +238,12 @@ class MemoryJournal:
 
     def _read_one(self, wanted: RecordRef) -> tuple[bytes, int]:
         record = self._records.get(wanted.position)
-        if record is None or record.topic_id != wanted.topic_id or len(record.payload) != wanted.size:
-            raise errors.RecordCorrupt(f"there is no such record at {wanted.position}")
-        if record.first_offset != wanted.first_offset and -1 not in (record.first_offset, wanted.first_offset):
-            raise errors.RecordCorrupt(f"the record at {wanted.position} has offset {record.first_offset}")
-        payload = bytes(record.payload)
-        if xxhash.xxh3_64_intdigest(payload) != record.checksum:
-            raise errors.RecordCorrupt(f"the record at {wanted.position} does not match its checksum")
+        payload, damage = b"", "there is no record"
+        if record is not None:
+            payload = bytes(record.payload)
+            damage = record_damage(wanted, record.topic_id, record.first_offset, record.checksum, payload)
+        if record is None or damage:
+            raise record_corrupt(f"memory: at position {wanted.position}", wanted, damage)
         return payload, record.checksum
 
     def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:
@@ -268,7 +269,7 @@ class MemoryJournal:
 
     def begin_snapshot(self) -> SnapshotWriter | None:
         self._check()
-        assert self._unsynced is None, "a snapshot holds synced state only"
+        assert self._unsynced is None, "a snapshot holds only synced state"
         if self._is_writing_snapshot:
             return None
         if self._snapshots and self._snapshots[-1].sequence == self._sequence - 1:
@@ -278,27 +279,25 @@ class MemoryJournal:
         return _MemorySnapshotWriter(self, self._sequence - 1, self._position)
 
     def take_snapshot(self, snapshot: _Snapshot | None) -> None:
-        """From the writer: finished, or given up."""
+        """Take the finished snapshot of the writer, or None if it was aborted."""
         self._finished = snapshot
         self._is_writing_snapshot = snapshot is not None
 
     def extents(self) -> list[Extent]:
         return [
-            Extent(number, sum(stored.size for stored in groups), self._is_behind(number))
+            Extent(number, sum(stored.size for stored in groups), self._is_covered(number))
             for number, groups in sorted(self._extents.items())
         ]
 
-    def _is_behind(self, number: int) -> bool:
-        if len(self._snapshots) < KEPT_SNAPSHOTS or number == self._active:
+    def _is_covered(self, number: int) -> bool:
+        if len(self._snapshots) < SNAPSHOTS_KEPT or number == self._active:
             return False
-        return (number + 1) * self.extent_bytes <= self._snapshots[-KEPT_SNAPSHOTS].position
+        return (number + 1) * self.extent_bytes <= self._snapshots[-SNAPSHOTS_KEPT].position
 
     def release(self, live: Mapping[int, int]) -> None:
         self._check()
-        missing = live.keys() - self._extents.keys() - {0}
-        if missing:
-            raise errors.JournalCorrupt(f"extent {min(missing)} is missing, and messages in it are needed")
-        for number in [number for number in self._extents if number not in live and self._is_behind(number)]:
+        check_extents(self.describe(), live, self._extents)
+        for number in [number for number in self._extents if number not in live and self._is_covered(number)]:
             for stored in self._extents.pop(number):
                 for record in stored.group.records:
                     del self._records[record.position]
@@ -306,13 +305,13 @@ class MemoryJournal:
     def maintain(self) -> None:
         self._check()
         if self._finished is not None:
-            self._snapshots[:] = [*self._snapshots, self._finished][-KEPT_SNAPSHOTS:]
+            self._snapshots[:] = [*self._snapshots, self._finished][-SNAPSHOTS_KEPT:]
             self.replay_bytes -= self._snapshot_bytes
             self.take_snapshot(None)
 
     def writable_bytes(self) -> int:
         ordinary = self._free_extents() - RESERVE_EXTENTS
-        return 0 if ordinary < 0 else max(0, self._room()) + ordinary * (self.extent_bytes - _GROUP_HEADER_BYTES)
+        return 0 if ordinary < 0 else max(0, self._room_bytes()) + ordinary * (self.extent_bytes - GROUP_HEADER_BYTES)
 
     def close(self) -> None:
         if not self._closed and self._unsynced is None and self.term == self._store.term:
@@ -320,12 +319,8 @@ class MemoryJournal:
         self._closed = True
 
 
-def _is_empty(group: Group) -> bool:
-    return not group.events and not group.records
-
-
-def _own(record: Record) -> Record:
-    """With a payload that the caller can't change any more."""
+def _copied(record: Record) -> Record:
+    """Return the record with a payload that the caller can't change any more."""
     return msgspec.structs.replace(record, payload=bytes(record.payload))
 
 
@@ -335,6 +330,6 @@ def _head(record: Record) -> RecordHead:
     )
 
 
-def _replay(groups: Sequence[_Stored]) -> Iterator[ReplayedGroup]:
+def _replay(groups: Sequence[_StoredGroup]) -> Iterator[ReplayedGroup]:
     for stored in groups:
         yield ReplayedGroup(stored.sequence, stored.group.time_ms, stored.group.events)

@@ -1,7 +1,7 @@
-"""What a group changes in the tables that people query, as plain rows.
+"""Rows of the SQL tables that a group changes.
 
-Who appends a group says it, where the journal wants to know (`Journal.tables_wanted`). A journal writes rows and knows
-nothing of what they mean.
+The broker computes them (broker/sql_projection.py) if the journal has tables (`Journal.tables_wanted`). The journal
+writes them without knowing what they mean.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Literal
 
 import msgspec
 
-#: Nothing, what each group changes, or all there is, since what the tables hold is out of date.
+#: No rows; the rows that a group changes; or all rows, because the tables are out of date.
 TablesWanted = Literal["", "changes", "all"]
 
 
 class TopicRow(msgspec.Struct, frozen=True, gc=False):
     id: int
     name: str
-    #: Messages deleted so far: the first offset that is still stored.
+    #: Number of messages deleted so far, which is the first offset that is still stored.
     bias: int
     next_offset: int
 
@@ -25,7 +25,7 @@ class TopicRow(msgspec.Struct, frozen=True, gc=False):
 class ConsumerKey(msgspec.Struct, frozen=True, gc=False):
     topic_id: int
     id: str
-    #: "" where it is subscribed to this very topic.
+    #: "" if it is subscribed to this topic by name.
     pattern: str
 
 
@@ -36,11 +36,11 @@ class ConsumerRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class PatternGone(msgspec.Struct, frozen=True, gc=False):
-    """A subscription by pattern that has ended, on however many topics."""
+    """A subscription by pattern that was deleted, on any number of topics."""
 
     id: str
     pattern: str
-    #: Of the topics that match it, those that are still there: the others went with it.
+    #: Of the topics that match it, those that still exist. The others were deleted with it.
     topics_left: tuple[int, ...]
 
 
@@ -50,7 +50,7 @@ class ProducerRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchRow(msgspec.Struct, frozen=True, gc=False):
-    """A stored batch that can be seen, by the position of its record."""
+    """A stored batch that is visible, by the position of its record."""
 
     position: int
     first_offset: int
@@ -58,9 +58,9 @@ class BatchRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """`…_gone` are taken out first, then the others put in, over what is there.
+    """`…_gone` are deleted first, then the others are inserted or updated.
 
-    Batches of this group's own records are visible at their `first_offset`, with the group's time, and need no row."""
+    Batches of the group's own records are visible at their `first_offset`, with the group's time, without a row."""
 
     topics: tuple[TopicRow, ...] = ()
     topics_gone: tuple[int, ...] = ()
@@ -72,16 +72,16 @@ class Rows(msgspec.Struct, frozen=True):
     batches: tuple[BatchRow, ...] = ()
     #: Positions.
     batches_gone: tuple[int, ...] = ()
-    #: Topics, consumers and producers are all there are.
+    #: These are all topics, consumers and producers that exist.
     has_all_names: bool = False
-    #: Batches are all there are, too.
+    #: These are all batches as well.
     has_all: bool = False
-    #: Nothing of it is known: from here on the tables are out of date.
+    #: The rows are not known: from now on the tables are out of date.
     are_stale: bool = False
 
     @property
     def count(self) -> int:
-        """Of the rows that are written or taken out, about."""
+        """Return about how many rows are written or deleted."""
         changed = (
             self.topics,
             self.topics_gone,

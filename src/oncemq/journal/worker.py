@@ -1,7 +1,7 @@
-"""Work beside the loop: zero-filling, syncing snapshots, removing files.
+"""Background work of a journal: zero-filling files, syncing snapshots, deleting files.
 
-A task is an iterator of steps. In production a thread runs it; in the simulator each step is taken by hand,
-so that a crash can fall between any two. What a task has done is handed over when its `done` is seen.
+A task is an iterator of steps. In production a thread runs it. The simulator runs each step explicitly, so that a crash
+can happen between any two. The loop uses the result of a task once it sees `done`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Task:
         self.ended = threading.Event()
 
     def step(self) -> None:
-        """One step; an Exception ends the task and is kept."""
+        """Run one step. An Exception ends the task and is kept in `error`."""
         try:
             next(self.steps)
         except StopIteration:
@@ -48,14 +48,14 @@ class Worker(Protocol):
     def start(self, steps: Iterator[None], name: str) -> Task: ...
 
     def wait(self, task: Task) -> None:
-        """Until the task is done."""
+        """Return when the task is done."""
 
     def close(self) -> None:
-        """Let everything that was started come to its end."""
+        """Finish all tasks that were started."""
 
 
 class InlineWorker:
-    """Runs each task to its end at once."""
+    """Runs each task completely when it is started."""
 
     def start(self, steps: Iterator[None], name: str) -> Task:
         task = Task(steps, name)
@@ -70,7 +70,7 @@ class InlineWorker:
 
 
 class StepWorker:
-    """For the simulator: nothing happens before `advance`. A crash drops it."""
+    """For the simulator: runs steps only when `advance` is called. A crash drops the worker with its tasks."""
 
     def __init__(self) -> None:
         self.tasks: deque[Task] = deque()
@@ -81,7 +81,7 @@ class StepWorker:
         return task
 
     def advance(self) -> bool:
-        """One step of one task; the tasks take turns. False: there was nothing to do."""
+        """Run one step of one task; the tasks take turns. Return False if there is no task."""
         if not self.tasks:
             return False
         task = self.tasks.popleft()
@@ -101,7 +101,7 @@ class StepWorker:
 
 
 class ThreadWorker:
-    """One daemon thread, which is started with the first task."""
+    """Runs tasks in one daemon thread, which is started with the first task."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()

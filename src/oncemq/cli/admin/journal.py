@@ -122,7 +122,7 @@ def export(folder: str, out: str, as_json: bool) -> None:
     `-` is standard output.
     """
     from oncemq.disk.os_disk import OsDisk
-    from oncemq.journal.files.check import export as export_disk
+    from oncemq.journal.files.export import export as export_disk
 
     with _progress("Exporting") as progress, _new_file(out) as file:
         found = export_disk(OsDisk(folder, read_only=True), file, _decode_events, progress, warn)
@@ -190,7 +190,7 @@ def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
     been acknowledged; their bytes are kept in the data folder's `cut`. Make a copy of the folder first.
     """
     from oncemq.disk.os_disk import OsDisk
-    from oncemq.journal.files.check import cut as cut_disk
+    from oncemq.journal.files.cut import cut as cut_disk
 
     if not yes:
         question = f"Give up everything from position {position} on, acknowledged or not?"

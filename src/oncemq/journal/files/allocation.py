@@ -1,7 +1,7 @@
-"""Zero-filled files, made beside the loop: the only place where a full disk shows.
+"""Zero-filled files, created in the background. This is the only place where a full disk becomes visible.
 
-A disk that is full is no failure. It is tried again after some calls, and after more calls each time: by
-calls and not by a clock, so that a simulated run repeats itself exactly.
+A full disk is not a failure. The allocation is tried again after a number of calls, which doubles each time. Calls are
+counted instead of time, so that a simulated run can be repeated exactly.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def zero_fill(disk: Disk, path: str, size: int) -> Iterator[None]:
-    """Under another name until it is whole. Filled once, it is overwritten without growing ever after."""
-    making = path + ".making"
-    if disk.exists(making):
-        disk.remove(making)
-    file = disk.open(making, create=True)
+    """Create a file filled with zeros. It has another name until it is complete. Later writes only overwrite it, so
+    that it never grows again."""
+    temporary = path + ".making"
+    if disk.exists(temporary):
+        disk.remove(temporary)
+    file = disk.open(temporary, create=True)
     try:
         for offset in range(0, size, FILL_CHUNK_BYTES):
             file.write(offset, [memoryview(_ZEROS)[: size - offset]])
@@ -35,14 +36,14 @@ def zero_fill(disk: Disk, path: str, size: int) -> Iterator[None]:
         file.sync("speed: zero-filled file")
     except OSError:
         file.close()
-        disk.remove(making)
+        disk.remove(temporary)
         raise
     file.close()
-    disk.rename(making, path)
+    disk.rename(temporary, path)
 
 
 class Allocation:
-    """At most one file at a time."""
+    """Creates files, at most one at a time."""
 
     def __init__(self, disk: Disk, worker: Worker) -> None:
         self._disk = disk
@@ -54,7 +55,7 @@ class Allocation:
 
     @property
     def is_paused(self) -> bool:
-        """The disk was full a few calls ago."""
+        """Whether the disk was full a few calls ago."""
         return self._pause_calls > 0
 
     @property
@@ -75,7 +76,7 @@ class Allocation:
         self._task = self._worker.start(zero_fill(self._disk, path, size), f"make {path}")
 
     def take(self, wait: bool = False) -> str | None:
-        """The path of a file that has been finished since the last call. Raises JournalFailed."""
+        """Return the path of a file that was finished since the last call. Raise JournalFailed."""
         task = self._task
         if task is None:
             return None
@@ -88,7 +89,7 @@ class Allocation:
             self._pause()
             return None
         if task.error is not None:
-            raise errors.JournalFailed(f"{self._path} could not be made: {task.error}") from task.error
+            raise errors.JournalFailed(f"{self._path} could not be created: {task.error}") from task.error
         self._pause_calls_next = 1
         return self._path
 

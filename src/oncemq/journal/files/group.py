@@ -1,6 +1,6 @@
-"""The group codec: what one sync covers, as bytes. Knows nothing of files.
+"""The codec of groups. A group is what one sync covers. This module knows nothing of files.
 
-A group starts on a block boundary and lies within one segment. Little-endian.
+A group starts on a block boundary and lies within one segment. Numbers are little-endian.
 
     group    header 64 | record | record | … | events | zeros up to the next block
 
@@ -25,8 +25,8 @@ A group starts on a block boundary and lies within one segment. Little-endian.
                   36  u32  count of messages
                   40  u64  0
 
-The group's checksum covers the payloads through their checksums, so that writing hashes no payload.
-Position and sequence make a group that was left over in a recycled segment recognisable.
+The group's checksum covers the payloads through their checksums, so that a write does not have to hash any payload.
+Position and sequence show whether a group is left over from an earlier use of a recycled segment.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from collections.abc import Iterator
 import msgspec
 import xxhash
 
-from oncemq.journal.contract import RECORD_HEADER_BYTES, Group, RecordHead
-from oncemq.journal.files.layout import GROUP_HEADER_BYTES, Layout
+from oncemq.journal.contract import GROUP_HEADER_BYTES, RECORD_HEADER_BYTES, Group, RecordHead
+from oncemq.journal.files.layout import Layout
 
 MAGIC = b"1MQGROUP"
 
@@ -54,7 +54,7 @@ assert _HEAD.size + _CHECKSUM.size == GROUP_HEADER_BYTES
 
 
 class BadGroup(Exception):
-    """What lies here is not the group that was looked for; the text says why."""
+    """The bytes at a position are not the expected group; the text says why."""
 
 
 class DecodedGroup(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +63,7 @@ class DecodedGroup(msgspec.Struct, frozen=True, gc=False):
     time_ms: int
     events: bytes
     records: list[RecordHead]
-    #: Up to the next group's boundary.
+    #: Up to the start of the next group.
     size: int
 
     @property
@@ -72,7 +72,7 @@ class DecodedGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode(layout: Layout, sequence: int, position: int, group: Group) -> tuple[list[bytes | memoryview], int]:
-    """The parts to write, and how many bytes they are together: a multiple of the block."""
+    """Return the parts to write and their total number of bytes, which is a multiple of the block size."""
     heads: list[bytes] = [b""]
     parts: list[bytes | memoryview] = [b""]
     at = first = position + GROUP_HEADER_BYTES
@@ -80,7 +80,7 @@ def encode(layout: Layout, sequence: int, position: int, group: Group) -> tuple[
     for record in group.records:
         payload = record.payload
         size = len(payload)
-        assert record.position == at, f"a record for {record.position} comes to lie at {at}"
+        assert record.position == at, f"a record for position {record.position} would be written at {at}"
         head = pack(at, record.topic_id, record.first_offset, record.checksum, size, record.count, 0)
         heads.append(head)
         parts.append(head)
@@ -102,12 +102,12 @@ def encode(layout: Layout, sequence: int, position: int, group: Group) -> tuple[
 
 
 def decode(data: bytes, at: int, position: int, layout: Layout, check_payloads: bool = True) -> DecodedGroup:
-    """The group at `data[at:]`, which must be the one of this position. Raises BadGroup."""
+    """Return the group at `data[at:]`. Raise BadGroup unless it is an undamaged group of this position."""
     if len(data) - at < GROUP_HEADER_BYTES or data[at : at + 8] != MAGIC:
         raise BadGroup("there is no group header")
     (_, sequence, own, time_ms, records_bytes, events_bytes, count, _, _) = _HEAD.unpack_from(data, at)
     if own != position:
-        raise BadGroup(f"the group says that it lies at {own}")
+        raise BadGroup(f"its header has the position {own}")
     records_at = at + GROUP_HEADER_BYTES
     events_at = records_at + records_bytes
     end = events_at + events_bytes
@@ -127,19 +127,19 @@ def decode(data: bytes, at: int, position: int, layout: Layout, check_payloads: 
 
 
 def _records(data: bytes, at: int, end: int, base: int, count: int) -> list[RecordHead]:
-    """The heads of the records from `at` to `end`; `data[0]` lies at position `base`."""
+    """Return the headers of the records from `at` to `end`. `data[0]` has the position `base`."""
     records = []
     unpack = RECORD.unpack_from
     for _ in range(count):
         if end - at < RECORD_HEADER_BYTES:
-            raise BadGroup("the records don't fit the header")
+            raise BadGroup("the records do not match the group's header")
         own, topic_id, first_offset, checksum, size, messages, _zero = unpack(data, at)
         if own != base + at:
-            raise BadGroup(f"a record says {own} and lies at {base + at}")
+            raise BadGroup(f"the record at {base + at} has the position {own}")
         records.append(RecordHead(own, topic_id, first_offset, messages, checksum, size))
         at += RECORD_HEADER_BYTES + size + -size % 8
     if at != end:
-        raise BadGroup("the records don't fit the header")
+        raise BadGroup("the records do not match the group's header")
     return records
 
 
@@ -152,7 +152,7 @@ def _check_payloads(data: bytes, base: int, records: list[RecordHead]) -> None:
 
 
 def boundaries(data: bytes, at: int, block_bytes: int) -> Iterator[int]:
-    """Block boundaries from `at` on where something calls itself a group."""
+    """Yield the block boundaries from `at` on that have the magic number of a group."""
     found = data.find(MAGIC, at)
     while found >= 0:
         if found % block_bytes == 0:
@@ -161,7 +161,7 @@ def boundaries(data: bytes, at: int, block_bytes: int) -> Iterator[int]:
 
 
 def find_good(data: bytes, at: int, base: int, sequence_min: int, layout: Layout) -> DecodedGroup | None:
-    """The first good group at or behind `at` with at least this sequence. `data[0]` lies at position `base`."""
+    """Return the first good group at or after `at` with at least this sequence. `data[0]` has the position `base`."""
     for found in boundaries(data, at, layout.block_bytes):
         if _OPENING.unpack_from(data, found)[2] != base + found:
             continue
@@ -174,8 +174,8 @@ def find_good(data: bytes, at: int, base: int, sequence_min: int, layout: Layout
     return None
 
 
-def group_bytes(opening: bytes, layout: Layout) -> int:
-    """What a group takes, as its header says, up to the next block."""
+def stored_bytes(opening: bytes, layout: Layout) -> int:
+    """Return the size of a group according to its header, up to the next block boundary."""
     if len(opening) < GROUP_HEADER_BYTES:
         return 0
     _, _, _, _, records_bytes, events_bytes, *_ = _HEAD.unpack_from(opening)
@@ -183,9 +183,9 @@ def group_bytes(opening: bytes, layout: Layout) -> int:
 
 
 def torn_bytes(data: bytes, at: int, position: int, sequence: int, layout: Layout) -> int:
-    """How much of a bad group lies here: 0 where none was begun.
+    """Return the size of the unfinished group at `at`, or 0 if the write of none was begun there.
 
-    A recycled segment holds old bytes of any kind; what was begun here shows at least two of magic,
+    A recycled segment holds arbitrary old bytes. A group whose write was begun has at least two of magic number,
     sequence and position.
     """
     if len(data) - at < GROUP_HEADER_BYTES:
@@ -193,4 +193,4 @@ def torn_bytes(data: bytes, at: int, position: int, sequence: int, layout: Layou
     magic, own_sequence, own_position = _OPENING.unpack_from(data, at)
     if (magic == MAGIC) + (own_sequence == sequence) + (own_position == position) < 2:
         return 0
-    return min(group_bytes(data[at : at + GROUP_HEADER_BYTES], layout), len(data) - at)
+    return min(stored_bytes(data[at : at + GROUP_HEADER_BYTES], layout), len(data) - at)

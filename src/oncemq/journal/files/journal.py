@@ -1,7 +1,7 @@
-"""The journal in files: segments, snapshots, recovery, under the contract of contract.py.
+"""The journal in files: segments, snapshots and recovery, under the contract of journal/contract.py.
 
-One write and one sync per group. All else that takes time (zero-filling, syncing snapshots, removing) is done
-beside the loop by the worker, and taken in by `maintain`.
+A group costs one write and one sync. Everything else that takes time (zero-filling, syncing snapshots, deleting files)
+is done in the background by the worker, and `maintain` takes over its results.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from oncemq.disk.contract import Disk
 from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.contract import (
+    GROUP_HEADER_BYTES,
     Extent,
     Group,
     LoadedJournal,
@@ -22,15 +23,17 @@ from oncemq.journal.contract import (
     ReplayedGroup,
     SnapshotWriter,
     WriteSlot,
+    is_empty,
 )
 from oncemq.journal.files import meta
 from oncemq.journal.files.group import encode
-from oncemq.journal.files.layout import GROUP_HEADER_BYTES, LOCK, META, make_layout
+from oncemq.journal.files.layout import LOCK, META, make_layout
 from oncemq.journal.files.record_reader import read_records, scan_segment
 from oncemq.journal.files.recovery import Recovery
 from oncemq.journal.files.segments import RESERVE_SPARES, Segments
 from oncemq.journal.files.snapshots import Snapshots
 from oncemq.journal.rows import TablesWanted
+from oncemq.journal.verification import check_extents
 from oncemq.journal.worker import ThreadWorker, Worker
 from oncemq.protocol import errors
 
@@ -39,12 +42,12 @@ BLOCK_BYTES = 4096
 
 
 def open_files(path: str | Path, *, segment_bytes: int = SEGMENT_BYTES) -> FileJournal:
-    """The journal in a folder of this machine; it is made where there is none."""
+    """Open the journal in a folder of this machine. It is created if there is none."""
     return FileJournal(OsDisk(path), ThreadWorker(), segment_bytes=segment_bytes, journal_id=os.urandom(16))
 
 
 class FileJournal:
-    """`segment_bytes`, `block_bytes` and `journal_id` count when a journal is made; an existing one keeps its own."""
+    """`segment_bytes`, `block_bytes` and `journal_id` apply to a new journal; an existing one keeps its own."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class FileJournal:
         self.extent_bytes = self._layout.segment_bytes
         self.replay_bytes = 0
         self.tables_wanted: TablesWanted = ""
-        #: What recovery found and could deal with, for the log.
+        #: Damage that recovery found and repaired, for the log.
         self.warnings: list[str] = []
         self._segments = Segments(disk, worker, self._layout)
         self._snapshots = Snapshots(disk, worker, self._layout, self.warnings)
@@ -81,10 +84,10 @@ class FileJournal:
         self._is_synced = True
         self._is_last_empty = True
         self._time_ms = 0
-        #: The next group's.
+        #: Of the next group.
         self._sequence = 1
         self._position = 0
-        #: Written since the newest snapshot, up to the one that is being made.
+        #: Bytes from the newest snapshot to the one that is being written.
         self._snapshot_bytes = 0
 
     def describe(self) -> str:
@@ -93,7 +96,7 @@ class FileJournal:
     # Recovery.
 
     def load(self) -> LoadedJournal:
-        """The groups have to be taken to their end before anything else is called."""
+        """Begin recovery. All groups must be consumed before anything else is called."""
         recovery = Recovery(self._disk, self._layout, self._segments, self.warnings)
         with self._recovering():
             self._segments.find()
@@ -107,7 +110,7 @@ class FileJournal:
 
     @contextmanager
     def _recovering(self) -> Iterator[None]:
-        """What can't be recovered is closed, so that its lock goes too."""
+        """Close the journal if it can't be recovered, so that its lock is released."""
         try:
             yield
         except OSError as error:
@@ -126,17 +129,17 @@ class FileJournal:
         self._time_ms = recovery.time_ms
         self.replay_bytes = recovery.replayed_bytes
         self._is_last_empty = recovery.last.group.is_empty if recovery.last else recovery.sequence == 1
-        self._go_on_at(recovery.position)
+        self._continue_at(recovery.position)
         self._failed = ""
 
-    def _go_on_at(self, position: int) -> None:
+    def _continue_at(self, position: int) -> None:
         self._position = position
         self._base = self._segments.active * self._layout.segment_bytes
         self._limit = self._base + self._layout.segment_bytes
         self._file = self._segments.file(self._segments.active)
 
     def _fail(self, what: str, error: OSError) -> errors.JournalFailed:
-        """Final: what the disk holds by now is not known, so nothing may go on as if it were."""
+        """Make the failure final: what the disk holds now is not known, so nothing may continue as if it were."""
         self._failed = f"{self._disk.describe()}: {what} failed: {error}. {errors.JournalFailed.advice}"
         return errors.JournalFailed(self._failed)
 
@@ -147,14 +150,14 @@ class FileJournal:
         except OSError as error:
             raise self._fail(what, error) from error
 
-    def _refuse(self) -> None:
-        raise errors.JournalFailed(self._failed)
+    def _check(self) -> None:
+        if self._failed:
+            raise errors.JournalFailed(self._failed)
 
     # Writing.
 
     def next_slot(self, need_bytes: int) -> WriteSlot:
-        if self._failed:
-            self._refuse()
+        self._check()
         room = self._limit - self._position - GROUP_HEADER_BYTES
         if need_bytes > room:
             self._begin_segment(min(need_bytes, self._layout.capacity_bytes))
@@ -164,39 +167,35 @@ class FileJournal:
         return WriteSlot(self._position + GROUP_HEADER_BYTES, room, writable, room if spares else 0)
 
     def _begin_segment(self, need_bytes: int) -> None:
-        """Unless there is no spare, or the active one is empty enough."""
+        """Begin a segment, unless there is no spare, or the active segment has enough space."""
         if need_bytes <= self._limit - self._position - GROUP_HEADER_BYTES:
             return
         assert self._is_synced, "a segment must not begin before the last group is synced"
-        try:
-            self._segments.hurry()
+        with self._writing("beginning a segment"):
+            self._segments.wait_for_spare()
             if not self._segments.spares:
                 return
             self._segments.begin(self._segments.active + 1, self._sequence)
-        except OSError as error:
-            raise self._fail("beginning a segment", error) from error
-        self._go_on_at(self._layout.first_position(self._segments.active))
+        self._continue_at(self._layout.first_position(self._segments.active))
 
     def append(self, group: Group) -> None:
-        if self._failed:
-            self._refuse()
-        assert self._is_synced, "the next group is not written before the last one is synced"
+        self._check()
+        assert self._is_synced, "the next group must not be written before the last one is synced"
         parts, size = encode(self._layout, self._sequence, self._position, group)
-        assert self._position + size <= self._limit, "a group is larger than its place"
+        assert self._position + size <= self._limit, "a group is larger than its slot"
         try:
             self._file.write(self._position - self._base, parts)
         except OSError as error:
             raise self._fail("a write", error) from error
         self._is_synced = False
-        self._is_last_empty = not group.events and not group.records
+        self._is_last_empty = is_empty(group)
         self._time_ms = group.time_ms
         self._sequence += 1
         self._position += size
         self.replay_bytes += size
 
     def sync(self) -> None:
-        if self._failed:
-            self._refuse()
+        self._check()
         try:
             self._file.sync("group")
         except OSError as error:
@@ -204,8 +203,7 @@ class FileJournal:
         self._is_synced = True
 
     def confirm(self) -> None:
-        if self._failed:
-            self._refuse()
+        self._check()
         if not self._is_last_empty:
             self._append_empty()
 
@@ -231,7 +229,7 @@ class FileJournal:
         return heads, base + next_at if next_at else 0
 
     def ensure_not_fenced(self) -> None:
-        """The lock sees to it."""
+        """Do nothing: the lock guarantees that there is one writer."""
 
     def raise_term(self, term: int) -> None:
         if term > self.term:
@@ -242,14 +240,13 @@ class FileJournal:
     # Snapshots and space.
 
     def begin_snapshot(self) -> SnapshotWriter | None:
-        if self._failed:
-            self._refuse()
-        assert self._is_synced, "a snapshot holds synced state only"
+        self._check()
+        assert self._is_synced, "a snapshot holds only synced state"
         if not self._snapshots.can_begin:
             return None
         kept = self._snapshots.kept
         if kept and kept[-1].sequence == self._sequence - 1:
-            # Two of the same state differ by an empty group: the second one lets segments go.
+            # An empty group separates two snapshots of the same state, so that the second one frees segments.
             self._append_empty()
         self._snapshot_bytes = self.replay_bytes
         with self._writing("beginning a snapshot"):
@@ -259,38 +256,28 @@ class FileJournal:
         active = self._segments.active
         return [
             Extent(
-                number,
-                self._position - self._base if number == active else self.extent_bytes,
-                self._is_behind(number),
+                number, self._position - self._base if number == active else self.extent_bytes, self._is_covered(number)
             )
             for number in self._segments.numbers
         ]
 
-    def _is_behind(self, number: int) -> bool:
-        is_needed = (number + 1) * self.extent_bytes > self._snapshots.behind_position
+    def _is_covered(self, number: int) -> bool:
+        is_needed = (number + 1) * self.extent_bytes > self._snapshots.needed_from
         return not is_needed and number != self._segments.active
 
     def release(self, live: Mapping[int, int]) -> None:
-        if self._failed:
-            self._refuse()
+        self._check()
         numbers = self._segments.numbers
-        missing = live.keys() - set(numbers) - {0}
-        if missing:
-            raise errors.JournalCorrupt(
-                f"{self.describe()}: segment {min(missing)} is missing, and messages in it are needed. "
-                f"{errors.JournalCorrupt.advice}"
-            )
+        check_extents(self.describe(), live, set(numbers))
         with self._writing("recycling a segment"):
-            self._segments.recycle([number for number in numbers if number not in live and self._is_behind(number)])
+            self._segments.recycle([number for number in numbers if number not in live and self._is_covered(number)])
 
     def maintain(self) -> None:
-        if self._failed:
-            self._refuse()
+        self._check()
         try:
-            self._segments.maintain()
-            finished = self._snapshots.maintain()
-        except OSError as error:
-            raise self._fail("maintenance", error) from error
+            with self._writing("maintenance"):
+                self._segments.maintain()
+                finished = self._snapshots.maintain()
         except errors.JournalFailed as error:
             self._failed = str(error)
             raise
@@ -298,7 +285,6 @@ class FileJournal:
             self.replay_bytes -= self._snapshot_bytes
 
     def writable_bytes(self) -> int:
-        """What puts may still write, on this disk as it is now."""
         ordinary = len(self._segments.spares) - RESERVE_SPARES + self._disk.free_bytes() // self.extent_bytes
         if ordinary < 0:
             return 0
@@ -306,7 +292,7 @@ class FileJournal:
         return room + ordinary * self._layout.capacity_bytes
 
     def close(self) -> None:
-        """A clean stop confirms the last group. Harmless when it is repeated."""
+        """Confirm the last group and release the lock. It may be called more than once."""
         try:
             if not self._failed and self._is_synced:
                 self.confirm()

@@ -1,20 +1,20 @@
-"""Where things lie in the journal's folder, and the small heads that say so.
+"""The layout of the journal's folder, and the small headers of its files.
 
     journal.meta            what the folder is: id, version, sizes
-    journal.lock            held while a process uses it
-    journal.begun           which segment was begun last
-    journal.last            the last group's copy while recovery writes that group again
-    segments/000000000001   groups; the name is the segment's number
-    segments/spare-000001   a segment that waits for its number
-    snapshots/<sequence>    a state, and where replay goes on behind it
-    snapshots/reserve-000001 room for the next snapshot
-    cut/                    bytes that recovery or `journal cut` took off the end
+    journal.lock            locked while a process uses the folder
+    journal.begun           the segment marker: which segment was begun last
+    journal.last            a copy of the last group while recovery writes that group again
+    segments/000000000001   groups; the name is the number of the segment
+    segments/spare-000001   a segment that has no number yet
+    snapshots/<sequence>    a state, and the position where replay continues after it
+    snapshots/reserve-000001 space for the next snapshot
+    cut/                    bytes that recovery or `journal cut` has cut off the end
 
-A position is `segment number * segment_bytes + byte in the segment`. Numbers start at 1 and only grow, so a
-position never comes back, whichever file holds it.
+A position is `segment number * segment_bytes + byte in the segment`. Numbers start at 1 and only grow, so a position is
+never used again, whatever file holds it.
 
-All heads have 64 bytes, little-endian, and keep this form in every version: an older program must be able to
-read the version of a newer one.
+All headers have 64 bytes, little-endian, and keep this form in every version: an older program must be able to read the
+version of a newer one.
 
     journal.meta                         first block of a segment, and "1MQBEGN\\0" in journal.begun
     byte  0  8s   "1MQMETA\\0"            0  8s   "1MQSEGM\\0"
@@ -35,6 +35,7 @@ import msgspec
 import xxhash
 
 from oncemq.disk.contract import Disk
+from oncemq.journal.contract import GROUP_HEADER_BYTES
 from oncemq.protocol import errors
 from oncemq.protocol.version import JOURNAL_VERSION
 
@@ -49,33 +50,30 @@ CUT = "cut"
 META_MAGIC = b"1MQMETA\0"
 SEGMENT_MAGIC = b"1MQSEGM\0"
 MARKER_MAGIC = b"1MQBEGN\0"
-#: It is written before journal.meta has its new version, and must not keep an older OnceMQ away.
+#: The marker is written before journal.meta has its new version, and must not keep out an older OnceMQ.
 _MARKER_VERSION = 1
 
 _HEAD = struct.Struct("<8sII16sQQQ")
 _CHECKSUM = struct.Struct("<Q")
 HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 
-#: In front of every group's records; see group.py.
-GROUP_HEADER_BYTES = 64
-
 
 class Layout(msgspec.Struct, frozen=True):
-    """What is fixed when a journal is made."""
+    """What is fixed when a journal is created."""
 
     journal_id: bytes
     segment_bytes: int
     block_bytes: int
-    #: Of every group's checksum: a payload that does not know the journal's id can't pose as a group.
+    #: Seeds the checksum of every group: a payload whose author does not know the journal's id can't imitate a group.
     seed: int
 
     @property
     def capacity_bytes(self) -> int:
-        """Records and events of the largest group."""
+        """The maximum size of the records and events of one group."""
         return self.segment_bytes - self.block_bytes - GROUP_HEADER_BYTES
 
     def first_position(self, number: int) -> int:
-        """Of a segment's first group."""
+        """Return the position of the first group of a segment."""
         return number * self.segment_bytes + self.block_bytes
 
     def padded(self, size: int) -> int:
@@ -84,11 +82,11 @@ class Layout(msgspec.Struct, frozen=True):
 
 def make_layout(journal_id: bytes, segment_bytes: int, block_bytes: int) -> Layout:
     if len(journal_id) != 16:
-        raise errors.JournalError(f"a journal's id has 16 bytes, not {len(journal_id)}")
+        raise errors.JournalError(f"the id of a journal must have 16 bytes, not {len(journal_id)}")
     if block_bytes < 512 or block_bytes & (block_bytes - 1):
-        raise errors.JournalError(f"block_bytes {block_bytes} is not a power of two of at least 512")
+        raise errors.JournalError(f"block_bytes must be a power of two and at least 512, not {block_bytes}")
     if segment_bytes % block_bytes or not 4 * block_bytes <= segment_bytes <= 1 << 31:
-        raise errors.JournalError(f"segment_bytes {segment_bytes} does not fit blocks of {block_bytes}")
+        raise errors.JournalError(f"segment_bytes {segment_bytes} is not a valid multiple of {block_bytes}")
     seed = xxhash.xxh3_64_intdigest(b"oncemq group seed" + journal_id)
     return Layout(journal_id, segment_bytes, block_bytes, seed)
 
@@ -105,7 +103,7 @@ class Head(msgspec.Struct, frozen=True):
     version: int
     block_bytes: int
     journal_id: bytes
-    #: In journal.meta: the term.
+    #: Of the segment; in journal.meta the term.
     number: int
     segment_bytes: int
     first_sequence: int
@@ -127,12 +125,12 @@ def encode_marker(layout: Layout, number: int) -> bytes:
 
 
 def encode_segment_head(layout: Layout, number: int, first_sequence: int) -> bytes:
-    """A whole block, so that no older block has to be read for it."""
+    """Return a whole block, so that the disk need not read the old one."""
     return _encode(SEGMENT_MAGIC, JOURNAL_VERSION, layout, number, first_sequence).ljust(layout.block_bytes, b"\0")
 
 
 def decode_head(raw: bytes, magic: bytes, path: str) -> Head | None:
-    """None where there is no such head, or a damaged one. Raises JournalVersion for a newer one."""
+    """Return None if there is no such header or it is damaged. Raise JournalVersion if its format is newer."""
     if len(raw) < HEAD_BYTES or raw[:8] != magic:
         return None
     (checksum,) = _CHECKSUM.unpack_from(raw, _HEAD.size)
@@ -141,13 +139,13 @@ def decode_head(raw: bytes, magic: bytes, path: str) -> Head | None:
     _, version, block_bytes, journal_id, number, segment_bytes, first_sequence = _HEAD.unpack_from(raw)
     if version > JOURNAL_VERSION:
         raise errors.JournalVersion(
-            f"{path} has journal format {version}; this OnceMQ knows {JOURNAL_VERSION}. Upgrade OnceMQ."
+            f"{path} has journal format {version}; this OnceMQ reads formats up to {JOURNAL_VERSION}. Upgrade OnceMQ."
         )
     return Head(version, block_bytes, journal_id, number, segment_bytes, first_sequence)
 
 
 def decode_segment_head(raw: bytes, layout: Layout, number: int) -> Head | None:
-    """None unless it is this journal's head of this very segment."""
+    """Return None unless it is the header of this segment of this journal."""
     head = decode_head(raw, SEGMENT_MAGIC, segment_path(number))
     if head is None or head.number != number or head.journal_id != layout.journal_id:
         return None

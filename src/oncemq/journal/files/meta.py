@@ -1,10 +1,10 @@
-"""Making a journal's folder, and finding out what an existing one is.
+"""Creating the folder of a journal, and reading what an existing folder is.
 
-`journal.meta` is written last: as long as it is not there, nothing was acknowledged, and what an earlier attempt
-left behind is removed.
+`journal.meta` is written last. While it does not exist, nothing was acknowledged, and the remains of an earlier attempt
+are deleted.
 
-It is also what every OnceMQ reads first, and the only thing that is written anew when a journal of an older version
-is opened: segments and snapshots say the version that they were begun with, whatever is appended to them.
+It is also what every OnceMQ reads first, and the only file that is rewritten when a journal of an older version is
+opened: segments and snapshots keep the version with which they were begun, whatever is appended to them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from oncemq.protocol.version import JOURNAL_VERSION
 
 
 def read_layout(disk: Disk) -> Layout:
-    """Raises JournalCorrupt, JournalVersion."""
+    """Raise JournalCorrupt or JournalVersion."""
     head = _read_head(disk)
     return make_layout(head.journal_id, head.segment_bytes, head.block_bytes)
 
 
 def read_term(disk: Disk) -> int:
-    """0 but for a copy, whose source had one. Raises as `read_layout`."""
+    """Return the term, which is 0 except in a copy whose source had one. Raise as `read_layout`."""
     return _read_head(disk).number
 
 
 def write_term(disk: Disk, layout: Layout, term: int) -> None:
-    """Durable when this returns."""
+    """Write the term. It is durable when this returns."""
     _write(disk, layout, term)
     disk.sync_folder("", "meta name")
 
@@ -61,9 +61,10 @@ def _read_head(disk: Disk) -> Head:
 
 
 def raise_version(disk: Disk, layout: Layout) -> None:
-    """Before anything of this version is written: an OnceMQ that can't read it must be refused by the version.
+    """Write the current version to journal.meta, if it is older. This must happen before anything else of the current
+    version is written, so that an OnceMQ that can't read it refuses the journal by its version.
 
-    A crash leaves the older file or the newer one, and both can be read. Raises JournalError when the disk is full.
+    A crash leaves the older file or the newer one, and both can be read. Raise JournalError if the disk is full.
     """
     head = _read_head(disk)
     if head.version < JOURNAL_VERSION:
@@ -73,27 +74,27 @@ def raise_version(disk: Disk, layout: Layout) -> None:
             if not is_full(error):
                 raise
             raise errors.JournalError(
-                f"{disk.describe()}: the disk has no room to raise the journal's format from {head.version} to "
-                f"{JOURNAL_VERSION}, which takes a few bytes. Free some space."
+                f"{disk.describe()}: the disk has no space to raise the journal's format from {head.version} to "
+                f"{JOURNAL_VERSION}, which needs a few bytes. Free some space."
             ) from None
-    # A process that was killed may have left the name in the page cache only.
+    # A process that was killed may have left the name only in the page cache.
     disk.sync_folder("", "meta name")
 
 
 def create(disk: Disk, layout: Layout) -> None:
-    """A new journal, durable when this returns. Raises JournalError when the disk is full."""
+    """Create a journal. It is durable when this returns. Raise JournalError if the disk is full."""
     for folder in (SEGMENTS, SNAPSHOTS, CUT):
         disk.make_folder(folder)
-    _remove_leftovers(disk)
+    _delete_remains(disk)
     try:
         _create(disk, layout)
     except OSError as error:
         if not is_full(error):
             raise
         raise errors.JournalError(
-            f"{disk.describe()}: the disk has no room for a new journal, which begins with "
+            f"{disk.describe()}: the disk has no space for a new journal, which starts with "
             f"{SPARES_WANTED + 1} segments of {layout.segment_bytes} bytes. "
-            "Free some space, or make it with smaller segments."
+            "Free some space, or create it with smaller segments."
         ) from None
 
 
@@ -107,21 +108,21 @@ def _create(disk: Disk, layout: Layout) -> None:
 
 
 def _write(disk: Disk, layout: Layout, term: int) -> None:
-    """The name is not durable yet."""
+    """Write journal.meta. Its name is not durable before the folder is synced."""
     write_file(disk, META + ".making", encode_meta(layout, term), "meta")
     disk.rename(META + ".making", META)
 
 
-def _remove_leftovers(disk: Disk) -> None:
+def _delete_remains(disk: Disk) -> None:
     for name in disk.list(SEGMENTS):
         path = f"{SEGMENTS}/{name}"
         file = disk.open(path)
         data = file.read(0, file.size())
         file.close()
-        # A segment of an unfinished attempt was zero-filled and got a head, and nothing else.
+        # A segment of an unfinished attempt has zeros, perhaps a header, and nothing else.
         if next(boundaries(data, 0, 512), None) is not None:
             raise errors.JournalCorrupt(
-                f"{disk.describe()}: {path} holds groups, and {META} is missing. Restore it from a copy of the folder."
+                f"{disk.describe()}: {path} holds groups, but {META} is missing. Restore it from a copy of the folder."
             )
         disk.remove(path)
     for name in disk.list(SNAPSHOTS):

@@ -1,25 +1,24 @@
-"""Reading records back, one file read for neighbours; nothing is returned that was not verified."""
+"""Reads and verifies records. One read of the file covers neighbouring records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import xxhash
-
 from oncemq.disk.contract import DiskFile
-from oncemq.journal.contract import RECORD_HEADER_BYTES, RecordHead, RecordRef
-from oncemq.journal.files.group import MAGIC, RECORD, BadGroup, decode, group_bytes
-from oncemq.journal.files.layout import GROUP_HEADER_BYTES, Layout, segment_path
+from oncemq.journal.contract import GROUP_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHead, RecordRef
+from oncemq.journal.files.group import MAGIC, RECORD, BadGroup, decode, stored_bytes
+from oncemq.journal.files.layout import Layout, segment_path
 from oncemq.journal.files.segments import Segments
+from oncemq.journal.verification import record_corrupt, record_damage
 from oncemq.protocol import errors
 
-#: Neighbours with less than this between them are read together, up to the second bound.
+#: Neighbours with less than this between them are read together, up to the second limit.
 GAP_BYTES_MAX = 64 * 1024
 RUN_BYTES_MAX = 4 * 1024 * 1024
 
 
 def runs(wanted: Sequence[RecordRef], segment_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """(first, stop, end position) of neighbours that one read covers."""
+    """Yield (first index, stop index, end position) of neighbours that one read covers."""
     first = 0
     while first < len(wanted):
         start = wanted[first].position
@@ -38,7 +37,7 @@ def runs(wanted: Sequence[RecordRef], segment_bytes: int) -> Iterator[tuple[int,
 
 
 def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
-    """Raises RecordCorrupt."""
+    """Return payloads and checksums. Raise RecordCorrupt."""
     result: list[tuple[bytes, int]] = []
     for first, stop, end in runs(wanted, layout.segment_bytes):
         start = wanted[first].position
@@ -53,40 +52,34 @@ def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]
 
 def _verified(data: bytes, at: int, wanted: RecordRef, layout: Layout) -> tuple[bytes, int]:
     start = at + RECORD_HEADER_BYTES
+    payload, checksum = data[start : start + wanted.size], 0
     if len(data) < start + wanted.size:
-        raise _corrupt(wanted, layout, "the segment ends before it")
-    position, topic_id, first_offset, checksum, size, _, _ = RECORD.unpack_from(data, at)
-    if position != wanted.position or topic_id != wanted.topic_id or size != wanted.size:
-        raise _corrupt(wanted, layout, f"there is a record {position} of topic {topic_id} with {size} bytes")
-    if first_offset != wanted.first_offset and -1 not in (first_offset, wanted.first_offset):
-        raise _corrupt(wanted, layout, f"there is a record with offset {first_offset}")
-    payload = data[start : start + size]
-    if xxhash.xxh3_64_intdigest(payload) != checksum:
-        raise _corrupt(wanted, layout, "its payload does not match its checksum")
+        damage = "the segment ends before its end"
+    else:
+        position, topic_id, first_offset, checksum, size, _, _ = RECORD.unpack_from(data, at)
+        if position != wanted.position or size != wanted.size:
+            damage = f"there is a record {position} of topic {topic_id} with {size} bytes"
+        else:
+            damage = record_damage(wanted, topic_id, first_offset, checksum, payload)
+    if damage:
+        number, byte = divmod(wanted.position, layout.segment_bytes)
+        raise record_corrupt(f"{segment_path(number)} at byte {byte}", wanted, damage)
     return payload, checksum
-
-
-def _corrupt(wanted: RecordRef, layout: Layout, what: str) -> errors.RecordCorrupt:
-    number, at = divmod(wanted.position, layout.segment_bytes)
-    return errors.RecordCorrupt(
-        f"{segment_path(number)} at byte {at}: the record of topic {wanted.topic_id}, offset "
-        f"{wanted.first_offset}, is damaged: {what}. {errors.RecordCorrupt.advice}"
-    )
 
 
 def scan_segment(
     file: DiskFile, layout: Layout, number: int, at: int, end: int, bytes_max: int
 ) -> tuple[list[RecordHead], int]:
-    """Heads of the records from byte `at` on, and the byte where to go on (0 = that was all).
+    """Return the headers of the records from byte `at` on, and the byte to continue at (0 = end).
 
-    A damaged group is passed over: its records stay where they are, and reading them says what is wrong.
+    A damaged group is skipped: its records stay where they are, and a read of them says what is wrong.
     """
     heads: list[RecordHead] = []
     base = number * layout.segment_bytes
     stop = at + bytes_max
     while at < min(stop, end):
-        opening = file.read(at, GROUP_HEADER_BYTES)
-        size = group_bytes(opening, layout) if opening[:8] == MAGIC else 0
+        header = file.read(at, GROUP_HEADER_BYTES)
+        size = stored_bytes(header, layout) if header[:8] == MAGIC else 0
         if not 0 < size <= end - at:
             at += layout.block_bytes
             continue

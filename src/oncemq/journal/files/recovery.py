@@ -1,20 +1,21 @@
-"""Recovery: from files to groups, and from there to the one place where writing goes on.
+"""Recovery: reads all groups after a snapshot, and finds the position where writing continues.
 
-At each group's place there are five possibilities:
+There are five possibilities at the position of each group:
 
-- the group that is expected, whole: it is replayed;
-- nothing, and the next segment's head says that it goes on there;
-- nothing good, and a good group anywhere behind it: an acknowledged group is damaged. Refuse.
-- nothing good, and nothing good behind it, but a segment behind this one was begun, as segment_marker.py has noted: it
-  is missing or damaged. Refuse.
-- nothing good, and nothing good behind it: the end. A group that was begun here was never acknowledged, since
-  the next is not written before the last is synced; its bytes are kept in `cut/`.
+- The expected group is there and undamaged. It is replayed.
+- There is no group, and the header of the next segment says that the journal continues there.
+- There is no good group, but there is one anywhere after it. An acknowledged group is damaged: recovery refuses.
+- There is no good group, and none after it, but according to the segment marker a later segment was begun
+  (segment_marker.py). That segment is missing or damaged: recovery refuses.
+- There is no good group, and none after it. This is the end. If the write of a group was begun here, the group was
+  never acknowledged, because the next group is not written before the last one is synced. Its bytes are kept in
+  `cut/`.
 
-Then the last group is written again and synced, before anything in it is served: after a process was killed,
-and above all after a sync that failed, the page cache may hold what the disk does not. Losing power during
-that may damage a group that was acknowledged long ago: so a copy is made durable first (`journal.last`).
+Then the last group is written again and synced before anything in it is served. After the process was killed, and
+especially after a failed sync, the page cache may hold data that the disk does not. A power failure during this write
+may damage a group that was acknowledged long ago, so a copy of it is made durable first (`journal.last`).
 
-An error while reading is never taken for the end.
+A read error is never taken for the end.
 """
 
 from __future__ import annotations
@@ -27,16 +28,25 @@ import xxhash
 from oncemq.disk.contract import Disk, write_file
 from oncemq.journal.contract import ReplayedGroup
 from oncemq.journal.files.allocation import is_full
-from oncemq.journal.files.group import BadGroup, DecodedGroup, boundaries, decode, find_good, torn_bytes
+from oncemq.journal.files.group import BadGroup, DecodedGroup, boundaries, decode
 from oncemq.journal.files.layout import CUT, LAST, MARKER, Head, Layout, decode_segment_head, segment_path
+from oncemq.journal.files.scan import (
+    HEAD_DAMAGED,
+    TOO_SHORT,
+    Segment,
+    describe_gap,
+    describe_unfinished,
+    read_segment,
+)
 from oncemq.journal.files.segments import Segments
 from oncemq.protocol import errors
 
 
 class LastGroup(msgspec.Struct, frozen=True, gc=False):
+    """The last good group, and the data that holds its bytes from `at` on."""
+
     number: int
     group: DecodedGroup
-    #: Holds the group's bytes, from `at` on.
     data: bytes
     at: int
 
@@ -46,7 +56,7 @@ class LastGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Recovery:
-    """One pass over the groups from a position on; afterwards its fields say where writing goes on."""
+    """One pass over the groups from a position on. Afterwards its attributes say where writing continues."""
 
     def __init__(self, disk: Disk, layout: Layout, segments: Segments, warnings: list[str]) -> None:
         self._disk = disk
@@ -54,9 +64,9 @@ class Recovery:
         self._segments = segments
         self._warnings = warnings
         self._copy = b""
-        #: The last segment that is known to have been begun.
-        self._begun = 0
-        #: The next group's.
+        #: The last segment that was begun, according to the marker.
+        self._marked = 0
+        #: Of the next group.
         self.sequence = 1
         self.number = 0
         self.at = 0
@@ -69,52 +79,53 @@ class Recovery:
         return self.number * self._layout.segment_bytes + self.at
 
     def start(self, sequence: int, position: int) -> None:
-        """The first group expected; position 0 is the journal's beginning."""
-        self._begun = self._segments.begun.read()
+        """Set the sequence and position of the first group; position 0 is the beginning of the journal."""
+        self._marked = self._segments.marker.read()
         self.sequence = sequence
         if position == 0:
             position = self._layout.segment_bytes
         self.number, self.at = divmod(position, self._layout.segment_bytes)
-        held = self._segments.numbers
-        if self.at == 0 and self.number - 1 in held:
-            # The snapshot was taken when its segment was full to the last byte.
+        numbers = self._segments.numbers
+        if self.at == 0 and self.number - 1 in numbers:
+            # The snapshot was taken when its segment was completely full.
             self.number, self.at = self.number - 1, self._layout.segment_bytes
         elif self.at == 0:
             self.at = self._layout.block_bytes
-        if self.number not in held:
+        if self.number not in numbers:
             raise self._corrupt(self.number, 0, "the segment is missing")
 
     def groups(self) -> Iterator[ReplayedGroup]:
+        """Yield all groups. Raise JournalCorrupt if an acknowledged group is missing or damaged."""
         self._copy = self._read_copy()
-        data = self._enter(self.number)
+        segment = self._read_segment(self.number)
         while True:
-            for group in self._good_groups(data):
+            for group in self._good_groups(segment):
                 yield ReplayedGroup(group.sequence, group.time_ms, group.events)
             if not self._next_segment_follows():
                 break
             self.number, self.at = self.number + 1, self._layout.block_bytes
-            data = self._enter(self.number)
-        self._check_end(data)
-        self._cut_torn(data)
-        self._secure()
+            segment = self._read_segment(self.number)
+        self._check_end(segment)
+        self._cut_unfinished(segment)
+        self._write_last_again()
 
-    def _enter(self, number: int) -> bytes:
-        """All of a segment, whose head must be right once it was noted as begun, or has groups: before that, recovery
-        itself may have lost power while it wrote the head again."""
-        data = self._segments.file(number).read(0, self._layout.segment_bytes)
-        if decode_segment_head(data, self._layout, number) is None:
-            was_begun = number <= self._begun or self.at > self._layout.block_bytes
-            if was_begun or find_good(data, 0, number * self._layout.segment_bytes, 0, self._layout):
-                raise self._corrupt(number, 0, "the segment's head is damaged")
-        if len(data) != self._layout.segment_bytes:
-            raise self._corrupt(number, len(data), "the segment is shorter than it was made")
-        return data
+    def _read_segment(self, number: int) -> Segment:
+        """Read a whole segment. Its header must be good once the segment was marked as begun or has groups. Before
+        that, a power failure may have interrupted recovery itself while it wrote the header again."""
+        segment = read_segment(self._segments.file(number), self._layout, number)
+        if segment.first_sequence is None:
+            was_begun = number <= self._marked or self.at > self._layout.block_bytes
+            if was_begun or segment.find_good(0):
+                raise self._corrupt(number, 0, HEAD_DAMAGED)
+        if segment.file_bytes != self._layout.segment_bytes:
+            raise self._corrupt(number, segment.file_bytes, TOO_SHORT)
+        return segment
 
-    def _good_groups(self, data: bytes) -> Iterator[DecodedGroup]:
-        base = self.number * self._layout.segment_bytes
+    def _good_groups(self, segment: Segment) -> Iterator[DecodedGroup]:
+        data = segment.data
         while True:
             try:
-                group = decode(data, self.at, base + self.at, self._layout)
+                group = decode(data, self.at, segment.base + self.at, self._layout)
                 last = LastGroup(self.number, group, data, self.at)
             except BadGroup:
                 restored = self._restored(data)
@@ -134,7 +145,7 @@ class Recovery:
             yield group
 
     def _head_of(self, number: int) -> Head | None:
-        """None where the segment was not begun: the sync of its head covers its size too."""
+        """Return None if the segment was not begun. The sync of its header covers its size too."""
         file = self._segments.file(number)
         if file.size() != self._layout.segment_bytes:
             return None
@@ -148,33 +159,26 @@ class Recovery:
 
     # The end.
 
-    def _check_end(self, data: bytes) -> None:
-        """Refuse unless nothing good lies behind; segments that were never begun become spares again."""
-        base = self.number * self._layout.segment_bytes
-        self._refuse_later(find_good(data, self.at, base, self.sequence, self._layout))
+    def _check_end(self, segment: Segment) -> None:
+        """Raise JournalCorrupt if there is a good group after the end. Segments that were never begun become spares."""
+        self._refuse_later(segment.find_good(self.at, self.sequence))
         unused = []
         for number in self._segments.numbers:
             if number <= self.number:
                 continue
             if self._head_of(number) is not None:
-                raise self._corrupt(
-                    self.number, self.at, f"group {self.sequence} is damaged or missing, and segment {number} follows"
-                )
-            data = self._segments.file(number).read(0, self._layout.segment_bytes)
-            base = number * self._layout.segment_bytes
-            self._refuse_later(find_good(data, 0, base, self.sequence, self._layout))
+                raise self._corrupt(self.number, self.at, describe_gap(self.sequence, number))
+            later = read_segment(self._segments.file(number), self._layout, number)
+            self._refuse_later(later.find_good(0, self.sequence))
             unused.append(number)
-        self._refuse_lost()
-        self._segments.unbegin(unused)
-
-    def _refuse_lost(self) -> None:
-        if self._begun > self.number:
+        if self._marked > self.number:
             raise self._corrupt(
                 self.number,
                 self.at,
-                f"the journal ends here, and segment {self._begun} was begun: "
-                f"{segment_path(self._begun)} is missing or damaged. Restore it, if there is a copy of it",
+                f"the journal ends here, but segment {self._marked} was begun: "
+                f"{segment_path(self._marked)} is missing or damaged. Restore it if you have a copy of it",
             )
+        self._segments.undo_begin(unused)
 
     def _refuse_later(self, later: DecodedGroup | None) -> None:
         if later is not None:
@@ -182,8 +186,8 @@ class Recovery:
             raise self._corrupt(
                 self.number,
                 self.at,
-                f"group {self.sequence} is damaged, and a good one (group {later.sequence}) "
-                f"lies behind it in {segment_path(number)} at byte {at}",
+                f"group {self.sequence} is damaged, but a good one (group {later.sequence}) "
+                f"follows in {segment_path(number)} at byte {at}",
             )
 
     def _corrupt(self, number: int, at: int, what: str) -> errors.JournalCorrupt:
@@ -192,69 +196,70 @@ class Recovery:
             f"(position {number * self._layout.segment_bytes + at}): {what}. {errors.JournalCorrupt.advice}"
         )
 
-    def _cut_torn(self, data: bytes) -> None:
-        size = torn_bytes(data, self.at, self.position, self.sequence, self._layout)
+    def _cut_unfinished(self, segment: Segment) -> None:
+        size = segment.unfinished_bytes(self.at, self.sequence)
         if not size:
             return
-        torn = data[self.at : self.at + size]
-        path = f"{CUT}/{self.position:020d}-{xxhash.xxh3_64_hexdigest(torn)}"
-        where = f"{segment_path(self.number)} at byte {self.at}: group {self.sequence} was not finished"
+        content = segment.data[self.at : self.at + size]
+        path = f"{CUT}/{self.position:020d}-{xxhash.xxh3_64_hexdigest(content)}"
+        unfinished = describe_unfinished(self.number, self.at, self.sequence)
         try:
-            save_cut(self._disk, path, torn)
+            save_cut(self._disk, path, content)
         except OSError as error:
             if not is_full(error):
                 raise
-            self._warnings.append(f"{where}; it is left out, and the disk is too full to keep its bytes")
+            self._warnings.append(f"{unfinished}; it is left out, and the disk is too full to keep its bytes")
         else:
-            self._warnings.append(f"{where}; it is left out, and its bytes are kept in {path}")
+            self._warnings.append(f"{unfinished}; it is left out, and its bytes are kept in {path}")
 
-    # The last group, once more.
+    # The last group is written again.
 
-    def _secure(self) -> None:
+    def _write_last_again(self) -> None:
         last = self.last
-        # A segment begins only when the group before it is synced: that one is left alone. Writing it again could
-        # damage it, and the segment behind it would then make the damage look like that of an acknowledged group.
+        # A segment begins only after the group before it was synced, so that group is not written again. The write
+        # could damage it, and because a segment follows, recovery would have to refuse the journal.
         if last is not None and last.number == self.number:
             image = last.image
             file = self._segments.file(last.number)
             if last.group.is_empty or self._save_copy(image):
                 file.write(last.group.position % self._layout.segment_bytes, [image])
             file.sync("last group again")
-        if self.at == self._layout.block_bytes and self._begun < self.number:
-            # A head without groups: it too may be in the page cache only. One that was noted was synced before.
+        if self.at == self._layout.block_bytes and self._marked < self.number:
+            # A header without groups may be only in the page cache too. That of a marked segment was synced before.
             self._segments.write_head(self.number, self.sequence, "segment head again")
         self._segments.active = self.number
-        self._note_begun()
+        self._write_marker()
         if self._disk.exists(LAST):
             self._disk.remove(LAST)
 
-    def _note_begun(self) -> None:
-        """Once more too: the note may be in the page cache only."""
+    def _write_marker(self) -> None:
+        """Write the marker again, since it may be only in the page cache."""
         try:
-            self._segments.begun.note(self.number, may_make=True)
+            self._segments.marker.write(self.number, may_create=True)
         except OSError as error:
             if not is_full(error):
                 raise
             self._warnings.append(
-                f"the disk is too full for {MARKER}: until a start that finds space for it, a loss of the newest "
+                f"the disk is too full for {MARKER}: until a start that finds space for it, the loss of the newest "
                 "segment would not be noticed"
             )
 
     def _save_copy(self, image: bytes) -> bool:
-        """False: there is no room for it anywhere, so the group had better not be touched."""
+        """Make a copy of the last group durable. Return False if there is no space for it; then the group must not be
+        overwritten."""
         try:
             write_file(self._disk, LAST + ".making", image, "copy of the last group")
         except OSError as error:
             if not is_full(error):
                 raise
-            return self._save_copy_behind(image)
+            return self._save_copy_in_segment(image)
         self._disk.rename(LAST + ".making", LAST)
         self._disk.sync_folder("", "name of the last group's copy")
         return True
 
-    def _save_copy_behind(self, image: bytes) -> bool:
-        """The disk is full, but the segment itself mostly has room at its end. What lies there says another
-        position than its own, so nothing takes it for a group of that place."""
+    def _save_copy_in_segment(self, image: bytes) -> bool:
+        """Copy it to the end of the segment, which usually has space, since the disk is full. The copy contains the
+        original position, so it is not mistaken for a group at its own position."""
         at = self._layout.segment_bytes - len(image)
         if at < self.at:
             self._warnings.append("the disk is too full to write the last group again; it was synced once more")
@@ -273,9 +278,9 @@ class Recovery:
         return image
 
     def _restored(self, data: bytes) -> LastGroup | None:
-        """A copy of the very group that is expected here and damaged, if there is one."""
-        behind = [(data, at) for at in boundaries(data, self.at, self._layout.block_bytes)]
-        for source, at in [(self._copy, 0), *behind]:
+        """Return a copy of the group that is expected here and damaged, if there is one."""
+        candidates = [(data, at) for at in boundaries(data, self.at, self._layout.block_bytes)]
+        for source, at in [(self._copy, 0), *candidates]:
             try:
                 group = decode(source, at, self.position, self._layout)
             except BadGroup:
@@ -286,6 +291,6 @@ class Recovery:
 
 
 def save_cut(disk: Disk, path: str, content: bytes) -> None:
-    """Durable before the place that it comes from is written again."""
+    """Save bytes that are about to be overwritten. They are durable when this returns."""
     write_file(disk, path, content, "cut bytes")
     disk.sync_folder(CUT, "cut name")

@@ -1,6 +1,6 @@
-"""Going over every segment of a journal that may be damaged: what is good, and where it is not.
+"""Reading whole segments of a journal that may be damaged: which groups are good, and where the damage is.
 
-Unlike recovery it does not stop at the first damage, and changes nothing.
+Recovery, `journal check`, `journal export` and `journal cut` use it. It changes nothing.
 """
 
 from __future__ import annotations
@@ -9,26 +9,29 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from oncemq.disk.contract import Disk
+from oncemq.disk.contract import Disk, DiskFile
 from oncemq.journal.files.group import BadGroup, DecodedGroup, decode, find_good, torn_bytes
 from oncemq.journal.files.layout import META, Layout, decode_segment_head, segment_numbers, segment_path
 from oncemq.journal.files.meta import read_layout
 from oncemq.protocol import errors
 
-#: Called with (segments done, segments in all).
+#: Called with the number of segments done, and of all segments.
 Progress = Callable[[int, int], None]
+
+HEAD_DAMAGED = "the segment's header is damaged"
+TOO_SHORT = "the segment is shorter than when it was created"
 
 
 class Problem(msgspec.Struct, frozen=True):
     file: str
     byte: int
-    #: For `journal cut`; 0 where it does not lie in a segment.
+    #: For `journal cut`; 0 if it does not lie in a segment.
     position: int
     what: str
 
 
 class ScannedRange(msgspec.Struct, frozen=True):
-    """From `at` on: a good group, or (with `reason`) something bad, up to `end`."""
+    """The bytes from `at` to `end`: a good group, or damage for the given `reason`."""
 
     at: int
     end: int
@@ -37,60 +40,83 @@ class ScannedRange(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
+    """A segment in memory."""
+
+    layout: Layout
     number: int
-    #: As long as it was made, with zeros where the file is shorter.
+    #: As long as the segment was created, with zeros at the end if the file is shorter.
     data: bytes
     file_bytes: int
-    #: None: damaged, or never begun.
+    #: None if the header is damaged, or was never written.
     first_sequence: int | None
 
     @property
     def path(self) -> str:
         return segment_path(self.number)
 
+    @property
+    def base(self) -> int:
+        """The position of its first byte."""
+        return self.number * self.layout.segment_bytes
+
     def problem(self, at: int, what: str) -> Problem:
-        return Problem(self.path, at, self.number * len(self.data) + at, what)
+        return Problem(self.path, at, self.base + at, what)
+
+    def find_good(self, at: int, sequence_min: int = 0) -> DecodedGroup | None:
+        """Return the first good group at or after `at` with at least this sequence."""
+        return find_good(self.data, at, self.base, sequence_min, self.layout)
+
+    def unfinished_bytes(self, at: int, sequence: int) -> int:
+        """Return the size of an unfinished group at `at`; 0 if there is none."""
+        return torn_bytes(self.data, at, self.base + at, sequence, self.layout)
+
+    def ranges(self) -> Iterator[ScannedRange]:
+        """Yield good groups, and damage that has a good group after it. Bytes after the last good group are not
+        included."""
+        at = self.layout.block_bytes
+        while at < self.layout.segment_bytes:
+            try:
+                group = decode(self.data, at, self.base + at, self.layout)
+                yield ScannedRange(at, at + group.size, group)
+                at += group.size
+            except BadGroup as reason:
+                later = self.find_good(at + self.layout.block_bytes)
+                if later is None:
+                    return
+                yield ScannedRange(at, later.position - self.base, None, str(reason))
+                at = later.position - self.base
+
+
+def read_segment(file: DiskFile, layout: Layout, number: int) -> Segment:
+    data = file.read(0, layout.segment_bytes)
+    head = decode_segment_head(data, layout, number)
+    whole = data.ljust(layout.segment_bytes, b"\0")
+    return Segment(layout, number, whole, len(data), head.first_sequence if head else None)
 
 
 def open_layout(disk: Disk) -> Layout:
-    """Raises JournalError where there is no journal."""
+    """Raise JournalError if there is no journal."""
     if not disk.exists(META):
         raise errors.JournalError(f"{disk.describe()} holds no journal: {META} is missing")
     return read_layout(disk)
 
 
-def segments(disk: Disk, layout: Layout, progress: Progress | None = None) -> Iterator[Segment]:
+def read_segments(disk: Disk, layout: Layout, progress: Progress | None = None) -> Iterator[Segment]:
     numbers = segment_numbers(disk)
     for done, number in enumerate(numbers):
         if progress is not None:
             progress(done, len(numbers))
         file = disk.open(segment_path(number))
-        data = file.read(0, layout.segment_bytes)
+        segment = read_segment(file, layout, number)
         file.close()
-        head = decode_segment_head(data, layout, number)
-        whole = data.ljust(layout.segment_bytes, b"\0")
-        yield Segment(number, whole, len(data), head.first_sequence if head else None)
+        yield segment
     if progress is not None:
         progress(len(numbers), len(numbers))
 
 
-def scan_ranges(segment: Segment, layout: Layout) -> Iterator[ScannedRange]:
-    """Good groups, and what lies damaged before a good one. What lies behind the last good one is not told."""
-    base = segment.number * layout.segment_bytes
-    at = layout.block_bytes
-    while at < layout.segment_bytes:
-        try:
-            group = decode(segment.data, at, base + at, layout)
-            yield ScannedRange(at, at + group.size, group)
-            at += group.size
-        except BadGroup as reason:
-            later = find_good(segment.data, at + layout.block_bytes, base, 0, layout)
-            if later is None:
-                return
-            yield ScannedRange(at, later.position - base, None, str(reason))
-            at = later.position - base
+def describe_gap(sequence: int, number: int) -> str:
+    return f"group {sequence} is damaged or missing, but segment {number} follows"
 
 
-def unfinished_bytes(segment: Segment, at: int, sequence: int, layout: Layout) -> int:
-    """Of a group that was begun behind the last good one."""
-    return torn_bytes(segment.data, at, segment.number * layout.segment_bytes + at, sequence, layout)
+def describe_unfinished(number: int, at: int, sequence: int) -> str:
+    return f"{segment_path(number)} at byte {at}: the write of group {sequence} was not finished"

@@ -1,11 +1,13 @@
-"""Which segment was begun last, noted outside of it: so that losing its file is not taken for the journal's end.
+"""The marker of the segment that was begun last. It is kept outside of the segment, so that the loss of the segment's
+file is not mistaken for the end of the journal.
 
-The note is durable before the first group in the segment is answered. It is a lower bound: a journal may go on behind
-it, and never ends before it. A journal without a note (an older OnceMQ made it) is as good as any, but for that.
+The marker is durable before the first group in the segment is acknowledged. It is a lower bound: a journal may continue
+after that segment, but never ends before it. A journal without a marker (created by an older OnceMQ) is valid, but
+lacks this protection.
 
-`journal.begun` holds the note in two places, a block apart, the higher one counts. The place that does not count is
-written over, in a file that does not grow: torn, it leaves the note that was there before; and a full disk does not
-keep a segment of the reserve from being begun.
+`journal.begun` holds the marker twice, one block apart; the higher number counts. A write overwrites the copy with the
+lower number, in a file that does not grow. A torn write therefore leaves the previous marker, and a full disk does not
+prevent a segment of the reserve from being begun.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ class SegmentMarker:
         self._layout = layout
 
     def read(self) -> int:
-        """0 where nothing is noted."""
-        return max(self._places(), default=0)
+        """Return the number of the segment, or 0 if there is no marker."""
+        return max(self._copies(), default=0)
 
-    def _places(self) -> list[int]:
-        """What both places say, 0 being a damaged one; none where there is no note."""
+    def _copies(self) -> list[int]:
+        """Return the numbers of both copies, 0 for a damaged one. The list is empty if there is no marker."""
         if not self._disk.exists(MARKER):
             return []
         file = self._disk.open(MARKER)
@@ -32,23 +34,22 @@ class SegmentMarker:
         file.close()
         return [head.number if head and head.journal_id == self._layout.journal_id else 0 for head in heads]
 
-    def note(self, number: int, may_make: bool = False) -> None:
-        """Durable when this returns, but for the name of a file that had to be made."""
-        places = self._places()
-        if not places:
-            if may_make:
-                self.make(number)
+    def write(self, number: int, may_create: bool = False) -> None:
+        """Write the marker. It is durable when this returns, except for the name of a file that had to be created."""
+        copies = self._copies()
+        if not copies:
+            if may_create:
+                self.create(number)
             return
-        at = self._layout.block_bytes if places[0] > places[1] else 0
+        at = self._layout.block_bytes if copies[0] > copies[1] else 0
         file = self._disk.open(MARKER)
         file.write(at, [encode_marker(self._layout, number)])
         file.sync("begun segment")
         file.close()
 
-    def make(self, number: int) -> None:
-        """Its name is not durable yet."""
-        place = encode_marker(self._layout, number)
-        write_file(
-            self._disk, MARKER + ".making", place.ljust(self._layout.block_bytes, b"\0") + place, "begun segment"
-        )
+    def create(self, number: int) -> None:
+        """Create the marker. Its name is not durable before the folder is synced."""
+        copy = encode_marker(self._layout, number)
+        content = copy.ljust(self._layout.block_bytes, b"\0") + copy
+        write_file(self._disk, MARKER + ".making", content, "begun segment")
         self._disk.rename(MARKER + ".making", MARKER)

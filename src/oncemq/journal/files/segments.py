@@ -1,18 +1,18 @@
-"""The segment files: which there are, which is written, which wait as spares.
+"""The segment files: which exist, which one is written, and which are spares.
 
-A segment's life, all within one folder, so that one sync of the folder covers every name before it:
+The life of a segment. All names are in one folder, so that one sync of the folder covers every earlier rename:
 
     spare-7.making  →  spare-7  →  000000000012  →  spare-7  →  …
-      zero-filled      waits        holds groups    recycled
+      zero-filled      unused       holds groups    recycled
 
-A spare gets its number in five steps: rename, sync of the folder, head written, sync of the file, a note that it was
-begun (segment_marker.py). Only then are groups written. Losing power before the head is synced leaves a file that has a
-number and has no head of that number and no group: recovery makes it a spare again. A segment that becomes a spare
-needs no sync: if the name comes back, so does the content, since nothing is written to it before its next name is
-durable.
+A spare gets its number in five steps: it is renamed, the folder is synced, the header is written, the file is synced,
+and the segment marker is written (segment_marker.py). Only then are groups written. A power failure before the header
+is synced leaves a file that has a number, but neither a header with that number nor a group: recovery turns it into a
+spare again. A segment that becomes a spare needs no sync: if its old name comes back after a crash, so does its old
+content, because nothing is written to it before its next name is durable.
 
-Two spares are the reserve: ordinary writing does not begin a segment unless two remain after it. So a full
-disk still takes acks and moves.
+Two spares are the reserve: ordinary writes do not begin a segment unless two spares remain. So a full disk still
+accepts acks and moves.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from oncemq.journal.files.segment_marker import SegmentMarker
 from oncemq.journal.worker import Worker
 
 RESERVE_SPARES = 2
-#: The reserve, and one that ordinary writing may take.
+#: The reserve, and one for ordinary writes.
 SPARES_WANTED = RESERVE_SPARES + 1
-#: What recycling keeps at the most; the rest is given back to the disk.
+#: Maximum number of recycled spares; the rest is deleted.
 SPARES_MAX = SPARES_WANTED + 4
 OPEN_FILES_MAX = 64
 
@@ -41,17 +41,15 @@ class Segments:
         self._files: dict[int, DiskFile] = {}
         self._allocation = Allocation(disk, worker)
         self._spare_number = 0
-        self.begun = SegmentMarker(disk, layout)
-        #: Paths of segments that wait.
+        self.marker = SegmentMarker(disk, layout)
+        #: Paths.
         self.spares: list[str] = []
         #: Segments that hold groups, the active one included, in order.
         self.numbers: list[int] = []
         self.active = 0
 
-    # Finding out what there is.
-
     def find(self) -> None:
-        """Take stock. What was being made when the last process ended is removed."""
+        """Find all segments and spares. Files that were not complete when the last process ended are deleted."""
         for name in self._disk.list(SEGMENTS):
             path = f"{SEGMENTS}/{name}"
             if name.isdigit():
@@ -72,44 +70,44 @@ class Segments:
             self._disk.remove(path)
 
     def create(self) -> None:
-        """The first segments of a new journal, the reserve included."""
+        """Create the first segment of a new journal, and its spares."""
         while len(self.spares) < SPARES_WANTED + 1:
             path = self._spare_path()
             for _ in zero_fill(self._disk, path, self._layout.segment_bytes):
                 pass
             self.spares.append(path)
         self.begin(1, 1)
-        self.begun.make(1)
+        self.marker.create(1)
 
     # Files.
 
     def file(self, number: int) -> DiskFile:
-        """Open, the least recently used being closed. Raises FileNotFoundError."""
+        """Return the open file of a segment. The least recently used file may be closed. Raise FileNotFoundError."""
         file = self._files.pop(number, None)
         if file is None:
             file = self._disk.open(segment_path(number))
             if len(self._files) >= OPEN_FILES_MAX:
-                self._forget(next(held for held in self._files if held != self.active))
+                self._close(next(other for other in self._files if other != self.active))
         self._files[number] = file
         return file
 
-    def _forget(self, number: int) -> None:
+    def _close(self, number: int) -> None:
         file = self._files.pop(number, None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
         for number in list(self._files):
-            self._forget(number)
+            self._close(number)
 
-    # Beginning and recycling.
+    # Begin and recycle.
 
     def begin(self, number: int, first_sequence: int) -> None:
-        """A spare becomes segment `number`, which is written from now on."""
+        """Turn a spare into segment `number`, which becomes the active one."""
         self._disk.rename(self.spares.pop(), segment_path(number))
         self._disk.sync_folder(SEGMENTS, "segment name")
         self.write_head(number, first_sequence, "segment head")
-        self.begun.note(number)
+        self.marker.write(number)
         self.numbers.append(number)
         self.active = number
 
@@ -119,22 +117,22 @@ class Segments:
         file.sync(label)
 
     def recycle(self, numbers: Iterable[int]) -> None:
-        gone = set(numbers)
-        for number in sorted(gone):
-            self._forget(number)
+        recycled = set(numbers)
+        for number in sorted(recycled):
+            self._close(number)
             path = self._spare_path()
             self._disk.rename(segment_path(number), path)
             self.spares.append(path)
-        self.numbers = [number for number in self.numbers if number not in gone]
+        self.numbers = [number for number in self.numbers if number not in recycled]
         if len(self.spares) > SPARES_MAX:
             surplus, self.spares = self.spares[SPARES_MAX:], self.spares[:SPARES_MAX]
-            self._worker.start(_remove(self._disk, surplus), "remove surplus segments")
+            self._worker.start(_delete(self._disk, surplus), "delete surplus segments")
 
-    def unbegin(self, numbers: Iterable[int]) -> None:
-        """Segments that got their number and nothing else."""
+    def undo_begin(self, numbers: Iterable[int]) -> None:
+        """Turn segments that have a number, but neither a header nor a group, into spares again."""
         for number in numbers:
             is_whole = self.file(number).size() == self._layout.segment_bytes
-            self._forget(number)
+            self._close(number)
             self.numbers.remove(number)
             if is_whole:
                 self.spares.append(self._spare_path())
@@ -151,27 +149,28 @@ class Segments:
     def maintain(self) -> None:
         self._allocation.tick()
         self._take_spare()
-        self._want_spare()
+        self._allocate_spare()
 
-    def hurry(self) -> None:
-        """Wait for an ordinary spare, as long as the disk is not full: writing was faster than filling."""
+    def wait_for_spare(self) -> None:
+        """Wait until there is a spare for ordinary writes, unless the disk is full. It is missing only if segments are
+        written faster than they are zero-filled."""
         self._take_spare()
-        self._want_spare()
+        self._allocate_spare()
         while len(self.spares) < SPARES_WANTED and self._allocation.is_running:
             self._take_spare(wait=True)
-            self._want_spare()
+            self._allocate_spare()
 
     def _take_spare(self, wait: bool = False) -> None:
         path = self._allocation.take(wait)
         if path is not None:
             self.spares.append(path)
 
-    def _want_spare(self) -> None:
+    def _allocate_spare(self) -> None:
         if len(self.spares) < SPARES_WANTED and not self._allocation.is_running and not self._allocation.is_paused:
             self._allocation.start(self._spare_path(), self._layout.segment_bytes)
 
 
-def _remove(disk: Disk, paths: list[str]) -> Iterator[None]:
+def _delete(disk: Disk, paths: list[str]) -> Iterator[None]:
     for path in paths:
         disk.remove(path)
         yield

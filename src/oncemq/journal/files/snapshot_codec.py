@@ -1,14 +1,14 @@
-"""The snapshot codec: a state in chunks that the journal does not understand, and where replay goes on behind it.
+"""The codec of snapshots: a state in opaque chunks, and the position where replay continues after it.
 
-    file     header 64 | chunk | chunk | …        (what lies behind the last chunk has no meaning)
+    file     header 64 | chunk | chunk | …        (bytes after the last chunk have no meaning)
     chunk    u32 size | bytes
 
     header   byte  0  8s   "1MQSNAP\\0"
                    8  u32  SNAPSHOT_VERSION
                   12  u32  count of chunks
                   16  16s  journal id
-                  32  u64  sequence of the last group that the state holds: also the file's name
-                  40  u64  position where replay goes on
+                  32  u64  sequence of the last group that the state holds; also the file name
+                  40  u64  position where replay continues
                   48  u64  bytes of all chunks, their sizes included
                   56  u64  checksum: XXH3 of the header up to here and the XXH3 (u64) of the chunks, both seeded
 
@@ -40,12 +40,12 @@ class SnapshotHead(msgspec.Struct, frozen=True):
     sequence: int
     position: int
     chunks: int
-    #: Of all chunks, their sizes included.
+    #: Of all chunks, including their sizes.
     chunks_bytes: int
 
 
 class SnapshotInvalid(Exception):
-    """This file is not a whole snapshot of this journal; the text says why."""
+    """The file is not a complete, undamaged snapshot of this journal; the text says why."""
 
 
 def snapshot_path(sequence: int) -> str:
@@ -68,7 +68,7 @@ def _checksum(raw: bytes, chunks_digest: int, layout: Layout) -> bytes:
 
 
 def read_snapshot(file: DiskFile, layout: Layout, sequence: int) -> SnapshotHead:
-    """The header of a snapshot, all of which was verified. Raises SnapshotInvalid, JournalVersion."""
+    """Verify a whole snapshot and return its header. Raise SnapshotInvalid or JournalVersion."""
     raw = file.read(0, HEAD_BYTES)
     if len(raw) < HEAD_BYTES or raw[:8] != MAGIC:
         raise SnapshotInvalid("there is no snapshot header")
@@ -77,11 +77,11 @@ def read_snapshot(file: DiskFile, layout: Layout, sequence: int) -> SnapshotHead
         raise SnapshotInvalid("it belongs to another journal")
     if version > SNAPSHOT_VERSION:
         raise errors.JournalVersion(
-            f"{snapshot_path(sequence)} has snapshot format {version}; this OnceMQ knows {SNAPSHOT_VERSION}. "
-            "Upgrade OnceMQ."
+            f"{snapshot_path(sequence)} has snapshot format {version}; "
+            f"this OnceMQ reads formats up to {SNAPSHOT_VERSION}. Upgrade OnceMQ."
         )
     if own != sequence or HEAD_BYTES + size > file.size():
-        raise SnapshotInvalid("its header does not fit the file")
+        raise SnapshotInvalid("its header does not match the file")
     digest = xxhash.xxh3_64(seed=layout.seed)
     for offset in range(0, size, READ_CHUNK_BYTES):
         digest.update(file.read(HEAD_BYTES + offset, min(READ_CHUNK_BYTES, size - offset)))
@@ -91,7 +91,7 @@ def read_snapshot(file: DiskFile, layout: Layout, sequence: int) -> SnapshotHead
 
 
 def read_chunks(file: DiskFile, head: SnapshotHead) -> list[bytes]:
-    """The chunks of a snapshot that was verified."""
+    """Return the chunks of a snapshot that was verified."""
     data = file.read(HEAD_BYTES, head.chunks_bytes)
     chunks = []
     at = 0

@@ -1,16 +1,16 @@
-"""Which snapshots there are, and how one comes into being.
+"""The snapshot files: which exist, and how one is written.
 
-A snapshot is written over a reserve, a file that was zero-filled before, so that a full disk has room for it:
+A snapshot overwrites a reserve, which is a zero-filled file, so that there is space for it even on a full disk:
 
     reserve-4.making  →  reserve-4  →  writing  →  <sequence>  →  reserve-5  →  …
-      zero-filled                      chunks       counts         the third newest
+      zero-filled                      chunks       valid          the third newest
 
-The worker syncs `writing`, gives it its name and syncs the folder; then it counts. The two newest are kept:
-if the disk damages one, the other still leads to the same state. What replay from either needs is not released.
+The worker syncs `writing`, renames it and syncs the folder; then the snapshot is valid. The two newest are kept: if the
+disk damages one, the other leads to the same state. Segments that replay from either of them needs are not released.
 
-Kept ones and reserves are three together, from the journal's first day: a full disk is freed by two snapshots
-in a row, and the second has to find room as well. A reserve is to have twice the newest one's size; a smaller one
-goes only when a larger one is there, since on a full disk somebody else would take its room.
+There are always three kept snapshots and reserves together: two consecutive snapshots free a full disk, and the second
+one needs space too. A reserve should have twice the size of the newest snapshot. A smaller one is deleted only when a
+larger one exists, because on a full disk another program could take its space.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import xxhash
 
 from oncemq.disk.contract import Disk, DiskFile
+from oncemq.journal.contract import SNAPSHOTS_KEPT
 from oncemq.journal.files.allocation import Allocation, is_full, zero_fill
 from oncemq.journal.files.layout import SNAPSHOTS, Layout
 from oncemq.journal.files.snapshot_codec import (
@@ -35,16 +36,15 @@ from oncemq.journal.files.snapshot_codec import (
 from oncemq.journal.worker import Task, Worker
 from oncemq.protocol import errors
 
-KEPT = 2
 RESERVE_BYTES_MIN = 64 * 1024
-#: Kept ones and reserves together.
-FILES = KEPT + 1
+#: Kept snapshots and reserves together.
+FILES = SNAPSHOTS_KEPT + 1
 RESERVE_PREFIX = "reserve-"
 WRITING = f"{SNAPSHOTS}/writing"
 
 
 class FileSnapshotWriter:
-    """Writes into the page cache; `finish` leaves the sync to the worker."""
+    """Writes to the page cache; after `finish` the worker syncs the file."""
 
     def __init__(self, owner: Snapshots, file: DiskFile, layout: Layout, sequence: int, position: int) -> None:
         self._owner = owner
@@ -56,7 +56,7 @@ class FileSnapshotWriter:
         self.file = file
         self.chunks_bytes = 0
         self.is_open = True
-        #: The reserve was too small, and the disk had no more.
+        #: The reserve was too small, and the disk had no more space.
         self.is_full = False
 
     @property
@@ -105,31 +105,31 @@ class Snapshots:
         self._allocation = Allocation(disk, worker)
         self._writer: FileSnapshotWriter | None = None
         self._task: Task | None = None
-        #: Files that wait to be written over: path → size.
+        #: Sizes by path.
         self._reserves: dict[str, int] = {}
-        #: The last one that was begun did not fit.
+        #: The reserve was too small for the last snapshot that was begun.
         self._is_short = False
         self._reserve_number = 0
         self._reserve_bytes = RESERVE_BYTES_MIN
-        #: Valid ones, at most two, the newest last.
+        #: Headers of the valid snapshots, at most two, the newest last.
         self.kept: list[SnapshotHead] = []
 
     @property
-    def behind_position(self) -> int:
-        """Replay from either of the two newest needs nothing before this. 0 while there are fewer than two: then
-        only the journal's beginning can stand in for a damaged one."""
-        return self.kept[0].position if len(self.kept) == KEPT else 0
+    def needed_from(self) -> int:
+        """The position from which on replay from either of the two newest snapshots needs the journal. 0 while there
+        are fewer than two: then, if one is damaged, replay has to start at the beginning of the journal."""
+        return self.kept[0].position if len(self.kept) == SNAPSHOTS_KEPT else 0
 
     # Recovery.
 
     def find(self) -> list[bytes] | None:
-        """The newest valid snapshot's chunks. SnapshotInvalid ones are put aside with a warning."""
+        """Return the chunks of the newest valid snapshot. Invalid ones are renamed, with a warning."""
         chunks: list[bytes] | None = None
         for name in reversed(self._disk.list(SNAPSHOTS)):
             path = f"{SNAPSHOTS}/{name}"
             if not name.isdigit():
                 self._find_other(name, path)
-            elif len(self.kept) == KEPT:
+            elif len(self.kept) == SNAPSHOTS_KEPT:
                 self._disk.remove(path)
             else:
                 found = self._find_one(path, int(name))
@@ -151,7 +151,7 @@ class Snapshots:
             head = read_snapshot(file, self._layout, sequence)
             chunks = read_chunks(file, head) if not self.kept else None
         except SnapshotInvalid as reason:
-            self._warnings.append(f"the snapshot {path} is damaged ({reason}); an older one takes its place")
+            self._warnings.append(f"the snapshot {path} is damaged ({reason}); an older one is used instead")
             self._disk.rename(path, path + ".bad")
             return None
         finally:
@@ -160,7 +160,7 @@ class Snapshots:
         return chunks
 
     def create(self) -> None:
-        """The reserves of a new journal."""
+        """Create the reserves of a new journal."""
         for _ in range(FILES):
             for _ in zero_fill(self._disk, self._reserve_path(), self._reserve_bytes):
                 pass
@@ -169,13 +169,13 @@ class Snapshots:
         self._reserve_number += 1
         return f"{SNAPSHOTS}/{RESERVE_PREFIX}{self._reserve_number:06d}"
 
-    # Writing one.
+    # Writing.
 
     @property
     def can_begin(self) -> bool:
         if self._writer is not None or not self._reserves:
             return False
-        # What did not fit is tried again as often as a larger reserve is.
+        # After one that did not fit, the next attempt waits until the next attempt to allocate a larger reserve.
         return self._large_reserves() > 0 or not (self._is_short and self._allocation.is_paused)
 
     def begin(self, sequence: int, position: int) -> FileSnapshotWriter:
@@ -200,7 +200,7 @@ class Snapshots:
         self._disk.sync_folder(SNAPSHOTS, "snapshot name")
 
     def drop(self, writer: FileSnapshotWriter) -> None:
-        """Given up: its file is a reserve again."""
+        """Give up a snapshot. Its file becomes a reserve again."""
         self._writer = None
         writer.file.close()
         if writer.is_full:
@@ -218,8 +218,8 @@ class Snapshots:
         self._reserves[path] = file.size()
         file.close()
 
-    def _remove_surplus(self) -> None:
-        """Reserves that are too small, the smallest first, where larger ones have come."""
+    def _delete_surplus(self) -> None:
+        """Delete reserves that are too small, the smallest first, if there are more files than needed."""
         for path, size in sorted(self._reserves.items(), key=lambda item: (item[1], item[0])):
             if size < self._reserve_bytes and self._files() > FILES:
                 del self._reserves[path]
@@ -232,13 +232,13 @@ class Snapshots:
     # Between rounds.
 
     def maintain(self) -> SnapshotHead | None:
-        """A snapshot that counts from now on, if one was finished. Raises JournalFailed."""
+        """Return the snapshot that has become valid since the last call, if any. Raise JournalFailed."""
         finished = self._take_finished()
         self._allocation.tick()
         path = self._allocation.take()
         if path is not None:
             self._add_reserve(path)
-        self._remove_surplus()
+        self._delete_surplus()
         large_files = self._files() - len(self._reserves) + self._large_reserves()
         if large_files < FILES and not self._allocation.is_running and not self._allocation.is_paused:
             self._allocation.start(self._reserve_path(), self._reserve_bytes)
@@ -260,13 +260,13 @@ class Snapshots:
         self._is_short = False
         self.kept.append(writer.head)
         self._size_reserve()
-        if len(self.kept) > KEPT:
+        if len(self.kept) > SNAPSHOTS_KEPT:
             self._keep_as_reserve(snapshot_path(self.kept.pop(0).sequence))
-            self._remove_bad()
+            self._delete_bad()
         return writer.head
 
-    def _remove_bad(self) -> None:
-        """Two good ones are there again."""
+    def _delete_bad(self) -> None:
+        """Delete the invalid snapshots, since there are two valid ones again."""
         for name in self._disk.list(SNAPSHOTS):
             if name.endswith(".bad"):
                 self._disk.remove(f"{SNAPSHOTS}/{name}")

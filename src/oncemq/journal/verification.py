@@ -1,0 +1,38 @@
+"""Checks that every journal makes, in memory, in files and in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+import xxhash
+
+from oncemq.journal.contract import RecordRef
+from oncemq.protocol import errors
+
+
+def record_damage(wanted: RecordRef, topic_id: int, first_offset: int, checksum: int, payload: bytes) -> str:
+    """Return why the record that lies at the position is not the wanted one, or is damaged; "" if all is well."""
+    if topic_id != wanted.topic_id or len(payload) != wanted.size:
+        return f"there is a record of topic {topic_id} with {len(payload)} bytes"
+    if first_offset != wanted.first_offset and -1 not in (first_offset, wanted.first_offset):
+        return f"there is a record with offset {first_offset}"
+    if xxhash.xxh3_64_intdigest(payload) != checksum:
+        return "its payload does not match its checksum"
+    return ""
+
+
+def record_corrupt(location: str, wanted: RecordRef, damage: str) -> errors.RecordCorrupt:
+    return errors.RecordCorrupt(
+        f"{location}: the record of topic {wanted.topic_id}, offset {wanted.first_offset}, is damaged: {damage}. "
+        f"{errors.RecordCorrupt.advice}"
+    )
+
+
+def check_extents(location: str, live: Mapping[int, int], known: Container[int]) -> None:
+    """Raise JournalCorrupt if an extent that holds live records does not exist."""
+    missing = [number for number in live if number and number not in known]
+    if missing:
+        raise errors.JournalCorrupt(
+            f"{location}: extent {min(missing)} is missing, and messages in it are needed. "
+            f"{errors.JournalCorrupt.advice}"
+        )
