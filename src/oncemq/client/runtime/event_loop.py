@@ -1,11 +1,11 @@
-"""Who looks after the socket in asyncio: the event loop. No threads, no task of its own.
+"""Runs flows on an event loop, without threads and without a task of its own.
 
-The loop watches the transport's descriptor, and a timer stands at the core's next deadline; both pump. A flow that
-waits is a task that waits for a future: answers resolve it, and so do time and the client's end. Tasks that wait
-in the same turn of the loop share one pump, so their commands share requests, and at the broker a sync.
+The loop watches the transport's descriptor, and a timer is set to the core's next deadline; both call `pump`. A flow
+that waits is a task that waits for a future. A reply, a timeout or the client's end resolves the future. Tasks that wait
+in the same iteration of the loop share one pump, so that their commands share requests, and a sync at the broker.
 
-An embedded broker has no descriptor. It runs within each pump, and every few milliseconds while somebody waits; its
-disk is waited for on the loop.
+An embedded broker has no descriptor. It runs within each pump, and every few milliseconds while a task waits. The loop
+waits for its disk.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class EventLoopDriver(Driver):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = _NEVER
         self._is_pump_due = False
-        #: Whoever waits, and on what condition; None where an answer is awaited, which resolves it by itself.
+        #: The futures that tasks wait for, and their conditions; None: a reply resolves the future.
         self._waiting: dict[asyncio.Future[None], Callable[[], bool] | None] = {}
         self._conditions = 0
         self._watch()
 
     async def run(self, flow: Flow[T]) -> T:
-        """A flow's result. A task that is cancelled while the flow waits raises CancelledError in the flow."""
+        """Run a flow and return its result. A task that is cancelled meanwhile raises CancelledError in the flow."""
         try:
             wait = flow.send(None)
             while True:
@@ -75,7 +75,7 @@ class EventLoopDriver(Driver):
 
     async def _wait_for(self, wait: Wait) -> Any:
         if isinstance(wait, Outside):
-            # First, not afterwards: a task that is cancelled meanwhile loses nothing.
+            # Before the call, not after it: a task that is cancelled meanwhile loses no result.
             await asyncio.sleep(0)
             return wait.function()
         until = wait if isinstance(wait, Until) else Until(wait)
@@ -93,20 +93,20 @@ class EventLoopDriver(Driver):
 
     async def _wait_once(self, until: Until) -> None:
         future: asyncio.Future[None] = self.loop.create_future()
-        bell = _bell_of(until.what) if isinstance(until.what, Pending) else None
-        if bell is not None:
-            bell.futures.append(future)
-        self._waiting[future] = None if bell is not None else until.is_done
-        self._conditions += bell is None
+        waiters = _waiters_of(until.what) if isinstance(until.what, Pending) else None
+        if waiters is not None:
+            waiters.futures.append(future)
+        self._waiting[future] = None if waiters is not None else until.is_done
+        self._conditions += waiters is None
         timer = self._wake_at(until.until_ms, future)
         self.pump_soon()
         try:
             await future
         finally:
             del self._waiting[future]
-            self._conditions -= bell is None
-            if bell is not None and not until.is_done():
-                bell.futures.remove(future)
+            self._conditions -= waiters is None
+            if waiters is not None and not until.is_done():
+                waiters.futures.remove(future)
             if timer is not None:
                 timer.cancel()
 
@@ -115,9 +115,7 @@ class EventLoopDriver(Driver):
             return None
         return self.loop.call_later((until_ms - now_ms()) / 1000, _wake, future)
 
-    # Pumping.
-
-    def pump(self, pending: Pending | None = None) -> None:  # noqa: ARG002 - the descriptor tells only of what is new
+    def pump(self, pending: Pending | None = None) -> None:  # noqa: ARG002 - the descriptor signals only what is new
         try:
             super().pump()
         except Exception as error:
@@ -126,27 +124,27 @@ class EventLoopDriver(Driver):
         self._set_timer()
 
     def pump_soon(self) -> None:
-        """In this turn of the loop, after everybody else has added theirs."""
+        """Pump in this iteration of the loop, after other tasks have added their commands."""
         if not self._is_pump_due:
             self._is_pump_due = True
-            self.loop.call_soon(self._pump_by_itself)
+            self.loop.call_soon(self._pump_logged)
 
-    def _pump_by_itself(self) -> None:
+    def _pump_logged(self) -> None:
         self._is_pump_due = False
         if self.stopped is not None:
             return
         try:
             self.pump()
         except errors.OnceMQError as error:
-            # Whoever waits has met it; so will the next caller.
+            # Every task that waits has got this error, and the next caller will get it.
             log.debug("%s", error)
 
     def _pump_on_time(self) -> None:
         self._timer = None
-        self._pump_by_itself()
+        self._pump_logged()
 
     def _set_timer(self) -> None:
-        """At the next deadline. One that goes off too early does no harm, and is cheaper than one that is moved."""
+        """Pump at the next deadline. A timer that fires too early does no harm, and is cheaper than moving it."""
         due_ms = self.core.next_deadline_ms()
         if self._descriptor is None and not self.core.is_idle:
             due_ms = min(due_ms, now_ms() + SLICE_MS)
@@ -168,17 +166,15 @@ class EventLoopDriver(Driver):
             if not future.done():
                 future.set_exception(again(error) if isinstance(error, errors.OnceMQError) else error)
 
-    # The descriptor.
-
     def _watch(self) -> None:
         self._descriptor = self.transport.descriptor
         if self._descriptor is None:
             return
         try:
-            self.loop.add_reader(self._descriptor, self._pump_by_itself)
+            self.loop.add_reader(self._descriptor, self._pump_logged)
         except NotImplementedError:
             raise errors.SettingInvalid(
-                f"{type(self.loop).__name__} can't watch sockets (no add_reader), as it is on Windows by default;"
+                f"{type(self.loop).__name__} can't watch sockets (no add_reader), which is the default on Windows;"
                 " run your program with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
             ) from None
 
@@ -191,8 +187,6 @@ class EventLoopDriver(Driver):
         self._unwatch()
         super()._reconnect()
         self._watch()
-
-    # The end.
 
     def stop(self, reason: errors.OnceMQError) -> None:
         self.stopped = reason
@@ -210,8 +204,8 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class _Bell:
-    """Wakes who waits for one pending. Takes the place of its `on_done`, and calls that first."""
+class _Waiters:
+    """The futures that wait for one pending. Replaces its `on_done`, and calls that first."""
 
     __slots__ = ("former", "futures")
 
@@ -226,7 +220,7 @@ class _Bell:
             _wake(future)
 
 
-def _bell_of(pending: Pending) -> _Bell:
-    if not isinstance(pending.on_done, _Bell):
-        pending.on_done = _Bell(pending.on_done)
+def _waiters_of(pending: Pending) -> _Waiters:
+    if not isinstance(pending.on_done, _Waiters):
+        pending.on_done = _Waiters(pending.on_done)
     return pending.on_done

@@ -1,44 +1,50 @@
-"""Flows: every operation that waits is written once, and is a method of the blocking and of the asyncio client.
+"""Flows: every operation that waits is written once, for the blocking and for the asyncio client.
 
-A flow is a generator. It does what is to be done at once, yields what it waits for, and returns its result:
+A flow is a generator. It does what can be done at once, yields what it waits for, and returns its result:
 
-    pending = self._driver.core.submit(operation)      # the core numbers it
-    yield pending                                      # a driver sends, receives and comes back
-    return pending.result()                            # or raises what it was refused with
+    pending = driver.core.submit(operation)            # the core numbers it
+    yield pending                                      # the driver sends, receives, and resumes the flow
+    return pending.result()                            # or raises the error that it was refused with
 
 What a flow may yield, and what it then gets:
 
     pending                    nothing, when it is done
-    Until(pending, until_ms)   True when it is done, False when the time was over first (None: never)
-    Until(is_true, until_ms)   the same for a condition, which is looked at whenever something has arrived
+    Until(pending, until_ms)   True when it is done, False when the time was over first (None: no time limit)
+    Until(is_true, until_ms)   the same for a condition, which is checked whenever something has arrived
     Outside(function)          what the function returns; for code of the user and for long work
 
-Between two yields nothing else happens to the client: the blocking driver holds its lock, and an event loop runs
-one thing at a time. At a yield anything may have happened. An exception that ends the wait (the client was closed,
-Ctrl-C, a cancelled task) is raised at the yield. An answer that only this caller waits for is waited for with
-`wait_for_reply` (rpc.py): a caller that is interrupted gives it up, so that it does not happen later by surprise.
-Nothing that was taken out of the client's state may be held only by a flow while it yields: who is interrupted would
-lose it. It stays in place until the flow comes back, or is put back.
+Between two yields nothing else happens to the client: the blocking driver holds its lock, and an event loop runs one
+thing at a time. At a yield anything may have happened. An exception that ends the wait (the client was closed, Ctrl-C,
+a cancelled task) is raised at the yield. A reply that only this caller waits for is waited for with `wait_for_reply`
+(rpc.py): a caller that is interrupted gives it up, so that it does not happen later by surprise. What was taken out of
+the client's state must not be held only by a flow while it yields: an interrupt would lose it. It stays in place until
+the flow is resumed, or is put back.
 
-How an operation is added, to both shells:
+How an operation is added:
 
-    class Administration(Calling):
-        @method
-        def delete_topic(self, name: str) -> Flow[None]:
-            \"\"\"Delete a topic, its messages and its subscriptions.\"\"\"
-            return self._do(DeleteTopic(name))
+1. A part of the client has the flow:
 
-`client.delete_topic("orders")` blocks, `await aio_client.delete_topic("orders")` does not; type checkers know both.
-A flow that other flows use has a name of its own, with `_`, and no `@method`: `yield from self._call(…)`. To run
-one by hand: `client._run(client._call(…))`, with `await` in asyncio. A new mixin of such methods is inherited by
-`Connection` (connection.py), and with that by both clients.
+       class Admin:
+           def delete_topic(self, name: str) -> Flow[None]:
+               return self._context.do(DeleteTopic(name))
 
-A method need not be a generator itself. What it does before it returns a flow happens without the lock, so that is
-where input is checked and encoded (see `put`). What must not cost a flow each time (`get` and `ack` of what is at
-hand, `put_nowait`, iterating over a batch) is plain code, and takes to a flow when it has to wait. Only these and
-the iterators are written by hand in each shell.
+2. Both clients have a method that runs it. `Client` in sync.py documents it:
 
-What is due by itself, without a caller, is a duty: see background.py.
+       def delete_topic(self, name: str) -> None:
+           self._driver.run(self._admin.delete_topic(name))
+
+   and `Client` in aio.py refers to that:
+
+       async def delete_topic(self, name: str) -> None:
+           await self._driver.run(self._admin.delete_topic(name))
+
+   A test fails if the two differ in a name or an argument.
+
+What a method does before it makes the flow happens without the lock: arguments are checked and encoded there. What must
+not cost a flow for each message (`get` and `ack` of what was fetched, `put_nowait`, iteration) is plain code, and uses a
+flow only when it has to wait.
+
+Work that becomes due without a call is a periodic task: see background.py.
 """
 
 from __future__ import annotations
@@ -55,7 +61,7 @@ T = TypeVar("T")
 
 
 class Until:
-    """A wait that may end early: until it is done, or `until_ms` on the driver's clock."""
+    """A wait until something is done, or until `until_ms` on the driver's clock."""
 
     __slots__ = ("until_ms", "what")
 
@@ -68,7 +74,7 @@ class Until:
 
 
 class Outside:
-    """Call this without the lock; in asyncio, after others had their turn."""
+    """Call a function without the lock; in asyncio, after other tasks could run."""
 
     __slots__ = ("function",)
 

@@ -1,7 +1,7 @@
-"""A guard for what is made for one thread or task at a time: overlapping calls meet an error, not a muddle.
+"""A guard for objects that one thread or task may use at a time: overlapping calls raise an error.
 
-A signal handler may raise anywhere, also between a call's claim and its `try`. So a claim names who made it, and
-`is_inside` says whether a call goes on: a claim that its thread left behind in such a gap is its own again.
+A signal handler may raise anywhere, also between a call's claim and its `try`. So a claim names its thread, and
+`is_inside` tells whether a call is in progress: a thread that left a claim behind in this gap can claim again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class SingleUserGuard:
-    """Raises RuntimeError while another thread or task is inside, or this one is already. Around a flow: `around`.
-    Else by hand, and nothing may be called between `is_inside` and what stands beside it:
+    """Raises RuntimeError while another thread or task is inside, or this one already is. A flow is guarded with
+    `around`. Plain code does this, and calls nothing between `is_inside` and the line before or after it:
 
         guard.enter()
         try:
@@ -34,19 +34,20 @@ class SingleUserGuard:
         self._what = what
         self._user = user
         self._who = who
-        #: One at the most: who is inside, or about to be. A dict, since to look and to claim must be one step.
+        #: At most one: who is inside, or about to be. A dict, because to check and to claim must be one step.
         self._claims: dict[None, int] = {}
         self.is_inside = False
         self.leave = self._claims.clear
 
     def enter(self) -> int:
-        """Returns who is inside from now on."""
+        """Claim the object. Returns the identity of the caller, which is inside from now on."""
         me = self._who()
         if self._claims.setdefault(None, me) != me or self.is_inside:
-            raise RuntimeError(f"{self._what} is being used by another {self._user}, and is for one at a time")
+            raise RuntimeError(f"{self._what} is in use by another {self._user}; only one may use it at a time")
         return me
 
     def around(self, flow: Flow[T]) -> Flow[T]:
+        """Run a flow inside the guard."""
         self.enter()
         try:
             self.is_inside = True

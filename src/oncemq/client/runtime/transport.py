@@ -1,8 +1,7 @@
-"""How frames leave the process and come in: the seam between the driver and the network.
+"""Transports: how frames are sent and received. A driver uses one, and does not know the network.
 
-A transport is used under the driver's lock, except `wait` and `wake`: one thread may wait while another
-sends. So a ZeroMQ socket is never waited on through ZeroMQ, but through its file descriptor, which touches
-nothing of the socket.
+A transport is used under the driver's lock, except `wait` and `wake`: one thread may wait while another sends. So a
+ZeroMQ socket is never waited on through ZeroMQ, but through its file descriptor, which does not touch the socket.
 """
 
 from __future__ import annotations
@@ -23,42 +22,42 @@ from oncemq.protocol.frames import Frame
 #: From this size on, pyzmq sends without copying.
 _COPY_BYTES_MAX = 1024 * 1024
 _MESSAGES_MAX = 100_000
-#: An embedded broker is run in slices of this length, so that others have their turn.
+#: An embedded broker runs in slices of this length, so that other threads can run.
 SLICE_MS = 5.0
 
 
 class Transport(Protocol):
-    """What a driver needs of a network."""
+    """What a driver needs from a network."""
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """Never blocks and never raises for a broker that is away: the core sends again."""
+        """Send a request. Never blocks, and does not raise if the broker is away: the core sends again."""
 
     def receive(self) -> Sequence[Frame] | None:
-        """What has arrived, without waiting."""
+        """Return the next response that has arrived, or None. Does not wait."""
 
     def wait(self, timeout_ms: float) -> None:
-        """Until something may have arrived, or `wake` is called. By one thread at a time, without the lock."""
+        """Wait until something may have arrived or `wake` is called. For one thread at a time, without the lock."""
 
     def wake(self) -> None:
-        """End a wait, from any thread."""
+        """End a wait. May be called by any thread."""
 
     def reconnect(self) -> None:
-        """A new connection, to the next address. What was queued on the old one is dropped."""
+        """Open a new connection, to the next address. What was queued on the old one is dropped."""
 
     def close(self) -> None: ...
 
 
 class WatchedTransport(Transport, Protocol):
-    """What an event loop needs: it never calls `wait`, but watches a descriptor."""
+    """A transport for an event loop, which watches a descriptor and never calls `wait`."""
 
     @property
     def descriptor(self) -> int | None:
-        """Readable when something may have arrived. It tells only of what is new, and is another one after
-        `reconnect`. None: there is none, and what has arrived shows when it is asked for."""
+        """A descriptor that becomes readable when something may have arrived. It signals only what is new, and changes
+        with `reconnect`. None: there is no descriptor, and `receive` has to be called to find out."""
 
 
 def split_urls(url: str | Sequence[str] | None) -> list[str]:
-    """Addresses out of what a user gave, or ONCEMQ_URL, or the default."""
+    """Return the addresses in a user's argument, in ONCEMQ_URL, or the default. Raises SettingInvalid."""
     if url is None:
         url = os.environ.get("ONCEMQ_URL") or DEFAULT_URL
     urls = split_addresses(url)
@@ -68,7 +67,7 @@ def split_urls(url: str | Sequence[str] | None) -> list[str]:
 
 
 def open_transport(urls: Sequence[str]) -> ZmqTransport | EmbeddedTransport:
-    """The transport for these addresses. Raises SettingInvalid."""
+    """Open the transport for these addresses. Raises SettingInvalid."""
     check_urls(urls)
     return EmbeddedTransport(_with_home(urls[0])) if _is_embedded(urls[0]) else ZmqTransport(urls)
 
@@ -78,7 +77,7 @@ def _is_embedded(url: str) -> bool:
 
 
 def check_urls(urls: Sequence[str]) -> None:
-    """Whether these look like addresses. Raises SettingInvalid."""
+    """Raise SettingInvalid if these are not addresses."""
     if _is_embedded(urls[0]):
         if len(urls) > 1:
             raise errors.SettingInvalid("an embedded broker (file:, memory:) has one address")
@@ -100,7 +99,7 @@ def _check_port(url: str) -> None:
 
 
 def _with_home(url: str) -> str:
-    """An embedded broker's address, with `~` as the shell understands it."""
+    """Expand `~` in an embedded broker's address."""
     scheme, _, rest = url.partition(":")
     folder = rest.removeprefix("//")
     if scheme == "file" and not folder:
@@ -124,7 +123,7 @@ class ZmqTransport:
         self._waker.setblocking(False)
         self._woken.setblocking(False)
         self._socket: Any = None
-        # Plain numbers: the arithmetic of pyzmq's enumerations takes longer than sending.
+        # Plain numbers: arithmetic with pyzmq's enumerations takes longer than sending.
         self._events, self._more = int(zmq.EVENTS), int(zmq.RCVMORE)
         self._readable, self._now, self._now_more = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
         self._connect()
@@ -152,14 +151,14 @@ class ZmqTransport:
 
     def send(self, frames: Sequence[Frame]) -> None:
         send, last = self._socket.send, len(frames) - 1
-        # A full queue drops the request: its time-out brings it back.
+        # A full queue drops the request; it is sent again after its timeout.
         with contextlib.suppress(self._zmq.Again):
             for index, frame in enumerate(frames):
                 flags = self._now_more if index < last else self._now
                 send(frame, flags, copy=len(frame) < _COPY_BYTES_MAX)
 
     def receive(self) -> Sequence[Frame] | None:
-        # The descriptor tells only of changes, so events have to be asked for until there are none.
+        # The descriptor signals only changes, so events are requested until there are none.
         sock = self._socket
         if not sock.getsockopt(self._events) & self._readable:
             return None
@@ -200,7 +199,7 @@ class _Waiting:
                 self._poll.register(each, select.POLLIN)
 
     def wait(self, timeout_ms: float) -> bool:
-        """True: it was woken."""
+        """Wait. Returns True if `wake` was called."""
         if self._poll is not None:
             found = self._poll.poll(timeout_ms)
             return any(each == self._wake_descriptor for each, _ in found)
@@ -209,7 +208,7 @@ class _Waiting:
 
 
 class EmbeddedTransport:
-    """A broker inside this process, run by the thread that waits for it."""
+    """A broker inside this process. The thread that waits for a reply runs it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -234,10 +233,10 @@ class EmbeddedTransport:
             self._arrived.append(frames)
 
     def wake(self) -> None:
-        """Slices are short: nothing to do."""
+        """Nothing to do: slices are short."""
 
     def reconnect(self) -> None:
-        # In this order: the last link to go stops the broker.
+        # In this order: the broker stops when its last link is closed.
         former, self._link = self._link, attach_embedded(self._url)
         former.close()
 
