@@ -1,8 +1,8 @@
 """Runs flows on an event loop, without threads and without a task of its own.
 
 The loop watches the transport's descriptor, and a timer is set to the core's next deadline; both call `pump`. A flow
-that waits is a task that waits for a future. A reply, a timeout or the client's end resolves the future. Tasks that wait
-in the same iteration of the loop share one pump, so that their commands share requests, and a sync at the broker.
+that waits is a task that waits for a future. A reply, a timeout or the client's end resolves the future. Tasks that
+wait in the same iteration of the loop share one pump, so that their commands share requests, and a sync at the broker.
 
 An embedded broker has no descriptor. It runs within each pump, and every few milliseconds while a task waits. The loop
 waits for its disk.

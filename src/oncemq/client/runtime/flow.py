@@ -41,8 +41,8 @@ How an operation is added:
    A test fails if the two differ in a name or an argument.
 
 What a method does before it makes the flow happens without the lock: arguments are checked and encoded there. What must
-not cost a flow for each message (`get` and `ack` of what was fetched, `put_nowait`, iteration) is plain code, and uses a
-flow only when it has to wait.
+not cost a flow for each message (`get` and `ack` of what was fetched, `put_nowait`, iteration) is plain code, and uses
+a flow only when it has to wait.
 
 Work that becomes due without a call is a periodic task: see background.py.
 """
