@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from oncemq.client.sync import Client
 from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.faults import faulty
-from tests.spark.faults.driving import Driver
+from tests.spark.faults.driver_processes import Driver
 from tests.spark.faults.streams import (
     COUNTS,
     SUBSCRIPTION,

@@ -41,7 +41,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     environment = {**os.environ, "PATH": path_without_java(folder / "path"), "PYTHONPATH": str(ROOT)}
     environment.pop("JAVA_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.alone", str(folder)],
+        [sys.executable, "-m", "tests.spark.session_program", str(folder)],
         capture_output=True,
         text=True,
         check=False,

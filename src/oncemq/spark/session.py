@@ -151,3 +151,18 @@ def _preserve_sigint_handler() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def session_for(
+    session: SparkSession | None, name: str, master: str, conf: Mapping[str, object] | None
+) -> Iterator[SparkSession]:
+    """The given session; without one, a new session that is stopped at the end."""
+    if session is not None:
+        yield session
+        return
+    built = build(name, master=master, conf=conf)
+    try:
+        yield built
+    finally:
+        built.stop()

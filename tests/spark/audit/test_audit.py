@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oncemq.spark.audit import Report, SubscriptionResult, audit
-from tests.spark.audit.planting import Diary
+from tests.spark.audit.planted_records import PlantedRecords
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Plant = Callable[[Diary, Diary], None]
+Plant = Callable[[PlantedRecords, PlantedRecords], None]
 #: By topic's id: all of them are judged together, since Spark takes its time.
 _PLANTED: dict[int, Plant] = {}
 
@@ -27,7 +27,7 @@ def planted(topic_id: int) -> Callable[[Plant], Plant]:
 
 
 @planted(1)
-def _clean(producer: Diary, consumer: Diary) -> None:
+def _clean(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     producer.put(101, 1, 0, 6)
     producer.put(102, 1, 6, 4)
     consumer.opened(1, 11, 0)
@@ -36,7 +36,7 @@ def _clean(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(2)
-def _lost(producer: Diary, consumer: Diary) -> None:
+def _lost(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     producer.put(201, 2, 0, 10)
     consumer.opened(2, 21, 0)
     consumer.got(2, 21, (0, 4), (6, 4))
@@ -44,7 +44,7 @@ def _lost(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(3)
-def _doubled(producer: Diary, consumer: Diary) -> None:
+def _doubled(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     """Confirmed to one owner, and given to the next."""
     producer.put(301, 3, 0, 10)
     consumer.opened(3, 31, 0)
@@ -56,7 +56,7 @@ def _doubled(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(4)
-def _out_of_order(producer: Diary, consumer: Diary) -> None:
+def _out_of_order(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     producer.put(401, 4, 0, 10)
     consumer.opened(4, 41, 0)
     consumer.got(4, 41, (0, 3), (5, 5), (3, 2))
@@ -64,7 +64,7 @@ def _out_of_order(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(5)
-def _corrupted(producer: Diary, consumer: Diary) -> None:
+def _corrupted(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     producer.put(501, 5, 0, 10)
     consumer.opened(5, 51, 0)
     consumer.got(5, 51, (0, 10), changed=[7])
@@ -72,7 +72,7 @@ def _corrupted(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(6)
-def _misplaced(producer: Diary, _: Diary) -> None:
+def _misplaced(producer: PlantedRecords, _: PlantedRecords) -> None:
     """Two puts at offsets 3 and 4; and one put, sent once and stored at 20 and at 30."""
     producer.put(601, 6, 0, 5)
     producer.put(602, 6, 3, 5)
@@ -81,7 +81,7 @@ def _misplaced(producer: Diary, _: Diary) -> None:
 
 
 @planted(7)
-def _redelivered(producer: Diary, consumer: Diary) -> None:
+def _redelivered(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     """A consumer died before its ack; the next one rolled a transaction back. Nobody's fault."""
     producer.put(701, 7, 0, 10)
     consumer.opened(7, 71, 0)
@@ -95,7 +95,7 @@ def _redelivered(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(8)
-def _sought(producer: Diary, consumer: Diary) -> None:
+def _sought(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     """Back to the beginning: all comes again, and offset 1 is missing the second time."""
     producer.put(801, 8, 0, 5)
     consumer.opened(8, 81, 0)
@@ -108,7 +108,7 @@ def _sought(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(9)
-def _explained(producer: Diary, consumer: Diary) -> None:
+def _explained(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     """Expired, filtered out and acked unread: nothing of it is lost."""
     producer.put(901, 9, 0, 3)
     producer.put(902, 9, 3, 3, ttl_ms=10)
@@ -120,7 +120,7 @@ def _explained(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(10)
-def _shared(producer: Diary, consumer: Diary) -> None:
+def _shared(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     """Leased again after its lease was over (2, 3): right. Leased again after it was done (5): a double."""
     producer.put(1001, 10, 0, 6)
     consumer.opened(10, 100, 0, shared=True)
@@ -134,7 +134,7 @@ def _shared(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(11)
-def _unknown(producer: Diary, consumer: Diary) -> None:
+def _unknown(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     """A put without an answer was stored, at offset 2; nobody put what is at 3. One that was refused is gone."""
     producer.put(1101, 11, 0, 2)
     producer.sent(1102, 11, 2, 1)
@@ -144,7 +144,7 @@ def _unknown(producer: Diary, consumer: Diary) -> None:
 
 
 @planted(12)
-def _dropped(producer: Diary, consumer: Diary) -> None:
+def _dropped(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     """The quota took two; one more is missing."""
     producer.put(1201, 12, 0, 10)
     consumer.opened(12, 121, 0)
@@ -155,11 +155,11 @@ def _dropped(producer: Diary, consumer: Diary) -> None:
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("records")
-    producer, consumer = Diary(folder, "producer"), Diary(folder, "consumer")
+    producer, consumer = PlantedRecords(folder, "producer"), PlantedRecords(folder, "consumer")
     for plant in _PLANTED.values():
         plant(producer, consumer)
     consumer.tear()
-    damaged = Diary(folder, "damaged")
+    damaged = PlantedRecords(folder, "damaged")
     damaged.put(1, 13, 0, 1)
     damaged.lose_line(1)
     return audit(spark, str(folder), complete=True)

@@ -20,7 +20,7 @@ from oncemq.protocol.errors import OnceMQError
 from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import SMALL
 from tests.spark.faults import faulty
-from tests.spark.faults.driving import Driver
+from tests.spark.faults.driver_processes import Driver
 from tests.spark.faults.streams import (
     COUNTS,
     Stream,

@@ -32,7 +32,7 @@ from oncemq.spark.sink import writers
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.sink.writers import BatchWriter
 from oncemq.spark.targets.files.file_writer import arrow_schema
-from tests.spark.targets.driving import QUERY, DeltaFolder, ParquetFolder, write
+from tests.spark.targets.sink_drivers import QUERY, DeltaFolder, ParquetFolder, write
 
 KINDS = {
     "topic": StringType(),

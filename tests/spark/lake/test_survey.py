@@ -17,7 +17,7 @@ from oncemq.spark.lake.selection import Selection, selection_of
 from oncemq.spark.lake.survey import Life, survey
 from oncemq.spark.targets.files.disk import Disk
 from tests.spark.lake.archives import NOON, add, row, rows
-from tests.spark.targets.driving import QUERY
+from tests.spark.targets.sink_drivers import QUERY
 
 FORMATS = pytest.mark.parametrize("kind", ["parquet", "delta"])
 

@@ -29,9 +29,9 @@ def changed(*changes: tuple[str, str]) -> str:
     return text
 
 
-def mistakes_of(folder: Path, text: str, **environment: str) -> list[str]:
+def problems_in(folder: Path, text: str, **environment: str) -> list[str]:
     """Each as `LINE:COLUMN: what; what to do`."""
     file = folder / "pipeline.yaml"
     file.write_text(text, encoding="utf-8")
-    found = validate(str(file), environment).mistakes
-    return [mistake.sentence.removeprefix(f"{file}:") for mistake in found]
+    found = validate(str(file), environment).problems
+    return [problem.message.removeprefix(f"{file}:") for problem in found]

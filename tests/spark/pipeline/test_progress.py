@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oncemq.spark.pipeline.progress import Bar, Batch, JsonLines, Lines, Summary, batch_of
+from oncemq.spark.pipeline.progress import BarReporter, Batch, JsonReporter, LineReporter, Summary, parse_progress
 
 SUMMARY = Summary(name="totals", batches=2, rows=1500, duration_s=3.25, lag=7, is_stopped=True)
 
@@ -31,7 +31,7 @@ def offsets(**topics: int) -> dict[str, Any]:
 
 
 def test_a_batch_is_read_out_of_what_spark_says() -> None:
-    found = batch_of(progress(offsets(a=10, b=5), offsets(a=12, b=5)))
+    found = parse_progress(progress(offsets(a=10, b=5), offsets(a=12, b=5)))
     assert found == Batch(number=3, rows=50, rows_per_s=200.0, lag=2, duration_ms=250)
 
 
@@ -47,23 +47,23 @@ def test_a_batch_is_read_out_of_what_spark_says() -> None:
     ],
 )
 def test_the_lag_is_what_is_stored_and_not_yet_taken(end: Any, latest: Any, lag: int | None) -> None:
-    assert batch_of(progress(end, latest)).lag == lag
+    assert parse_progress(progress(end, latest)).lag == lag
 
 
 def test_a_progress_without_anything_is_a_batch_of_nothing() -> None:
-    assert batch_of({"batchId": 0}) == Batch(number=0, rows=0, rows_per_s=0.0, lag=None, duration_ms=0)
+    assert parse_progress({"batchId": 0}) == Batch(number=0, rows=0, rows_per_s=0.0, lag=None, duration_ms=0)
 
 
 def test_lines_come_once_a_second_and_at_the_end() -> None:
     lines: list[str] = []
     seconds = iter([0.0, 0.0, 0.5, 1.0, 1.0])
-    reporter = Lines(lines.append, lambda: next(seconds))
+    reporter = LineReporter(lines.append, lambda: next(seconds))
     reporter.begin("totals")
     for number in range(3):
         reporter.batch(batch(number, lag=number))
     reporter.end(SUMMARY)
     assert lines == [
-        "totals runs.",
+        "totals is running.",
         "batch 0: 1,000 rows in 0.5 s (2,000 rows/s), 0 left",
         "batch 2: 1,000 rows in 0.5 s (2,000 rows/s), 2 left",
         "totals was stopped: 1,500 rows in 2 batches, 3.2 s. 7 messages are left.",
@@ -72,7 +72,7 @@ def test_lines_come_once_a_second_and_at_the_end() -> None:
 
 def test_programs_get_an_object_for_each_batch_and_for_the_end() -> None:
     lines: list[str] = []
-    reporter = JsonLines(lines.append)
+    reporter = JsonReporter(lines.append)
     reporter.begin("totals")
     reporter.batch(batch(0, lag=None))
     reporter.end(SUMMARY)
@@ -92,14 +92,18 @@ def test_programs_get_an_object_for_each_batch_and_for_the_end() -> None:
 
 def test_a_run_that_failed_has_no_summary() -> None:
     lines: list[str] = []
-    for reporter in (JsonLines(lines.append), Lines(lines.append, lambda: 0.0), Bar(lines.append, has_end=True)):
+    for reporter in (
+        JsonReporter(lines.append),
+        LineReporter(lines.append, lambda: 0.0),
+        BarReporter(lines.append, has_end=True),
+    ):
         reporter.end(None)
     assert lines == []
 
 
 def test_the_bar_moves_towards_the_end_that_is_known() -> None:
     lines: list[str] = []
-    bar = Bar(lines.append, has_end=True)
+    bar = BarReporter(lines.append, has_end=True)
     bar.begin("totals")
     bar.batch(batch(0, rows=1000, lag=3000))
     [task] = bar._progress.tasks
@@ -111,6 +115,6 @@ def test_the_bar_moves_towards_the_end_that_is_known() -> None:
 
 
 def test_a_bar_without_an_end_has_none() -> None:
-    bar = Bar(print, has_end=False)
+    bar = BarReporter(print, has_end=False)
     bar.batch(batch(0, lag=10))
     assert bar._progress.tasks[0].total is None

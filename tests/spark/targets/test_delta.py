@@ -19,7 +19,7 @@ from oncemq.protocol import errors
 from oncemq.spark.targets.declarations import DeltaTarget
 from oncemq.spark.targets.delta import sink as delta
 from oncemq.spark.targets.delta import table as delta_table
-from tests.spark.targets.driving import QUERY, SCHEMA, DeltaFolder, record_batches, schema_of, write, write_all
+from tests.spark.targets.sink_drivers import QUERY, SCHEMA, DeltaFolder, record_batches, schema_of, write, write_all
 
 MOMENT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, datetime.UTC)
 

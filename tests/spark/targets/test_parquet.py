@@ -23,8 +23,8 @@ from oncemq.spark.targets.files import disk, parquet
 from oncemq.spark.targets.files.commit_log import Entry, Manifest
 from oncemq.spark.targets.files.file_writer import _group_rows
 from oncemq.spark.targets.files.parquet import ParquetWriter
-from tests.spark.targets.driving import QUERY, SCHEMA, Message, ParquetFolder, schema_of, write
 from tests.spark.targets.failing_disk import FailingDisk, Stopped
+from tests.spark.targets.sink_drivers import QUERY, SCHEMA, Message, ParquetFolder, schema_of, write
 
 #: Batch 1 is the one that fails; when it comes again, it has fewer partitions, and other rows in the first one.
 BEFORE, PARTITIONS, AGAIN, AFTER = [range(4)], [range(4, 7), range(7, 10)], [range(9, 3, -1)], [range(10, 12)]

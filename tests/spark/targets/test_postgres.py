@@ -22,7 +22,7 @@ from oncemq.spark.targets.postgres import batches as postgres_batches
 from oncemq.spark.targets.postgres import sink as postgres
 from oncemq.spark.targets.postgres.copy_text import copy_text
 from oncemq.testing.postgres import PostgresServer
-from tests.spark.targets.driving import QUERY, SCHEMA, PostgresRows, record_batches, schema_of, write, write_all
+from tests.spark.targets.sink_drivers import QUERY, SCHEMA, PostgresRows, record_batches, schema_of, write, write_all
 
 MOMENT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, datetime.UTC)
 

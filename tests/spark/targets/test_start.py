@@ -21,7 +21,7 @@ from oncemq.spark.targets.declarations import (
     Target,
     TopicTarget,
 )
-from tests.spark.targets.driving import DeltaFolder, ParquetFolder, PostgresRows, Sink
+from tests.spark.targets.sink_drivers import DeltaFolder, ParquetFolder, PostgresRows, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

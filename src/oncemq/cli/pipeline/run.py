@@ -13,7 +13,7 @@ from oncemq.cli.support.options import Reach, connected, json_option, reaches_br
 
 if TYPE_CHECKING:
     from oncemq.spark.pipeline.model import Pipeline
-    from oncemq.spark.pipeline.pipeline_file import Declared
+    from oncemq.spark.pipeline.pipeline_file import ValidatedFile
     from oncemq.spark.pipeline.progress import Reporter
 
 
@@ -54,7 +54,7 @@ def run(
 ) -> None:
     """Run a pipeline that a file declares.
 
-    Mistakes in the file are explained before Spark starts, as by `oncemq pipeline validate`. With the trigger
+    Problems in the file are reported before Spark starts, as by `oncemq pipeline validate`. With the trigger
     available-now it processes what is there and ends; with `every`, it goes on until Ctrl-C or SIGTERM. However it
     ends, the next run goes on where it was, and each message counts once. A second Ctrl-C ends it at once.
 
@@ -83,17 +83,17 @@ def run(
         ctx.exit(128 + number)
 
 
-def _refuse(ctx: click.Context, declared: Declared, as_json: bool) -> None:
+def _refuse(ctx: click.Context, declared: ValidatedFile, as_json: bool) -> None:
     from oncemq.cli.support.output import json_line
     from oncemq.protocol.errors import PipelineInvalid
 
-    for mistake in declared.mistakes:
-        click.echo(json_line(mistake) if as_json else mistake.sentence, err=True)
+    for problem in declared.problems:
+        click.echo(json_line(problem) if as_json else problem.message, err=True)
     ctx.exit(PipelineInvalid.exit_code)
 
 
 def _run(
-    declared: Declared,
+    declared: ValidatedFile,
     pipeline: Pipeline,
     url: str,
     master: str,
@@ -108,8 +108,8 @@ def _run(
 
     document = declared.document
 
-    def place(offset: int) -> str:
-        line, column = document.place_of(("transform", "sql"), offset)
+    def locate_sql(offset: int) -> str:
+        line, column = document.position(("transform", "sql"), offset)
         return f"{document.file}:{line}:{column}: "
 
     with until_stopped(pipeline.name, master, conf, is_loud=is_loud) as (spark, stop):
@@ -120,7 +120,7 @@ def _run(
             folder=folder_of(document.file),
             reporter=reporter,
             is_stopping=stop,
-            place=place,
+            locate_sql=locate_sql,
         )
     return stop.number
 

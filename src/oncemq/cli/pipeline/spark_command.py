@@ -117,12 +117,12 @@ def on_spark(name: str, master: str, conf: Mapping[str, str] | None = None) -> I
             spark = session.build(name, master=master, conf=conf)
         from pyspark.errors import PySparkException
 
-        from oncemq.spark.pipeline.spark_errors import explained
+        from oncemq.spark.pipeline.spark_errors import explain
 
         try:
             yield spark
         except PySparkException as error:
-            raise explained(error) from error
+            raise explain(error) from error
         finally:
             spark.stop()
 
@@ -174,15 +174,15 @@ def reporter(*, has_end: bool, as_json: bool, is_quiet: bool) -> Reporter:
     from oncemq.spark.pipeline import progress
 
     if as_json:
-        return progress.JsonLines(_write_line)
+        return progress.JsonReporter(_write_line)
     if is_quiet:
-        return progress.Silent()
+        return progress.SilentReporter()
     if is_terminal():
         try:
-            return progress.Bar(note, has_end=has_end)
+            return progress.BarReporter(note, has_end=has_end)
         except ModuleNotFoundError:
             pass
-    return progress.Lines(note, time.monotonic)
+    return progress.LineReporter(note, time.monotonic)
 
 
 def _write_line(line: str) -> None:

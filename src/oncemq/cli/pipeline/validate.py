@@ -11,7 +11,7 @@ from oncemq.cli.support.options import json_option
 from oncemq.cli.support.output import json_line
 
 if TYPE_CHECKING:
-    from oncemq.spark.pipeline.pipeline_file import Declared
+    from oncemq.spark.pipeline.pipeline_file import ValidatedFile
 
 
 @click.command(
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def validate(ctx: click.Context, /, files: tuple[str, ...], as_json: bool) -> None:
     """Explain all that is wrong with pipelines; run nothing.
 
-    Each mistake is a line, `FILE:LINE:COLUMN: what is wrong; what to do`; with --json, an object. Spark is not
+    Each problem is a line, `FILE:LINE:COLUMN: what is wrong; what to do`; with --json, an object. Spark is not
     started, so that the SQL itself is only looked over; `oncemq pipeline run` says where Spark can't read it. Modules
-    of Python that a pipeline names are imported. Exit code 2 if there are mistakes.
+    of Python that a pipeline names are imported. Exit code 2 if there are problems.
     """
     from oncemq.protocol.errors import PipelineInvalid
     from oncemq.spark.pipeline.pipeline_file import validate as validate_file
@@ -39,12 +39,12 @@ def validate(ctx: click.Context, /, files: tuple[str, ...], as_json: bool) -> No
     declared = [validate_file(file) for file in files]
     for one in declared:
         _say(one, as_json)
-    if any(one.mistakes for one in declared):
+    if any(one.problems for one in declared):
         ctx.exit(PipelineInvalid.exit_code)
 
 
-def _say(declared: Declared, as_json: bool) -> None:
-    for mistake in declared.mistakes:
-        click.echo(json_line(mistake) if as_json else mistake.sentence)
-    if not declared.mistakes and not as_json:
-        click.echo(f"{declared.document.file}: no mistakes.")
+def _say(declared: ValidatedFile, as_json: bool) -> None:
+    for problem in declared.problems:
+        click.echo(json_line(problem) if as_json else problem.message)
+    if not declared.problems and not as_json:
+        click.echo(f"{declared.document.file}: no problems.")

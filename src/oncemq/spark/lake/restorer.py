@@ -25,7 +25,7 @@ from oncemq.spark.lake.plan import Plan, plan_of
 from oncemq.spark.lake.selection import Selection, selection_of
 from oncemq.spark.lake.survey import Life, survey
 from oncemq.spark.options import broker_url, sink_options
-from oncemq.spark.pipeline.progress import Reporter, Silent
+from oncemq.spark.pipeline.progress import Reporter, SilentReporter
 from oncemq.spark.targets.files.file_writer import local_path
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def restore(
         if todo:
             with _session(session, master, conf) as spark:
                 for job in todo:
-                    done[job.source] = _write(spark, client, url, job, ids[job.source], reporter or Silent())
+                    done[job.source] = _write(spark, client, url, job, ids[job.source], reporter or SilentReporter())
     return [done[job.source] for job in jobs]
 
 
@@ -232,7 +232,7 @@ def _write(spark: SparkSession, client: Client, url: str, job: Job, write_id: st
     from pyspark.errors import PySparkException
 
     from oncemq.spark.lake.job_progress import following
-    from oncemq.spark.pipeline.spark_errors import explained
+    from oncemq.spark.pipeline.spark_errors import explain
 
     begun = _end(client, job.target)
     with tempfile.TemporaryDirectory(prefix="oncemq-restore-") as folder:
@@ -243,7 +243,7 @@ def _write(spark: SparkSession, client: Client, url: str, job: Job, write_id: st
             with following(spark, f"restore into '{job.target}'", [part.count for part in job.plan.parts], reporter):
                 _save(spark, plan, _sink(url, job.target, write_id))
         except PySparkException as error:
-            raise explained(error) from error
+            raise explain(error) from error
     # If no more came than ours, they are ours.
     is_alone = _end(client, job.target) - begun == job.plan.count
     return _restored(job, write_id, first_offset=begun if is_alone else None)

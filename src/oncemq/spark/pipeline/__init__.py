@@ -1,4 +1,4 @@
-"""Pipelines: declared in a file or in Python, checked before Spark starts, run exactly once.
+"""Pipelines: declared in a file or in Python, checked before Spark starts, and run with exactly-once processing.
 
     from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, run
     from oncemq.spark.targets import TopicTarget
@@ -13,8 +13,8 @@
     )
     print(run(totals, url="tcp://127.0.0.1:5555").rows)
 
-`load(file)` reads a pipeline out of a YAML file, and `validate(file)` says what is wrong with one; neither needs
-Spark. On the command line: `oncemq pipeline validate` and `run`.
+`load(file)` reads a pipeline from a YAML file, and `validate(file)` finds the problems of one; neither needs Spark. On
+the command line: `oncemq pipeline validate` and `run`.
 """
 
 from __future__ import annotations

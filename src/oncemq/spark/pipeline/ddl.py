@@ -1,11 +1,11 @@
-"""Schemas as Spark's DDL writes them, checked without Spark.
+"""Parses schemas in Spark's DDL, without Spark.
 
     schema  := column ("," column)*
     column  := name [":"] type ["COMMENT" "'…'"]
     type    := "array" "<" type ">" | "map" "<" type "," type ">" | "struct" "<" [column ("," column)*] ">"
              | "decimal" ["(" precision ["," scale] ")"] | a plain type
 
-Types that Spark knows but can't read out of a value (char, varchar, intervals) are refused with what to use instead.
+Types that Spark knows but can't parse from a value (char, varchar, intervals) are refused, with a type to use instead.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, NoReturn
 
-from oncemq.spark.pipeline.mistakes import nearest
+from oncemq.spark.pipeline.problems import nearest
 
-_SAME = {
+_ALIASES = {
     "byte": "tinyint",
     "short": "smallint",
     "integer": "int",
@@ -41,7 +41,7 @@ _PLAIN = (
     "variant",
 )
 _NESTED = ("array", "map", "struct")
-_KNOWN = (*_PLAIN, "decimal", *_NESTED, *_SAME)
+_KNOWN = (*_PLAIN, "decimal", *_NESTED, *_ALIASES)
 _INSTEAD = {
     "char": "string",
     "varchar": "string",
@@ -65,13 +65,13 @@ _PRECISION_MAX = 38
 
 class Column(NamedTuple):
     name: str
-    #: Without its parameters: `decimal`, `array`.
+    #: The type without parameters: `decimal`, `array`.
     kind: str
     offset: int
 
 
 class DdlError(Exception):
-    """A schema that can't be read."""
+    """A schema that can't be parsed."""
 
     def __init__(self, text: str, advice: str, offset: int) -> None:
         super().__init__(text)
@@ -84,10 +84,10 @@ class _Token(NamedTuple):
     offset: int
 
 
-def columns_of(schema: str) -> list[Column]:
-    """The columns of a schema. Raises DdlError.
+def parse_columns(schema: str) -> list[Column]:
+    """Parse the columns of a schema. Raises DdlError.
 
-    >>> [column.kind for column in columns_of("id BIGINT, tags ARRAY<STRING>, price DECIMAL(10, 2)")]
+    >>> [column.kind for column in parse_columns("id BIGINT, tags ARRAY<STRING>, price DECIMAL(10, 2)")]
     ['bigint', 'array', 'decimal']
     """
     parser = _Parser(schema)
@@ -97,7 +97,7 @@ def columns_of(schema: str) -> list[Column]:
 
 
 def check_type(text: str) -> str:
-    """The kind of a type that stands alone. Raises DdlError."""
+    """Parse a single type, and return it without parameters. Raises DdlError."""
     parser = _Parser(text)
     kind = parser.type()
     parser.expect_end()
@@ -131,17 +131,17 @@ class _Parser:
             found.append(self._column())
         names: set[str] = set()
         for column in found:
-            # Spark's names are the same in either case.
+            # Column names in Spark are not case-sensitive.
             if column.name.lower() in names:
-                raise DdlError(f"there are two columns {column.name!r}", "give each a name of its own", column.offset)
+                raise DdlError(f"there are two columns {column.name!r}", "rename one of them", column.offset)
             names.add(column.name.lower())
         return found
 
     def _column(self) -> Column:
         token = self._next()
-        self._refuse_strange(token)
+        self._refuse_unexpected(token)
         if token.kind not in ("name", "word"):
-            self._fail("a column's name is missing", "write columns as `name type`, with commas between them", token)
+            self._fail("the name of a column is missing", "write columns as `name type`, separated by commas", token)
         self._take(":")
         name = token.text[1:-1].replace("``", "`") if token.kind == "name" else token.text
         column = Column(name, self.type(name), token.offset)
@@ -152,8 +152,8 @@ class _Parser:
         token = self._peek()
         word = token.text.lower()
         if word == "not":
-            advice = "leave NOT NULL out, and leave rows with nulls out by SQL (WHERE … IS NOT NULL)"
-            self._fail("NOT NULL is not checked when values are read", advice, token)
+            advice = "remove it, and filter rows with nulls out with SQL (WHERE … IS NOT NULL)"
+            self._fail("NOT NULL is not checked when values are parsed", advice, token)
         if word == "comment":
             self._next()
             if self._next().kind != "string":
@@ -162,15 +162,15 @@ class _Parser:
     def type(self, column: str = "") -> str:
         token = self._next()
         word = token.text.lower()
-        self._refuse_strange(token)
+        self._refuse_unexpected(token)
         if token.kind != "word":
             of = f" of column {column!r}" if column else ""
-            self._fail(f"the type{of} is missing", "write it behind the name, as `id bigint`", token)
-        word = _SAME.get(word, word)
+            self._fail(f"the type{of} is missing", "write it after the name, as in `id bigint`", token)
+        word = _ALIASES.get(word, word)
         if word not in _KNOWN:
             instead = _INSTEAD.get(word)
             advice = f"use {instead}" if instead else nearest(word, _KNOWN, f"types are {', '.join(_KNOWN[:17])}")
-            self._fail(f"{token.text!r} is not a type that a value can be read as", advice, token)
+            self._fail(f"{token.text!r} is not a supported type", advice, token)
         if word == "decimal":
             self._decimal()
         elif word in _NESTED:
@@ -182,17 +182,18 @@ class _Parser:
             return
         precision = self._number()
         scale = self._number() if self._take(",") else 0
-        close = self._expect(")", "decimal is written as decimal(10,2)")
+        close = self._expect(")", "write it as decimal(10,2)")
         if not 1 <= precision <= _PRECISION_MAX:
-            self._fail(f"a decimal has 1 to {_PRECISION_MAX} digits, not {precision}", "choose fewer", close)
+            text = f"the precision of a decimal is 1 to {_PRECISION_MAX} digits, not {precision}"
+            self._fail(text, "choose another precision", close)
         if scale > precision:
             advice = f"write decimal({max(scale, precision)},{min(scale, precision)})"
-            self._fail(f"a decimal of {precision} digits can't have {scale} behind the point", advice, close)
+            self._fail(f"a decimal with {precision} digits can't have {scale} after the point", advice, close)
 
     def _nested(self, word: str, token: _Token) -> None:
         form = {"array": "array<string>", "map": "map<string,bigint>", "struct": "struct<a:bigint,b:string>"}[word]
         if not self._take("<"):
-            self._fail(f"{word} needs the types of what is in it", f"write it as {form}", token)
+            self._fail(f"{word} needs the types of its elements", f"write it as {form}", token)
         if word == "struct":
             if self._peek().text != ">":
                 self.columns()
@@ -203,9 +204,9 @@ class _Parser:
             self.type()
         self._expect(">", f"write it as {form}")
 
-    def _refuse_strange(self, token: _Token) -> None:
+    def _refuse_unexpected(self, token: _Token) -> None:
         if token.kind == "other":
-            advice = "put a name that has more than letters, digits and _ into `backquotes`"
+            advice = "put a name with characters other than letters, digits and _ into `backquotes`"
             self._fail(f"{token.text!r} is not expected here", advice, token)
 
     def expect_end(self) -> None:
@@ -216,7 +217,7 @@ class _Parser:
     def _number(self) -> int:
         token = self._next()
         if not token.text.isdecimal():
-            self._fail("a number of digits is missing", "decimal is written as decimal(10,2)", token)
+            self._fail("the number of digits is missing", "write it as decimal(10,2)", token)
         return int(token.text)
 
     def _expect(self, sign: str, advice: str) -> _Token:

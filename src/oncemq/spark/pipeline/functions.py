@@ -1,4 +1,4 @@
-"""A function that is named as `module:function`: found, loaded, and seen to take one DataFrame."""
+"""Loads a function by its name `module:function`, and checks that it takes one argument."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class FunctionError(Exception):
 
 
 def load_function(reference: str, folder: str) -> Callable[[Any], Any]:
-    """The function, out of a module in `folder` or of one that Python finds. Runs the module. Raises FunctionError."""
+    """Import the module, from `folder` or from Python's path, and return the function. Raises FunctionError."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
-        raise FunctionError(f"{reference!r} names no function", "write it as module:function")
+        raise FunctionError(f"{reference!r} is not the name of a function", "write it as module:function")
     module = load_module(match[1], folder)
     found: Any = module
     for name in match[2].split("."):
@@ -43,11 +43,11 @@ def load_function(reference: str, folder: str) -> Callable[[Any], Any]:
 def load_module(name: str, folder: str) -> ModuleType:
     """Raises FunctionError."""
     try:
-        with _looked_up_in(folder, name):
+        with _module_path(folder, name):
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            advice = f"put {name.replace('.', '/')}.py beside the file, or install it"
+            advice = f"put {name.replace('.', '/')}.py into the folder of the file, or install it"
             raise FunctionError(f"there is no module {name!r}", advice) from None
         raise FunctionError(f"the module {name} needs {error.name!r}", f"install {error.name}") from None
     except (Exception, SystemExit) as error:
@@ -56,8 +56,8 @@ def load_module(name: str, folder: str) -> ModuleType:
 
 
 @contextmanager
-def _looked_up_in(folder: str, name: str) -> Iterator[None]:
-    """Modules of `folder` come first, also before one of the same name that came out of another folder."""
+def _module_path(folder: str, name: str) -> Iterator[None]:
+    """Look in `folder` first, even if a module of the same name was imported from another folder before."""
     folder = os.path.abspath(folder)
     top = name.partition(".")[0]
     ours = [os.path.join(folder, end) for end in (f"{top}.py", os.path.join(top, "__init__.py"))]
@@ -75,12 +75,12 @@ def _looked_up_in(folder: str, name: str) -> Iterator[None]:
 
 def _check_callable(found: Any, reference: str) -> None:
     if not callable(found):
-        raise FunctionError(f"{reference} is no function", "define it with `def`, from a DataFrame to a DataFrame")
+        raise FunctionError(f"{reference} is not a function", "define it with `def`, from a DataFrame to a DataFrame")
     try:
         inspect.signature(found).bind(None)
     except TypeError:
-        advice = "let it take one DataFrame and return one"
+        advice = "it must take one DataFrame and return one"
         raise FunctionError(f"{reference} can't be called with one argument", advice) from None
     except ValueError:
-        # Functions of C may not say what they take.
+        # Functions in C may have no signature.
         return

@@ -1,6 +1,6 @@
-"""How far a run is: a bar on a terminal, lines elsewhere, JSON for programs.
+"""Progress reports of a run: a bar on a terminal, lines in a log, JSON for programs.
 
-A reporter is told of each micro-batch and of the end. What is known of them comes out of Spark's own progress.
+A reporter is called for each micro-batch and at the end. The data comes from Spark's progress reports.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ import msgspec
 
 from oncemq.spark.source import offsets
 
-#: The name under which the rows that were read are counted.
+#: The name of the Spark metric that counts the rows which were read.
 OBSERVED = "oncemq_messages"
-#: Lines for people come no more often than this, so that a log stays readable.
-_LINE_EVERY_S = 1.0
+#: At most one line per second is printed, so that a log stays readable.
+_LINE_INTERVAL_S = 1.0
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A micro-batch that is done."""
+    """A completed micro-batch."""
 
     number: int
     rows: int
     rows_per_s: float
-    #: Messages that were stored and not yet taken when it ended; None = not known.
+    #: The number of messages that were stored and not yet read when it ended; None = not known.
     lag: int | None
     duration_ms: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has ended."""
+    """A completed run."""
 
     name: str
     batches: int
     rows: int
     duration_s: float
     lag: int | None
-    #: By a signal, before it was at its end.
+    #: It was stopped before it was complete.
     is_stopped: bool = False
 
 
@@ -48,11 +48,11 @@ class Reporter(Protocol):
     def batch(self, batch: Batch) -> None: ...
 
     def end(self, summary: Summary | None) -> None:
-        """None: it failed."""
+        """The run has ended. None: it failed."""
 
 
-class Silent:
-    """For those who look at the target."""
+class SilentReporter:
+    """Reports nothing."""
 
     def begin(self, name: str) -> None:
         del name
@@ -64,30 +64,30 @@ class Silent:
         del summary
 
 
-class Lines:
-    """A line per micro-batch, but not more than one per second, and one at the end."""
+class LineReporter:
+    """A line per micro-batch, at most one per second, and a line at the end."""
 
-    def __init__(self, say: Callable[[str], None], clock_s: Callable[[], float]) -> None:
-        self._say = say
+    def __init__(self, print_line: Callable[[str], None], clock_s: Callable[[], float]) -> None:
+        self._print_line = print_line
         self._clock_s = clock_s
         self._next_s = 0.0
 
     def begin(self, name: str) -> None:
-        self._say(f"{name} runs.")
+        self._print_line(f"{name} is running.")
 
     def batch(self, batch: Batch) -> None:
         if self._clock_s() < self._next_s:
             return
-        self._next_s = self._clock_s() + _LINE_EVERY_S
-        self._say(f"batch {batch.number}: {batch_text(batch)}")
+        self._next_s = self._clock_s() + _LINE_INTERVAL_S
+        self._print_line(f"batch {batch.number}: {batch_text(batch)}")
 
     def end(self, summary: Summary | None) -> None:
         if summary is not None:
-            self._say(summary_text(summary))
+            self._print_line(summary_text(summary))
 
 
-class JsonLines:
-    """An object per micro-batch, and one at the end."""
+class JsonReporter:
+    """A JSON object per micro-batch, and one at the end."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -103,17 +103,17 @@ class JsonLines:
             self._write(_json({"event": "end", **msgspec.structs.asdict(summary)}))
 
 
-class Bar:
-    """On a terminal: towards the end for a run that has one, else without."""
+class BarReporter:
+    """A progress bar on a terminal. It shows a percentage only for a run that ends."""
 
-    def __init__(self, say: Callable[[str], None], *, has_end: bool) -> None:
+    def __init__(self, print_line: Callable[[str], None], *, has_end: bool) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = [SpinnerColumn(), TextColumn("{task.description}")]
         columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if has_end else []
         columns += [TextColumn("{task.fields[figures]}"), TimeElapsedColumn()]
-        self._say = say
+        self._print_line = print_line
         self._has_end = has_end
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task("", total=None, figures="starting")
@@ -132,7 +132,7 @@ class Bar:
     def end(self, summary: Summary | None) -> None:
         self._progress.stop()
         if summary is not None:
-            self._say(summary_text(summary))
+            self._print_line(summary_text(summary))
 
 
 def batch_text(batch: Batch) -> str:
@@ -153,8 +153,8 @@ def summary_text(summary: Summary) -> str:
     return f"{summary.name} {how}: {rows} in {batches}, {summary.duration_s:.1f} s.{lag}"
 
 
-def batch_of(progress: Mapping[str, Any]) -> Batch:
-    """Out of the JSON of Spark's StreamingQueryProgress."""
+def parse_progress(progress: Mapping[str, Any]) -> Batch:
+    """Convert the JSON of Spark's StreamingQueryProgress."""
     source = (progress.get("sources") or [{}])[0]
     rows = int((progress.get("observedMetrics") or {}).get(OBSERVED, {}).get("rows") or 0)
     duration_ms = int((progress.get("durationMs") or {}).get("triggerExecution") or progress.get("batchDuration") or 0)
@@ -175,7 +175,7 @@ def _lag(source: Mapping[str, Any]) -> int | None:
 
 
 def _offsets(raw: Any) -> Mapping[str, Any] | None:
-    """Spark puts a source's offset into its JSON as an object or as a text."""
+    """In Spark's JSON, the offset of a source is an object or a string."""
     if isinstance(raw, str):
         raw = json.loads(raw) if raw.startswith("{") else None
     return raw if isinstance(raw, Mapping) and "topics" in raw else None

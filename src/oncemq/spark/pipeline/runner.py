@@ -1,7 +1,7 @@
-"""A pipeline's run: a session, the stream through its parts, and an eye on it until it ends.
+"""Runs a pipeline: builds the streaming query, starts it, and reports its progress until it ends.
 
-The order in which things can end a run: it is done, it fails, somebody stops it. In each case the query is stopped and
-what was not finished is done by the next run, once: Spark's checkpoint knows where it was.
+A run is completed, fails, or is stopped. In each case the query is stopped. The next run continues where Spark's
+checkpoint ends, and processes each message once.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from oncemq.protocol.errors import PipelineFailed
 from oncemq.spark.pipeline.model import Pipeline
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
-from oncemq.spark.pipeline.progress import OBSERVED, Batch, Reporter, Silent, Summary, batch_of
+from oncemq.spark.pipeline.progress import OBSERVED, Reporter, SilentReporter, Summary, parse_progress
 from oncemq.spark.targets.declarations import TopicTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from oncemq.spark.pipeline.spark_errors import Place
+    from oncemq.spark.pipeline.spark_errors import SqlLocator
 
 _POLL_S = 0.2
-#: In the checkpoint's folder: two runs on one would be in each other's way.
+#: In the checkpoint's folder. It prevents two runs on one checkpoint.
 _LOCK_FILE = "oncemq-run.lock"
 
 
@@ -40,9 +40,9 @@ def run(
     folder: str = ".",
     reporter: Reporter | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
-    place: Place | None = None,
+    locate_sql: SqlLocator | None = None,
 ) -> Summary:
-    """Run a pipeline until it is done, or, with a trigger that never ends, until `is_stopping`.
+    """Run a pipeline until it is complete, or, with the trigger `every`, until `is_stopping` returns True.
 
         totals = Pipeline(
             name="order-totals",
@@ -54,26 +54,15 @@ def run(
         )
         run(totals, url="tcp://127.0.0.1:5555")
 
-    Without a `session` one is built for this run and stopped after it. `url` is the broker's ("" = ONCEMQ_URL, or the
-    usual one), `folder` that in which modules of Python are looked for too, and `place` says where the SQL stands.
-    Raises PipelineInvalid, PipelineFailed, or what the broker said.
+    Without a `session`, one is built for this run and stopped at its end. `url` is the URL of the broker ("" =
+    ONCEMQ_URL, or the default), `folder` is an additional folder for Python modules, and `locate_sql` returns the
+    position of the SQL in its file. Raises PipelineInvalid, PipelineFailed, and the errors of the broker.
     """
+    from oncemq.spark.session import session_for
+
     ensure_valid(pipeline, folder)
-    if session is None:
-        with _session_of(pipeline, master, conf) as own:
-            return _run(own, pipeline, url, folder, reporter or Silent(), is_stopping, place)
-    return _run(session, pipeline, url, folder, reporter or Silent(), is_stopping, place)
-
-
-@contextmanager
-def _session_of(pipeline: Pipeline, master: str, conf: Mapping[str, object] | None) -> Iterator[SparkSession]:
-    from oncemq.spark import session
-
-    built = session.build(pipeline.name, master=master, conf=conf)
-    try:
-        yield built
-    finally:
-        built.stop()
+    with session_for(session, pipeline.name, master, conf) as used:
+        return _run(used, pipeline, url, folder, reporter or SilentReporter(), is_stopping, locate_sql)
 
 
 def _run(
@@ -83,22 +72,22 @@ def _run(
     folder: str,
     reporter: Reporter,
     is_stopping: Callable[[], bool],
-    place: Place | None,
+    locate_sql: SqlLocator | None,
 ) -> Summary:
     from oncemq.spark.options import broker_url
 
     url = broker_url(url)
     begin_s = time.monotonic()
-    with _explaining(pipeline, place), _locked(pipeline.checkpoint):
+    with _explain_errors(pipeline, locate_sql), _locked(pipeline.checkpoint):
         query = start(session, pipeline, url, folder)
         reporter.begin(pipeline.name)
-        watch = _Watch(query, reporter)
+        watcher = _ProgressWatcher(query, reporter)
         summary = None
         try:
-            is_stopped = _follow(query, watch, is_stopping)
+            is_stopped = _await_end(query, watcher, is_stopping)
             if pipeline.ack_last and not is_stopped:
-                _ack_last(pipeline, url, watch.end_offset)
-            summary = watch.summary(pipeline.name, time.monotonic() - begin_s, is_stopped)
+                _ack_last(pipeline, url, watcher.end_offset)
+            summary = watcher.summary(pipeline.name, time.monotonic() - begin_s, is_stopped)
         finally:
             query.stop()
             reporter.end(summary)
@@ -106,11 +95,11 @@ def _run(
 
 
 def start(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> StreamingQuery:
-    """The query, started."""
+    """Start the streaming query of a pipeline."""
     from oncemq.spark.targets import start as sinks
 
     return sinks.start(
-        stream_of(session, pipeline, url, folder),
+        build_stream(session, pipeline, url, folder),
         pipeline.target,
         checkpoint=pipeline.checkpoint,
         trigger=pipeline.trigger.options,
@@ -119,26 +108,26 @@ def start(session: SparkSession, pipeline: Pipeline, url: str, folder: str = "."
     )
 
 
-def stream_of(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> DataFrame:
-    """The rows as the target gets them."""
+def build_stream(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> DataFrame:
+    """The stream of rows that the target writes."""
     from pyspark.sql import functions as F
 
-    from oncemq.spark.pipeline.transform import transformed, watermarked
-    from oncemq.spark.pipeline.value_decoder import parsed
-    from oncemq.spark.pipeline.value_encoder import encoded
+    from oncemq.spark.pipeline.transform import apply_transform, apply_watermark
+    from oncemq.spark.pipeline.value_decoder import decode_values
+    from oncemq.spark.pipeline.value_encoder import encode_rows
 
     messages = session.readStream.format("oncemq").options(**source_options(pipeline, url)).load()
-    # Spark does not count the rows of sources that are written in Python.
+    # Spark does not count the rows of Python data sources.
     messages = messages.observe(OBSERVED, F.count(F.lit(1)).alias("rows"))
-    rows = watermarked(parsed(messages, pipeline.value, pipeline.source.columns), pipeline.watermark)
-    result = transformed(rows, pipeline.transform, folder)
+    rows = apply_watermark(decode_values(messages, pipeline.value, pipeline.source.columns), pipeline.watermark)
+    result = apply_transform(rows, pipeline.transform, folder)
     if isinstance(pipeline.target, TopicTarget):
-        return encoded(result, pipeline.encoding, by_row=not pipeline.target.topic)
+        return encode_rows(result, pipeline.encoding, by_row=not pipeline.target.topic)
     return result
 
 
 def source_options(pipeline: Pipeline, url: str) -> dict[str, str]:
-    """As `format("oncemq")` takes them."""
+    """The options of `format("oncemq")`."""
     from oncemq.spark.pipeline.value_decoder import source_columns
 
     source = pipeline.source
@@ -164,12 +153,12 @@ def _starting(pipeline: Pipeline) -> str:
     start = pipeline.source.start
     if isinstance(start, str):
         return start
-    # Topics that are not named start as they do where nothing is said.
+    # A topic that is not in the mapping starts at the default of a pipeline, not at that of a stream.
     return json.dumps({name: start.get(name, "earliest") for name in pipeline.source.names})
 
 
-class _Watch:
-    """Tells the reporter of each micro-batch, once."""
+class _ProgressWatcher:
+    """Calls the reporter for each micro-batch once."""
 
     def __init__(self, query: StreamingQuery, reporter: Reporter) -> None:
         self._query = query
@@ -178,29 +167,26 @@ class _Watch:
         self._batches = 0
         self._rows = 0
         self._lag: int | None = None
-        #: Where the last micro-batch ended, as the source says it.
+        #: The end of the last micro-batch, as an offset of the source.
         self.end_offset: Any = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         last = self._query.lastProgress
         if last is None or _key(last) == self._last_key:
             return
         recent = [progress for progress in self._query.recentProgress if _key(progress) > self._last_key]
         for progress in recent:
             self._last_key = _key(progress)
-            self._note(json.loads(progress.json))
+            self._report(json.loads(progress.json))
 
-    def _note(self, progress: Mapping[str, Any]) -> None:
-        batch = batch_of(progress)
+    def _report(self, progress: Mapping[str, Any]) -> None:
+        batch = parse_progress(progress)
         self.end_offset = (progress.get("sources") or [{}])[0].get("endOffset")
         self._lag = batch.lag
         if batch.rows:
-            self._count(batch)
-
-    def _count(self, batch: Batch) -> None:
-        self._batches += 1
-        self._rows += batch.rows
-        self._reporter.batch(batch)
+            self._batches += 1
+            self._rows += batch.rows
+            self._reporter.batch(batch)
 
     def summary(self, name: str, duration_s: float, is_stopped: bool) -> Summary:
         return Summary(
@@ -214,25 +200,25 @@ class _Watch:
 
 
 def _key(progress: Any) -> tuple[str, int]:
-    """Rises from one to the next, also where a micro-batch without rows has the number of the one before."""
+    """Increases with each report, even if a micro-batch without rows has the number of the previous one."""
     return progress.timestamp, progress.batchId
 
 
-def _follow(query: StreamingQuery, watch: _Watch, is_stopping: Callable[[], bool]) -> bool:
-    """Until the query has ended; whether somebody stopped it."""
+def _await_end(query: StreamingQuery, watcher: _ProgressWatcher, is_stopping: Callable[[], bool]) -> bool:
+    """Wait until the query ends, or stop it. Returns whether it was stopped."""
     while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-        watch.look()
+        watcher.poll()
         if is_stopping():
-            # What the micro-batch under way has done is thrown away or known to be done: it comes again, once.
+            # The next run repeats the current micro-batch if it was not committed; it is written once.
             query.stop()
-            watch.look()
+            watcher.poll()
             return True
-    watch.look()
+    watcher.poll()
     return False
 
 
 def _ack_last(pipeline: Pipeline, url: str, end_offset: Any) -> None:
-    """Spark itself lets the source ack a micro-batch when the next one begins, so that the last stays unacked."""
+    """Ack the last micro-batch. Spark commits a micro-batch when the next one begins, so the last one is not acked."""
     if end_offset is None:
         return
     from oncemq.spark import options
@@ -243,22 +229,23 @@ def _ack_last(pipeline: Pipeline, url: str, end_offset: Any) -> None:
 
 
 @contextmanager
-def _explaining(pipeline: Pipeline, place: Place | None) -> Iterator[None]:
+def _explain_errors(pipeline: Pipeline, locate_sql: SqlLocator | None) -> Iterator[None]:
     from pyspark.errors import PySparkException
 
-    from oncemq.spark.pipeline.spark_errors import explained
+    from oncemq.spark.pipeline.spark_errors import explain
 
     try:
         yield
     except PySparkException as error:
         sql = pipeline.transform.sql if pipeline.transform else ""
-        raise explained(error, place, sql) from error
+        raise explain(error, locate_sql, sql) from error
 
 
 @contextmanager
 def _locked(checkpoint: str) -> Iterator[None]:
-    """While this lasts, no other run uses the checkpoint. Where a folder is not of this machine, Spark itself has to
-    find out: the second run fails."""
+    """Lock the checkpoint against other runs. A remote folder can't be locked; there, Spark lets the second run fail.
+
+    Raises PipelineFailed."""
     try:
         import fcntl
     except ImportError:

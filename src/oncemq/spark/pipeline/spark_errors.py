@@ -1,6 +1,6 @@
-"""What Spark says when something fails, a trace of Java of a hundred lines, as one sentence with what to do.
+"""Converts an error of Spark, which is a Java stack trace of a hundred lines, to one sentence with advice.
 
-The whole of it stays the cause of the exception: ONCEMQ_TRACEBACK=1 shows it.
+The original error becomes the cause of the exception. ONCEMQ_TRACEBACK=1 shows it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from oncemq.protocol import errors
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
 
-#: An offset in the pipeline's SQL → where that stands, as `FILE:LINE:COLUMN: `.
-Place = Callable[[int], str]
+#: Converts an offset in the pipeline's SQL to its position, `FILE:LINE:COLUMN: `.
+SqlLocator = Callable[[int], str]
 
 _OURS = re.compile(r"\boncemq\.(?:\w+\.)*(\w+): ([^\n]+)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*(?:\n(?!\s+at |Caused by|==|\n)[^\n]*)*)")
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] ([^\n]+?)(?: SQLSTATE: \w+)*(?:\n|$)")
-#: The last line of a trace of Python.
+#: The last line of a Python traceback.
 _PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b[^\n]*)$", re.MULTILINE)
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _LINE_AND_POSITION = re.compile(r"\(line (\d+), pos(?:ition)? (\d+)\)")
-#: They say that something failed within, and not what.
+#: These conditions only say that something inside them failed.
 _WRAPPERS = {
     "STREAM_FAILED",
     "TASK_WRITE_FAILED",
@@ -36,22 +36,22 @@ _WRAPPERS = {
     "INTERNAL_ERROR",
 }
 _ADVICE = {
-    "UNRESOLVED_COLUMN": "compare the names with the schema; `columns` of the source adds those of the message",
+    "UNRESOLVED_COLUMN": "compare the names with the schema; `columns` of the source adds columns of the message",
     "TABLE_OR_VIEW_NOT_FOUND": "the input is the view `messages`",
-    "PARSE_SYNTAX_ERROR": "correct the SQL at that place",
+    "PARSE_SYNTAX_ERROR": "correct the SQL at that position",
     "STREAMING_OUTPUT_MODE": "give the pipeline a `watermark`, and group by a window of its column",
     "UNSUPPORTED_STREAMING_OPERATION": "give the pipeline a `watermark`, and group by a window of its column",
-    "DATATYPE_MISMATCH": "cast the columns that don't fit",
+    "DATATYPE_MISMATCH": "cast the columns to matching types",
     "UNRESOLVED_ROUTINE": "check the function's name",
-    "CAST_INVALID_INPUT": "use try_cast where a value may not fit",
-    "DIVIDE_BY_ZERO": "use try_divide, or leave such rows out",
+    "CAST_INVALID_INPUT": "use try_cast for values that may be invalid",
+    "DIVIDE_BY_ZERO": "use try_divide, or filter such rows out",
 }
 _NO_WATERMARK = "Append output mode not supported when there are streaming aggregations"
 
 
-def explained(error: PySparkException, place: Place | None = None, sql: str = "") -> errors.OnceMQError:
-    """An error of ours that says it in a sentence; `error` should become its cause."""
-    whole = _whole(error)
+def explain(error: PySparkException, locate_sql: SqlLocator | None = None, sql: str = "") -> errors.OnceMQError:
+    """Return an OnceMQError that explains the error in one sentence. The caller raises it from `error`."""
+    whole = _full_text(error)
     ours = _OURS.findall(whole)
     kind = getattr(errors, ours[-1][0], None) if ours else None
     if isinstance(kind, type) and issubclass(kind, errors.OnceMQError):
@@ -59,32 +59,34 @@ def explained(error: PySparkException, place: Place | None = None, sql: str = ""
     raised = _RAISED.search(whole)
     if raised is not None:
         is_value = ": the value is not" in raised[1]
-        advice = "; `malformed: drop` leaves such values out, `keep` keeps them as rows of nulls" if is_value else ""
+        advice = "; `malformed: drop` drops such values, `malformed: keep` makes rows of nulls" if is_value else ""
         return errors.PipelineFailed(raised[1].strip() + advice)
-    return _of_spark(error, whole, place, sql)
+    return _explain_condition(error, whole, locate_sql, sql)
 
 
-def _of_spark(error: PySparkException, whole: str, place: Place | None, sql: str) -> errors.OnceMQError:
+def _explain_condition(
+    error: PySparkException, whole: str, locate_sql: SqlLocator | None, sql: str
+) -> errors.OnceMQError:
     from pyspark.errors import AnalysisException
 
-    is_declared_wrong = isinstance(error, AnalysisException)
+    is_invalid = isinstance(error, AnalysisException)
     condition, text = _reason(whole)
-    where = _where(error, whole, place, sql) if is_declared_wrong else ""
+    where = _location(error, whole, locate_sql, sql) if is_invalid else ""
     advice = next((advice for begin, advice in _ADVICE.items() if condition.startswith(begin)), "")
     if _NO_WATERMARK in text:
         advice = _ADVICE["STREAMING_OUTPUT_MODE"]
-    kind = errors.PipelineInvalid if is_declared_wrong else errors.PipelineFailed
+    kind = errors.PipelineInvalid if is_invalid else errors.PipelineFailed
     return kind(f"{where}{text.rstrip('.;')}" + (f"; {advice}" if advice else ""))
 
 
-def _whole(error: PySparkException) -> str:
-    """All that is known, once: what Spark says, then the trace."""
+def _full_text(error: PySparkException) -> str:
+    """Spark's description, then the stack trace."""
     described = getattr(error, "_desc", None) or str(error)
     return f"{described}\n{getattr(error, '_stackTrace', None) or ''}"
 
 
 def _reason(whole: str) -> tuple[str, str]:
-    """The innermost condition of Spark, or the last line of a trace of Python, and its sentence."""
+    """The innermost error condition of Spark ("" = none), and its sentence or the last line of a Python traceback."""
     python = _PYTHON.findall(whole)
     if "Traceback (most recent call last)" in whole and python:
         return "", _sentence(python[-1])
@@ -102,19 +104,19 @@ def _sentence(text: str) -> str:
     return text if len(text) <= 500 else text[:497] + "…"
 
 
-def _where(error: Any, whole: str, place: Place | None, sql: str) -> str:
-    if place is None or not sql:
+def _location(error: Any, whole: str, locate_sql: SqlLocator | None, sql: str) -> str:
+    if locate_sql is None or not sql:
         return ""
-    offset = _offset_by_context(error)
+    offset = _context_offset(error)
     if offset is None:
         match = _LINE_AND_POSITION.search(whole)
         if match is None:
             return ""
         offset = sum(len(line) + 1 for line in sql.split("\n")[: int(match[1]) - 1]) + int(match[2])
-    return place(offset)
+    return locate_sql(offset)
 
 
-def _offset_by_context(error: Any) -> int | None:
+def _context_offset(error: Any) -> int | None:
     contexts = error.getQueryContext() or []
     for context in contexts:
         if context.contextType().name == "SQL" and context.startIndex() >= 0:

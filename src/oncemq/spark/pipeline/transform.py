@@ -1,46 +1,47 @@
-"""What happens to the rows between their being read and their being written."""
+"""Applies the watermark and the transform of a pipeline to its rows."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from oncemq.config.durations import duration_s
+from oncemq.config.durations import parse_duration_ms
 from oncemq.protocol.errors import PipelineFailed, PipelineInvalid
 from oncemq.spark.pipeline.functions import FunctionError, load_function
 from oncemq.spark.pipeline.model import VIEW, Transform, Watermark
 
 
-def watermarked(rows: DataFrame, watermark: Watermark | None) -> DataFrame:
+def apply_watermark(rows: DataFrame, watermark: Watermark | None) -> DataFrame:
     if watermark is None:
         return rows
-    delay_s = duration_s(watermark.delay)
-    assert delay_s is not None, watermark.delay
-    return rows.withWatermark(watermark.column, f"{round(delay_s * 1000)} milliseconds")
+    return rows.withWatermark(watermark.column, f"{parse_duration_ms(watermark.delay)} milliseconds")
 
 
-def transformed(rows: DataFrame, transform: Transform | None, folder: str = ".") -> DataFrame:
-    """The result; modules of Python are looked for in `folder` too. Raises PipelineInvalid, and what Spark raises."""
+def apply_transform(rows: DataFrame, transform: Transform | None, folder: str = ".") -> DataFrame:
+    """Return the transformed rows. Python modules are also looked up in `folder`.
+
+    Raises PipelineInvalid, PipelineFailed and the errors of Spark."""
     if transform is None:
         return rows
     if transform.sql:
-        return _by_sql(rows, transform.sql)
-    return _by_function(rows, transform.function or _loaded(transform.python, folder))
+        return _run_sql(rows, transform.sql)
+    return _call(transform.function or _load(transform.python, folder), rows)
 
 
-def _by_sql(rows: DataFrame, sql: str) -> DataFrame:
+def _run_sql(rows: DataFrame, sql: str) -> DataFrame:
     session = rows.sparkSession
     rows.createOrReplaceTempView(VIEW)
     try:
-        # Names are resolved here: the view is not needed any longer.
+        # Names are resolved in this call. The view is not needed afterwards.
         return session.sql(sql)
     finally:
         session.catalog.dropTempView(VIEW)
 
 
-def _by_function(rows: DataFrame, function: Callable[[Any], Any]) -> DataFrame:
+def _call(function: Callable[[Any], Any], rows: DataFrame) -> DataFrame:
     name = getattr(function, "__qualname__", repr(function))
     try:
         result = function(rows)
@@ -48,28 +49,22 @@ def _by_function(rows: DataFrame, function: Callable[[Any], Any]) -> DataFrame:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise PipelineFailed(f"transform: {name} failed: {reason}") from error
     if not isinstance(result, DataFrame):
-        text = f"transform: {name} returned {type(result).__name__}, and a DataFrame is needed"
-        raise PipelineInvalid(f"{text}; return what becomes of the one that it gets")
+        text = f"transform: {name} returned {type(result).__name__}, but must return a DataFrame"
+        raise PipelineInvalid(f"{text}; return the DataFrame that is derived from its argument")
     if rows.isStreaming and not result.isStreaming:
-        raise PipelineInvalid(f"transform: {name} returned rows that are no stream; build the result on what it gets")
+        raise PipelineInvalid(f"transform: {name} returned a batch, not a stream; derive the result from its argument")
     return result
 
 
-def _loaded(reference: str, folder: str) -> Callable[[Any], Any]:
+def _load(reference: str, folder: str) -> Callable[[Any], Any]:
     try:
         function = load_function(reference, folder)
     except FunctionError as error:
         raise PipelineInvalid(f"transform.python: {error.text}; {error.advice}") from None
-    _send_along(function)
-    return function
-
-
-def _send_along(function: Callable[[Any], Any]) -> None:
-    """Spark's workers don't find a module beside the file: what it defines goes with what is sent to them."""
-    import sys
-
     from pyspark import cloudpickle
 
     module = sys.modules.get(getattr(function, "__module__", ""))
     if module is not None:
+        # Spark's workers can't import a module from the folder of the file, so its definitions are pickled.
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return function

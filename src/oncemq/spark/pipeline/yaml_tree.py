@@ -1,7 +1,7 @@
-"""A pipeline's file as a tree of values, each with the line and column at which it stands.
+"""Parses a YAML file into a tree of values, each with its line and column, and substitutes variables `${NAME}`.
 
-Knows YAML and `${NAME}`, and nothing of what a pipeline is (sections.py). Every mistake is noted and the reading goes
-on, so that a person learns of all of them at once. `$${` stands for a `${` that is meant as it is.
+This module does not know the sections of a pipeline (sections.py). Parsing continues after a problem, so that all
+problems are reported at once. `$${` is an escaped `${`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 import msgspec
 
 from oncemq.protocol.errors import MissingExtra
-from oncemq.spark.pipeline.mistakes import Mistake, Path, PlacedMistake
+from oncemq.spark.pipeline.problems import FileProblem, Path, Problem
 
-#: A node of PyYAML, which is imported when a file is read.
+#: A node of PyYAML, which is imported only when a file is read.
 YamlNode = Any
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG = "tag:yaml.org,2002:"
-#: How deep values may be within each other: no pipeline needs more, and an anchor may hold itself.
+#: The maximum depth of nesting. No pipeline needs more, and an anchor may contain itself.
 _DEPTH_MAX = 30
-#: With aliases a short file can mean a very long one.
+#: With aliases, a short file can expand to a very long one.
 _NODES_MAX = 20_000
-#: For people: what a value is.
+#: The kinds of values, as problems name them.
 KINDS = {
     "str": "text",
     "int": "a whole number",
@@ -43,22 +43,22 @@ KINDS = {
 class Node(msgspec.Struct):
     """A value of the file. Lines and columns count from 1."""
 
-    #: As YAML names it: str, int, bool, float, null, timestamp, map, seq.
+    #: The type of YAML: str, int, bool, float, null, timestamp, map, seq.
     kind: str
-    #: Scalars as they are written (their variables put in); a dict by key, or a list.
+    #: Scalars as they are written, with variables substituted; a dict by key; or a list.
     value: Any
     line: int
     column: int
-    #: Of the key before it.
+    #: The position of its key.
     key_line: int = 0
     key_column: int = 0
-    #: Offset in a text → line and column, where that is known.
+    #: (offset in the text, line, column) for each line of a text, if known.
     lines: tuple[tuple[int, int, int], ...] = ()
-    #: A part of it came out of a variable.
+    #: It contained a variable.
     is_substituted: bool = False
 
-    def place(self, offset: int) -> tuple[int, int]:
-        """Where a character of this text stands in the file."""
+    def position(self, offset: int) -> tuple[int, int]:
+        """The line and column of a character of this text."""
         for start, line, column in reversed(self.lines):
             if start <= offset:
                 return line, column + offset - start
@@ -66,49 +66,51 @@ class Node(msgspec.Struct):
 
 
 class Document:
-    """A file, read; `root` is None where it is not YAML or not a mapping."""
+    """A parsed file. `root` is None if it is not YAML or not a mapping."""
 
     def __init__(self, file: str, text: str, environment: Mapping[str, str] = os.environ) -> None:
         self.file = file
-        self.mistakes: list[Mistake] = []
+        self.problems: list[Problem] = []
         self._text = text
         self._environment = environment
-        #: Of mistakes that have a place before they have a path.
-        self._placed: list[PlacedMistake] = []
-        #: Where a variable could not be put in.
+        #: Problems that are found by position and have no path.
+        self._syntax_problems: list[FileProblem] = []
+        #: The positions of values with a variable that could not be substituted.
         self._unset: set[tuple[int, int]] = set()
         self._nodes = 0
         root = self._compose()
         self.root = self._node(root, ()) if root is not None else None
 
-    def note(self, path: Path, text: str, advice: str, *, offset: int | None = None, is_key: bool = False) -> None:
-        self.mistakes.append(Mistake(path=path, text=text, advice=advice, offset=offset, is_key=is_key))
+    def add_problem(
+        self, path: Path, text: str, advice: str, *, offset: int | None = None, is_key: bool = False
+    ) -> None:
+        self.problems.append(Problem(path=path, text=text, advice=advice, offset=offset, is_key=is_key))
 
-    def placed(self) -> list[PlacedMistake]:
-        """All mistakes, in the order of the file."""
-        found = [self.place(mistake) for mistake in self.mistakes]
-        # What follows from a variable that is not set is no mistake of its own.
-        found = [mistake for mistake in found if (mistake.line, mistake.column) not in self._unset]
-        return sorted([*self._placed, *found], key=lambda mistake: (mistake.line, mistake.column))
+    def file_problems(self) -> list[FileProblem]:
+        """All problems with their positions, in the order of the file."""
+        found = [self._locate(problem) for problem in self.problems]
+        # A problem that results from a missing variable is not reported: the variable is.
+        found = [problem for problem in found if (problem.line, problem.column) not in self._unset]
+        return sorted([*self._syntax_problems, *found], key=lambda problem: (problem.line, problem.column))
 
-    def place(self, mistake: Mistake) -> PlacedMistake:
-        line, column = self.place_of(mistake.path, mistake.offset, is_key=mistake.is_key)
-        return PlacedMistake(file=self.file, line=line, column=column, text=mistake.text, advice=mistake.advice)
+    def _locate(self, problem: Problem) -> FileProblem:
+        line, column = self.position(problem.path, problem.offset, is_key=problem.is_key)
+        return FileProblem(file=self.file, line=line, column=column, text=problem.text, advice=problem.advice)
 
-    def place_of(self, path: Path, offset: int | None = None, *, is_key: bool = False) -> tuple[int, int]:
-        """Where a path stands; where there is nothing of it, the nearest that is around it."""
-        node, steps = self.root, list(path)
+    def position(self, path: Path, offset: int | None = None, *, is_key: bool = False) -> tuple[int, int]:
+        """The line and column of a path. If the path does not exist, those of its nearest existing parent."""
+        node = self.root
         if node is None:
             return 1, 1
         found = 0
-        for step in steps:
+        for step in path:
             inner = _inner(node, step)
             if inner is None:
                 break
             node, found = inner, found + 1
-        is_found = found == len(steps)
+        is_found = found == len(path)
         if offset is not None and node.kind == "str" and is_found != is_key:
-            return node.place(offset)
+            return node.position(offset)
         if node.key_line and (is_key or not is_found):
             return node.key_line, node.key_column
         return node.line, node.column
@@ -118,32 +120,31 @@ class Document:
         try:
             documents = list(parser.compose_all(self._text, Loader=parser.SafeLoader))
         except parser.YAMLError as error:
-            self._note_syntax(error)
+            self._add_syntax_error(error)
             return None
         if len(documents) > 1:
-            self._note_at(documents[1], "a second document begins here", "put each pipeline into a file of its own")
+            self._add_at(documents[1], "a second document begins here", "put each pipeline into a file of its own")
         if not documents or documents[0] is None:
-            self._placed.append(
-                PlacedMistake(file=self.file, line=1, column=1, text="the file is empty", advice="declare a pipeline")
-            )
+            self._add(1, 1, "the file is empty", "declare a pipeline")
             return None
         root: YamlNode = documents[0]
         if root.id != "mapping":
-            self._note_at(root, "the file is not a mapping", "begin it with `name: …`, `source: …`, `target: …`")
+            self._add_at(root, "the file is not a mapping", "begin it with `name: …`, `source: …`, `target: …`")
             return None
         return root
 
-    def _note_syntax(self, error: Exception) -> None:
+    def _add_syntax_error(self, error: Exception) -> None:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         text = f"this is not YAML: {' '.join(str(problem).split())}"
-        advice = "check indentation, colons and quotes; tabs can't indent"
-        self._placed.append(PlacedMistake(file=self.file, line=line, column=column, text=text, advice=advice))
+        self._add(line, column, text, "check the indentation, colons and quotes; tabs are not allowed for indentation")
 
-    def _note_at(self, node: YamlNode, text: str, advice: str) -> None:
-        line, column = node.start_mark.line + 1, node.start_mark.column + 1
-        self._placed.append(PlacedMistake(file=self.file, line=line, column=column, text=text, advice=advice))
+    def _add_at(self, node: YamlNode, text: str, advice: str) -> None:
+        self._add(node.start_mark.line + 1, node.start_mark.column + 1, text, advice)
+
+    def _add(self, line: int, column: int, text: str, advice: str) -> None:
+        self._syntax_problems.append(FileProblem(file=self.file, line=line, column=column, text=text, advice=advice))
 
     def _node(self, node: YamlNode, path: Path) -> Node:
         kind = node.tag.removeprefix(_TAG)
@@ -151,7 +152,7 @@ class Document:
         self._nodes += 1
         if len(path) > _DEPTH_MAX or self._nodes > _NODES_MAX:
             if self._nodes <= _NODES_MAX + 1:
-                self._note_at(node, "values are nested too deeply", "a pipeline needs no more than a few levels")
+                self._add_at(node, "values are nested too deeply", "a pipeline needs only a few levels")
             made.kind, made.value = "null", ""
         elif node.id == "mapping":
             made.kind, made.value = "map", self._mapping(node, path)
@@ -167,7 +168,7 @@ class Document:
             name = str(key.value)
             if name in found:
                 advice = f"keep one of them (the other is in line {found[name].key_line})"
-                self._note_at(key, f"{name!r} is there twice", advice)
+                self._add_at(key, f"the key {name!r} is given twice", advice)
                 continue
             inner = self._node(value, (*path, name))
             inner.key_line, inner.key_column = key.start_mark.line + 1, key.start_mark.column + 1
@@ -189,10 +190,10 @@ class Document:
             name = match[1]
             if name is None or not _VARIABLE_NAME.fullmatch(name):
                 advice = "write a variable as ${NAME}, and a plain ${ as $${"
-                self._note_at(node, f"{match[0]!r} is not a variable", advice)
+                self._add_at(node, f"{match[0]!r} is not a variable", advice)
             elif name not in self._environment:
                 advice = f"set it before the run: export {name}=…"
-                self._note_at(node, f"the environment has no variable {name}", advice)
+                self._add_at(node, f"the environment variable {name} is not set", advice)
             else:
                 return self._environment[name]
             self._unset.add((node.start_mark.line + 1, node.start_mark.column + 1))
@@ -202,7 +203,7 @@ class Document:
 
 
 def read(file: str, environment: Mapping[str, str] = os.environ) -> Document:
-    """Raises OSError where the file can't be read."""
+    """Read a file. Raises OSError."""
     raw = FilePath(file).read_bytes()
     return Document(file, raw.decode("utf-8", "replace"), environment)
 
@@ -215,8 +216,8 @@ def _inner(node: Node, step: str | int) -> Node | None:
 
 
 def _lines_of(node: YamlNode, text: str) -> Iterator[tuple[int, int, int]]:
-    """Where each line of a text begins: its offset in the text, line and column in the file. Nothing where the
-    text is not written as it is (folded lines, escapes)."""
+    """Yield (offset in the text, line, column) for each line of a text; nothing if the text is written differently from
+    its value (folded lines, escapes)."""
     raw = text[node.start_mark.index : node.end_mark.index]
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
     if node.style == "|":

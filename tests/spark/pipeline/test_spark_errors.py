@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
 from oncemq.protocol import errors
-from oncemq.spark.pipeline.spark_errors import explained
+from oncemq.spark.pipeline.spark_errors import explain
 
 TRACE = """
 	at org.apache.spark.sql.execution.streaming.runtime.StreamExecution.runStream(StreamExecution.scala:394)
@@ -22,8 +22,8 @@ SAID = {
     "a value that is malformed": (
         "[USER_RAISED_EXCEPTION] topic 't', offset 5: the value is not JSON of the schema: x SQLSTATE: P0001",
         errors.PipelineFailed,
-        "topic 't', offset 5: the value is not JSON of the schema: x; `malformed: drop` leaves such values out, `keep` "
-        "keeps them as rows of nulls",
+        "topic 't', offset 5: the value is not JSON of the schema: x; `malformed: drop` drops such values, "
+        "`malformed: keep` makes rows of nulls",
     ),
     "what a query raises itself": (
         "[USER_RAISED_EXCEPTION] too many orders SQLSTATE: P0001",
@@ -47,7 +47,7 @@ SAID = {
     "an error of Spark": (
         "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it. SQLSTATE: 22012",
         errors.PipelineFailed,
-        "Division by zero. Use `try_divide` to tolerate it; use try_divide, or leave such rows out",
+        "Division by zero. Use `try_divide` to tolerate it; use try_divide, or filter such rows out",
     ),
     "an error of Java": ("java.io.IOException: No space left on device", errors.PipelineFailed, None),
 }
@@ -56,7 +56,7 @@ SAID = {
 @pytest.mark.parametrize("name", list(SAID))
 def test_a_failure_is_a_sentence(name: str) -> None:
     text, kind, sentence = SAID[name]
-    error = explained(failed(text))
+    error = explain(failed(text))
     assert type(error) is kind
     if sentence is None:
         assert error.text.endswith("java.io.IOException: No space left on device")
@@ -70,7 +70,7 @@ def test_an_aggregate_without_a_watermark_is_told_what_it_needs() -> None:
         "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: append. This output mode is not "
         "supported for streaming aggregations without watermark on streaming DataFrames/DataSets. SQLSTATE: 42KDE"
     )
-    error = explained(AnalysisException(text))
+    error = explain(AnalysisException(text))
     assert type(error) is errors.PipelineInvalid
     assert error.text.endswith("; give the pipeline a `watermark`, and group by a window of its column")
     assert "SQLSTATE" not in error.text

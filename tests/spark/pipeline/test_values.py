@@ -27,9 +27,9 @@ def messages(spark: SparkSession, values: Sequence[bytes]) -> DataFrame:
 
 
 def rows_of(spark: SparkSession, value: Value, values: Sequence[bytes]) -> list[dict[str, Any]]:
-    from oncemq.spark.pipeline.value_decoder import parsed
+    from oncemq.spark.pipeline.value_decoder import decode_values
 
-    found = parsed(messages(spark, values), value, ("offset",)).orderBy("message_offset").collect()
+    found = decode_values(messages(spark, values), value, ("offset",)).orderBy("message_offset").collect()
     return [row.asDict(recursive=True) for row in found]
 
 
@@ -103,15 +103,15 @@ def test_what_is_malformed_can_be_dropped(spark: SparkSession) -> None:
 def test_what_is_malformed_stops_the_pipeline_and_is_named(spark: SparkSession) -> None:
     from pyspark.errors import PySparkException
 
-    from oncemq.spark.pipeline.spark_errors import explained
+    from oncemq.spark.pipeline.spark_errors import explain
 
     with pytest.raises(PySparkException) as caught:
         rows_of(spark, Value(format="json", schema="id bigint"), [b'{"id": 1}', b'{"id": "many"}'])
-    error = explained(caught.value)
+    error = explain(caught.value)
     assert type(error) is PipelineFailed
     assert error.text == (
         'topic \'orders\', offset 1: the value is not JSON of the schema: {"id": "many"}; '
-        "`malformed: drop` leaves such values out, `keep` keeps them as rows of nulls"
+        "`malformed: drop` drops such values, `malformed: keep` makes rows of nulls"
     )
 
 
@@ -135,28 +135,28 @@ def test_only_columns_that_are_needed_are_read() -> None:
 
 
 def test_sql_reads_the_view_and_leaves_none_behind(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.transform import transformed
+    from oncemq.spark.pipeline.transform import apply_transform
 
     rows = spark.createDataFrame([(1, 2.0), (2, 3.0)], "id int, price double")
-    result = transformed(rows, Transform(sql="SELECT sum(price) AS total FROM messages"))
+    result = apply_transform(rows, Transform(sql="SELECT sum(price) AS total FROM messages"))
     assert [row.total for row in result.collect()] == [5.0]
     assert not spark.catalog.tableExists("messages")
 
 
 def test_a_function_gets_the_rows_and_returns_others(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.transform import transformed
+    from oncemq.spark.pipeline.transform import apply_transform
 
     rows = spark.createDataFrame([(1,), (2,)], "id int")
-    kept = transformed(rows, Transform(function=lambda rows: rows.filter("id > 1")))
+    kept = apply_transform(rows, Transform(function=lambda rows: rows.filter("id > 1")))
     assert [row.id for row in kept.collect()] == [2]
-    with pytest.raises(PipelineInvalid, match="returned int, and a DataFrame is needed"):
-        transformed(rows, Transform(function=lambda rows: 5))
+    with pytest.raises(PipelineInvalid, match="returned int, but must return a DataFrame"):
+        apply_transform(rows, Transform(function=lambda rows: 5))
     with pytest.raises(PipelineFailed, match="failed: ZeroDivisionError"):
-        transformed(rows, Transform(function=lambda rows: 1 // 0))
+        apply_transform(rows, Transform(function=lambda rows: 1 // 0))
 
 
 def test_a_module_beside_the_file_reaches_the_workers(spark: SparkSession, tmp_path: Any) -> None:
-    from oncemq.spark.pipeline.transform import transformed
+    from oncemq.spark.pipeline.transform import apply_transform
 
     (tmp_path / "doubling_for_test.py").write_text(
         "from pyspark.sql.functions import udf\n"
@@ -164,22 +164,22 @@ def test_a_module_beside_the_file_reaches_the_workers(spark: SparkSession, tmp_p
         "def double(rows): return rows.select(udf(twice, 'int')('id').alias('id'))\n"
     )
     rows = spark.createDataFrame([(4,)], "id int")
-    result = transformed(rows, Transform(python="doubling_for_test:double"), str(tmp_path))
+    result = apply_transform(rows, Transform(python="doubling_for_test:double"), str(tmp_path))
     assert [row.id for row in result.collect()] == [8]
 
 
 def test_sql_that_spark_can_not_read_is_a_sentence_with_its_place(spark: SparkSession) -> None:
     from pyspark.errors import PySparkException
 
-    from oncemq.spark.pipeline.spark_errors import explained
-    from oncemq.spark.pipeline.transform import transformed
+    from oncemq.spark.pipeline.spark_errors import explain
+    from oncemq.spark.pipeline.transform import apply_transform
 
     rows = spark.createDataFrame([(1,)], "id int")
 
     def error_of(sql: str) -> str:
         with pytest.raises(PySparkException) as caught:
-            transformed(rows, Transform(sql=sql))
-        error = explained(caught.value, lambda offset: f"p.yaml:{offset}: ", sql)
+            apply_transform(rows, Transform(sql=sql))
+        error = explain(caught.value, lambda offset: f"p.yaml:{offset}: ", sql)
         assert type(error) is PipelineInvalid
         assert "\n" not in error.text
         return error.text
@@ -187,7 +187,7 @@ def test_sql_that_spark_can_not_read_is_a_sentence_with_its_place(spark: SparkSe
     assert error_of("SELECT id\nFRM messages x").startswith("p.yaml:14: Syntax error at or near 'messages'")
     column = error_of("SELECT id,\n  nme FROM messages")
     assert column.startswith("p.yaml:13: A column, variable, or function parameter with name `nme` cannot be resolved")
-    assert column.endswith("`columns` of the source adds those of the message")
+    assert column.endswith("`columns` of the source adds columns of the message")
     assert error_of("SELECT * FROM nowhere, messages").startswith("p.yaml:14: The table or view `nowhere` cannot be")
 
 
@@ -196,7 +196,7 @@ def test_an_error_of_ours_inside_of_spark_is_the_same_error_outside(spark: Spark
     from pyspark.sql.functions import udf
 
     from oncemq.protocol import errors
-    from oncemq.spark.pipeline.spark_errors import explained
+    from oncemq.spark.pipeline.spark_errors import explain
 
     def away(_: int) -> int:
         raise errors.BrokerAway("nobody answers at tcp://nowhere:1")
@@ -211,55 +211,55 @@ def test_an_error_of_ours_inside_of_spark_is_the_same_error_outside(spark: Spark
     ):
         with pytest.raises(PySparkException) as caught:
             rows.select(udf(function, "int")("id")).collect()
-        error = explained(caught.value)
+        error = explain(caught.value)
         assert (type(error), error.text) == (kind, text)
 
 
 def test_rows_without_a_value_become_json(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.value_encoder import encoded
+    from oncemq.spark.pipeline.value_encoder import encode_rows
 
     rows = spark.createDataFrame([(1, "ada", None)], "id bigint, customer string, note string")
-    [row] = encoded(rows, Encoding(key="customer")).collect()
+    [row] = encode_rows(rows, Encoding(key="customer")).collect()
     assert (json.loads(row.value), row.key) == ({"id": 1, "customer": "ada", "note": None}, "ada")
 
 
 def test_rows_with_a_value_are_messages_as_they_stand(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.value_encoder import encoded
+    from oncemq.spark.pipeline.value_encoder import encode_rows
 
     rows = spark.createDataFrame([(bytearray(b"\xff"), bytearray(b"k"))], "value binary, key binary")
-    [row] = encoded(rows, Encoding()).collect()
+    [row] = encode_rows(rows, Encoding()).collect()
     assert (bytes(row.value), bytes(row.key)) == (b"\xff", b"k")
     numbers = spark.createDataFrame([(7, 1)], "value int, id int")
-    assert [(row.value, row.key) for row in encoded(numbers, Encoding(key="id")).collect()] == [("7", "1")]
+    assert [(row.value, row.key) for row in encode_rows(numbers, Encoding(key="id")).collect()] == [("7", "1")]
 
 
 def test_rows_may_say_their_topic(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.value_encoder import encoded
+    from oncemq.spark.pipeline.value_encoder import encode_rows
 
     rows = spark.createDataFrame([(1, "bills")], "id bigint, topic string")
-    [row] = encoded(rows, Encoding(), by_row=True).collect()
+    [row] = encode_rows(rows, Encoding(), by_row=True).collect()
     assert (json.loads(row.value), row.topic) == ({"id": 1}, "bills")
 
 
 def test_rows_that_can_not_be_messages_are_refused_by_name(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.value_encoder import encoded
+    from oncemq.spark.pipeline.value_encoder import encode_rows
 
     rows = spark.createDataFrame([("x", 1)], "value string, id int")
-    with pytest.raises(PipelineInvalid, match="beside 'value', a message has no column 'id'; leave it out"):
-        encoded(rows, Encoding())
-    assert json.loads(encoded(rows, Encoding(value="json")).collect()[0].value) == {"value": "x", "id": 1}
+    with pytest.raises(PipelineInvalid, match="a message has a 'value', but no column 'id'; remove it"):
+        encode_rows(rows, Encoding())
+    assert json.loads(encode_rows(rows, Encoding(value="json")).collect()[0].value) == {"value": "x", "id": 1}
     with pytest.raises(PipelineInvalid, match=r"rows have no column 'ide'; did you mean id\?"):
-        encoded(rows, Encoding(value="json", key="ide"))
-    with pytest.raises(PipelineInvalid, match="`value: text` needs a column 'value', and rows have id"):
-        encoded(rows.select("id"), Encoding(value="text"))
+        encode_rows(rows, Encoding(value="json", key="ide"))
+    with pytest.raises(PipelineInvalid, match="`value: text` needs a column 'value', but the rows have id"):
+        encode_rows(rows.select("id"), Encoding(value="text"))
     with pytest.raises(PipelineInvalid, match="no column 'topic'"):
-        encoded(rows, Encoding(), by_row=True)
+        encode_rows(rows, Encoding(), by_row=True)
 
 
 def test_a_watermark_is_set_on_a_column(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.transform import watermarked
+    from oncemq.spark.pipeline.transform import apply_watermark
 
     stream = spark.readStream.format("rate").load()
-    plan = watermarked(stream, Watermark(column="timestamp", delay="10m"))
+    plan = apply_watermark(stream, Watermark(column="timestamp", delay="10m"))
     assert "EventTimeWatermark" in plan._jdf.queryExecution().toString()
-    assert watermarked(stream, None) is stream
+    assert apply_watermark(stream, None) is stream

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncemq.protocol import errors
-from tests.spark.targets.driving import (
+from tests.spark.targets.sink_drivers import (
     DeltaFolder,
     Message,
     ParquetFolder,

@@ -141,6 +141,6 @@ def test_every_setting_of_the_source_reaches_it(tmp_path: Path) -> None:
 
     options = made(topics=("a,b", "c"), subscription="s", max_per_trigger=5, partitions=3, start={"c": 7})
     assert (options.topics, options.subscription, options.rows_max, options.partitions) == (("a,b", "c"), "s", 5, 3)
-    assert (options.start.on("c"), options.start.on("a,b"), options.url) == (7, "earliest", "tcp://host:1")
+    assert (options.start.of("c"), options.start.of("a,b"), options.url) == (7, "earliest", "tcp://host:1")
     assert made(topic="a", start="1970-01-01T00:00:01Z").start.of("a") == Timestamp(1000)
-    assert (made(pattern="a.*").pattern, made(pattern="a.*", start="latest").start.everywhere) == ("a.*", "latest")
+    assert (made(pattern="a.*").pattern, made(pattern="a.*", start="latest").start.default) == ("a.*", "latest")

@@ -20,7 +20,7 @@ from oncemq.cli.main import cli
 from oncemq.protocol.errors import PipelineFailed
 from oncemq.testing.spark import QUICK_START
 from tests.spark.pipeline.files import GOOD, changed
-from tests.spark.pipeline.test_running import put_orders, read_totals
+from tests.spark.pipeline.test_runner import put_orders, read_totals
 
 if TYPE_CHECKING:
     from oncemq.client.sync import Client
@@ -59,11 +59,11 @@ def bad(tmp_path: Path) -> str:
 
 
 def test_validate_says_what_is_wrong_and_where(good: str, bad: str) -> None:
-    assert (run("validate", good).exit_code, run("validate", good).output) == (0, f"{good}: no mistakes.\n")
+    assert (run("validate", good).exit_code, run("validate", good).output) == (0, f"{good}: no problems.\n")
     result = run("validate", good, bad)
     assert result.exit_code == 2
     lines = result.stdout.splitlines()
-    assert lines[0] == f"{good}: no mistakes."
+    assert lines[0] == f"{good}: no problems."
     assert [line.removeprefix(f"{bad}:").split(": ")[0] for line in lines[1:]] == ["1:7", "3:10"]
 
 
@@ -75,7 +75,7 @@ def test_validate_prints_data_where_it_is_asked_for(bad: str) -> None:
     assert objects[1]["advice"] == "write `pattern: …` for several topics"
 
 
-def test_run_explains_mistakes_before_spark_starts(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_explains_problems_before_spark_starts(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oncemq.spark.session.build", None)
     result = run("run", bad)
     assert (result.exit_code, result.stdout) == (2, "")

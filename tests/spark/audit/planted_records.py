@@ -18,7 +18,7 @@ def digest(topic_id: int, offset: int) -> int:
     return topic_id * 1_000_000 + offset
 
 
-class Diary:
+class PlantedRecords:
     """One client's file. Times are minutes apart, so that no clock is in doubt."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Every mistake in a pipeline's file is explained, with its place, and all of them at once. No Spark here."""
+"""Every problem in a pipeline's file is reported with its position, and all of them at once. Spark is not started."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from oncemq.protocol.errors import PipelineInvalid
 from oncemq.spark.pipeline import Pipeline, Source, Transform, Trigger, Value
 from oncemq.spark.pipeline.pipeline_file import ensure_valid, load, validate
 from oncemq.spark.targets.declarations import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, TopicTarget
-from tests.spark.pipeline.files import GOOD, changed, mistakes_of
+from tests.spark.pipeline.files import GOOD, changed, problems_in
 
 EXAMPLES = Path(__file__).parents[3] / "examples/pipelines"
 
-#: What is changed in the good file → the place and the words of the one mistake that it is.
-MISTAKES = {
+#: What is changed in the good file → the place and the words of the one problem that it is.
+PROBLEMS = {
     "no YAML": ([("source:\n", "source: {\n")], "4:6", "this is not YAML"),
     "a tab": ([("  topic: orders", "\ttopic: orders")], "3:1", "this is not YAML"),
     "an unknown key": (
@@ -34,27 +34,27 @@ MISTAKES = {
     "a key twice": (
         [("source:", "name: again\nsource:")],
         "2:1",
-        "'name' is there twice; keep one of them (the other is in line 1)",
+        "'name' is given twice; keep one of them (the other is in line 1)",
     ),
     "no name": ([("name: totals\n", "")], "1:1", "'name' is missing"),
     "no target": ([("target:\n  topic: totals\n", "")], "1:1", "'target' is missing"),
     "a source that is text": (
         [("source:\n  topic: orders", "source: orders")],
         "2:9",
-        "source is text, and a mapping is needed",
+        "source is text, but must be a mapping",
     ),
     "a topic that is a number": (
         [("orders", "5")],
         "3:10",
-        "source.topic is '5', and text is needed; put it in quotes: \"5\"",
+        "source.topic is '5', but must be text; put it in quotes: \"5\"",
     ),
     "a number that is text": (
         [("topic: orders", "topic: orders\n  partitions: many")],
         "4:15",
-        "source.partitions is 'many', and a whole number above 0 is needed",
+        "source.partitions is 'many', but must be a whole number above 0",
     ),
     "a number of none": ([("topic: orders", "topic: orders\n  max_per_trigger: 0")], "4:20", "a whole number above 0"),
-    "an empty value": ([("topic: orders", "topic:")], "3:9", "source.topic is empty, and text is needed"),
+    "an empty value": ([("topic: orders", "topic:")], "3:9", "source.topic is empty, but must be text"),
     "no topic": ([("  topic: orders", "  start: latest")], "3:3", "the source names no topic; give it exactly one of"),
     "topic and pattern": (
         [("topic: orders", "topic: orders\n  pattern: bills.*")],
@@ -63,7 +63,7 @@ MISTAKES = {
     ),
     "a pattern as a topic": ([("topic: orders", "topic: orders.*")], "3:10", "reserved for patterns"),
     "a bad topic of several": ([("topic: orders", "topics: [a, 'b#']")], "3:15", "reserved for patterns"),
-    "a topic twice": ([("topic: orders", "topics: [a, b, a]")], "3:18", "the topic 'a' is there twice"),
+    "a topic twice": ([("topic: orders", "topics: [a, b, a]")], "3:18", "the topic 'a' is listed twice"),
     "a bad pattern": (
         [("topic: orders", "pattern: ord*")],
         "3:12",
@@ -72,7 +72,7 @@ MISTAKES = {
     "a bad start": (
         [("topic: orders", "topic: orders\n  start: yesterday")],
         "4:10",
-        "'yesterday' is no place to start at",
+        "'yesterday' is not a valid start",
     ),
     "a start without a zone": (
         [("topic: orders", "topic: orders\n  start: 2026-01-31T12:00:00")],
@@ -100,21 +100,25 @@ MISTAKES = {
     "text with a schema": (
         [("format: json", "format: text")],
         "6:11",
-        "text has no schema; leave it out, or choose json or csv",
+        "text has no schema; remove it, or choose json or csv",
     ),
     "a delimiter of json": ([("format: json", "format: json\n  delimiter: ';'")], "6:14", "json has no delimiter"),
     "a long delimiter": ([("format: json", "format: csv\n  delimiter: ';;'")], "6:14", "';;' can't separate columns"),
     "an unknown type": (
         [("price double", "price duble")],
         "6:28",
-        "'duble' is not a type that a value can be read as; did you mean double?",
+        "'duble' is not a supported type; did you mean double?",
     ),
     "a type of another language": ([("price double", "price varchar(3)")], "6:28", "use string"),
-    "a decimal that can't be": ([("price double", "price decimal(5,7)")], "6:39", "a decimal of 5 digits can't have 7"),
+    "a decimal that can't be": (
+        [("price double", "price decimal(5,7)")],
+        "6:39",
+        "5 digits can't have 7",
+    ),
     "an array of nothing": (
         [("price double", "tags array")],
         "6:27",
-        "array needs the types of what is in it; write it as array<string>",
+        "array needs the types of its elements; write it as array<string>",
     ),
     "a struct that is not closed": ([("price double", "at struct<x:int")], "6:37", "'>' is missing"),
     "a column without a type": ([("price double", "price")], "6:27", "the type of column 'price' is missing"),
@@ -138,7 +142,7 @@ MISTAKES = {
     "a column of a reserved name": (
         [("format: json", "format: json\n  malformed: keep"), ("price double", "malformed string")],
         "7:22",
-        "column 'malformed' has the name of the one that `malformed: keep` adds",
+        "column 'malformed' has the same name as the column that `malformed: keep` adds",
     ),
     "an unknown way with malformed values": (
         [("format: json", "format: json\n  malformed: skip")],
@@ -166,19 +170,18 @@ MISTAKES = {
     "a bracket that is not closed": (
         [("FROM messages", "FROM messages WHERE (id > 5")],
         "8:45",
-        "'(' has no counterpart; check the brackets",
+        "'(' has no matching bracket; check the brackets",
     ),
-    "a bracket that was not opened": ([("id, price", "id), price")], "8:17", "')' has no counterpart"),
+    "a bracket that was not opened": ([("id, price", "id), price")], "8:17", "')' has no matching bracket"),
     "groups without a watermark": (
         [("SELECT id, price FROM messages", "SELECT id, sum(price) AS s FROM messages group  by id")],
         "8:49",
-        "a stream that is grouped never knows that a group is complete; give the pipeline a `watermark:",
+        "without a watermark, a group of a stream is never complete; give the pipeline a `watermark:",
     ),
-    "a trigger without a unit": ([("target:", "trigger: {every: 5}\ntarget:")], "9:18", "is needed; write 5s"),
     "sql that is no query": (
         [("sql: SELECT id, price FROM messages", "sql: |\n    -- all\n    INSERT INTO x SELECT * FROM messages")],
         "10:5",
-        "'INSERT' is no query; begin with SELECT or WITH",
+        "'INSERT' is not a query; begin with SELECT or WITH",
     ),
     "a function without a module": (
         [("sql: SELECT id, price FROM messages", "python: clean")],
@@ -198,7 +201,7 @@ MISTAKES = {
     "something that is no function": (
         [("sql: SELECT id, price FROM messages", "python: sys:path")],
         "8:11",
-        "sys:path is no function",
+        "sys:path is not a function",
     ),
     "a function of two": (
         [("sql: SELECT id, price FROM messages", "python: re:match")],
@@ -218,7 +221,7 @@ MISTAKES = {
     "a watermark of no time": (
         [("price double", "at timestamp"), ("transform:", "watermark: {column: at, delay: late}\ntransform:")],
         "7:32",
-        "'late' is not a span of time",
+        "'late' is not a duration",
     ),
     "two targets": (
         [("  topic: totals", "  topic: totals\n  parquet: ./out")],
@@ -233,7 +236,7 @@ MISTAKES = {
     "a key of another target": (
         [("  topic: totals", "  topic: totals\n  partition_by: [id]")],
         "11:3",
-        "a topic target has no 'partition_by'; leave it out; it belongs to parquet and delta",
+        "a topic target has no 'partition_by'; remove it; it belongs to parquet and delta",
     ),
     "an unknown key of a target": (
         [("  topic: totals", "  topic: totals\n  kee: id")],
@@ -244,7 +247,7 @@ MISTAKES = {
     "a loop": (
         [("  topic: totals", "  topic: orders")],
         "10:10",
-        "'orders' is a topic of the source too: it would never end",
+        "'orders' is also a topic of the source",
     ),
     "a loop by a pattern": (
         [("topic: orders", "pattern: shop.#"), ("  topic: totals", "  topic: shop.totals")],
@@ -260,15 +263,15 @@ MISTAKES = {
     "a database that is none": (
         [("  topic: totals", "  postgres: mysql://a@b\n  table: t")],
         "10:13",
-        "this is not a database's URL",
+        "this is not the URL of a database",
     ),
-    "a console that is off": ([("  topic: totals", "  console: false")], "10:12", "the console is switched off"),
+    "a console that is off": ([("  topic: totals", "  console: false")], "10:12", "the console is off"),
     "an unknown trigger": (
         [("target:", "trigger: once\ntarget:")],
         "9:10",
         "'once' is not a trigger; write `trigger: available-now`",
     ),
-    "a bad duration": ([("target:", "trigger: {every: often}\ntarget:")], "9:18", "'often' is not a span of time"),
+    "a bad duration": ([("target:", "trigger: {every: often}\ntarget:")], "9:18", "'often' is not a duration"),
     "a last ack without an end": (
         [("target:", "trigger: {every: 5s}\nack_last: true\ntarget:")],
         "10:11",
@@ -278,12 +281,12 @@ MISTAKES = {
     "a checkpoint in the output": (
         [("  topic: totals", "  parquet: ./out\ncheckpoint: ./out/checkpoint")],
         "11:13",
-        "checkpoint and output lie within each other",
+        "checkpoint and output are one inside the other",
     ),
     "an output in the checkpoint": (
         [("  topic: totals", "  delta: ./checkpoints/totals/table")],
         "1:1",
-        "checkpoint and output lie within each other",
+        "checkpoint and output are one inside the other",
     ),
     "a checkpoint that is a file": (
         [("target:", "checkpoint: ./pipeline.yaml/x\ntarget:")],
@@ -293,13 +296,13 @@ MISTAKES = {
     "a switch that is text": (
         [("target:", "ack_last: maybe\ntarget:")],
         "9:11",
-        "ack_last is 'maybe', and true or false is needed",
+        "ack_last is 'maybe', but must be true or false",
     ),
     "a second document": ([("source:", "---\nsource:")], "3:1", "a second document begins here"),
     "a variable that is not set": (
         [("  topic: totals", "  postgres: ${DATABASE}\n  table: t")],
         "10:13",
-        "the environment has no variable DATABASE; set it before the run: export DATABASE=…",
+        "the environment variable DATABASE is not set; set it before the run: export DATABASE=…",
     ),
     "a variable without a name": (
         [("topic: orders", "topic: orders${}")],
@@ -309,11 +312,11 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", list(MISTAKES))
-def test_a_mistake_is_explained_where_it_stands(name: str, tmp_path: Path) -> None:
-    changes, place, words = MISTAKES[name]
-    found = mistakes_of(tmp_path, changed(*changes))
-    assert [mistake for mistake in found if mistake.startswith(f"{place}: ") and words in mistake], found
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_a_problem_is_explained_where_it_stands(name: str, tmp_path: Path) -> None:
+    changes, place, words = PROBLEMS[name]
+    found = problems_in(tmp_path, changed(*changes))
+    assert [problem for problem in found if problem.startswith(f"{place}: ") and words in problem], found
     assert len(found) == 1 or name == "a second document", found
 
 
@@ -347,7 +350,12 @@ def test_every_target_can_be_declared(declared: str, target: object, tmp_path: P
     assert load(str(tmp_path / "p.yaml")).target == target
 
 
-def test_all_mistakes_are_explained_at_once(tmp_path: Path) -> None:
+def test_a_duration_without_a_unit_is_a_number_of_seconds(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(changed(("target:", "trigger: {every: 5}\ntarget:")))
+    assert load(str(tmp_path / "p.yaml")).trigger.options == {"processingTime": "5000 milliseconds"}
+
+
+def test_all_problems_are_explained_at_once(tmp_path: Path) -> None:
     text = """\
         name: "a/b"
         source: {topic: orders, begin: earliest}
@@ -356,13 +364,13 @@ def test_all_mistakes_are_explained_at_once(tmp_path: Path) -> None:
         target: {topic: orders, parquet: ./x}
         trigger: {every: never}
         """
-    places = [mistake.split(": ")[0] for mistake in mistakes_of(tmp_path, text)]
+    places = [problem.split(": ")[0] for problem in problems_in(tmp_path, text)]
     assert places == ["1:15", "2:33", "3:42", "4:26", "5:33", "6:26"]
 
 
-def test_nothing_at_all_is_one_mistake(tmp_path: Path) -> None:
-    assert mistakes_of(tmp_path, "") == ["1:1: the file is empty; declare a pipeline"]
-    assert mistakes_of(tmp_path, "[1]") == [
+def test_nothing_at_all_is_one_problem(tmp_path: Path) -> None:
+    assert problems_in(tmp_path, "") == ["1:1: the file is empty; declare a pipeline"]
+    assert problems_in(tmp_path, "[1]") == [
         "1:1: the file is not a mapping; begin it with `name: …`, `source: …`, `target: …`"
     ]
 
@@ -388,7 +396,7 @@ def test_a_place_in_sql_of_several_lines_is_found(tmp_path: Path) -> None:
     text = changed(("sql: SELECT id, price FROM messages", "sql: |\n    SELECT id\n    FROM messages"))
     (tmp_path / "p.yaml").write_text(text)
     document = validate(str(tmp_path / "p.yaml")).document
-    assert document.place_of(("transform", "sql"), len("SELECT id\nFROM ")) == (10, 10)
+    assert document.position(("transform", "sql"), len("SELECT id\nFROM ")) == (10, 10)
 
 
 def test_a_function_beside_the_file_is_found_whatever_has_the_same_name_elsewhere(tmp_path: Path) -> None:
@@ -397,22 +405,22 @@ def test_a_function_beside_the_file_is_found_whatever_has_the_same_name_elsewher
         folder = tmp_path / name
         folder.mkdir()
         (folder / "cleaning.py").write_text(code)
-    assert mistakes_of(tmp_path / "one", text) == []
-    assert mistakes_of(tmp_path / "two", text) == ["8:11: the module cleaning has no 'clean'; it has polish"]
+    assert problems_in(tmp_path / "one", text) == []
+    assert problems_in(tmp_path / "two", text) == ["8:11: the module cleaning has no 'clean'; it has polish"]
 
 
-def test_a_module_that_fails_is_a_mistake_with_its_reason(tmp_path: Path) -> None:
+def test_a_module_that_fails_is_a_problem_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "broken_cleaning.py").write_text("raise ValueError('no luck')")
     text = changed(("sql: SELECT id, price FROM messages", "python: broken_cleaning:clean"))
-    [mistake] = mistakes_of(tmp_path, text)
-    assert "the module broken_cleaning can't be imported: ValueError: no luck" in mistake
+    [problem] = problems_in(tmp_path, text)
+    assert "the module broken_cleaning can't be imported: ValueError: no luck" in problem
 
 
 def test_a_module_that_misses_another_names_that_one(tmp_path: Path) -> None:
     (tmp_path / "needy_cleaning.py").write_text("import no_such_module_anywhere")
     text = changed(("sql: SELECT id, price FROM messages", "python: needy_cleaning:clean"))
-    [mistake] = mistakes_of(tmp_path, text)
-    assert "needs 'no_such_module_anywhere'; install no_such_module_anywhere" in mistake
+    [problem] = problems_in(tmp_path, text)
+    assert "needs 'no_such_module_anywhere'; install no_such_module_anywhere" in problem
 
 
 @pytest.mark.parametrize(
@@ -429,12 +437,12 @@ def test_a_target_whose_package_is_missing_names_the_pip_command(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
     )
-    [mistake] = mistakes_of(tmp_path, changed(("topic: totals", target)))
-    assert mistake.endswith(f"{package} is not installed; {command}")
+    [problem] = problems_in(tmp_path, changed(("topic: totals", target)))
+    assert problem.endswith(f"{package} is not installed; {command}")
 
 
 def test_an_anchor_that_holds_itself_does_no_harm(tmp_path: Path) -> None:
-    assert mistakes_of(tmp_path, GOOD + "checkpoint: &a [*a]\n")
+    assert problems_in(tmp_path, GOOD + "checkpoint: &a [*a]\n")
 
 
 def test_a_pipeline_made_in_python_is_checked_in_the_same_way(tmp_path: Path) -> None:
@@ -454,8 +462,8 @@ def test_a_pipeline_made_in_python_is_checked_in_the_same_way(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_examples_have_no_mistakes(example: Path) -> None:
-    assert validate(str(example), {"REVENUE_DATABASE": "postgresql://ada@localhost/shop"}).mistakes == []
+def test_the_examples_have_no_problems(example: Path) -> None:
+    assert validate(str(example), {"REVENUE_DATABASE": "postgresql://ada@localhost/shop"}).problems == []
 
 
 def test_validation_imports_no_spark() -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline: what, what to do, and where."""
+"""Problems of a pipeline: what is wrong, what to do, and where it is."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Iterable
 
 import msgspec
 
-#: Keys and numbers from the top of the file, as ("source", "topics", 1).
+#: Keys and list indexes from the top of the file, such as ("source", "topics", 1).
 Path = tuple[str | int, ...]
 
 
-class Mistake(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong with a pipeline, wherever the pipeline comes from."""
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem of a pipeline from a file or from Python."""
 
     path: Path
     text: str
     advice: str
-    #: In the text that stands at the path: where in it.
+    #: The index of the character in the text at the path.
     offset: int | None = None
-    #: It is the key that is wrong, not its value.
+    #: The key is wrong, not its value.
     is_key: bool = False
-    #: Something is not there. Perhaps it is, and could not be read.
+    #: Something is missing. It may also be present and unreadable, which is another problem.
     is_missing: bool = False
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.text}; {self.advice}"
 
 
-class PlacedMistake(msgspec.Struct, frozen=True, kw_only=True):
-    """A mistake of a file. Lines and columns count from 1."""
+class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem with its position in a file. Lines and columns count from 1."""
 
     file: str
     line: int
@@ -39,8 +39,13 @@ class PlacedMistake(msgspec.Struct, frozen=True, kw_only=True):
     advice: str
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.file}:{self.line}:{self.column}: {self.text}; {self.advice}"
+
+
+def problem(path: Path, text: str, advice: str, offset: int | None = None) -> Problem:
+    """A problem with the value at a path."""
+    return Problem(path=path, text=text, advice=advice, offset=offset)
 
 
 def path_text(path: Path) -> str:

@@ -1,0 +1,35 @@
+"""Checks of a pipeline: each section alone, then the sections together. They need neither Spark nor a broker.
+
+A check yields the problems of a PartialPipeline. A section that could not be read is None; the reader has reported that
+problem. Pipelines from files and from Python go through the same checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from oncemq.spark.pipeline.checks.source import check_source
+from oncemq.spark.pipeline.checks.target import check_checkpoint, check_target
+from oncemq.spark.pipeline.checks.transform import check_transform
+from oncemq.spark.pipeline.checks.trigger import check_trigger
+from oncemq.spark.pipeline.checks.value import check_value, check_watermark
+from oncemq.spark.pipeline.model import PartialPipeline
+from oncemq.spark.pipeline.problems import Problem, problem
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ -]{0,99}")
+
+
+def check(partial: PartialPipeline, folder: str) -> Iterator[Problem]:
+    """Yield all problems. Python modules are also looked up in `folder`."""
+    if partial.name is not None and not _NAME.fullmatch(partial.name):
+        advice = "use up to 100 letters, digits, spaces and . _ -, and begin with a letter, digit or _"
+        text = f"{partial.name!r} can't be a pipeline's name, because it also names a folder"
+        yield problem(("name",), text, advice)
+    yield from check_source(partial)
+    yield from check_value(partial)
+    yield from check_watermark(partial)
+    yield from check_trigger(partial)
+    yield from check_target(partial)
+    yield from check_checkpoint(partial)
+    yield from check_transform(partial, folder)

@@ -1,0 +1,92 @@
+"""Checks of the sections `value` and `watermark`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oncemq.spark.pipeline import ddl
+from oncemq.spark.pipeline.checks.trigger import check_duration
+from oncemq.spark.pipeline.model import MALFORMED_COLUMN, MESSAGE_PREFIX, PartialPipeline, Source, Value
+from oncemq.spark.pipeline.problems import Problem, nearest, problem
+
+_TIMES = ("timestamp", "timestamp_ntz")
+_NESTED = ("array", "map", "struct")
+
+
+def check_value(partial: PartialPipeline) -> Iterator[Problem]:
+    value = partial.value
+    if value is None:
+        return
+    has_schema = value.format in ("json", "csv")
+    if has_schema and not value.schema.strip():
+        advice = "add `schema: id bigint, name string`, or columns below `schema:`"
+        yield Problem(path=("value",), text=f"{value.format} needs a schema", advice=advice, is_missing=True)
+    if not has_schema and value.schema:
+        yield problem(("value", "schema"), f"{value.format} has no schema", "remove it, or choose json or csv")
+    if value.format != "csv" and value.delimiter != ",":
+        yield problem(("value", "delimiter"), f"{value.format} has no delimiter", "remove it; it is for csv")
+    elif len(value.delimiter) != 1 or value.delimiter in '"\r\n':
+        advice = 'write one character, such as ";" or "\\t"'
+        yield problem(("value", "delimiter"), f"{value.delimiter!r} can't separate columns", advice)
+    if value.format == "bytes" and value.malformed != "fail":
+        yield problem(("value", "malformed"), "bytes are never malformed", "remove it")
+    if has_schema and value.schema.strip():
+        yield from _check_schema(value, partial.source)
+
+
+def _check_schema(value: Value, source: Source | None) -> Iterator[Problem]:
+    try:
+        columns = ddl.parse_columns(value.schema)
+    except ddl.DdlError as error:
+        yield problem(("value", "schema"), error.text, error.advice, error.offset)
+        return
+    taken = {MESSAGE_PREFIX + name: "source.columns" for name in (source.columns if source else ())}
+    if value.malformed == "keep":
+        taken[MALFORMED_COLUMN] = "malformed: keep"
+    for column in columns:
+        if value.format == "csv" and column.kind in _NESTED:
+            text = f"csv has no {column.kind}, but column {column.name!r} is one"
+            yield _column_problem(column, text, "read it as string, and parse it with SQL")
+        if column.name.lower() in taken:
+            text = f"column {column.name!r} has the same name as the column that `{taken[column.name.lower()]}` adds"
+            yield _column_problem(column, text, "remove that, or read the value as text and parse it with SQL")
+
+
+def _column_problem(column: ddl.Column, text: str, advice: str) -> Problem:
+    """If the schema is one text, the offset locates the column; if it is a mapping, the key does."""
+    path = ("value", "schema", column.name)
+    return Problem(path=path, text=text, advice=advice, offset=column.offset, is_key=True)
+
+
+def check_watermark(partial: PartialPipeline) -> Iterator[Problem]:
+    watermark = partial.watermark
+    if watermark is None:
+        return
+    yield from check_duration(watermark.delay, ("watermark", "delay"))
+    columns = _input_columns(partial)
+    if columns is None:
+        return
+    kind = columns.get(watermark.column)
+    if kind is None:
+        known = [name for name, kind in columns.items() if kind in _TIMES]
+        otherwise = f"the columns are {', '.join(columns)}; `columns: [timestamp]` of the source adds message_timestamp"
+        advice = nearest(watermark.column, known, otherwise)
+        yield problem(("watermark", "column"), f"there is no column {watermark.column!r}", advice)
+    elif kind not in _TIMES:
+        yield problem(("watermark", "column"), f"column {watermark.column!r} is a {kind}", "read it as timestamp")
+
+
+def _input_columns(partial: PartialPipeline) -> dict[str, str] | None:
+    """The columns of the view `messages` with their types; None if they are not known."""
+    value, source = partial.value, partial.source
+    if value is None or source is None:
+        return None
+    if value.format in ("text", "bytes"):
+        found = {"value": "string"}
+    else:
+        try:
+            found = {column.name: column.kind for column in ddl.parse_columns(value.schema)}
+        except ddl.DdlError:
+            return None
+    types = {"timestamp": "timestamp"}
+    return found | {MESSAGE_PREFIX + name: types.get(name, "string") for name in source.columns}
