@@ -20,7 +20,7 @@ from oncemq.engine import events
 from oncemq.engine.apply.dispatch import apply
 from oncemq.engine.decide import leases, lists, reads
 from oncemq.engine.decide.decision import Decision
-from oncemq.engine.decide.decision_context import DecisionContext
+from oncemq.engine.decide.decision_context import DecisionContext, limit_reached
 from oncemq.engine.decide.operations import decide
 from oncemq.engine.decide.ownership import find_shared
 from oncemq.engine.decide.takes import decide_take
@@ -38,6 +38,15 @@ _SHARED_DECIDERS: dict[type, Callable[..., Decision]] = {
     commands.Take: decide_take,
     commands.Extend: leases.decide_extend,
     commands.Leave: leases.decide_leave,
+}
+
+_QUERIES: dict[type, Callable[[State, Any], replies.Reply]] = {
+    commands.Find: reads.find_offset,
+    commands.Topics: lists.list_topics,
+    commands.Subscriptions: lists.list_subscriptions,
+    commands.Patterns: lists.list_patterns,
+    commands.Sessions: lists.list_sessions,
+    commands.RegistryList: lists.list_registry,
 }
 
 
@@ -58,18 +67,9 @@ class Engine:
             commands.Get: self._get,
             commands.Ack: self._ack,
             commands.GetAny: self._get_any,
-            commands.Take: self._shared,
-            commands.Extend: self._shared,
-            commands.Leave: self._shared,
-            commands.Find: lambda _now, _slot, command: Decision(reads.find_offset(self.state, command)),
-            commands.Patterns: lambda _now, _slot, command: Decision(lists.list_patterns(self.state, command)),
-            commands.Read: lambda _now, _slot, command: reads.decide_read(self.state, self.limits, command),
-            commands.Topics: lambda _now, _slot, command: Decision(lists.list_topics(self.state, command)),
-            commands.Subscriptions: lambda _now, _slot, command: Decision(
-                lists.list_subscriptions(self.state, command)
-            ),
-            commands.Sessions: lambda _now, _slot, command: Decision(lists.list_sessions(self.state, command)),
-            commands.RegistryList: lambda _now, _slot, command: Decision(lists.list_registry(self.state, command)),
+            commands.Read: self._read,
+            **dict.fromkeys(_SHARED_DECIDERS, self._shared),
+            **dict.fromkeys(_QUERIES, self._query),
         }
 
     # Commands.
@@ -114,6 +114,7 @@ class Engine:
             raise ApplyFailed(f"{type(event).__name__}: {error!r}") from error
 
     def _applied(self, now_ms: int, decision: Decision) -> Decision:
+        """Apply the event of a decision, if it has one. Return the decision."""
         if decision.event is not None:
             self.apply(now_ms, decision.event)
         return decision
@@ -141,9 +142,8 @@ class Engine:
         known = self.state.keys.get((command.principal, command.key))
         if known is not None:
             if known.digest != digest:
-                return Decision(
-                    replies.Refusal("KEY_REUSED", f"key '{command.key}' was already used for a different request")
-                )
+                text = f"key '{command.key}' was already used for a different request"
+                return Decision(replies.Refusal("KEY_REUSED", text))
             return Decision(known.verdict)
         refusal = refuse_name(command.principal, "principal's name") or refuse_key(command.key)
         if refusal is not None:
@@ -179,7 +179,7 @@ class Engine:
             return Decision(_fenced(command.session))
         refusal = refuse_name(command.session, "session's name")
         if refusal is None and session is None and len(self.state.sessions) >= self.limits.sessions_max:
-            refusal = replies.Refusal("LIMIT_REACHED", f"the limit of {self.limits.sessions_max} sessions is reached")
+            refusal = limit_reached(self.limits.sessions_max, "sessions")
         if refusal is not None:
             return Decision(refusal)
         if slot.room_bytes <= 0:
@@ -216,13 +216,12 @@ class Engine:
             return Decision(replies.Done())
         return self._applied(now_ms, Decision(replies.Done(), events.SessionEnded(session.id)))
 
-    # Decision.
+    # Reads and acks.
 
     def _get(self, now_ms: int, slot: WriteSlot, command: commands.Get) -> Decision:
         if command.ack >= 0 and slot.room_bytes <= 0:
             return Decision(_disk_full())
-        decision = reads.decide_get(self.state, self.limits, command)
-        return self._applied(now_ms, decision)
+        return self._applied(now_ms, reads.decide_get(self.state, self.limits, command))
 
     def _ack(self, now_ms: int, slot: WriteSlot, command: commands.Ack) -> Decision:
         if slot.room_bytes <= 0:
@@ -235,6 +234,12 @@ class Engine:
         if command.acks and slot.room_bytes <= 0:
             return Decision(_disk_full())
         return self._applied(now_ms, reads.decide_get_any(self.state, self.limits, command))
+
+    def _read(self, _now_ms: int, _slot: WriteSlot, command: commands.Read) -> Decision:
+        return reads.decide_read(self.state, self.limits, command)
+
+    def _query(self, _now_ms: int, _slot: WriteSlot, command: commands.Command) -> Decision:
+        return Decision(_QUERIES[type(command)](self.state, command))
 
     # Shared subscriptions.
 
@@ -260,6 +265,7 @@ class Engine:
     # Snapshots.
 
     def capture(self) -> Capture:
+        """Start a snapshot. Call this at a group boundary."""
         self._captures += 1
         return Capture(self.state, self._captures)
 
@@ -292,9 +298,8 @@ def _repeat(session: Session, command: commands.Numbered, digest: int) -> replie
     if known is None:
         if is_void:
             return replies.Done()
-        return replies.Refusal(
-            "VERDICT_FORGOTTEN", f"number {command.number} was decided, and the client has received the reply"
-        )
+        text = f"number {command.number} was decided, and the client has received the reply"
+        return replies.Refusal("VERDICT_FORGOTTEN", text)
     if known[0] != digest and not is_void:
         return replies.Refusal("SEQUENCE_REUSED", f"number {command.number} was already used for a different command")
     return known[1]

@@ -70,6 +70,10 @@ class DecisionContext:
             )
 
 
+def limit_reached(limit: int, what: str) -> Refusal:
+    return Refusal("LIMIT_REACHED", f"the limit of {limit} {what} is reached")
+
+
 def refuse_unknown_topic(name: str) -> Refusal:
     return refuse_topic_name(name) or Refusal("TOPIC_UNKNOWN", f"there is no topic '{name}'")
 
@@ -77,7 +81,7 @@ def refuse_unknown_topic(name: str) -> Refusal:
 def refuse_new_topic(context: DecisionContext, name: str, subscriptions: int = 0) -> Refusal | None:
     """Refuse a new topic with this number of subscriptions, in addition to those of matching patterns."""
     if len(context.state.topics) + len(context.new_topics) >= context.limits.topics_max:
-        return Refusal("LIMIT_REACHED", f"the limit of {context.limits.topics_max} topics is reached")
+        return limit_reached(context.limits.topics_max, "topics")
     refusal = refuse_topic_name(name)
     if refusal is None and refuse_subscriptions(context, subscriptions + len(context.state.patterns)) is not None:
         # There are too many if all patterns match: count those that do.
@@ -94,7 +98,7 @@ def refuse_subscriptions(context: DecisionContext, count: int) -> Refusal | None
     """Refuse this number of new subscriptions if it exceeds the limit."""
     limit = context.limits.subscriptions_max
     if count and context.state.subscriptions + context.new_subscriptions + count > limit:
-        return Refusal("LIMIT_REACHED", f"the limit of {limit} subscriptions is reached")
+        return limit_reached(limit, "subscriptions")
     return None
 
 

@@ -6,7 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from oncemq.engine import events
-from oncemq.engine.decide.decision_context import DecisionContext, Outcome, refuse_new_topic, refuse_unknown_topic
+from oncemq.engine.decide.decision_context import (
+    DecisionContext,
+    Outcome,
+    limit_reached,
+    refuse_new_topic,
+    refuse_unknown_topic,
+)
 from oncemq.engine.decide.puts import decide_put
 from oncemq.engine.decide.stages import decide_abort, decide_commit, decide_stage
 from oncemq.engine.decide.subscriptions import (
@@ -17,7 +23,6 @@ from oncemq.engine.decide.subscriptions import (
     decide_unsubscribe,
 )
 from oncemq.engine.decide.transactions import decide_single_settle, decide_transact
-from oncemq.engine.state.topic import Topic
 from oncemq.protocol import commands
 from oncemq.protocol.limits import REGISTRY_VALUE_BYTES_MAX
 from oncemq.protocol.names import refuse_key, refuse_name
@@ -40,7 +45,8 @@ def _create_topic(context: DecisionContext, operation: commands.CreateTopic) -> 
         return refuse_new_topic(context, operation.name) or _created(
             context, operation, context.state.next_topic_id, created=True
         )
-    same = _settings(topic) == (operation.retain_ms, operation.retain_bytes, operation.quota_bytes, operation.overflow)
+    settings = (topic.retain_ms, topic.retain_bytes, topic.quota_bytes, topic.overflow)
+    same = settings == (operation.retain_ms, operation.retain_bytes, operation.quota_bytes, operation.overflow)
     if topic.stays and not same and not operation.alter:
         text = (
             f"topic '{operation.name}' already exists with retain_ms={topic.retain_ms}, "
@@ -50,20 +56,13 @@ def _create_topic(context: DecisionContext, operation: commands.CreateTopic) -> 
     return _created(context, operation, topic.id, altered=topic.stays and not same)
 
 
-def _settings(topic: Topic) -> tuple[int, int, int, str]:
-    return topic.retain_ms, topic.retain_bytes, topic.quota_bytes, topic.overflow
-
-
 def _refuse_settings(operation: commands.CreateTopic) -> Refusal | None:
     if min(operation.retain_ms, operation.retain_bytes, operation.quota_bytes) < 0:
         return Refusal("MALFORMED", "a retention or quota must not be negative")
     if operation.overflow not in (commands.REFUSE, commands.DROP, commands.EXPIRE):
         return Refusal("MALFORMED", f"'{operation.overflow}' is not an overflow policy: use refuse, drop or expire")
-    if (
-        operation.quota_bytes
-        and operation.overflow != commands.DROP
-        and (operation.retain_ms or operation.retain_bytes)
-    ):
+    retains = bool(operation.retain_ms or operation.retain_bytes)
+    if retains and operation.quota_bytes and operation.overflow != commands.DROP:
         text = "retained messages would fill the quota: a topic with retention needs the overflow policy 'drop'"
         return Refusal("UNSUPPORTED", text)
     return None
@@ -113,9 +112,7 @@ def _registry_set(context: DecisionContext, operation: commands.RegistrySet) -> 
     if len(operation.value) > REGISTRY_VALUE_BYTES_MAX:
         return Refusal("TOO_LARGE", f"a registry value has at most {REGISTRY_VALUE_BYTES_MAX} bytes")
     if known is None and context.state.registry_entries >= context.limits.registry_entries_max:
-        return Refusal(
-            "LIMIT_REACHED", f"the limit of {context.limits.registry_entries_max} registry entries is reached"
-        )
+        return limit_reached(context.limits.registry_entries_max, "registry entries")
     return events.RegistryChanged(context.claim, operation.namespace, operation.key, operation.value, version + 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncemq.engine.decide.decision_context import refuse_unknown_topic
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Subscription, Topic
@@ -31,7 +32,7 @@ def _find(state: State, topic_id: int, subscriber: str, epoch: int) -> tuple[Top
         return Refusal("TOPIC_GONE", "the topic was deleted")
     subscription = topic.subscriptions.get(subscriber)
     if subscription is None:
-        return not_subscribed(topic, subscriber)
+        return _not_subscribed(topic, subscriber)
     owner = subscription.pattern or subscription
     refusal = refuse_epoch(owner, epoch, f"'{owner.subscriber}' on '{topic.name}'")
     return refusal or (topic, subscription)
@@ -55,7 +56,16 @@ def find_by_name(topic: Topic, subscriber: str) -> Subscription | None:
     return found if found is not None and found.pattern is None else None
 
 
-def not_subscribed(topic: Topic, subscriber: str) -> Refusal:
+def find_named(state: State, topic_name: str, subscriber: str) -> tuple[Topic, Subscription] | Refusal:
+    """Return a subscription to one topic, by name. A pattern subscription on the topic is not found."""
+    topic = state.topics.get(topic_name)
+    if topic is None:
+        return refuse_unknown_topic(topic_name)
+    subscription = find_by_name(topic, subscriber)
+    return (topic, subscription) if subscription is not None else _not_subscribed(topic, subscriber)
+
+
+def _not_subscribed(topic: Topic, subscriber: str) -> Refusal:
     subscriber = subscriber.partition(commands.BY_PATTERN)[0]
     if subscriber in topic.expired_names:
         text = f"'{subscriber}' was the slowest subscription when '{topic.name}' reached its quota, and was deleted"

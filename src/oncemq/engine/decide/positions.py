@@ -28,3 +28,8 @@ def refuse_offset(topic: Topic, offset: int) -> Refusal | None:
 
 def refuse_ack_beyond(topic: Topic, upto: int) -> Refusal:
     return Refusal("OFFSET_OUT_OF_RANGE", f"ack of {upto}; topic '{topic.name}' ends at {topic.next_offset}")
+
+
+def seek_position(topic: Topic, to: int, time_ms: int) -> int | Refusal:
+    """Return the first position stored at `time_ms` or later; if `time_ms` is 0, the position for `to`."""
+    return topic.index.find_time(time_ms) if time_ms else start_of(topic, to)

@@ -9,6 +9,7 @@ from oncemq.engine.decide.decision_context import (
     DecisionContext,
     Outcome,
     count_matching_patterns,
+    limit_reached,
     refuse_full_disk,
     refuse_new_topic,
     refuse_over_quota,
@@ -26,9 +27,8 @@ def refuse_envelope(context: DecisionContext, envelope: commands.Envelope) -> Re
     if not 1 <= envelope.count <= BATCH_COUNT_MAX:
         return Refusal("MALFORMED", f"a batch must have 1 to {BATCH_COUNT_MAX} messages")
     if envelope.size > context.limits.batch_bytes_max:
-        return Refusal(
-            "TOO_LARGE", f"the batch has {envelope.size} bytes; the limit is {context.limits.batch_bytes_max}"
-        )
+        text = f"the batch has {envelope.size} bytes; the limit is {context.limits.batch_bytes_max}"
+        return Refusal("TOO_LARGE", text)
     if not 0 <= envelope.ttl_ms <= TTL_MS_MAX or not 0 <= envelope.due_ms <= context.now_ms + TTL_MS_MAX:
         return Refusal("MALFORMED", "a time to live and a due time must be within a hundred years from now")
     if envelope.key_hashes and len(envelope.key_hashes) != _HASH_BYTES * envelope.count:
@@ -55,6 +55,7 @@ def decide_put(context: DecisionContext, operation: commands.Put) -> Outcome:
 def decide_put_part(
     context: DecisionContext, operation: commands.Put, claim: events.AnyClaim | None
 ) -> events.Stored | events.Delayed | Refusal | NotNow:
+    """Decide a put. In a transaction, only the transaction has a claim."""
     envelope = operation.envelope
     refusal = refuse_envelope(context, envelope)
     if refusal is not None:
@@ -80,9 +81,9 @@ def _existing_target(context: DecisionContext, topic: Topic, envelope: commands.
 def _new_target(context: DecisionContext, operation: commands.Put) -> _Target | Refusal:
     topic_id = context.new_topics.get(operation.topic)
     if topic_id is None:
-        refusal = (
-            refuse_new_topic(context, operation.topic) if operation.create else refuse_unknown_topic(operation.topic)
-        )
+        if not operation.create:
+            return refuse_unknown_topic(operation.topic)
+        refusal = refuse_new_topic(context, operation.topic)
         if refusal is not None:
             return refusal
     subscriptions = count_matching_patterns(context.state, operation.topic)
@@ -118,7 +119,7 @@ def _delay(
     context: DecisionContext, envelope: commands.Envelope, claim: events.AnyClaim | None, target: _Target
 ) -> events.Delayed | Refusal | NotNow:
     if context.state.delayed + context.delays >= context.limits.delayed_max:
-        return Refusal("LIMIT_REACHED", f"the limit of {context.limits.delayed_max} delayed batches is reached")
+        return limit_reached(context.limits.delayed_max, "delayed batches")
     return refuse_full_disk(context, envelope.size) or events.Delayed(
         claim,
         target.topic_id,

@@ -6,6 +6,7 @@ from oncemq.engine import events
 from oncemq.engine.decide.decision_context import (
     DecisionContext,
     Outcome,
+    limit_reached,
     refuse_full_disk,
     refuse_over_quota,
     refuse_unknown_topic,
@@ -32,7 +33,7 @@ def decide_stage(context: DecisionContext, operation: commands.Stage) -> Outcome
         return refuse_unknown_topic(operation.topic)
     stage = context.state.stages.get(operation.stage)
     if stage is None and len(context.state.stages) >= context.limits.stages_max:
-        return Refusal("LIMIT_REACHED", f"the limit of {context.limits.stages_max} stages is reached")
+        return limit_reached(context.limits.stages_max, "stages")
     if stage is not None and stage.topic_id != topic.id:
         return Refusal("STAGE_MISMATCH", f"stage '{operation.stage}' belongs to another topic")
     return refuse_full_disk(context, operation.envelope.size) or events.Staged(
@@ -71,12 +72,9 @@ def decide_commit(context: DecisionContext, operation: commands.Commit) -> Outco
         present = tuple(name for name in names if name in context.state.stages)
         topic_id = topic.id if topic is not None else 0
         return events.Committed(context.claim, operation.writer, operation.batch, topic_id, -1, 0, 0, present, True)
-    if (
-        operation.writer
-        and operation.writer not in context.state.writers
-        and len(context.state.writers) >= context.limits.writers_max
-    ):
-        return Refusal("LIMIT_REACHED", f"the limit of {context.limits.writers_max} writers is reached")
+    writers = context.state.writers
+    if operation.writer and operation.writer not in writers and len(writers) >= context.limits.writers_max:
+        return limit_reached(context.limits.writers_max, "writers")
     parts: list[events.CommittedPart] = []
     for name, stages in operation.by_topic():
         part = _publish(context, name, stages)
@@ -88,9 +86,8 @@ def decide_commit(context: DecisionContext, operation: commands.Commit) -> Outco
 
 def _refuse_form(operation: commands.Commit, names: tuple[str, ...]) -> Refusal | None:
     if operation.batch < 0 or max(len(names), len(operation.parts)) > STAGES_PER_COMMIT_MAX:
-        return Refusal(
-            "MALFORMED", f"a commit needs a batch of at least 0, and has at most {STAGES_PER_COMMIT_MAX} stages"
-        )
+        text = f"a commit needs a batch of at least 0, and has at most {STAGES_PER_COMMIT_MAX} stages"
+        return Refusal("MALFORMED", text)
     if operation.parts and (operation.topic or operation.stages):
         return Refusal("MALFORMED", "a commit has one topic, or parts for several topics, but not both")
     if len({topic for topic, _ in operation.parts}) != len(operation.parts):

@@ -6,12 +6,12 @@ from oncemq.engine import events
 from oncemq.engine.decide.decision_context import (
     DecisionContext,
     Outcome,
+    limit_reached,
     refuse_new_topic,
     refuse_subscriptions,
-    refuse_unknown_topic,
 )
-from oncemq.engine.decide.ownership import find_by_name, find_exclusive, find_pattern, not_subscribed, refuse_epoch
-from oncemq.engine.decide.positions import start_of
+from oncemq.engine.decide.ownership import find_by_name, find_exclusive, find_named, find_pattern, refuse_epoch
+from oncemq.engine.decide.positions import seek_position, start_of
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol import commands
@@ -118,7 +118,7 @@ def _subscribe_pattern(context: DecisionContext, operation: commands.Subscribe) 
 
 def _refuse_new_pattern(context: DecisionContext, pattern: str) -> Refusal | None:
     if len(context.state.patterns) >= context.limits.patterns_max:
-        return Refusal("LIMIT_REACHED", f"the limit of {context.limits.patterns_max} pattern subscriptions is reached")
+        return limit_reached(context.limits.patterns_max, "pattern subscriptions")
     if refuse_subscriptions(context, len(context.state.topics)) is None:
         # There is space even if all topics match.
         return None
@@ -128,17 +128,14 @@ def _refuse_new_pattern(context: DecisionContext, pattern: str) -> Refusal | Non
 
 def decide_unsubscribe(context: DecisionContext, operation: commands.Unsubscribe) -> Outcome:
     if is_pattern(operation.topic):
-        found = find_pattern(context.state, operation.topic, operation.subscriber)
-        return (
-            found
-            if isinstance(found, Refusal)
-            else events.PatternUnsubscribed(context.claim, operation.topic, operation.subscriber)
-        )
-    topic = context.state.topics.get(operation.topic)
-    if topic is None:
-        return refuse_unknown_topic(operation.topic)
-    if find_by_name(topic, operation.subscriber) is None:
-        return not_subscribed(topic, operation.subscriber)
+        pattern = find_pattern(context.state, operation.topic, operation.subscriber)
+        if isinstance(pattern, Refusal):
+            return pattern
+        return events.PatternUnsubscribed(context.claim, operation.topic, operation.subscriber)
+    found = find_named(context.state, operation.topic, operation.subscriber)
+    if isinstance(found, Refusal):
+        return found
+    topic, _ = found
     removed = not topic.stays and len(topic.subscriptions) == 1
     return events.Unsubscribed(context.claim, topic.id, operation.subscriber, removed)
 
@@ -151,12 +148,10 @@ def decide_open(context: DecisionContext, operation: commands.Open) -> Outcome:
         return Refusal("MALFORMED", f"hold_ms must be 0 to {HOLD_MS_MAX}")
     if is_pattern(operation.topic):
         return _open_pattern(context, operation)
-    topic = context.state.topics.get(operation.topic)
-    if topic is None:
-        return refuse_unknown_topic(operation.topic)
-    subscription = find_by_name(topic, operation.subscriber)
-    if subscription is None:
-        return not_subscribed(topic, operation.subscriber)
+    found = find_named(context.state, operation.topic, operation.subscriber)
+    if isinstance(found, Refusal):
+        return found
+    topic, subscription = found
     if subscription.shared is not None:
         policy = subscription.shared.policy
         return events.Joined(
@@ -200,7 +195,7 @@ def decide_close(context: DecisionContext, operation: commands.Close) -> Outcome
     return events.OwnerClosed(context.claim, operation.topic_id, operation.subscriber)
 
 
-# Seeking.
+# Seeks.
 
 
 def decide_seek(context: DecisionContext, operation: commands.Seek) -> Outcome:
@@ -208,13 +203,11 @@ def decide_seek(context: DecisionContext, operation: commands.Seek) -> Outcome:
         return Refusal("MALFORMED", "time_ms must not be negative")
     if is_pattern(operation.topic):
         return _seek_pattern(context, operation)
-    topic = context.state.topics.get(operation.topic)
-    if topic is None:
-        return refuse_unknown_topic(operation.topic)
-    subscription = find_by_name(topic, operation.subscriber)
-    if subscription is None:
-        return not_subscribed(topic, operation.subscriber)
-    position = topic.index.find_time(operation.time_ms) if operation.time_ms else start_of(topic, operation.to)
+    found = find_named(context.state, operation.topic, operation.subscriber)
+    if isinstance(found, Refusal):
+        return found
+    topic, subscription = found
+    position = seek_position(topic, operation.to, operation.time_ms)
     if isinstance(position, Refusal):
         return position
     if subscription.shared is not None:
@@ -236,7 +229,7 @@ def _seek_pattern(context: DecisionContext, operation: commands.Seek) -> Outcome
     positions = []
     for topic_id in found.topics:
         topic = context.state.topics_by_id[topic_id]
-        position = topic.index.find_time(operation.time_ms) if operation.time_ms else start_of(topic, operation.to)
+        position = seek_position(topic, operation.to, operation.time_ms)
         assert isinstance(position, int)
         positions.append((topic_id, position))
     return events.PatternSought(

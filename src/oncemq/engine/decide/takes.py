@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from oncemq.engine.decide.decision import Decision
+from oncemq.engine.decide.decision_context import limit_reached
 from oncemq.engine.events import Leased
 from oncemq.engine.state.batch_index import EXPIRED, BatchIndex, Slice
 from oncemq.engine.state.offset_ranges import Span
@@ -48,7 +49,7 @@ def _refuse(shared: SharedState, limits: Limits, command: Take) -> Refusal | Non
         return Refusal("MALFORMED", "a take needs a number of at least 1 and a count of at least 1")
     if command.member not in shared.members:
         if len(shared.members) >= limits.members_max:
-            return Refusal("LIMIT_REACHED", f"the subscription has reached the limit of {limits.members_max} members")
+            return limit_reached(limits.members_max, "members")
         return refuse_name(command.member, "member's name")
     return None
 

@@ -31,7 +31,7 @@ def decide_transact(context: DecisionContext, operation: commands.Transact) -> O
         if acked is not None:
             parts.append(acked)
     for settle in operation.settles:
-        settled = _settle(context, settle)
+        settled = _settle(context, settle, None)
         if isinstance(settled, Refusal):
             return settled
         parts.append(settled)
@@ -88,15 +88,15 @@ def _ack(context: DecisionContext, ack: commands.AckUpto) -> events.Acked | Refu
     return events.Acked(topic.id, ack.subscriber, ack.upto) if ack.upto > subscription.acked else None
 
 
-def _settle(context: DecisionContext, settle: commands.Settle) -> events.Settled | Refusal:
+def _settle(
+    context: DecisionContext, settle: commands.Settle, claim: events.AnyClaim | None
+) -> events.Settled | Refusal:
+    """Decide a settle. In a transaction it has no claim, and a lost lease refuses the transaction."""
     found = find_shared(context.state, settle.topic_id, settle.subscriber, settle.epoch)
     if isinstance(found, Refusal):
         return _subscription_fenced(found)
-    return decide_settle(*found, context.now_ms, None, settle, strict=True)
+    return decide_settle(*found, context.now_ms, claim, settle, strict=claim is None)
 
 
 def decide_single_settle(context: DecisionContext, operation: commands.Settle) -> Outcome:
-    found = find_shared(context.state, operation.topic_id, operation.subscriber, operation.epoch)
-    if isinstance(found, Refusal):
-        return _subscription_fenced(found)
-    return decide_settle(*found, context.now_ms, context.claim, operation)
+    return _settle(context, operation, context.claim)
