@@ -19,7 +19,7 @@ from types import FrameType
 from typing import ClassVar
 
 import oncemq
-from oncemq.client.worker.dead_lettering import Burying
+from oncemq.client.worker.dead_letter_sender import DeadLetterSender
 from oncemq.protocol.errors import BrokerAway, LeaseLost, NotNow
 from tests.acceptance.campaign import IMPATIENT, PATIENT, Campaign, Death, Interrupted, Publisher
 from tests.acceptance.crash import CampaignFailed
@@ -264,7 +264,7 @@ class PoisonCampaign(WorkersCampaign):
     """Who dies of a message takes nothing else with him: all others are done, and it ends as a dead letter, once."""
 
     name = "poison"
-    steps: ClassVar[tuple[Step, ...]] = (Step("burial", Burying, "_send_burial"),)
+    steps: ClassVar[tuple[Step, ...]] = (Step("dead-letter", DeadLetterSender, "_submit"),)
     own_points: ClassVar[tuple[str, ...]] = ()
     stall_share = 0.0
     tries_max = _POISON_TRIES
@@ -274,7 +274,7 @@ class PoisonCampaign(WorkersCampaign):
 
     def choose_death(self, *, traced: bool = True) -> Death:
         """Of poison, or before that while a message is given up."""
-        return Death(Doom(self.random.choice(("", "before burial", "after burial"))), float("inf"))
+        return Death(Doom(self.random.choice(("", "before dead-letter", "after dead-letter"))), float("inf"))
 
     def cause_of(self, death: Death, died_alone: bool) -> str:
         return death.doom.point if death.doom.was_met else "of poison"

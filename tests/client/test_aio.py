@@ -264,7 +264,7 @@ async def test_a_consumer_is_woken_by_another_task(url: str, topic: str) -> None
     async with oncemq.aio.connect(url) as client:
         subscription = await client.subscribe(topic, "s")
         waiting = asyncio.create_task(subscription.get(timeout_s=None))
-        await become(lambda: subscription._get is not None)
+        await become(lambda: subscription.consumer.session.get_pending is not None)
         await client.put(topic, b"at last")
         message = await waiting
         assert message is not None
@@ -277,7 +277,7 @@ async def test_an_embedded_broker_serves_threads_beside_the_loop(tmp_path: Path)
     async with oncemq.aio.connect(url) as client:
         subscription = await client.subscribe("t", "s")
         waiting = asyncio.create_task(subscription.get(timeout_s=None))
-        await become(lambda: subscription._get is not None)
+        await become(lambda: subscription.consumer.session.get_pending is not None)
 
         def put() -> None:
             with oncemq.connect(url) as other:
@@ -345,7 +345,7 @@ async def test_overlapping_calls_of_two_tasks_are_an_error(url: str, topic: str)
     async with oncemq.aio.connect(url) as client:
         subscription = await client.subscribe(topic, "s")
         waiting = asyncio.create_task(subscription.get(timeout_s=20))
-        await become(lambda: subscription._get is not None)
+        await become(lambda: subscription.consumer.session.get_pending is not None)
         for call in (subscription.get, subscription.get_many, subscription.ack, subscription.messages().__anext__):
             with pytest.raises(RuntimeError, match="another task"):
                 await call()

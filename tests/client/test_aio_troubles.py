@@ -217,7 +217,7 @@ async def test_who_waits_is_told_when_the_client_is_closed(oncemq_broker: Broker
     client = await oncemq.aio.connect(oncemq_broker.url)
     subscription = await client.subscribe("t", "s")
     getting = asyncio.create_task(subscription.get(timeout_s=None))
-    await become(lambda: subscription._get is not None)
+    await become(lambda: subscription.consumer.session.get_pending is not None)
     oncemq_broker.pause()
     putting = asyncio.create_task(client.put("t", b"x"))
     await become(lambda: len(client._driver._waiting) == 2)
@@ -233,7 +233,7 @@ async def test_who_waits_for_a_message_is_told_when_the_subscription_is_closed(o
     async with oncemq.aio.connect(oncemq_broker.url) as client:
         subscription = await client.subscribe("t", "s")
         getting = asyncio.create_task(subscription.get(timeout_s=None))
-        await become(lambda: subscription._get is not None)
+        await become(lambda: subscription.consumer.session.get_pending is not None)
         await subscription.close()
         with pytest.raises(errors.ClientClosed):
             await getting

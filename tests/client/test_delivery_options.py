@@ -163,7 +163,7 @@ def test_a_message_in_hand_is_not_acked_by_those_left_out_behind_it(client: once
     client.put("orders", "wanted", headers={"for": "kitchen"})
     client.put_many("orders", ["not wanted"] * 5)
     assert kitchen.get(timeout_s=1) is not None
-    client._driver.run(kitchen._close(clean=False))
+    kitchen._driver.run(kitchen.consumer.close(clean=False))
     message = client.subscription("orders", "kitchen").get(timeout_s=1)
     assert message is not None
     assert message.text == "wanted"
@@ -258,7 +258,7 @@ def test_what_is_left_out_behind_messages_in_hand_does_not_ack_them(client: once
     while not found:
         found = kitchen.get_many(1000, timeout_s=1)
     assert [message.text for message in found] == ["wanted"]
-    client._driver.run(kitchen._close(clean=False))
+    client._driver.run(kitchen.consumer.close(clean=False))
     assert client.subscriptions(where)[0].acked == 0
     again = client.pattern_subscription(topic, "kitchen") if "*" in topic else client.subscription(topic, "kitchen")
     message = again.get(timeout_s=1)

@@ -15,7 +15,7 @@ import pytest
 from psycopg.rows import dict_row
 
 import oncemq
-from oncemq.client.consumer.sync import Subscription
+from oncemq.client.consumer.sync import Subscription, open_now
 from oncemq.client.inbox.inbox import Inbox
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
@@ -346,7 +346,7 @@ def test_a_consumer_that_does_not_hear_from_the_broker_is_fenced_by_the_database
 def test_a_consumer_that_was_overtaken_while_it_opened_is_fenced(client: oncemq.Client, database: Database) -> None:
     put(client, "a")
     slow = open_inbox(client, database.connect())
-    slow._subscription._ensure_open()
+    open_now(slow._subscription)
     quick = open_inbox(client, database.connect())
     quick.open()
     with pytest.raises(errors.Fenced, match="database"):
@@ -393,7 +393,7 @@ def test_consumers_that_open_at_once_leave_one_owner(client: oncemq.Client, data
     def body() -> None:
         connection = database.connect(**({"timeout": 30.0} if database.kind == "sqlite" else {}))
         inbox = open_inbox(client, connection)
-        inbox._subscription._ensure_open()
+        open_now(inbox._subscription)
         barrier.wait()
         try:
             for message in inbox.messages(timeout_s=0):

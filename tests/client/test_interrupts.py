@@ -105,8 +105,8 @@ def test_a_claim_that_was_left_behind_is_its_threads_own_again(client: oncemq.Cl
     subscription = client.subscription("t", "s")
     workers = client.subscribe_shared("t", "workers", start="earliest")
     for guard, calls in (
-        (subscription._one_user, (subscription.get, subscription.get_many, subscription.ack)),
-        (workers._one_user, (workers.take, workers.take_many, workers.flush)),
+        (subscription.consumer.guard, (subscription.get, subscription.get_many, subscription.ack)),
+        (workers.consumer.guard, (workers.take, workers.take_many, workers.flush)),
     ):
         for call in calls:
             # Struck before its `try`.

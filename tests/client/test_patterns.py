@@ -160,7 +160,7 @@ def test_a_clean_close_leaves_no_ack_behind(client: oncemq.Client) -> None:
     audit = client.subscribe_pattern("orders.*", "audit")
     put(client, "orders.eu", "1")
     assert audit.get(timeout_s=1) is not None
-    audit._settle_hand()
-    audit._ask_get(60_000)
+    audit.consumer._finish_delivered()
+    audit.consumer.session.send_get(60_000)
     audit.close()
     assert lags(client) == {"orders.eu": 0}

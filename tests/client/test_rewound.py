@@ -52,7 +52,7 @@ def test_a_consumer_does_not_pass_over_what_was_put_after_its_broker_was_set_bac
         with oncemq_broker.connect() as later:
             later.put_many("t", ["new"] * 5)
             for _ in range(2):
-                with pytest.raises(errors.BrokerRewound, match="offset 3 was acked, and the broker stands at 2"):
+                with pytest.raises(errors.BrokerRewound, match="offset 3 was acked, and the broker is at 2"):
                     consumer.get(timeout_s=10)
             again = later.subscription("t", "s")
             assert len(again.get_many(10, timeout_s=10)) == 5
@@ -67,7 +67,7 @@ def test_a_subscription_by_pattern_notices_as_well(client: oncemq.Client, monkey
     consumer.ack(first, wait=True)
     part = AnyPart("t", first.topic_id, 2, 5, 0)
     monkeypatch.setattr(client._driver.core, "ask", answered(GetAnyReply((part,), True)))
-    with pytest.raises(errors.BrokerRewound, match="offset 0 of 't' was acked, and it stands at 0"):
+    with pytest.raises(errors.BrokerRewound, match="offset 0 of 't' was acked, and the broker is at 0"):
         consumer.get()
 
 
@@ -77,9 +77,10 @@ def test_an_owner_who_gets_a_former_number_stops(
 ) -> None:
     consumer = (client.subscribe if pattern == "t" else client.subscribe_pattern)(pattern, "s")
     consumer.get()
-    assert consumer._opened is not None
-    epoch = consumer._opened.epoch
-    consumer._reopen()
+    session = consumer.consumer.session
+    assert session.opened is not None
+    epoch = session.opened.epoch
+    session.reopen()
     with monkeypatch.context() as patch:
         patch.setattr(client._driver.core, "submit", answered(OpenReply(1, epoch, 0)))
         with pytest.raises(errors.BrokerRewound):

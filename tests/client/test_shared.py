@@ -232,7 +232,7 @@ def test_only_so_many_are_in_a_consumers_hands(client: oncemq.Client) -> None:
     got: list[oncemq.Task | None] = []
     waiting = threading.Thread(target=lambda: got.append(workers.take(timeout_s=30)))
     waiting.start()
-    poll(lambda: workers._awaits_room)
+    poll(lambda: workers.consumer.membership.table.awaits_capacity)
     tasks[0].ack()
     waiting.join(20)
     assert texts(got) == ["4"]
@@ -242,7 +242,7 @@ def test_overlapping_calls_are_refused(client: oncemq.Client) -> None:
     workers = client.subscribe_shared("t", "s")
     waiting = threading.Thread(target=lambda: workers.take(timeout_s=1))
     waiting.start()
-    poll(lambda: workers._take is not None)
+    poll(lambda: workers.consumer.takes.pending is not None)
     with pytest.raises(RuntimeError, match="another thread"):
         workers.take()
     with pytest.raises(RuntimeError, match="another thread"):
@@ -263,7 +263,7 @@ def test_close_ends_a_take_that_waits_and_leaves_nothing_behind(connect: Connect
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    poll(lambda: workers._take is not None)
+    poll(lambda: workers.consumer.takes.pending is not None)
     workers.close()
     waiting.join(10)
     assert [type(error) for error in met] == [errors.ClientClosed]
@@ -306,7 +306,7 @@ def test_a_transaction_acks_tasks_or_leaves_them(client: oncemq.Client) -> None:
     tasks[0].ack()
     tasks[3].ack()
     workers.flush()
-    assert (lag(client), workers._out) == (0, 0)
+    assert (lag(client), workers.consumer.membership.table.unsettled) == (0, 0)
 
 
 # Refusals.
@@ -347,7 +347,7 @@ def test_acks_of_a_topic_that_is_gone_are_told_of_once(client: oncemq.Client) ->
     one, two = workers.take_many(2)
     client.delete_topic("t")
     one.ack()
-    poll(lambda: workers._error is not None)
+    poll(lambda: workers.consumer.membership.error is not None)
     with pytest.raises(errors.TopicGone):
         two.ack()
     with pytest.raises(errors.TopicGone):
@@ -360,8 +360,8 @@ def test_an_ack_that_was_not_sent_before_the_end_is_told_of(client: oncemq.Clien
     client.put("t", "a")
     [task] = workers.take_many()
     with client._driver.lock:
-        assert not task._ack_at_hand()
-        workers._fail(errors.TopicGone("gone"))
+        assert not task._ack_buffered()
+        workers.consumer.membership.fail(errors.TopicGone("gone"))
     with pytest.raises(errors.TopicGone):
         workers.close()
 
@@ -394,7 +394,7 @@ def test_a_forked_child_can_ack_nothing(client: oncemq.Client) -> None:
     client.put_many("t", ["a", "b"])
     task, other = workers.take_many(2)
     # As while acks come.
-    workers._listens = False
+    workers.consumer.membership.table.announces = False
     child = os.fork()
     if not child:
         try:

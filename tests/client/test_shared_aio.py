@@ -146,7 +146,7 @@ async def test_only_so_many_are_in_a_consumers_hands(url: str) -> None:
         one, _ = await workers.take_many(5)
         assert await workers.take() is None
         taking = asyncio.ensure_future(workers.take(timeout_s=None))
-        await become(lambda: workers._awaits_room)
+        await become(lambda: workers.consumer.membership.table.awaits_capacity)
         await one.ack()
         task = await taking
         assert task is not None

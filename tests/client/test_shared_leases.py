@@ -189,7 +189,7 @@ def test_a_late_ack_does_not_hide_a_good_one_of_the_same_message(client: oncemq.
     with client._driver.lock:
         late.lease.done.append(0)
         late.lease.is_over = True
-        workers._stragglers.append(late.lease)
+        workers.consumer.membership.table.expired.append(late.lease)
         again.lease.done.append(0)
     with pytest.raises(errors.LeaseLost):
         workers.flush()
@@ -240,7 +240,7 @@ def test_a_consumer_that_waits_goes_on_after_a_seek(client: oncemq.Client) -> No
     got: list[oncemq.Task] = []
     waiting = threading.Thread(target=lambda: got.append(first_of(workers, 30)))
     waiting.start()
-    poll(lambda: workers._take is not None)
+    poll(lambda: workers.consumer.takes.pending is not None)
     client.seek("t", "s", "earliest")
     waiting.join(20)
     assert [task.text for task in got] == ["a"]
@@ -335,7 +335,7 @@ def test_a_payload_that_arrives_damaged_is_asked_for_again(
 ) -> None:
     workers = client.subscribe_shared("t", "s")
     client.put("t", "x")
-    take_arrived = workers._take_arrived
+    take_arrived = workers.consumer.takes._on_reply
     damaged: list[Pending] = []
 
     def damaging(pending: Pending) -> None:
@@ -344,7 +344,7 @@ def test_a_payload_that_arrives_damaged_is_asked_for_again(
             pending.payloads = [bytes(payload)[:-1] + b"!" for payload in pending.payloads]
         take_arrived(pending)
 
-    monkeypatch.setattr(workers, "_take_arrived", damaging)
+    monkeypatch.setattr(workers.consumer.takes, "_on_reply", damaging)
     task = first_of(workers)
     assert (task.text, task.tries, len(damaged)) == ("x", 1, 2)
     task.ack(wait=True)

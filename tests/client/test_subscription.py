@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import oncemq
+from oncemq.client.consumer.topic import TopicCursor
 from oncemq.client.core.pending import Pending
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, Command, Get
@@ -84,9 +85,11 @@ def test_a_message_that_can_not_be_decoded_is_passed_by_an_ack(client: oncemq.Cl
     assert len(subscription.get_many(10)) == 10
     for value in (b"good", b"bad", b"behind"):
         client.put("t", value)
-    assert subscription._run(subscription._fetch(0))
-    head, payload = subscription._delivery._batches[1]
-    subscription._delivery._batches[1] = (head, b"\x09" + payload[1:])
+    assert subscription._driver.run(subscription.consumer.session.fetch(0))
+    cursor = subscription.consumer.cursor
+    assert isinstance(cursor, TopicCursor)
+    head, payload = cursor.buffer._batches[1]
+    cursor.buffer._batches[1] = (head, b"\x09" + payload[1:])
     assert texts(subscription.get_many(10)) == ["good"]
     for _ in range(2):
         with pytest.raises(errors.Unsupported, match="'t' from offset 11 on"):
@@ -129,7 +132,7 @@ def test_overlapping_calls_of_two_threads_are_an_error(client: oncemq.Client) ->
     waiting = threading.Thread(target=lambda: got.append(subscription.get(timeout_s=20)))
     waiting.start()
     never = threading.Event()
-    assert any(subscription._get is not None or never.wait(0.005) for _ in range(1000))
+    assert any(subscription.consumer.session.get_pending is not None or never.wait(0.005) for _ in range(1000))
     for call in (subscription.get, subscription.get_many, subscription.ack, lambda: next(iter(subscription))):
         with pytest.raises(RuntimeError, match="another thread"):
             call()
@@ -152,7 +155,7 @@ def test_who_waits_for_a_message_is_told_when_the_subscription_is_closed(client:
     waiting = threading.Thread(target=wait)
     waiting.start()
     never = threading.Event()
-    assert any(subscription._get is not None or never.wait(0.005) for _ in range(1000))
+    assert any(subscription.consumer.session.get_pending is not None or never.wait(0.005) for _ in range(1000))
     subscription.close()
     waiting.join(20)
     assert [type(error) for error in found] == [errors.ClientClosed]

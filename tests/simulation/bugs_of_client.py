@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oncemq.client.consumer.delivery import Delivery
-from oncemq.client.consumer.sync import Subscription
+from oncemq.client.consumer.topic import TopicCursor
 from oncemq.client.core.command_table import CommandTable
 from oncemq.client.core.handshake import Handshake
 from oncemq.client.core.inflight import InflightWindow
@@ -83,13 +83,13 @@ def client_has_seen_everything() -> Sequence[Patch]:
 
 @bug("what was fetched ahead is acked before it was given to anybody")
 def subscription_acks_what_it_fetched() -> Sequence[Patch]:
-    real: Any = Subscription._ask_get
+    real: Any = TopicCursor.get_command
 
-    def ask_get(self: Subscription, wait_ms: int) -> None:
-        self._finished = max(self._finished, self._delivery.position)
-        real(self, wait_ms)
+    def get_command(self: TopicCursor, bytes_max: int, wait_ms: int) -> Any:
+        self._finished = max(self._finished, self.buffer.position)
+        return real(self, bytes_max, wait_ms)
 
-    return [(Subscription, "_ask_get", ask_get)]
+    return [(TopicCursor, "get_command", get_command)]
 
 
 @bug("a payload that was damaged on its way is delivered")

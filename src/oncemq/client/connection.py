@@ -72,7 +72,7 @@ class Connection(Generic[H]):
     def _finish_work(self, clean: bool) -> Flow[None]:
         """Close the subscriptions and flush. Everything is tried; then the first failure is raised."""
         failures: list[Exception] = []
-        for step in [*(each._close(clean) for each in list(self.context.open_subscriptions)), self.producer.flush()]:
+        for step in [*(each.close(clean) for each in list(self.context.open_subscriptions)), self.producer.flush()]:
             try:
                 yield from step
             except Exception as error:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class OpenSubscription(Protocol):
     """A subscription that ends with its client."""
 
-    def _close(self, clean: bool) -> Flow[None]:
+    def close(self, clean: bool) -> Flow[None]:
         """Ack what was delivered, and end. Without `clean`, errors are not raised."""
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oncemq.client.consumer.cursor import Receiving
+from oncemq.client.consumer.consumer import Consumer
 from oncemq.client.core.validation import check_name
 from oncemq.client.producer.encoding import (
     Headers,
@@ -29,17 +29,19 @@ from oncemq.client.producer.encoding import (
     times_of,
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
+from oncemq.client.worker.task import BaseTask
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import TransactReply
 
 if TYPE_CHECKING:
+    from oncemq.client.consumer.aio import Subscription as AsyncSubscription
+    from oncemq.client.consumer.sync import Subscription
     from oncemq.client.context import ClientContext
     from oncemq.client.runtime.event_loop import EventLoopDriver
     from oncemq.client.runtime.flow import Flow
     from oncemq.client.runtime.threads import ThreadDriver
-    from oncemq.client.worker.task import AnyTask as Task
 
 
 _Keys = list[bytes | None] | None
@@ -78,13 +80,13 @@ class BaseTransaction:
     def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._runs: list[_Run] = []
-        #: By subscription and topic id: everything below this offset is done.
-        self._acks: dict[tuple[Receiving, int], int] = {}
-        #: The epoch in which the messages were delivered. If the subscription was moved since, the ack is refused.
-        self._epochs: dict[Receiving, int] = {}
+        #: By subscription, topic id → all offsets below are acked.
+        self._acks: dict[Consumer, dict[int, int]] = {}
+        #: The epoch in which they were delivered: if the subscription was moved since, the broker refuses the acks.
+        self._epochs: dict[Consumer, int] = {}
         #: The thread or task that entered the block; 0: none did.
         self._who = 0
-        self._tasks: list[Task] = []
+        self._tasks: list[BaseTask] = []
         self._is_over = False
         #: One for each run of puts to a topic, once the transaction is committed.
         self.receipts: list[Receipt] = []
@@ -161,27 +163,30 @@ class BaseTransaction:
             self._runs.append(run)
         run.add(values, keys, headers)
 
-    def ack(self, what: Receiving | Task, message: Message | int | None = None) -> None:
+    def ack(self, what: Subscription | AsyncSubscription | BaseTask, message: Message | int | None = None) -> None:
         """Ack with the rest of the transaction: the messages of a subscription up to and including this one (None:
         all that were delivered), or a task of a shared subscription.
 
         >>> transaction.ack(orders, message)
         """
         self._check_open()
-        if not isinstance(what, Receiving):
+        if isinstance(what, BaseTask):
             self._tasks.append(what)
             return
-        if what._context is not self._context:
+        consumer = what.consumer
+        if consumer.context is not self._context:
             raise ValueError("the subscription belongs to another client; a transaction has one")
-        if what.auto_ack:
+        if consumer.auto_ack:
             raise ValueError("a transaction decides what is acked: open the subscription with auto_ack=False")
-        if what._opened is None:
+        opened = consumer.session.opened
+        if opened is None:
             raise ValueError("this subscription has not delivered a message yet")
-        self._epochs.setdefault(what, what._opened.epoch)
-        for topic_id, upto in what._acks_for_transaction(message).items():
-            self._acks[(what, topic_id)] = max(upto, self._acks.get((what, topic_id), 0))
+        self._epochs.setdefault(consumer, opened.epoch)
+        acks = self._acks.setdefault(consumer, {})
+        for topic_id, upto in consumer.acks_for_transaction(message).items():
+            acks[topic_id] = max(upto, acks.get(topic_id, 0))
         if self._who:
-            what._claimants.add(self)
+            consumer.claim(self, acks)
 
     def _check_open(self) -> None:
         if self._is_over:
@@ -197,14 +202,15 @@ class BaseTransaction:
                 return
             reply = yield from self._context.call(operation, TransactReply, payloads or None)
         except BaseException as error:
-            for whose in {whose for whose, _ in self._acks}:
-                whose._transaction_failed(error)
+            for consumer in self._acks:
+                consumer.transaction_failed(error)
             self._go_back()
             raise
-        for (whose, topic_id), upto in self._acks.items():
-            whose._committed(topic_id, upto)
+        for consumer, acks in self._acks.items():
+            for topic_id, upto in acks.items():
+                consumer.transaction_committed(topic_id, upto)
         for task in self._tasks:
-            task._settled()
+            task.mark_committed()
         self.receipts = [receipt_of(put.topic, stored) for put, stored in zip(puts, reply.puts, strict=True)]
 
     def _make_puts(self) -> tuple[tuple[Put, ...], tuple[Frame, ...]]:
@@ -213,7 +219,9 @@ class BaseTransaction:
 
     def _make_acks(self) -> tuple[AckUpto, ...]:
         return tuple(
-            AckUpto(topic_id, whose._key(), self._epochs[whose], upto) for (whose, topic_id), upto in self._acks.items()
+            AckUpto(topic_id, consumer.cursor.key, self._epochs[consumer], upto)
+            for consumer, acks in self._acks.items()
+            for topic_id, upto in acks.items()
         )
 
     def _make_settles(self) -> tuple[Settle, ...]:
@@ -225,17 +233,17 @@ class BaseTransaction:
 
     def _go_back(self) -> None:
         """Deliver again what was not acked, also what was delivered before the block."""
-        concerned = {whose for whose, _ in self._acks}
+        concerned = set(self._acks)
         for each in self._context.open_subscriptions:
-            if isinstance(each, Receiving) and not each.auto_ack and each._reader == self._who:
+            if isinstance(each, Consumer) and not each.auto_ack and each.reader == self._who:
                 concerned.add(each)
-        for subscription in concerned:
-            subscription._go_back(_claims_of(subscription))
+        for consumer in concerned:
+            consumer.go_back()
 
     def _be_over(self) -> None:
         self._is_over = True
-        for whose, _ in self._acks:
-            whose._claimants.discard(self)
+        for consumer in self._acks:
+            consumer.end_claim(self)
 
     def _end(self, error: BaseException | None) -> Flow[None]:
         if error is not None:
@@ -243,16 +251,6 @@ class BaseTransaction:
             self._go_back()
         elif not self._is_over:
             yield from self._commit()
-
-
-def _claims_of(subscription: Receiving) -> dict[int, int]:
-    """Topic id → the offset below which transactions that have not ended have acked."""
-    claims: dict[int, int] = {}
-    for transaction in subscription._claimants:
-        for (whose, topic_id), upto in transaction._acks.items():
-            if whose is subscription:
-                claims[topic_id] = max(upto, claims.get(topic_id, 0))
-    return claims
 
 
 def _check_length(values: list[bytes], found: Sequence[object], what: str) -> None:

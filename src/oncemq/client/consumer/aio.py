@@ -1,83 +1,155 @@
-"""A subscription as tasks of an event loop use it; what it does is in topic.py and pattern.py."""
+"""Subscriptions as tasks of an event loop use them. What they do is in consumer.py."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from oncemq.client.consumer.cursor import Receiving
-from oncemq.client.consumer.pattern import PatternConsuming
-from oncemq.client.consumer.topic import Consuming
-from oncemq.client.runtime.event_loop import EventLoopDriver
-from oncemq.client.runtime.flow import Asynchronous
+from oncemq.client.consumer.consumer import Consumer
+from oncemq.client.consumer.cursor import Cursor
+from oncemq.client.consumer.options import ConsumerOptions
+from oncemq.client.consumer.pattern import PatternCursor
+from oncemq.client.consumer.reader import Start
+from oncemq.client.consumer.session import MessageFeed
+from oncemq.client.consumer.sync import repr_of
+from oncemq.client.consumer.topic import TopicCursor
+from oncemq.client.context import ClientContext
+from oncemq.client.runtime.caller import Caller
 from oncemq.protocol.message import Message
 
+if TYPE_CHECKING:
+    from oncemq.client.runtime.event_loop import EventLoopDriver
 
-class Iterating(Receiving):
-    """What is at hand, one by one, as tasks ask for it."""
+TASK = Caller("task", lambda: id(asyncio.current_task()))
 
-    _driver: EventLoopDriver
-    _user = "task"
 
-    @staticmethod
-    def _who() -> int:
-        return id(asyncio.current_task())
+class Subscription:
+    """As `oncemq.Subscription`, with methods that are awaited. For one task at a time: overlapping calls of several
+    tasks raise RuntimeError.
+
+    >>> subscription = await client.subscribe("orders", "kitchen")
+    >>> async for message in subscription.messages(timeout_s=1):
+    ...     cook(message.value)
+    """
+
+    _cursor_type: type[TopicCursor | PatternCursor] = TopicCursor
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topic: str,
+        subscriber: str,
+        options: ConsumerOptions,
+        feed: MessageFeed | None = None,
+    ) -> None:
+        cursor: Cursor = self._cursor_type(topic, subscriber, options.auto_ack)
+        #: Internal: what transactions use. It may change with any version.
+        self.consumer = Consumer(context, repr_of(self, topic, subscriber), cursor, options, TASK, feed)
+        self._driver: EventLoopDriver = context.driver  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr_of(self, self.topic, self.subscriber)
+
+    @property
+    def topic(self) -> str:
+        """The topic, or the pattern."""
+        return self.consumer.cursor.topic
+
+    @property
+    def subscriber(self) -> str:
+        return self.consumer.cursor.subscriber
+
+    @property
+    def auto_ack(self) -> bool:
+        """A message is acked when the next one is requested."""
+        return self.consumer.auto_ack
+
+    @property
+    def created(self) -> bool:
+        """`subscribe` has created the subscription; False: it existed."""
+        return self.consumer.created
+
+    @property
+    def dropped(self) -> int:
+        """How many messages the subscription has lost to quotas, as far as is known."""
+        return self.consumer.cursor.dropped
 
     async def get(self, timeout_s: float | None = 0.0) -> Message | None:
-        """The next message; None if there is none within `timeout_s` (None: wait for ever).
+        """Return the next message; None if there is none within `timeout_s` (None: no time limit).
 
-        A task that is cancelled here has not been given one.
+        A task that is cancelled here has not received one.
 
         >>> message = await subscription.get(timeout_s=5)
         """
-        guard = self._one_user
-        self._reader = guard.enter()
+        consumer = self.consumer
+        guard = consumer.guard
+        consumer.reader = guard.enter()
         try:
             guard.is_inside = True
-            message = self._get_at_hand()
-            return message if message is not None else await self._driver.run(self._get_one(timeout_s))
+            message = consumer.get_buffered()
+            return message if message is not None else await self._driver.run(consumer.get(timeout_s))
         finally:
             guard.is_inside = False
             guard.leave()
 
+    async def get_many(self, messages_max: int = 1000, timeout_s: float | None = 0.0) -> list[Message]:
+        """Return at most `messages_max` messages, as soon as there are any; an empty list if none come within
+        `timeout_s`.
+
+        >>> for message in await subscription.get_many(100, timeout_s=5):
+        ...     cook(message.value)
+        """
+        return await self._driver.run(self.consumer.get_many(messages_max, timeout_s))
+
     async def messages(self, timeout_s: float | None = None) -> AsyncIterator[Message]:
-        """Iterate; ends when nothing came for `timeout_s` (None: never).
+        """Iterate over messages. Ends when none came for `timeout_s` (None: never).
 
         >>> async for message in subscription.messages(timeout_s=10):
         ...     cook(message.value)
         """
-        stride = await self._driver.run(self._next_stride(0, False, timeout_s))
+        consumer, run = self.consumer, self._driver.run
+        stride = await run(consumer.next_stride(0, False, timeout_s))
         while stride:
             message = None
-            for message in islice(self._current, stride):
-                self._hand = message
+            for message in islice(consumer.current, stride):
+                consumer.last = message
                 yield message
-            stride = await self._driver.run(self._next_stride(stride, message is None, timeout_s))
+            stride = await run(consumer.next_stride(stride, message is None, timeout_s))
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()
 
     async def ack(self, message: Message | int | None = None, *, wait: bool = False) -> None:
-        """Everything up to and including this message (or offset) is done; None: everything that was given.
-
-        Needed only with `auto_ack=False`. It rides on the next get, goes alone after a moment, and at `close` at
-        the latest; with `wait` it is on the broker's disk when this returns. An offset that was not given yet
-        moves on: what lies before it is left out. So one gets past a message that can't be read.
+        """Ack everything up to and including this message (or offset): see `oncemq.Subscription.ack`.
 
         >>> await subscription.ack(message)
         """
-        guard = self._one_user
+        consumer = self.consumer
+        guard = consumer.guard
         guard.enter()
         try:
             guard.is_inside = True
-            if wait or not self._ack_at_hand(message):
-                await self._driver.run(self._ack_one(message, wait))
+            if wait or not consumer.ack_buffered(message):
+                await self._driver.run(consumer.ack(message, wait))
         finally:
             guard.is_inside = False
             guard.leave()
+
+    async def seek(self, to: Start | datetime) -> int:
+        """Continue elsewhere: see `oncemq.Subscription.seek`. Returns the offset.
+
+        >>> await subscription.seek("earliest")
+        0
+        """
+        return await self._driver.run(self.consumer.seek(to))
+
+    async def close(self) -> None:
+        """Ack what was delivered (with `auto_ack`), and stop. The durable subscription stays."""
+        await self._driver.run(self.consumer.close(clean=True))
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,27 +157,15 @@ class Iterating(Receiving):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._driver.run(self._close(clean=kind is None))
+        await self._driver.run(self.consumer.close(clean=kind is None))
 
 
-class Subscription(Asynchronous, Iterating, Consuming):
-    """A subscriber's messages, each once and in order. For one task at a time: overlapping calls of several raise
-    RuntimeError.
-
-    >>> subscription = await client.subscribe("orders", "kitchen")
-    >>> async for message in subscription.messages(timeout_s=1):
-    ...     cook(message.value)
-    """
-
-    _driver: EventLoopDriver
-
-
-class PatternSubscription(Asynchronous, Iterating, PatternConsuming):
-    """Messages of every topic that matches a pattern, each once and in its topic's order. For one task at a time.
+class PatternSubscription(Subscription):
+    """As `oncemq.PatternSubscription`, with methods that are awaited. For one task at a time.
 
     >>> subscription = await client.subscribe_pattern("orders.*", "audit")
     >>> async for message in subscription.messages(timeout_s=1):
     ...     print(message.topic, message.text)
     """
 
-    _driver: EventLoopDriver
+    _cursor_type = PatternCursor

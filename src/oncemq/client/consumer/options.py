@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq.client.consumer.filter import Wanted
+from oncemq.client.consumer.filter import Wanted, filter_of
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a subscription that has one consumer at a time."""
+    """Options of a subscription that has one consumer at a time. Raises TypeError for what is not a filter."""
 
     #: A message is acked when the next one is requested.
     auto_ack: bool = True
@@ -18,3 +18,6 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_bytes: int = 1024 * 1024
     #: If not 0, the consumer owns the subscription for this long after its last command, and others get Busy.
     hold_ms: int = 0
+
+    def __post_init__(self) -> None:
+        filter_of(self.filter)

@@ -1,424 +1,300 @@
-"""A subscription by pattern, as its owner uses it: messages of all topics that match, and will match.
+"""The cursor of a subscription by pattern: all topics that match, also those that are created later.
 
-Order holds within a topic; topics take turns. Each topic has its own position: an ack is about the topic of the
-message that it names.
+Order holds within a topic; topics take turns. Each topic has its own position: an ack is for the topic of the message
+that it names.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from functools import partial
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
 
-from oncemq.client.consumer.cursor import ACK_AFTER_MS, CAN_WAIT, NOT_FINAL, PASSING, Receiving
+from oncemq.client.consumer.cursor import Decoded, decode_next, rewound
 from oncemq.client.consumer.delivery import Delivery
 from oncemq.client.consumer.filter import Filter
-from oncemq.client.consumer.reader import Start, seek_of
-from oncemq.client.context import ClientContext
-from oncemq.client.core.pending import again
-from oncemq.client.recording.records import Whose
-from oncemq.client.runtime.driver import now_ms
-from oncemq.client.runtime.flow import Flow, Outside, method
+from oncemq.client.runtime.flow import Flow
 from oncemq.protocol import errors
-from oncemq.protocol.commands import BY_PATTERN, GetAny, Seek
+from oncemq.protocol.commands import BY_PATTERN, GetAny
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import AnyPart, GetAnyReply, GetReply, OpenReply, SeekReply
+from oncemq.protocol.replies import AnyPart, GetAnyReply, GetReply, OpenReply, Reply
 
 
-class _Topic:
-    """How far one topic is."""
+class _Position:
+    """How far a consumer is in one of the topics. All offsets below each number have reached that state."""
 
-    __slots__ = ("ack_asked", "acked", "delivery", "finished", "given", "left_out", "wanted_end")
+    __slots__ = ("ack_sent", "acked", "buffer", "delivered", "filtered_end", "finished", "wanted_end")
 
     def __init__(self, part: AnyPart) -> None:
-        self.delivery = Delivery(part.topic, part.acked)
-        #: Where what was given ends, and what the caller has finished.
-        self.given = self.finished = part.acked
-        self.ack_asked = self.acked = part.acked
-        #: Where the last message ends that is wanted, and up to where nothing is wanted behind it.
-        self.wanted_end = self.left_out = 0
+        self.buffer = Delivery(part.topic, part.acked)
+        self.delivered = self.finished = self.ack_sent = self.acked = part.acked
+        #: The end of the last message that the filter let through, and of what the filter has seen.
+        self.wanted_end = self.filtered_end = 0
 
-    def pass_over(self) -> None:
-        """What is not wanted is done when everything before it is."""
-        if self.finished >= self.given >= self.wanted_end:
-            self.given = self.finished = max(self.finished, self.left_out)
+    def finish(self, upto: int) -> None:
+        self.finished = max(self.finished, upto)
+        self.skip_filtered()
+
+    def skip_filtered(self) -> None:
+        """What is not wanted is finished when everything before it is."""
+        if self.finished >= self.delivered >= self.wanted_end:
+            self.delivered = self.finished = max(self.finished, self.filtered_end)
 
     @property
     def owes_ack(self) -> bool:
-        return self.finished > self.ack_asked
+        return self.finished > self.ack_sent
 
     @property
     def is_unconfirmed(self) -> bool:
-        """An ack is owed, or on its way."""
         return self.finished > self.acked
 
     @property
     def is_settled(self) -> bool:
-        """The broker knows all there is to know of it."""
-        return not self.delivery and self.acked >= self.delivery.position and self.finished <= self.acked
+        """The broker knows everything about it."""
+        return not self.buffer and self.acked >= self.buffer.position and self.finished <= self.acked
 
 
-#: (topic id, everything below is done)
+#: Topic id and the offset below which everything is finished.
 _Acks = tuple[tuple[int, int], ...]
 
 
-class PatternConsuming(Receiving):
-    """Messages of every topic that matches, each once and in its topic's order."""
+class PatternCursor:
+    """How far a consumer is in each matching topic. See `Cursor` for what the methods promise."""
 
-    def __init__(
-        self,
-        context: ClientContext,
-        pattern: str,
-        subscriber: str,
-        *,
-        created: bool = False,
-        auto_ack: bool = True,
-        prefetch_bytes: int = 1024 * 1024,
-        wanted: Filter | None = None,
-    ) -> None:
-        super().__init__(
-            context,
-            pattern,
-            subscriber,
-            created=created,
-            auto_ack=auto_ack,
-            prefetch_bytes=prefetch_bytes,
-            wanted=wanted,
-        )
-        #: Topics that are not settled, by id.
-        self._topics: dict[int, _Topic] = {}
-        #: Those with messages that were fetched, in the order in which they came.
-        self._turns: deque[_Topic] = deque()
-        self._is_all = True
+    def __init__(self, pattern: str, subscriber: str, auto_ack: bool) -> None:
+        self.topic = pattern
+        self.subscriber = subscriber
+        self._auto_ack = auto_ack
+        self._epoch = 0
+        #: By topic id: topics that are not settled.
+        self._positions: dict[int, _Position] = {}
+        #: Topics with buffered messages, in the order in which they take turns.
+        self._turns: deque[_Position] = deque()
+        #: The last get has brought everything that there was.
+        self._is_complete = True
         #: Acks that the caller was promised, and that a new opening must not forget.
-        self._owed: dict[int, int] = {}
-        #: What the ack and the get that are on their way carry.
+        self._promised: dict[int, int] = {}
+        #: Those in the last ack command, and in the last get command.
         self._acks_alone: _Acks = ()
-        self._acks_riding: _Acks = ()
-        #: What the broker had confirmed when the get was sent that is on its way, by topic's id.
-        self._acked_before: dict[int, int] = {}
-        #: Messages that it has lost to its topics' quotas, as far as was seen.
+        self._acks_with_get: _Acks = ()
+        #: What the broker had confirmed when the last get was sent, by topic id.
+        self._acked_before_get: dict[int, int] = {}
+        #: Messages that the subscription has lost to quotas, by topic id, as far as is known.
         self._dropped: dict[int, int] = {}
+
+    @property
+    def key(self) -> str:
+        return self.subscriber + BY_PATTERN + self.topic
 
     @property
     def dropped(self) -> int:
         return sum(self._dropped.values())
 
-    # Acks by the caller.
+    # Opening.
 
-    def _ack_at_hand(self, message: Message | int | None) -> bool:
-        """Note an ack that needs no waiting. False: it does."""
-        if self._opened is None or self._error is not None:
-            return False
-        self._finish(message)
-        return not self._is_ack_due(now_ms())
+    def open(self, reply: OpenReply) -> None:
+        self._epoch = reply.epoch
+        self._is_complete = True
 
-    def _ack_one(self, message: Message | int | None, wait: bool) -> Flow[None]:
-        yield from self._open()
-        self._finish(message)
-        if wait:
-            yield from self._ack_now()
-        else:
-            self._send_due_ack()
+    def promise(self, *, sought: bool) -> None:
+        if sought:
+            self._promised = {}
+        for topic_id, position in self._positions.items():
+            if position.is_unconfirmed and not sought:
+                self._promised[topic_id] = position.finished
 
-    def _finish(self, message: Message | int | None) -> None:
-        if message is None:
-            self._note_given()
-            for topic in self._topics.values():
-                topic.finished = max(topic.finished, topic.given)
-                topic.pass_over()
-            return
-        self._note_given()
-        known = self._known(message)
-        if known is not None:
-            topic = self._topics[known.topic_id]
-            topic.finished = max(topic.finished, known.offset + 1)
-            topic.pass_over()
+    @property
+    def has_promised(self) -> bool:
+        return bool(self._promised)
 
-    def _known(self, message: Message | int) -> Message | None:
-        """None: it was given before a seek, or the broker has its ack."""
-        if not isinstance(message, Message):
-            raise TypeError(f"a Message is wanted, not {type(message).__name__}: an offset does not name its topic")
-        topic = self._topics.get(message.topic_id)
-        return message if topic is not None and message.offset < topic.given else None
-
-    # Opening and closing.
-
-    def _open(self, give_up_ms: float = 0.0) -> Flow[OpenReply]:
-        if self._error is not None:
-            raise again(self._error)
-        if self._opened is None:
-            self._opened = yield from self._call_open(0, give_up_ms)
-            self._is_all = True
-            self._ack_sent_ms = self._paced_ms = now_ms()
-            self._context.open_subscriptions.add(self)
-        return self._opened
-
-    def _close(self, clean: bool) -> Flow[None]:
-        self._context.open_subscriptions.discard(self)
-        opened, error = self._opened, self._error
-        self._error = error or errors.ClientClosed("this subscription was closed")
-        if opened is None or error is not None:
-            return
-        try:
-            self._settle_hand(clean)
-            yield from self._ack_now()
-        except errors.OnceMQError:
-            if clean:
-                raise
-        finally:
-            self._forget_fetched()
-
-    @method
-    def seek(self, to: Start | datetime) -> Flow[None]:
-        """Go on at `"earliest"`, `"new"`, or the first messages that were stored at a time or later.
-
-        >>> subscription.seek("earliest")
-        """
-        command = seek_of(self.topic, self.subscriber, to)
-        return self._one_user.around(self._seek(command))
-
-    def _seek(self, command: Seek) -> Flow[None]:
-        yield from self._open()
-        yield from self._context.call(command, SeekReply)
-        self._reopen(sought=True)
-
-    def _reopen(self, *, sought: bool = False) -> None:
-        """Its next use opens it again, and goes on where the broker says. What was fetched ahead is dropped."""
-        self._owed = {} if sought else {key: each.finished for key, each in self._topics.items() if each.is_unconfirmed}
-        self._was_sought = self._was_sought or sought
-        self._forget_fetched()
-        self._forget_opening()
-
-    def _forget_fetched(self) -> None:
-        super()._forget_fetched()
+    def clear(self) -> None:
         self._turns.clear()
-        self._topics.clear()
+        self._positions.clear()
 
-    def _has_more(self) -> bool:
-        return bool(self._turns)
+    # What the caller does.
 
-    # In a transaction.
+    def mark_delivered(self, last: Message, batch: Sequence[Message]) -> None:
+        for message in batch or (last,):
+            position = self._positions.get(message.topic_id)
+            if position is not None:
+                position.delivered = max(position.delivered, message.offset + 1)
 
-    def _acks_for_transaction(self, message: Message | int | None) -> dict[int, int]:
-        self._note_given()
+    def finish_delivered(self, last: Message, batch: Sequence[Message], is_done: bool = True) -> None:
+        self.mark_delivered(last, batch)
+        if self._auto_ack and is_done:
+            for message in batch or (last,):
+                position = self._positions.get(message.topic_id)
+                if position is not None:
+                    position.finish(message.offset + 1)
+
+    def finish(self, message: Message | int | None) -> int:
+        if message is None:
+            for position in self._positions.values():
+                position.finish(position.delivered)
+        else:
+            known = self._find_delivered(message)
+            if known is not None:
+                self._positions[known.topic_id].finish(known.offset + 1)
+        return 0
+
+    def _find_delivered(self, message: Message | int) -> Message | None:
+        """None: it was delivered before a seek, or the broker has its ack."""
+        if not isinstance(message, Message):
+            raise TypeError(f"a Message is required, not {type(message).__name__}: an offset does not name its topic")
+        position = self._positions.get(message.topic_id)
+        return message if position is not None and message.offset < position.delivered else None
+
+    # Transactions.
+
+    def acks_for_transaction(self, message: Message | int | None) -> dict[int, int]:
         if message is not None:
-            known = self._known(message)
+            known = self._find_delivered(message)
             if known is None:
-                raise ValueError("this message was not given yet, or comes again since another transaction failed")
+                raise ValueError(
+                    "this message was not delivered yet, or will be delivered again because another transaction failed"
+                )
             return {known.topic_id: known.offset + 1}
-        return {key: topic.given for key, topic in self._topics.items() if topic.given > topic.finished}
+        return {key: each.delivered for key, each in self._positions.items() if each.delivered > each.finished}
 
-    def _key(self) -> str:
-        return self.subscriber + BY_PATTERN + self.topic
+    def mark_committed(self, topic_id: int, upto: int) -> None:
+        position = self._positions.get(topic_id)
+        if position is not None:
+            position.finished = max(position.finished, upto)
+            position.acked = max(position.acked, upto)
+            position.ack_sent = max(position.ack_sent, upto)
 
-    def _committed(self, topic_id: int, upto: int) -> None:
-        topic = self._topics.get(topic_id)
-        if topic is not None:
-            topic.finished = max(topic.finished, upto)
-            topic.acked = max(topic.acked, upto)
-            topic.ack_asked = max(topic.ack_asked, upto)
+    def is_ahead_of(self, claims: Mapping[int, int]) -> bool:
+        return any(each.delivered > max(each.finished, claims.get(key, 0)) for key, each in self._positions.items())
 
-    def _go_back(self, claims: Mapping[int, int]) -> None:
-        if self._opened is None or self._error is not None:
-            return
-        self._note_given()
-        if any(topic.given > max(topic.finished, claims.get(key, 0)) for key, topic in self._topics.items()):
-            self._reopen()
-
-    # What is in hand.
-
-    def _note_given(self) -> None:
-        for message in self._hand_list or ([self._hand] if self._hand is not None else []):
-            topic = self._topics.get(message.topic_id)
-            if topic is not None:
-                topic.given = max(topic.given, message.offset + 1)
-
-    def _settle_hand(self, is_done: bool = True) -> None:
-        if self._hand is None:
-            return
-        self._note_given()
-        if self.auto_ack and is_done:
-            for message in self._hand_list or [self._hand]:
-                topic = self._topics.get(message.topic_id)
-                if topic is not None:
-                    topic.finished = max(topic.finished, message.offset + 1)
-                    topic.pass_over()
-        self._hand, self._hand_list = None, []
+    def rewind(self, claims: Mapping[int, int]) -> None:  # noqa: ARG002
+        return None
 
     # Acks.
 
-    def _is_ack_due(self, at_ms: float) -> bool:
-        if at_ms - self._ack_sent_ms < ACK_AFTER_MS:
-            return False
-        return bool(self._owed) or any(topic.owes_ack for topic in self._topics.values())
+    @property
+    def owes_ack(self) -> bool:
+        return bool(self._promised) or any(position.owes_ack for position in self._positions.values())
 
-    def _owes_acks(self) -> bool:
-        return bool(self._owed) or any(topic.is_unconfirmed for topic in self._topics.values())
+    @property
+    def is_unconfirmed(self) -> bool:
+        return bool(self._promised) or any(position.is_unconfirmed for position in self._positions.values())
 
-    def _ask_ack(self) -> None:
-        if self._ack is None or self._ack.done:
-            for topic in self._topics.values():
-                # Those that ride on a get may be dropped with it.
-                topic.ack_asked = topic.acked
-            self._acks_alone = self._take_acks()
-            self._ack = self._driver.core.ask(self._command(0, 0, self._acks_alone))
+    def ack_command(self) -> GetAny:
+        for position in self._positions.values():
+            # Acks that travel with a get may be dropped with it.
+            position.ack_sent = position.acked
+        self._acks_alone = self._take_acks()
+        return self._command(0, 0, self._acks_alone)
 
     def _take_acks(self) -> _Acks:
-        """What is to be acked; from now on it counts as asked."""
-        self._ack_sent_ms = now_ms()
-        acks, self._owed = self._owed, {}
-        for key, topic in self._topics.items():
-            if topic.owes_ack:
-                topic.ack_asked = acks[key] = max(topic.finished, acks.get(key, 0))
+        """Return what is to be acked, and mark it as sent."""
+        acks, self._promised = self._promised, {}
+        for topic_id, position in self._positions.items():
+            if position.owes_ack:
+                position.ack_sent = acks[topic_id] = max(position.finished, acks.get(topic_id, 0))
         return tuple(acks.items())
 
-    def _were_acked(self, acks: _Acks) -> None:
-        for key, upto in acks:
-            topic = self._topics.get(key)
-            if topic is not None:
-                topic.acked = max(topic.acked, upto)
-                if topic.is_settled:
-                    del self._topics[key]
+    def take_ack_reply(self, reply: Reply) -> None:  # noqa: ARG002
+        self._confirm(self._acks_alone)
 
-    def _were_not_acked(self, acks: _Acks) -> None:
-        """The broker was away: later ones say the same."""
-        for key, upto in acks:
-            topic = self._topics.get(key)
-            if topic is not None:
-                topic.ack_asked = topic.acked
+    def take_ack_failure(self) -> None:
+        self._restore(self._acks_alone)
+
+    def _confirm(self, acks: _Acks) -> None:
+        for topic_id, upto in acks:
+            position = self._positions.get(topic_id)
+            if position is not None:
+                position.acked = max(position.acked, upto)
+                if position.is_settled:
+                    del self._positions[topic_id]
+
+    def _restore(self, acks: _Acks) -> None:
+        """The broker was away: later acks include these."""
+        for topic_id, upto in acks:
+            position = self._positions.get(topic_id)
+            if position is not None:
+                position.ack_sent = position.acked
             else:
-                self._owed[key] = max(upto, self._owed.get(key, 0))
+                self._promised[topic_id] = max(upto, self._promised.get(topic_id, 0))
 
-    def _note_acks(self) -> None:
-        """Look at acks that went alone."""
-        if self._ack is None or not self._ack.done:
-            return
-        pending, self._ack = self._ack, None
-        try:
-            pending.result()
-        except PASSING:
-            self._were_not_acked(self._acks_alone)
-        except errors.Sought:
-            self._reopen(sought=True)
-        except errors.OnceMQError as error:
-            self._refused(error)
-        else:
-            self._were_acked(self._acks_alone)
+    # Gets.
 
-    # Fetching.
+    @property
+    def is_buffered(self) -> bool:
+        return bool(self._turns)
 
-    def _advance(self, timeout_s: float | None) -> Flow[bool]:
-        until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
-        while True:
-            if not self._turns and not (yield from self._fetch(until_ms)):
-                return False
-            messages = yield from self._decode_next(self._turns[0])
-            self._current = iter(messages)
-            self._prefetch()
-            if messages:
-                return True
+    def wants_more(self, prefetch_bytes: int) -> bool:
+        return not self._is_complete and sum(each.buffer.buffered_bytes for each in self._turns) < prefetch_bytes
 
-    def _decode_next(self, topic: _Topic) -> Flow[list[Message]]:
-        """It stays first until that is done: who is interrupted finds it there. What can't be decoded has its turn
-        again after the others."""
-        end = -1
-        try:
-            if self._wanted is None:
-                messages: list[Message] = yield Outside(topic.delivery.decode)
-            else:
-                messages, end = yield Outside(partial(topic.delivery.decode_wanted, self._wanted))
-        except Exception:
-            self._turns.rotate(-1)
-            raise
-        if self._turns and self._turns[0] is topic:
-            self._turns.popleft()
-            if topic.delivery:
-                self._turns.append(topic)
-        looked_at = (max(topic.given, topic.left_out), end) if end >= 0 else None
-        if end >= 0:
-            self._leave_out(topic, messages, end)
-        recorder = self._driver.core.recorder
-        if recorder is not None and self._opened is not None:
-            delivery = topic.delivery
-            whose = Whose(self._driver.core.broker_id, delivery.topic_id, self._key(), self._opened.epoch)
-            recorder.got(whose, delivery.topic, messages, looked_at=looked_at)
-        return messages
-
-    def _leave_out(self, topic: _Topic, wanted: list[Message], end: int) -> None:
-        """Messages that the caller does not want count as done, with those before them."""
-        if wanted:
-            topic.wanted_end = wanted[-1].offset + 1
-        topic.left_out = end
-        self._note_given()
-        topic.pass_over()
-
-    def _prefetch(self) -> None:
-        """Keep one get on its way while there is more."""
-        if self._get is not None:
-            self._driver.pump()
-            if self._get.done and not isinstance(self._get.error, CAN_WAIT):
-                self._take_reply()
-        buffered_bytes = sum(topic.delivery.buffered_bytes for topic in self._turns)
-        if self._get is None and not self._is_all and buffered_bytes < self._prefetch_bytes:
-            self._ask_get(0)
-            self._driver.pump()
-
-    def _ask_get(self, wait_ms: int) -> None:
-        self._acks_riding = self._take_acks()
-        self._acked_before = {key: topic.acked for key, topic in self._topics.items()}
-        self._get = self._driver.core.ask(self._command(max(1, self._prefetch_bytes // 2), wait_ms, self._acks_riding))
+    def get_command(self, bytes_max: int, wait_ms: int) -> GetAny:
+        self._acks_with_get = self._take_acks()
+        self._acked_before_get = {topic_id: position.acked for topic_id, position in self._positions.items()}
+        return self._command(bytes_max, wait_ms, self._acks_with_get)
 
     def _command(self, bytes_max: int, wait_ms: int, acks: _Acks) -> GetAny:
-        assert self._opened is not None
-        positions = tuple((key, topic.delivery.position) for key, topic in self._topics.items())
-        return GetAny(self.topic, self.subscriber, self._opened.epoch, positions, bytes_max, wait_ms, acks)
+        positions = tuple((topic_id, position.buffer.position) for topic_id, position in self._positions.items())
+        return GetAny(self.topic, self.subscriber, self._epoch, positions, bytes_max, wait_ms, acks)
 
-    def _take_reply(self) -> None:
-        assert self._get is not None
-        pending, self._get = self._get, None
-        try:
-            reply = pending.result()
-        except PASSING:
-            self._were_not_acked(self._acks_riding)
-            raise
-        except errors.Sought:
-            self._reopen(sought=True)
-            return
-        except errors.OnceMQError as error:
-            self._refused(error)
+    def take_get_reply(self, reply: Reply, payloads: Sequence[Frame]) -> None:
         if not isinstance(reply, GetAnyReply):
             raise errors.Malformed(f"a get was answered with {type(reply).__name__}")
         for part in reply.parts:
-            acked = self._acked_before.get(part.topic_id, 0)
+            acked = self._acked_before_get.get(part.topic_id, 0)
             if part.acked < acked:
-                self._was_rewound(f"offset {acked - 1} of '{part.topic}' was acked, and it stands at {part.acked}")
-        self._were_acked(self._acks_riding)
-        self._is_all = reply.is_all
-        frames = iter(pending.payloads)
+                what = f"offset {acked - 1} of '{part.topic}' was acked, and the broker is at {part.acked}"
+                raise rewound(self.subscriber, self.topic, what)
+        self._confirm(self._acks_with_get)
+        self._is_complete = reply.is_all
+        frames = iter(payloads)
         for part in reply.parts:
             self._take_part(part, frames)
 
     def _take_part(self, part: AnyPart, frames: Iterable[Frame]) -> None:
-        topic = self._topics.get(part.topic_id)
-        if topic is None:
-            topic = self._topics[part.topic_id] = _Topic(part)
+        position = self._positions.get(part.topic_id)
+        if position is None:
+            position = self._positions[part.topic_id] = _Position(part)
         self._dropped[part.topic_id] = part.dropped
+        buffer = position.buffer
         payloads = [frame for _, frame in zip(part.batches, frames, strict=False)]
-        had_some = bool(topic.delivery)
-        position = topic.delivery.position
+        had_some = bool(buffer)
+        start = buffer.position
         reply = GetReply(part.topic_id, part.next_position, part.end_offset, part.acked, part.batches, part.dropped)
-        topic.delivery.take(reply, payloads)
-        self._is_all = self._is_all and topic.delivery.position == part.next_position != position
-        if topic.delivery and not had_some:
-            self._turns.append(topic)
+        buffer.take(reply, payloads)
+        self._is_complete = self._is_complete and buffer.position == part.next_position != start
+        if buffer and not had_some:
+            self._turns.append(position)
 
-    def _refused(self, error: errors.OnceMQError) -> NoReturn:
-        """Final for this object, mostly. What was fetched ahead belongs to the new owner."""
-        if not isinstance(error, NOT_FINAL):
-            self._error = error
-            self._forget_fetched()
-        raise again(error)
+    def take_get_failure(self) -> None:
+        self._restore(self._acks_with_get)
+
+    def take_refusal(self, error: errors.OnceMQError) -> None:
+        """Acks of what was delivered can't be out of range: there is nothing to correct."""
+
+    # The filter.
+
+    def decode(self, wanted: Filter | None) -> Flow[Decoded]:
+        """The topic stays first until this is done: a caller that is interrupted finds it there. A topic that can't be
+        decoded gets its next turn after the others."""
+        position = self._turns[0]
+        try:
+            decoded = yield from decode_next(position.buffer, wanted)
+        except Exception:
+            self._turns.rotate(-1)
+            raise
+        if self._turns and self._turns[0] is position:
+            self._turns.popleft()
+            if position.buffer:
+                self._turns.append(position)
+        return decoded
+
+    def note_filtered(self, decoded: Decoded, *, is_last_open: bool) -> tuple[int, int]:  # noqa: ARG002
+        position = self._positions.get(decoded.topic_id)
+        if position is None:
+            # Dropped while it was decoded.
+            return decoded.filtered_end, decoded.filtered_end
+        seen = (max(position.delivered, position.filtered_end), decoded.filtered_end)
+        if decoded.messages:
+            position.wanted_end = decoded.messages[-1].offset + 1
+        position.filtered_end = decoded.filtered_end
+        position.skip_filtered()
+        return seen

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from oncemq.client.consumer.filter import filter_of
 from oncemq.client.consumer.options import ConsumerOptions
-from oncemq.client.consumer.pattern import PatternConsuming
 from oncemq.client.consumer.reader import Start, seek_of, start_of, time_of
-from oncemq.client.consumer.topic import Consuming
 from oncemq.client.context import ClientContext
 from oncemq.client.runtime.flow import Flow
 from oncemq.protocol import errors
@@ -17,9 +14,12 @@ from oncemq.protocol.commands import Find, Subscribe, Unsubscribe
 from oncemq.protocol.patterns import is_pattern
 from oncemq.protocol.replies import FindReply, SeekReply, SubscribeReply
 
+if TYPE_CHECKING:
+    from oncemq.client.consumer import aio, sync
+
 #: The subscription classes of the blocking or of the asyncio client.
-S = TypeVar("S", bound=Consuming)
-P = TypeVar("P", bound=PatternConsuming)
+S = TypeVar("S", bound="sync.Subscription | aio.Subscription")
+P = TypeVar("P", bound="sync.PatternSubscription | aio.PatternSubscription")
 
 #: With this time limit, a refusal that may pass ("not now") is raised immediately.
 _AT_ONCE_MS = 1e-3
@@ -43,32 +43,32 @@ class Subscriptions(Generic[S, P]):
         """Create a subscription to a topic, unless it exists."""
         check_no_pattern(topic)
         # First, so that nothing is created when an option is wrong.
-        made = self._make(topic, subscriber, options)
+        made = self._subscription_type(self._context, topic, subscriber, options)
         reply = yield from self._context.call(Subscribe(topic, subscriber, start_of(start)), SubscribeReply)
-        made.created = reply.created
+        made.consumer.created = reply.created
         return made
 
     def subscription(self, topic: str, subscriber: str, options: ConsumerOptions, busy_s: float = 0.0) -> Flow[S]:
         """Return an existing subscription. With `hold_ms` it is opened now, or raises Busy after `busy_s`."""
         check_no_pattern(topic)
-        found = self._make(topic, subscriber, options)
+        found = self._subscription_type(self._context, topic, subscriber, options)
         if options.hold_ms:
-            yield from found._open(give_up_ms=busy_s * 1000 or _AT_ONCE_MS)
+            yield from found.consumer.open(give_up_ms=busy_s * 1000 or _AT_ONCE_MS)
         return found
 
     def subscribe_pattern(self, pattern: str, subscriber: str, start: str, options: ConsumerOptions) -> Flow[P]:
         """Create a subscription to all topics that match a pattern, unless it exists."""
-        made = self._make_by_pattern(pattern, subscriber, options)
+        made = self._pattern_subscription_type(self._context, pattern, subscriber, options)
         if isinstance(pattern, str) and not is_pattern(pattern):
             raise errors.NameInvalid(f"'{pattern}' is no pattern: it has neither '*' nor '#'; use subscribe")
         reply = yield from self._context.call(Subscribe(pattern, subscriber, start_of(start)), SubscribeReply)
-        made.created = reply.created
+        made.consumer.created = reply.created
         return made
 
     def pattern_subscription(self, pattern: str, subscriber: str, options: ConsumerOptions) -> Flow[P]:
         """Return an existing subscription by pattern."""
         yield from ()
-        return self._make_by_pattern(pattern, subscriber, options)
+        return self._pattern_subscription_type(self._context, pattern, subscriber, options)
 
     def unsubscribe(self, topic: str, subscriber: str) -> Flow[None]:
         """Delete a subscription to a topic or by pattern."""
@@ -83,24 +83,3 @@ class Subscriptions(Generic[S, P]):
         """Return the offset of the first message that was stored at a time or later."""
         reply = yield from self._context.ask(Find(topic, time_of(time)), FindReply)
         return reply.offset
-
-    def _make(self, topic: str, subscriber: str, options: ConsumerOptions) -> S:
-        return self._subscription_type(
-            self._context,
-            topic,
-            subscriber,
-            auto_ack=options.auto_ack,
-            hold_ms=options.hold_ms,
-            prefetch_bytes=options.prefetch_bytes,
-            wanted=filter_of(options.filter),
-        )
-
-    def _make_by_pattern(self, pattern: str, subscriber: str, options: ConsumerOptions) -> P:
-        return self._pattern_subscription_type(
-            self._context,
-            pattern,
-            subscriber,
-            auto_ack=options.auto_ack,
-            prefetch_bytes=options.prefetch_bytes,
-            wanted=filter_of(options.filter),
-        )

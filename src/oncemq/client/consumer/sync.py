@@ -1,75 +1,155 @@
-"""A subscription as threads use it; what it does is in topic.py."""
+"""Subscriptions as threads use them. What they do is in consumer.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from oncemq.client.consumer.cursor import Receiving
-from oncemq.client.consumer.pattern import PatternConsuming
-from oncemq.client.consumer.topic import Consuming
-from oncemq.client.runtime.flow import Blocking
-from oncemq.client.runtime.threads import ThreadDriver
+from oncemq.client.consumer.consumer import Consumer
+from oncemq.client.consumer.cursor import Cursor
+from oncemq.client.consumer.options import ConsumerOptions
+from oncemq.client.consumer.pattern import PatternCursor
+from oncemq.client.consumer.reader import Start
+from oncemq.client.consumer.session import MessageFeed
+from oncemq.client.consumer.topic import TopicCursor
+from oncemq.client.context import ClientContext
+from oncemq.client.runtime.caller import THREAD
 from oncemq.protocol.message import Message
+from oncemq.protocol.replies import OpenReply
+
+if TYPE_CHECKING:
+    from oncemq.client.runtime.threads import ThreadDriver
 
 
-class Iterating(Receiving):
-    """What is at hand, one by one, as threads ask for it."""
+class Subscription:
+    """A subscriber's messages, each once and in order. For one thread at a time: overlapping calls of several threads
+    raise RuntimeError.
 
-    _driver: ThreadDriver
+    >>> subscription = client.subscribe("orders", "kitchen")
+    >>> for message in subscription.messages(timeout_s=1):
+    ...     cook(message.value)
+    """
+
+    _cursor_type: type[TopicCursor | PatternCursor] = TopicCursor
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topic: str,
+        subscriber: str,
+        options: ConsumerOptions,
+        feed: MessageFeed | None = None,
+    ) -> None:
+        cursor: Cursor = self._cursor_type(topic, subscriber, options.auto_ack)
+        #: Internal: what transactions and inboxes use. It may change with any version.
+        self.consumer = Consumer(context, repr_of(self, topic, subscriber), cursor, options, THREAD, feed)
+        self._driver: ThreadDriver = context.driver  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr_of(self, self.topic, self.subscriber)
+
+    @property
+    def topic(self) -> str:
+        """The topic, or the pattern."""
+        return self.consumer.cursor.topic
+
+    @property
+    def subscriber(self) -> str:
+        return self.consumer.cursor.subscriber
+
+    @property
+    def auto_ack(self) -> bool:
+        """A message is acked when the next one is requested."""
+        return self.consumer.auto_ack
+
+    @property
+    def created(self) -> bool:
+        """`subscribe` has created the subscription; False: it existed."""
+        return self.consumer.created
+
+    @property
+    def dropped(self) -> int:
+        """How many messages the subscription has lost to quotas, as far as is known."""
+        return self.consumer.cursor.dropped
 
     def get(self, timeout_s: float | None = 0.0) -> Message | None:
-        """The next message; None if there is none within `timeout_s` (None: wait for ever).
+        """Return the next message; None if there is none within `timeout_s` (None: no time limit).
 
         >>> message = subscription.get(timeout_s=5)
         """
-        guard = self._one_user
-        self._reader = guard.enter()
+        consumer = self.consumer
+        guard = consumer.guard
+        consumer.reader = guard.enter()
         try:
             guard.is_inside = True
-            message = self._get_at_hand()
-            return message if message is not None else self._driver.run(self._get_one(timeout_s))
+            message = consumer.get_buffered()
+            return message if message is not None else self._driver.run(consumer.get(timeout_s))
         finally:
             guard.is_inside = False
             guard.leave()
 
+    def get_many(self, messages_max: int = 1000, timeout_s: float | None = 0.0) -> list[Message]:
+        """Return at most `messages_max` messages, as soon as there are any; an empty list if none come within
+        `timeout_s`.
+
+        >>> for message in subscription.get_many(100, timeout_s=5):
+        ...     cook(message.value)
+        """
+        return self._driver.run(self.consumer.get_many(messages_max, timeout_s))
+
     def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
-        """Iterate; ends when nothing came for `timeout_s` (None: never).
+        """Iterate over messages. Ends when none came for `timeout_s` (None: never).
 
         >>> for message in subscription.messages(timeout_s=10):
         ...     cook(message.value)
         """
-        stride = self._driver.run(self._next_stride(0, False, timeout_s))
+        consumer, run = self.consumer, self._driver.run
+        stride = run(consumer.next_stride(0, False, timeout_s))
         while stride:
             message = None
-            for message in islice(self._current, stride):
-                self._hand = message
+            for message in islice(consumer.current, stride):
+                consumer.last = message
                 yield message
-            stride = self._driver.run(self._next_stride(stride, message is None, timeout_s))
+            stride = run(consumer.next_stride(stride, message is None, timeout_s))
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
 
     def ack(self, message: Message | int | None = None, *, wait: bool = False) -> None:
-        """Everything up to and including this message (or offset) is done; None: everything that was given.
+        """Ack everything up to and including this message (or offset); None: everything that was delivered.
 
-        Needed only with `auto_ack=False`. It rides on the next get, goes alone after a moment, and at `close` at
-        the latest; with `wait` it is on the broker's disk when this returns. An offset that was not given yet
-        moves on: what lies before it is left out. So one gets past a message that can't be read.
+        Needed only with `auto_ack=False`. The ack is sent with the next get, or alone after a moment, or by `close`;
+        with `wait` it is on the broker's disk when this returns. The ack of an offset that was not delivered yet
+        leaves out what lies before it: so a consumer gets past a message that can't be read.
 
         >>> subscription.ack(message)
         """
-        guard = self._one_user
+        consumer = self.consumer
+        guard = consumer.guard
         guard.enter()
         try:
             guard.is_inside = True
-            if wait or not self._ack_at_hand(message):
-                self._driver.run(self._ack_one(message, wait))
+            if wait or not consumer.ack_buffered(message):
+                self._driver.run(consumer.ack(message, wait))
         finally:
             guard.is_inside = False
             guard.leave()
+
+    def seek(self, to: Start | datetime) -> int:
+        """Continue at an offset, `"earliest"`, `"new"`, or the first message that was stored at a time or later.
+        Returns the offset. Messages that are still stored can be read again.
+
+        >>> subscription.seek("earliest")
+        0
+        """
+        return self._driver.run(self.consumer.seek(to))
+
+    def close(self) -> None:
+        """Ack what was delivered (with `auto_ack`), and stop. The durable subscription stays."""
+        self._driver.run(self.consumer.close(clean=True))
 
     def __enter__(self) -> Self:
         return self
@@ -77,27 +157,28 @@ class Iterating(Receiving):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._driver.run(self._close(clean=kind is None))
+        self._driver.run(self.consumer.close(clean=kind is None))
 
 
-class Subscription(Blocking, Iterating, Consuming):
-    """A subscriber's messages, each once and in order. For one thread at a time: overlapping calls of several raise
-    RuntimeError.
-
-    >>> subscription = client.subscribe("orders", "kitchen")
-    >>> for message in subscription.messages(timeout_s=1):
-    ...     cook(message.value)
-    """
-
-    _driver: ThreadDriver
-
-
-class PatternSubscription(Blocking, Iterating, PatternConsuming):
+class PatternSubscription(Subscription):
     """Messages of every topic that matches a pattern, each once and in its topic's order. For one thread at a time.
+
+    It has the methods of `Subscription`. `ack` takes messages, not offsets. `seek` moves all topics, takes no offset,
+    and returns 0.
 
     >>> subscription = client.subscribe_pattern("orders.*", "audit")
     >>> for message in subscription.messages(timeout_s=1):
     ...     print(message.topic, message.text)
     """
 
-    _driver: ThreadDriver
+    _cursor_type = PatternCursor
+
+
+def open_now(subscription: Subscription) -> OpenReply:
+    """Open a subscription now, not with its first use. It is taken over from another client that uses it."""
+    return subscription._driver.run(subscription.consumer.open())
+
+
+def repr_of(subscription: object, topic: str, subscriber: str) -> str:
+    """Return the representation of a subscription."""
+    return f"{type(subscription).__name__}({topic!r}, {subscriber!r})"

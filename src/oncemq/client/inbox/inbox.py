@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from oncemq.client.consumer.reader import Start
-from oncemq.client.consumer.sync import Subscription
+from oncemq.client.consumer.sync import Subscription, open_now
 from oncemq.client.inbox.database import ROW_VERSION, TABLE, Key, Row, Step, database_of, fenced, moved, taken_over
 from oncemq.protocol import errors
 from oncemq.protocol.message import Message
@@ -157,7 +157,7 @@ class Inbox:
             self._look_again(self._key)
         # The broker first: it knows what it has. Where it ends here, a move back has not happened: the row is ahead.
         self._subscription.seek(to)
-        opened = self._subscription._ensure_open()
+        opened = open_now(self._subscription)
         self._take_row(opened, opened.acked, lambda key, found: moved(key, found, opened.epoch, opened.acked))
         return self._position
 
@@ -193,7 +193,7 @@ class Inbox:
         return self._position
 
     def _open(self, skip_to: int) -> None:
-        opened = self._subscription._ensure_open()
+        opened = open_now(self._subscription)
         if skip_to > opened.acked:
             self._subscription.ack(skip_to - 1)
         position = max(opened.acked, skip_to)

@@ -80,7 +80,7 @@ class OutboxConnection(Connection[H]):
         failures: list[errors.OnceMQError] = []
         for subscription in list(self.context.open_subscriptions):
             try:
-                yield from subscription._close(clean)
+                yield from subscription.close(clean)
             except errors.OnceMQError as error:
                 failures.append(error)
         outbox = self.producer.outbox

@@ -1,31 +1,44 @@
-"""A subscription by the live feed, as tasks of an event loop use it; what it does is in consumer.py."""
+"""A push subscription as tasks of an event loop use it. What it does is in fetch.py."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from oncemq.client.consumer.aio import Subscription
+from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.context import ClientContext
-from oncemq.client.push.consumer import Pushing
-from oncemq.client.runtime.flow import Flow, Until
+from oncemq.client.push.feed import PushFeed
+from oncemq.client.push.fetch import FeedFetcher
+from oncemq.client.runtime.flow import Until
+
+if TYPE_CHECKING:
+    from oncemq.client.runtime.event_loop import EventLoopDriver
 
 
-class PushSubscription(Pushing, Subscription):
-    """A subscriber's messages, each once and in order, by way of the live feed. For one task at a time.
+class PushSubscription(Subscription):
+    """As `oncemq.client.push.sync.PushSubscription`, with methods that are awaited. For one task at a time.
 
     >>> async for message in (await client.push("orders", "kitchen")).messages(timeout_s=1):
     ...     cook(message.value)
     """
 
-    def __init__(self, context: ClientContext, topic: str, subscriber: str, *, feed: str, **options: Any) -> None:
-        super().__init__(context, topic, subscriber, feed=feed, **options)
-        # Whatever comes, who waits looks for it in the next pump.
-        self._driver.loop.add_reader(self._feed.descriptor, self._driver.pump_soon)
+    def __init__(
+        self, context: ClientContext, topic: str, subscriber: str, options: ConsumerOptions, address: str
+    ) -> None:
+        """Raises SettingInvalid."""
+        driver = cast("EventLoopDriver", context.driver)
+        feed = PushFeed(address, topic)
+        # Whatever the feed brings, a task that waits looks for it in the next pump.
+        driver.loop.add_reader(feed.descriptor, driver.pump_soon)
+        self._fetcher = FeedFetcher(
+            feed,
+            lambda until_ms: Until(feed.is_ready, until_ms),
+            on_close=partial(driver.loop.remove_reader, feed.descriptor),
+        )
+        super().__init__(context, topic, subscriber, options, self._fetcher)
 
-    def _wait_for_feed(self, until_ms: float) -> Flow[None]:
-        yield Until(self._feed.is_ready, until_ms)
-
-    def _end_feed(self) -> None:
-        if not self._feed.is_closed:
-            self._driver.loop.remove_reader(self._feed.descriptor)
-        super()._end_feed()
+    @property
+    def pushed(self) -> int:
+        """How many messages came by the feed."""
+        return self._fetcher.pushed

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from oncemq.client.consumer.filter import filter_of
 from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.consumer.reader import Start, start_of
 from oncemq.client.consumer.subscriptions import check_no_pattern
 from oncemq.client.context import ClientContext
-from oncemq.client.push.consumer import Pushing
 from oncemq.client.runtime.flow import Flow
 from oncemq.protocol.commands import Subscribe
 from oncemq.protocol.replies import SubscribeReply
 
+if TYPE_CHECKING:
+    from oncemq.client.push import aio, sync
+
 #: The class of push subscriptions of the blocking or of the asyncio client.
-F = TypeVar("F", bound=Pushing)
+F = TypeVar("F", bound="sync.PushSubscription | aio.PushSubscription")
 
 
 class PushSubscriptions(Generic[F]):
@@ -29,19 +30,13 @@ class PushSubscriptions(Generic[F]):
         """Create a subscription, unless it exists, and connect to a feed."""
         check_no_pattern(topic)
         # The feed first, so that nothing is subscribed when its address is wrong.
-        made = self._subscription_type(
-            self._context,
-            topic,
-            subscriber,
-            feed=feed,
-            auto_ack=options.auto_ack,
-            prefetch_bytes=options.prefetch_bytes,
-            wanted=filter_of(options.filter),
-        )
+        made = self._subscription_type(self._context, topic, subscriber, options, feed)
+        # Even if it is never used, it ends with the client.
+        self._context.open_subscriptions.add(made.consumer)
         try:
             reply = yield from self._context.call(Subscribe(topic, subscriber, start_of(start)), SubscribeReply)
         except BaseException:
-            yield from made._close(clean=False)
+            yield from made.consumer.close(clean=False)
             raise
-        made.created = reply.created
+        made.consumer.created = reply.created
         return made

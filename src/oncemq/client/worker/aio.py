@@ -1,23 +1,28 @@
-"""A shared subscription as tasks of an event loop use it; what it does is in shared_consumer.py."""
+"""A shared subscription as tasks of an event loop use it. What it does is in shared_consumer.py."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from itertools import islice
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from oncemq.client.runtime.event_loop import EventLoopDriver
-from oncemq.client.runtime.flow import Asynchronous
+from oncemq.client.consumer.aio import TASK
+from oncemq.client.context import ClientContext
 from oncemq.client.worker.dead_letters import reason_of
-from oncemq.client.worker.shared_consumer import Working
-from oncemq.client.worker.task import REJECTED, AnyTask
+from oncemq.client.worker.options import WorkerOptions
+from oncemq.client.worker.shared_consumer import SharedConsumer
+from oncemq.client.worker.task import REJECTED, BaseTask
 from oncemq.protocol import errors
+from oncemq.protocol.commands import Sharing
+
+if TYPE_CHECKING:
+    from oncemq.client.runtime.event_loop import EventLoopDriver
 
 
-class Task(AnyTask, gc=False, eq=False):
-    """A message to be worked on. Until it is settled, its lease is extended by itself.
+class Task(BaseTask, gc=False, eq=False):
+    """As `oncemq.Task`, with methods that are awaited.
 
     >>> task = await workers.take(timeout_s=10)
     >>> await pack(task.value)
@@ -25,40 +30,42 @@ class Task(AnyTask, gc=False, eq=False):
     """
 
     async def ack(self, *, wait: bool = False) -> None:
-        """It is done. Sent together with others within a moment; with `wait` it is on the broker's disk when this
-        returns. An ack that comes too late raises LeaseLost: here if that is known, or with `wait`; else the next
-        call of the subscription raises it.
+        """The task is done: see `oncemq.Task.ack`.
 
         >>> await task.ack()
         """
-        if wait or not self._ack_at_hand():
-            await self.lease.working._run(self.lease.working._ack(self, wait))
+        if wait or not self._ack_buffered():
+            consumer = self.lease.consumer
+            await consumer.driver.run(consumer.ack(self, wait))
 
     async def nack(self, delay_s: float = 0.0, *, reason: str = "") -> None:
-        """It is not done: give it back, to be delivered again at once, or after `delay_s`. After its last try it
-        goes to the dead-letter topic, with this reason.
+        """The task is not done: see `oncemq.Task.nack`.
 
         >>> await task.nack(delay_s=5, reason="the oven is cold")
         """
-        await self.lease.working._run(self.lease.working._nack(self, delay_s, reason))
+        consumer = self.lease.consumer
+        await consumer.driver.run(consumer.nack(self, delay_s, reason))
 
     async def reject(self, reason: str = REJECTED) -> None:
-        """It never can be done: straight to the dead-letter topic, with a reason for people.
+        """The task can never be done: send it to the dead-letter topic, with a reason for people.
 
         >>> await task.reject("no such customer")
         """
-        await self.lease.working._run(self.lease.working._reject(self, reason))
+        consumer = self.lease.consumer
+        await consumer.driver.run(consumer.reject(self, reason))
 
     async def extend(self) -> None:
-        """Begin its lease anew. Raises LeaseLost. Needed only with `auto_extend=False`.
+        """Renew its lease now. Raises LeaseLost. Needed only with `auto_extend=False`.
 
         >>> await task.extend()
         """
-        await self.lease.working._run(self.lease.working._extend_now(self.lease))
+        consumer = self.lease.consumer
+        await consumer.driver.run(consumer.extend(self.lease))
 
 
-class SharedSubscription(Asynchronous, Working[Task]):
-    """One of the consumers that share a subscription. For one asyncio task at a time, and its tasks for any.
+class SharedSubscription:
+    """As `oncemq.SharedSubscription`, with methods that are awaited. For one asyncio task at a time, and its tasks for
+    any.
 
     >>> async with await client.subscribe_shared("orders", "packers") as workers:
     ...     async for task in workers.tasks(timeout_s=10):
@@ -66,51 +73,84 @@ class SharedSubscription(Asynchronous, Working[Task]):
     ...         await task.ack()
     """
 
-    _driver: EventLoopDriver
-    _task_type = Task
-    _user = "task"
+    def __init__(self, context: ClientContext, topic: str, subscriber: str, options: WorkerOptions) -> None:
+        #: Internal. It may change with any version.
+        self.consumer = SharedConsumer(context, topic, subscriber, options, Task, TASK)
+        self._driver: EventLoopDriver = context.driver  # type: ignore[assignment]
 
-    @staticmethod
-    def _who() -> int:
-        return id(asyncio.current_task())
+    def __repr__(self) -> str:
+        return repr(self.consumer)
+
+    @property
+    def topic(self) -> str:
+        return self.consumer.membership.topic
+
+    @property
+    def subscriber(self) -> str:
+        return self.consumer.membership.subscriber
+
+    @property
+    def sharing(self) -> Sharing:
+        """How the subscription is shared, as the broker has it."""
+        return self.consumer.membership.sharing
+
+    @property
+    def created(self) -> bool:
+        """`subscribe_shared` has created the subscription; False: it existed."""
+        return self.consumer.created
+
+    @property
+    def lost(self) -> int:
+        """How many acks came too late, ever."""
+        return self.consumer.membership.lost
 
     async def take(self, timeout_s: float | None = 0.0) -> Task | None:
-        """The next task; None if there is none within `timeout_s` (None: wait for ever).
+        """Return the next task; None if there is none within `timeout_s` (None: no time limit).
 
         >>> task = await workers.take(timeout_s=5)
         """
-        guard = self._one_user
+        consumer = self.consumer
+        guard = consumer.guard
         guard.enter()
         try:
             guard.is_inside = True
-            task = self._take_at_hand()
-            return task if task is not None else await self._driver.run(self._take_one(timeout_s))
+            task = consumer.take_buffered()
+            return task if task is not None else await self._driver.run(consumer.take(timeout_s))
         finally:
             guard.is_inside = False
             guard.leave()
 
+    async def take_many(self, tasks_max: int = 100, timeout_s: float | None = 0.0) -> list[Task]:
+        """Return at most `tasks_max` tasks, as soon as there are any; an empty list if none come within `timeout_s`.
+
+        >>> for task in await workers.take_many(100, timeout_s=5):
+        ...     await pack(task.value)
+        ...     await task.ack()
+        """
+        return await self._driver.run(self.consumer.take_many(tasks_max, timeout_s))
+
     async def tasks(self, timeout_s: float | None = None) -> AsyncIterator[Task]:
-        """Iterate; ends when nothing came for `timeout_s` (None: never).
+        """Iterate over tasks. Ends when none came for `timeout_s` (None: never).
 
         >>> async for task in workers.tasks(timeout_s=10):
         ...     await pack(task.value)
         ...     await task.ack()
         """
-        stride = await self._driver.run(self._next_stride(0, False, timeout_s))
+        consumer, run = self.consumer, self._driver.run
+        stride = await run(consumer.next_stride(0, False, timeout_s))
         while stride:
             task = None
-            for task in islice(self._current, stride):
+            for task in islice(consumer.takes.current, stride):
                 if not task.lease.is_over:
                     yield task
-            stride = await self._driver.run(self._next_stride(stride, task is None, timeout_s))
+            stride = await run(consumer.next_stride(stride, task is None, timeout_s))
 
     def __aiter__(self) -> AsyncIterator[Task]:
         return self.tasks()
 
     @contextlib.asynccontextmanager
     async def handling(self, task: Task, *, delay_s: float = 0.0) -> AsyncIterator[Task]:
-        """Ack the task when the block ends, give it back when it fails; unless the block has settled it. A dead
-        letter that comes of it has the exception as its reason.
+        """Ack the task when the block ends, and return it when the block fails: see `oncemq.SharedSubscription`.
 
         >>> async with workers.handling(task):
         ...     await pack(task.value)
@@ -119,12 +159,23 @@ class SharedSubscription(Asynchronous, Working[Task]):
             yield task
         except BaseException as error:
             if not task.outcome:
-                # If that can't be done either, it comes again all the same.
+                # If that fails too, the message is delivered again anyway.
                 with contextlib.suppress(errors.OnceMQError):
                     await task.nack(delay_s, reason=reason_of(error))
             raise
         if not task.outcome:
             await task.ack()
+
+    async def flush(self) -> None:
+        """Wait until everything that was settled is on the broker's disk. Raises LeaseLost for acks that came too late.
+
+        >>> await workers.flush()
+        """
+        await self._driver.run(self.consumer.flush())
+
+    async def close(self) -> None:
+        """Send what was settled, return what was not, and stop. The durable subscription stays."""
+        await self._driver.run(self.consumer.close(clean=True))
 
     async def __aenter__(self) -> SharedSubscription:
         return self
@@ -132,4 +183,4 @@ class SharedSubscription(Asynchronous, Working[Task]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._run(self._close(clean=kind is None))
+        await self._driver.run(self.consumer.close(clean=kind is None))

@@ -9,9 +9,9 @@ from oncemq.client.consumer.reader import Reader
 from oncemq.client.context import ClientContext
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.runtime.rpc import check_reply, wait_for_reply
-from oncemq.client.worker.acks import ranges_of
 from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER, DeadLetter, make_retry_puts
 from oncemq.client.worker.leases import decode_take
+from oncemq.client.worker.membership import ranges_of
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Leave, Open, Settle, Subscriptions, Take, Transact
 from oncemq.protocol.message import Message

@@ -83,7 +83,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
         return cls(message, topic, offset, topic_id, timestamp_ms, subscriber, tries, reason)
 
 
-class Given(msgspec.Struct, frozen=True):
+class FailedMessage(msgspec.Struct, frozen=True):
     """A message that is given up."""
 
     message: Message
@@ -106,7 +106,7 @@ def dead_subscription(dead_topic: str) -> Subscribe:
     return Subscribe(dead_topic, DEAD_SUBSCRIBER, START_EARLIEST, Sharing(_LEASE_MS))
 
 
-def make_dead_put(dead_topic: str, subscriber: str, given: Sequence[Given]) -> tuple[Put, bytes]:
+def make_dead_put(dead_topic: str, subscriber: str, given: Sequence[FailedMessage]) -> tuple[Put, bytes]:
     """Does not make the topic: one that is not there has no subscription either, and would keep nothing."""
     keys = [each.message.key for each in given]
     return make_put(
@@ -118,7 +118,7 @@ def make_dead_put(dead_topic: str, subscriber: str, given: Sequence[Given]) -> t
     )
 
 
-def _dead_headers(subscriber: str, given: Given) -> dict[str, bytes]:
+def _dead_headers(subscriber: str, given: FailedMessage) -> dict[str, bytes]:
     message = given.message
     added = {
         "topic": message.topic,

@@ -1,14 +1,16 @@
-"""Leases of a shared subscription: what one take brought, and what its messages are.
+"""Leases of a shared subscription: what one take brought, and which of its messages are not settled.
 
-Whoever settles a message appends its offset to its lease, without a lock: appending to a list is atomic, and whoever
-sends takes a prefix, under the client's lock (acks.py). So an ack costs next to nothing, may come from any
-thread, and none is lost.
+A caller that settles a message appends its offset to its lease, without a lock: appending to a list is atomic, and the
+sender takes a prefix, under the client's lock (acks.py). So an ack costs very little, may come from any thread, and
+none is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -18,13 +20,17 @@ from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import TakeReply, TaskHead
 
+if TYPE_CHECKING:
+    from oncemq.client.worker.shared_consumer import SharedConsumer
+
 T = TypeVar("T")
 
 
 class Lease:
-    """What one take got, as this consumer sees it."""
+    """What one take brought, as this consumer sees it."""
 
     __slots__ = (
+        "consumer",
         "done",
         "elsewhere",
         "epoch",
@@ -36,38 +42,187 @@ class Lease:
         "lost",
         "returned",
         "subscriber",
+        "table",
         "token",
         "topic_id",
         "until_ms",
-        "working",
     )
 
-    def __init__(self, working: Any, subscriber: str, epoch: int, reply: TakeReply) -> None:
-        #: Whose it is: a Working of either shell.
-        self.working = working
+    def __init__(
+        self, table: LeaseTable, consumer: SharedConsumer[Any], subscriber: str, epoch: int, reply: TakeReply
+    ) -> None:
+        self.table = table
+        #: Runs the flows of this lease's tasks.
+        self.consumer = consumer
         self.topic_id = reply.topic_id
         self.subscriber = subscriber
         self.epoch = epoch
         self.token = reply.token
-        #: Messages that are not on their way to being settled.
+        #: How many messages are neither settled nor about to be.
         self.left = sum(head.count for head in reply.heads)
-        #: Offsets that were acked; offsets that were given back, and after how many milliseconds they may go out
-        #: again; offsets that others have settled, in a transaction. Not sent yet.
+        #: Not sent yet: offsets that were acked; offsets that were returned, and after how many milliseconds they may
+        #: be delivered again; offsets that a transaction has settled.
         self.done: list[int] = []
         self.returned: list[tuple[int, int]] = []
         self.elsewhere: list[int] = []
-        #: When it ends, by our clock; when it is to be extended; until when that may go on.
+        #: When it expires, on our clock; when it is to be renewed; until when it may be renewed.
         self.until_ms = self.extend_ms = self.extend_until_ms = 0.0
-        #: It has ended, or is going to: none of its messages is handed out any more.
+        #: It has expired, or will: none of its messages is delivered any more.
         self.is_over = False
-        #: The broker said so.
+        #: The broker has said that it is lost.
         self.is_lost = False
         #: Offsets whose acks came too late.
         self.lost: set[int] = set()
 
+    @property
+    def has_unsent(self) -> bool:
+        """Something was settled that was not sent."""
+        return bool(self.done or self.returned or self.elsewhere)
 
-def taken_from(entries: list[T]) -> list[T]:
-    """What is there now; what comes meanwhile stays."""
+
+class LeaseTable:
+    """The leases of one consumer. It also tells tasks whether an ack has to be announced, or is found anyway."""
+
+    def __init__(self) -> None:
+        #: By token. Leases that are over have left it.
+        self.leases: dict[int, Lease] = {}
+        #: Leases that are over, with something to send.
+        self.expired: list[Lease] = []
+        #: How many messages of `leases` are neither settled nor about to be.
+        self.unsettled = 0
+        #: Reasons to announce acks: nobody looks for acks regularly; somebody waits until enough is settled; there is a
+        #: final error.
+        self._is_idle = True
+        self._awaits_capacity = False
+        self._has_failed = False
+        #: A task that notes an ack has to announce it. Read without the lock.
+        self.announces = True
+        _tables.add(self)
+
+    # Announcements.
+
+    @property
+    def is_idle(self) -> bool:
+        return self._is_idle
+
+    @is_idle.setter
+    def is_idle(self, value: bool) -> None:
+        self._is_idle = value
+        self._update()
+
+    @property
+    def awaits_capacity(self) -> bool:
+        return self._awaits_capacity
+
+    @awaits_capacity.setter
+    def awaits_capacity(self, value: bool) -> None:
+        self._awaits_capacity = value
+        self._update()
+
+    def fail(self) -> None:
+        """From now on each ack has to be announced, and gets the final error."""
+        self._has_failed = True
+        self._update()
+
+    def _update(self) -> None:
+        self.announces = self._is_idle or self._awaits_capacity or self._has_failed
+
+    # Leases.
+
+    def add(self, lease: Lease) -> None:
+        """Start a lease, or continue one that was over."""
+        lease.is_over = False
+        self.leases[lease.token] = lease
+        self.unsettled += lease.left
+
+    def end(self, lease: Lease) -> None:
+        """A lease is over: none of its messages is delivered any more."""
+        lease.is_over = True
+        if self.leases.pop(lease.token, None) is not None:
+            self.unsettled -= lease.left
+        # An ack that was noted before `is_over` was set is found here.
+        if lease.done or lease.returned:
+            self.expired.append(lease)
+
+    def end_expired(self, at_ms: float) -> None:
+        """End the leases that have expired and are not renewed."""
+        for lease in list(self.leases.values()):
+            if lease.until_ms <= at_ms and lease.extend_until_ms <= at_ms:
+                self.end(lease)
+
+    def lose(self, lease: Lease) -> None:
+        """The broker has said that a lease is lost. What was noted before is sent anyway: the reply tells of each."""
+        lease.is_lost = True
+        self.end(lease)
+
+    def lose_epoch(self, epoch: int) -> Iterator[tuple[Lease, list[int]]]:
+        """A seek has moved the subscription: lose the leases of this epoch. Yields each with the acks that were not
+        sent: they came too late."""
+        former = [lease for lease in (*self.leases.values(), *self.expired) if lease.epoch == epoch]
+        for lease in dict.fromkeys(former):
+            self.lose(lease)
+            yield lease, sorted(set(take_prefix(lease.done)))
+            lease.returned.clear()
+        self.expired = [lease for lease in self.expired if lease.epoch != epoch]
+
+    def end_all(self) -> None:
+        """End all leases, and send nothing more."""
+        for lease in list(self.leases.values()):
+            self.end(lease)
+        self.expired.clear()
+
+    # Settling.
+
+    def take_unsent(self) -> list[Lease]:
+        """Return the leases with something to send."""
+        expired, self.expired = self.expired, []
+        return [lease for lease in [*self.leases.values(), *dict.fromkeys(expired)] if lease.has_unsent]
+
+    def mark_sent(self, lease: Lease, count: int) -> None:
+        """So many messages of a lease are about to be settled."""
+        lease.left -= count
+        if self.leases.get(lease.token) is lease:
+            self.unsettled -= count
+            if lease.left <= 0:
+                del self.leases[lease.token]
+
+    def mark_unsent(self, lease: Lease, count: int) -> None:
+        """So many messages of a lease have to be settled again."""
+        lease.left += count
+        if lease.is_over:
+            self.expired.append(lease)
+        elif lease.token in self.leases:
+            self.unsettled += count
+        else:
+            self.leases[lease.token] = lease
+            self.unsettled += lease.left
+
+    @property
+    def has_acks(self) -> bool:
+        """There are acks that were not sent."""
+        return bool(self.expired) or any(lease.done for lease in self.leases.values())
+
+    def count_unsettled(self) -> int:
+        """How many messages nobody has settled, sent or not."""
+        leases = self.leases.values()
+        return self.unsettled - sum(len(each.done) + len(each.returned) + len(each.elsewhere) for each in leases)
+
+
+_tables: weakref.WeakSet[LeaseTable] = weakref.WeakSet()
+
+
+def _mark_forked() -> None:
+    """In a forked child no ack is sent: each has to be announced, and raises."""
+    for table in list(_tables):
+        table.fail()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_forked)
+
+
+def take_prefix(entries: list[T]) -> list[T]:
+    """Remove and return what is in the list now; what other threads append meanwhile stays."""
     count = len(entries)
     taken = entries[:count]
     del entries[:count]
@@ -77,33 +232,33 @@ def taken_from(entries: list[T]) -> list[T]:
 # What a take brought.
 
 
-class Part(msgspec.Struct, frozen=True):
-    """Messages of one head: delivered equally often."""
+class TakenMessages(msgspec.Struct, frozen=True):
+    """Messages that were delivered equally often."""
 
     head: TaskHead
     messages: list[Message]
-    #: Why they can't be read.
+    #: Why they can't be decoded.
     error: errors.OnceMQError | None = None
 
 
-def decode_take(topic: str, reply: TakeReply, payloads: Sequence[Frame]) -> list[Part]:
-    """The messages, in order. Raises DamagedInTransit."""
+def decode_take(topic: str, reply: TakeReply, payloads: Sequence[Frame]) -> list[TakenMessages]:
+    """Return the messages, in order. Raises DamagedInTransit."""
     by_payload: dict[int, list[TaskHead]] = {}
     for head in reply.heads:
         by_payload.setdefault(head.payload, []).append(head)
-    parts: list[Part] = []
-    for place, heads in by_payload.items():
-        frame = payloads[place]
+    taken: list[TakenMessages] = []
+    for index, heads in by_payload.items():
+        frame = payloads[index]
         payload = frame if isinstance(frame, bytes) else bytes(frame)
         if checksum(payload) != heads[0].checksum:
             text = f"the messages of '{topic}' from offset {heads[0].first_offset} on don't match their checksum"
             raise errors.DamagedInTransit(text)
-        parts += _decode(topic, reply.topic_id, payload, heads)
-    return parts
+        taken += _decode(topic, reply.topic_id, payload, heads)
+    return taken
 
 
-def _decode(topic: str, topic_id: int, payload: bytes, heads: list[TaskHead]) -> list[Part]:
-    """Once for all heads of a payload: there may be many, with gaps between."""
+def _decode(topic: str, topic_id: int, payload: bytes, heads: list[TaskHead]) -> list[TakenMessages]:
+    """Decode a payload once for all of its heads: there may be many, with gaps between them."""
     first, last = heads[0], heads[-1]
     start, stop = first.skip, last.skip + last.count
     try:
@@ -111,7 +266,7 @@ def _decode(topic: str, topic_id: int, payload: bytes, heads: list[TaskHead]) ->
     except errors.OnceMQError as error:
         where = f"the messages of '{topic}' from offset {first.first_offset} on can't be decoded"
         failure = type(error)(f"{where}: {error.text}")
-        return [Part(head, [], failure) for head in heads]
+        return [TakenMessages(head, [], failure) for head in heads]
     if len(heads) == 1:
-        return [Part(first, found)]
-    return [Part(head, found[head.skip - start : head.skip - start + head.count]) for head in heads]
+        return [TakenMessages(first, found)]
+    return [TakenMessages(head, found[head.skip - start : head.skip - start + head.count]) for head in heads]

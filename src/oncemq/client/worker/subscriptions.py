@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from oncemq.client.consumer.reader import Start, start_of
 from oncemq.client.context import ClientContext
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.worker.options import WorkerOptions
-from oncemq.client.worker.shared_consumer import Working
 from oncemq.protocol import commands, errors
 from oncemq.protocol.commands import Sharing, Subscribe
 from oncemq.protocol.replies import SubscribeReply, SubscriptionsReply
 
+if TYPE_CHECKING:
+    from oncemq.client.worker import aio, sync
+
 #: The class of shared subscriptions of the blocking or of the asyncio client.
-W = TypeVar("W", bound=Working[Any])
+W = TypeVar("W", bound="sync.SharedSubscription | aio.SharedSubscription")
 
 
 class SharedSubscriptions(Generic[W]):
@@ -35,19 +37,9 @@ class SharedSubscriptions(Generic[W]):
         return (yield from self._join(topic, subscriber, options, False))
 
     def _join(self, topic: str, subscriber: str, options: WorkerOptions, created: bool) -> Flow[W]:
-        joined = self._subscription_type(
-            self._context,
-            topic,
-            subscriber,
-            created=created,
-            prefetch=options.prefetch,
-            prefetch_bytes=options.prefetch_bytes,
-            unsettled_max=options.unsettled_max,
-            auto_extend=options.auto_extend,
-            extend_max_s=options.extend_max_s,
-        )
-        yield from joined._join()
-        self._context.open_subscriptions.add(joined)
+        joined = self._subscription_type(self._context, topic, subscriber, options)
+        joined.consumer.created = created
+        yield from joined.consumer.join()
         return joined
 
     def _check_shared(self, topic: str, subscriber: str) -> Flow[None]:

@@ -1,4 +1,4 @@
-"""A shared subscription as threads use it; what it does is in shared_consumer.py."""
+"""A shared subscription as threads use it. What it does is in shared_consumer.py."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import contextlib
 from collections.abc import Iterator
 from itertools import islice
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from oncemq.client.runtime.flow import Blocking
-from oncemq.client.runtime.threads import ThreadDriver
+from oncemq.client.context import ClientContext
+from oncemq.client.runtime.caller import THREAD
 from oncemq.client.worker.dead_letters import reason_of
-from oncemq.client.worker.shared_consumer import Working
+from oncemq.client.worker.options import WorkerOptions
+from oncemq.client.worker.shared_consumer import SharedConsumer
 from oncemq.client.worker.task import Task
 from oncemq.protocol import errors
+from oncemq.protocol.commands import Sharing
+
+if TYPE_CHECKING:
+    from oncemq.client.runtime.threads import ThreadDriver
 
 
-class SharedSubscription(Blocking, Working[Task]):
-    """One of the consumers that share a subscription. For one thread at a time, and its tasks for any.
+class SharedSubscription:
+    """One of the consumers of a shared subscription. For one thread at a time, and its tasks for any.
 
     >>> with client.subscribe_shared("orders", "packers") as workers:
     ...     for task in workers.tasks(timeout_s=10):
@@ -24,46 +30,85 @@ class SharedSubscription(Blocking, Working[Task]):
     ...         task.ack()
     """
 
-    _driver: ThreadDriver
-    _task_type = Task
+    def __init__(self, context: ClientContext, topic: str, subscriber: str, options: WorkerOptions) -> None:
+        #: Internal. It may change with any version.
+        self.consumer = SharedConsumer(context, topic, subscriber, options, Task, THREAD)
+        self._driver: ThreadDriver = context.driver  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self.consumer)
+
+    @property
+    def topic(self) -> str:
+        return self.consumer.membership.topic
+
+    @property
+    def subscriber(self) -> str:
+        return self.consumer.membership.subscriber
+
+    @property
+    def sharing(self) -> Sharing:
+        """How the subscription is shared, as the broker has it."""
+        return self.consumer.membership.sharing
+
+    @property
+    def created(self) -> bool:
+        """`subscribe_shared` has created the subscription; False: it existed."""
+        return self.consumer.created
+
+    @property
+    def lost(self) -> int:
+        """How many acks came too late, ever."""
+        return self.consumer.membership.lost
 
     def take(self, timeout_s: float | None = 0.0) -> Task | None:
-        """The next task; None if there is none within `timeout_s` (None: wait for ever).
+        """Return the next task; None if there is none within `timeout_s` (None: no time limit).
 
         >>> task = workers.take(timeout_s=5)
         """
-        guard = self._one_user
+        consumer = self.consumer
+        guard = consumer.guard
         guard.enter()
         try:
             guard.is_inside = True
-            task = self._take_at_hand()
-            return task if task is not None else self._driver.run(self._take_one(timeout_s))
+            task = consumer.take_buffered()
+            return task if task is not None else self._driver.run(consumer.take(timeout_s))
         finally:
             guard.is_inside = False
             guard.leave()
 
+    def take_many(self, tasks_max: int = 100, timeout_s: float | None = 0.0) -> list[Task]:
+        """Return at most `tasks_max` tasks, as soon as there are any; an empty list if none come within `timeout_s`.
+
+        >>> for task in workers.take_many(100, timeout_s=5):
+        ...     pack(task.value)
+        ...     task.ack()
+        """
+        return self._driver.run(self.consumer.take_many(tasks_max, timeout_s))
+
     def tasks(self, timeout_s: float | None = None) -> Iterator[Task]:
-        """Iterate; ends when nothing came for `timeout_s` (None: never).
+        """Iterate over tasks. Ends when none came for `timeout_s` (None: never).
 
         >>> for task in workers.tasks(timeout_s=10):
         ...     pack(task.value)
         ...     task.ack()
         """
-        stride = self._driver.run(self._next_stride(0, False, timeout_s))
+        consumer, run = self.consumer, self._driver.run
+        stride = run(consumer.next_stride(0, False, timeout_s))
         while stride:
             task = None
-            for task in islice(self._current, stride):
+            for task in islice(consumer.takes.current, stride):
                 if not task.lease.is_over:
                     yield task
-            stride = self._driver.run(self._next_stride(stride, task is None, timeout_s))
+            stride = run(consumer.next_stride(stride, task is None, timeout_s))
 
     def __iter__(self) -> Iterator[Task]:
         return self.tasks()
 
     @contextlib.contextmanager
     def handling(self, task: Task, *, delay_s: float = 0.0) -> Iterator[Task]:
-        """Ack the task when the block ends, give it back when it fails; unless the block has settled it. A dead
-        letter that comes of it has the exception as its reason.
+        """Ack the task when the block ends, and return it when the block fails; unless the block has settled it. A
+        dead letter that results has the exception as its reason.
 
         >>> with workers.handling(task):
         ...     pack(task.value)
@@ -72,12 +117,23 @@ class SharedSubscription(Blocking, Working[Task]):
             yield task
         except BaseException as error:
             if not task.outcome:
-                # If that can't be done either, it comes again all the same.
+                # If that fails too, the message is delivered again anyway.
                 with contextlib.suppress(errors.OnceMQError):
                     task.nack(delay_s, reason=reason_of(error))
             raise
         if not task.outcome:
             task.ack()
+
+    def flush(self) -> None:
+        """Wait until everything that was settled is on the broker's disk. Raises LeaseLost for acks that came too late.
+
+        >>> workers.flush()
+        """
+        self._driver.run(self.consumer.flush())
+
+    def close(self) -> None:
+        """Send what was settled, return what was not, and stop. The durable subscription stays."""
+        self._driver.run(self.consumer.close(clean=True))
 
     def __enter__(self) -> SharedSubscription:
         return self
@@ -85,4 +141,4 @@ class SharedSubscription(Blocking, Working[Task]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._run(self._close(clean=kind is None))
+        self._driver.run(self.consumer.close(clean=kind is None))

@@ -1,4 +1,4 @@
-"""Tasks: messages of a shared subscription, each with one consumer for the time of a lease."""
+"""Tasks: messages of a shared subscription, each leased to one consumer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ RETURNED = "returned"
 REJECTED = "rejected"
 
 
-class AnyTask(msgspec.Struct, gc=False, eq=False):
-    """What the tasks of both shells have in common."""
+class BaseTask(msgspec.Struct, gc=False, eq=False):
+    """What the tasks of both clients have in common."""
 
     message: Message
     #: Deliveries of the message, this one included.
@@ -59,38 +59,38 @@ class AnyTask(msgspec.Struct, gc=False, eq=False):
 
     @property
     def epoch(self) -> int:
-        """Of the shared subscription, when this was taken."""
+        """The epoch of the shared subscription in which this was taken."""
         return self.lease.epoch
 
     @property
     def token(self) -> int:
-        """Of the lease."""
+        """The token of the lease."""
         return self.lease.token
 
     @property
     def is_lost(self) -> bool:
-        """It is known that its lease was over before it was settled: somebody else has it, or will have it."""
+        """It is known that its lease ended before it was settled: another consumer has it, or will have it."""
         lease = self.lease
         return (lease.is_lost and not self.outcome) or self.message.offset in lease.lost
 
-    def _settled(self) -> None:
-        """Others have acked it, in a transaction."""
+    def mark_committed(self) -> None:
+        """Internal: a transaction has acked it."""
         self.outcome = ACKED
         self.lease.elsewhere.append(self.message.offset)
 
-    def _ack_at_hand(self) -> bool:
-        """Note an ack. False: somebody has to be told, or it can't be done in this way."""
+    def _ack_buffered(self) -> bool:
+        """Note an ack. False: it has to be announced, or can't be noted."""
         lease = self.lease
         if self.outcome or lease.is_over:
             return False
         self.outcome = ACKED
         lease.done.append(self.message.offset)
-        # In this order: whoever ends a lease, or begins to listen, says so before he looks for acks.
-        return not (lease.is_over or lease.working._listens)
+        # In this order: `is_over` and `announces` are set before acks are looked for.
+        return not (lease.is_over or lease.table.announces)
 
 
-class Task(AnyTask, gc=False, eq=False):
-    """A message to be worked on. Until it is settled, its lease is extended by itself. Any thread may settle it.
+class Task(BaseTask, gc=False, eq=False):
+    """A message to be processed. Until it is settled, its lease is renewed automatically. Any thread may settle it.
 
     >>> task = workers.take(timeout_s=10)
     >>> pack(task.value)
@@ -98,33 +98,37 @@ class Task(AnyTask, gc=False, eq=False):
     """
 
     def ack(self, *, wait: bool = False) -> None:
-        """It is done. Sent together with others within a moment; with `wait` it is on the broker's disk when this
-        returns. An ack that comes too late raises LeaseLost: here if that is known, or with `wait`; else the next
-        call of the subscription raises it.
+        """The task is done. The ack is sent together with others within a moment; with `wait` it is on the broker's
+        disk when this returns. An ack that comes too late raises LeaseLost: here if that is known, or with `wait`; else
+        the next call of the subscription raises it.
 
         >>> task.ack()
         """
-        if wait or not self._ack_at_hand():
-            self.lease.working._run(self.lease.working._ack(self, wait))
+        if wait or not self._ack_buffered():
+            consumer = self.lease.consumer
+            consumer.driver.run(consumer.ack(self, wait))
 
     def nack(self, delay_s: float = 0.0, *, reason: str = "") -> None:
-        """It is not done: give it back, to be delivered again at once, or after `delay_s`. After its last try it
+        """The task is not done: return it, to be delivered again immediately, or after `delay_s`. After its last try it
         goes to the dead-letter topic, with this reason.
 
         >>> task.nack(delay_s=5, reason="the oven is cold")
         """
-        self.lease.working._run(self.lease.working._nack(self, delay_s, reason))
+        consumer = self.lease.consumer
+        consumer.driver.run(consumer.nack(self, delay_s, reason))
 
     def reject(self, reason: str = REJECTED) -> None:
-        """It never can be done: straight to the dead-letter topic, with a reason for people.
+        """The task can never be done: send it to the dead-letter topic, with a reason for people.
 
         >>> task.reject("no such customer")
         """
-        self.lease.working._run(self.lease.working._reject(self, reason))
+        consumer = self.lease.consumer
+        consumer.driver.run(consumer.reject(self, reason))
 
     def extend(self) -> None:
-        """Begin its lease anew. Raises LeaseLost. Needed only with `auto_extend=False`.
+        """Renew its lease now. Raises LeaseLost. Needed only with `auto_extend=False`.
 
         >>> task.extend()
         """
-        self.lease.working._run(self.lease.working._extend_now(self.lease))
+        consumer = self.lease.consumer
+        consumer.driver.run(consumer.extend(self.lease))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
-from oncemq.client.consumer.cursor import PASSING
+from oncemq.client.consumer.session import PASSING
 from oncemq.client.consumer.sync import PatternSubscription, Subscription
 from oncemq.protocol import errors
 from oncemq.tools.shell.screen import Screen

@@ -1,0 +1,336 @@
+"""The consumer of a subscription: delivers messages to its caller, and acks those that the caller has finished.
+
+These are the flows of both clients (runtime/flow.py). The cursor knows how far the consumer is (cursor.py); the
+session talks to the broker (session.py).
+
+A consumer is for one thread or task at a time: a call during another caller's call raises RuntimeError. Only `close`
+may come from elsewhere; a caller that waits then gets ClientClosed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import chain, islice
+
+from oncemq.client.consumer.cursor import Cursor
+from oncemq.client.consumer.filter import filter_of
+from oncemq.client.consumer.options import ConsumerOptions
+from oncemq.client.consumer.reader import Start, end_of, seek_of
+from oncemq.client.consumer.session import ACK_AFTER_MS, ConsumerSession, MessageFeed
+from oncemq.client.consumer.topic import TopicCursor
+from oncemq.client.context import ClientContext
+from oncemq.client.runtime.caller import Caller
+from oncemq.client.runtime.driver import now_ms
+from oncemq.client.runtime.flow import Flow
+from oncemq.client.runtime.reentrancy import SingleUserGuard
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Seek
+from oncemq.protocol.message import Message
+from oncemq.protocol.replies import OpenReply, SeekReply
+
+_STRIDE_MAX = 1024
+
+
+class Consumer:
+    """The flows of one subscription."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        name: str,
+        cursor: Cursor,
+        options: ConsumerOptions,
+        caller: Caller,
+        feed: MessageFeed | None = None,
+    ) -> None:
+        self.context = context
+        self.cursor = cursor
+        self.session = ConsumerSession(context, cursor, options, feed, self._drop_decoded)
+        self.auto_ack = options.auto_ack
+        #: `subscribe` has created the subscription; False: it existed.
+        self.created = False
+        #: Decoded messages that were not delivered.
+        self.current: Iterator[Message] = iter(())
+        #: The last message that was delivered and is not finished, and the list that it ends, if it was in one.
+        self.last: Message | None = None
+        self.last_batch: Sequence[Message] = ()
+        #: The thread or task that called last.
+        self.reader = 0
+        self.guard = SingleUserGuard(name, caller.kind, caller.identify)
+        self._driver = context.driver
+        self._identify = caller.identify
+        self._wanted = filter_of(options.filter)
+        self._paced_ms = 0.0
+        #: By transaction that has not ended: what it has acked, by topic id.
+        self._claims: dict[object, dict[int, int]] = {}
+
+    # Getting messages.
+
+    def get_buffered(self) -> Message | None:
+        """Return the next message if one is decoded and no ack is due."""
+        session = self.session
+        if session.opened is None or session.error is not None:
+            return None
+        last = self.last
+        if last is not None:
+            self.cursor.finish_delivered(last, self.last_batch)
+            self.last, self.last_batch = None, ()
+        if now_ms() - session.ack_sent_ms >= ACK_AFTER_MS and self.cursor.owes_ack:
+            return None
+        message = next(self.current, None)
+        if message is not None:
+            self.last = message
+        return message
+
+    def get(self, timeout_s: float | None) -> Flow[Message | None]:
+        """Return the next message; None if there is none within `timeout_s`. The caller has entered the guard."""
+        yield from self._pace()
+        message = next(self.current, None)
+        if message is None and (yield from self._advance(timeout_s)):
+            message = next(self.current)
+        if message is not None:
+            self.last = message
+        return message
+
+    def get_many(self, messages_max: int, timeout_s: float | None) -> Flow[list[Message]]:
+        """Return at most `messages_max` messages as soon as there are any."""
+        return self.guard.around(self._get_many(messages_max, timeout_s))
+
+    def _get_many(self, messages_max: int, timeout_s: float | None) -> Flow[list[Message]]:
+        yield from self._pace()
+        messages = list(islice(self.current, messages_max))
+        self.last_batch = messages
+        try:
+            while len(messages) < messages_max and (self.cursor.is_buffered or not messages):
+                # They count as delivered before the next ones are decoded: what is filtered out of those is not
+                # finished before these are.
+                self.last = messages[-1] if messages else None
+                if not (yield from self._try_advance(timeout_s, has_some=bool(messages))):
+                    break
+                messages += islice(self.current, messages_max - len(messages))
+        except BaseException as error:
+            if not isinstance(error, errors.OnceMQError):
+                # Interrupted, or the filter failed: they were not delivered to anybody.
+                self.current = chain(messages, self.current)
+                self.last, self.last_batch = None, ()
+            raise
+        self.last = messages[-1] if messages else None
+        return messages
+
+    def next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
+        """Return how many of the current messages to iterate over before the next call; 0: none came in time."""
+        return self.guard.around(self._next_stride(stride, has_ended, timeout_s))
+
+    def _next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
+        took_ms = yield from self._pace()
+        if has_ended and not (yield from self._advance(timeout_s)):
+            return 0
+        # The clock is read often if messages take long, and rarely if there are many.
+        if took_ms < 10:
+            return max(1, min(2 * stride, _STRIDE_MAX))
+        return max(1, stride // 4) if took_ms > 50 else max(1, stride)
+
+    def _pace(self) -> Flow[float]:
+        """Between messages: send an ack that has waited long enough. Returns the time since the last pace."""
+        yield from self.open()
+        self.reader = self._identify()
+        self._finish_delivered()
+        at_ms = now_ms()
+        took_ms, self._paced_ms = at_ms - self._paced_ms, at_ms
+        self.session.send_due_ack()
+        return took_ms
+
+    def _try_advance(self, timeout_s: float | None, *, has_some: bool) -> Flow[bool]:
+        """Advance for a caller that may have messages already: an error that can wait does not take them away."""
+        try:
+            return (yield from self._advance(timeout_s))
+        except errors.OnceMQError:
+            if not has_some or self.session.error is not None:
+                raise
+            return False
+
+    def _advance(self, timeout_s: float | None) -> Flow[bool]:
+        """Make the next messages current. False: none came in time."""
+        until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+        while True:
+            if not self.cursor.is_buffered and not (yield from self.session.fetch(until_ms)):
+                return False
+            messages = yield from self._decode()
+            self.current = iter(messages)
+            self.session.prefetch()
+            if messages:
+                return True
+
+    def _decode(self) -> Flow[list[Message]]:
+        decoded = yield from self.cursor.decode(self._wanted)
+        seen = None
+        if decoded.filtered_end >= 0:
+            self._mark_delivered()
+            seen = self.cursor.note_filtered(decoded, is_last_open=self.last is not None)
+        recorder = self.context.recorder
+        if recorder is not None and self.session.opened is not None:
+            recorder.got(self.session.whose(decoded.topic_id), decoded.topic, decoded.messages, looked_at=seen)
+        return decoded.messages
+
+    def _mark_delivered(self) -> None:
+        if self.last is not None:
+            self.cursor.mark_delivered(self.last, self.last_batch)
+
+    def _finish_delivered(self, is_done: bool = True) -> None:
+        if self.last is not None:
+            self.cursor.finish_delivered(self.last, self.last_batch, is_done)
+            self.last, self.last_batch = None, ()
+
+    # Acks.
+
+    def ack_buffered(self, message: Message | int | None) -> bool:
+        """Note an ack if that is possible without waiting. False: it is not."""
+        session = self.session
+        if session.opened is None or session.error is not None:
+            return False
+        if self.last is not None:
+            self.cursor.mark_delivered(self.last, self.last_batch)
+        if self.cursor.finish(message):
+            # A message from before a seek is delivered again: its ack is ignored.
+            return session.was_sought and isinstance(message, Message)
+        return now_ms() - session.ack_sent_ms < ACK_AFTER_MS or not self.cursor.owes_ack
+
+    def ack(self, message: Message | int | None, wait: bool) -> Flow[None]:
+        """Ack everything up to and including a message. The caller has entered the guard."""
+        opened = yield from self.open()
+        self._mark_delivered()
+        upto = self.cursor.finish(message)
+        if upto:
+            if self.session.was_sought and isinstance(message, Message):
+                # It was delivered before the seek, and is delivered again.
+                return
+            yield from self._skip_to(upto, opened.topic_id)
+        if wait:
+            yield from self.session.ack_now()
+        else:
+            self.session.send_due_ack()
+
+    def _skip_to(self, upto: int, topic_id: int) -> Flow[None]:
+        """Leave out what was not delivered and lies below `upto`."""
+        cursor = self.cursor
+        assert isinstance(cursor, TopicCursor), "only offsets of one topic can be acked before they are delivered"
+        if not cursor.has_seen(upto):
+            end_offset = yield from end_of(self._driver, cursor.topic, topic_id)
+            if upto > end_offset:
+                raise errors.OffsetOutOfRange(f"ack of offset {upto - 1}; '{cursor.topic}' ends at {end_offset}")
+        # This uses up the old iterator, and so ends a loop that holds it.
+        self.current = iter([message for message in self.current if message.offset >= upto])
+        skipped, is_beyond_get = cursor.skip_to(upto)
+        recorder = self.context.recorder
+        if recorder is not None:
+            recorder.left(self.session.whose(topic_id), *skipped)
+        if is_beyond_get:
+            self.session.drop_get()
+
+    # Transactions.
+
+    def acks_for_transaction(self, message: Message | int | None) -> dict[int, int]:
+        """Return what a transaction acks: topic id → all offsets below. Raises ValueError."""
+        self._mark_delivered()
+        return self.cursor.acks_for_transaction(message)
+
+    def claim(self, transaction: object, acks: dict[int, int]) -> None:
+        """A transaction has acked this, and has not ended: what another one does not get back."""
+        self._claims[transaction] = acks
+
+    def end_claim(self, transaction: object) -> None:
+        """A transaction has ended."""
+        self._claims.pop(transaction, None)
+
+    def transaction_committed(self, topic_id: int, upto: int) -> None:
+        """A transaction has acked all offsets of a topic below `upto`."""
+        self.cursor.mark_committed(topic_id, upto)
+
+    def go_back(self) -> None:
+        """A transaction has failed: what was delivered and not acked is delivered again. What another transaction
+        claims is not; that one has not ended."""
+        if self.session.opened is None or self.session.error is not None:
+            # The next opening goes back, if there is one.
+            return
+        claims: dict[int, int] = {}
+        for acks in self._claims.values():
+            for topic_id, upto in acks.items():
+                claims[topic_id] = max(upto, claims.get(topic_id, 0))
+        self._mark_delivered()
+        if not self.cursor.is_ahead_of(claims):
+            return
+        self.last, self.last_batch = None, ()
+        position = self.cursor.rewind(claims)
+        if position is None:
+            self.session.reopen()
+            return
+        self.session.drop_fetched()
+        recorder = self.context.recorder
+        if recorder is not None:
+            recorder.went_back(self.session.whose(position[0]), position[1])
+
+    def transaction_failed(self, error: BaseException) -> None:
+        """A transaction with acks of this subscription was sent, and failed. If it may have happened, only the broker
+        knows; after a seek, or if another client may own the subscription, the next opening tells."""
+        if isinstance(error, errors.Sought):
+            self.session.reopen(sought=True)
+        elif isinstance(error, errors.Fenced) or not isinstance(error, errors.Refused):
+            self.session.reopen()
+
+    # Opening and closing.
+
+    def open(self, give_up_ms: float = 0.0) -> Flow[OpenReply]:
+        """Open the subscription, unless it is open. Raises the final error if there is one."""
+        session = self.session
+        if session.opened is not None and session.error is None:
+            return session.opened
+        opened = yield from session.open(give_up_ms)
+        self._paced_ms = now_ms()
+        self.context.open_subscriptions.add(self)
+        return opened
+
+    def seek(self, to: Start | datetime) -> Flow[int]:
+        """Continue elsewhere. Returns the offset (0 for a pattern)."""
+        return self.guard.around(self._seek(seek_of(self.cursor.topic, self.cursor.subscriber, to)))
+
+    def _seek(self, command: Seek) -> Flow[int]:
+        yield from self.open()
+        reply = yield from self.context.call(command, SeekReply)
+        self.session.reopen(sought=True)
+        return reply.acked
+
+    def close(self, clean: bool) -> Flow[None]:
+        """Ack what is finished, and end. Without `clean`, no error is raised."""
+        try:
+            yield from self._close(clean)
+        finally:
+            self.session.close_feed()
+
+    def _close(self, clean: bool) -> Flow[None]:
+        session = self.session
+        self.context.open_subscriptions.discard(self)
+        opened, error = session.opened, session.error
+        if opened is None and error is None and self.cursor.has_promised and clean:
+            # It was open before, and acks were promised that the broker does not know.
+            opened = yield from session.open()
+        session.error = error or errors.ClientClosed("this subscription was closed")
+        if opened is None or error is not None:
+            return
+        try:
+            self._finish_delivered(clean)
+            yield from session.close(opened)
+        except errors.OnceMQError:
+            if clean:
+                raise
+        finally:
+            session.drop_fetched()
+
+    def _drop_decoded(self) -> None:
+        """Drop what is decoded and not delivered."""
+        self._mark_delivered()
+        self.last, self.last_batch = None, ()
+        # This uses up the old iterator, and so ends a loop that holds it.
+        for _ in self.current:
+            pass
+        self.current = iter(())
