@@ -29,7 +29,7 @@ from oncemq.client.producer.encoding import (
     times_of,
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
-from oncemq.client.worker.task import BaseTask
+from oncemq.client.worker.task import BaseTask, mark_committed
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
@@ -210,7 +210,7 @@ class BaseTransaction:
             for topic_id, upto in acks.items():
                 consumer.transaction_committed(topic_id, upto)
         for task in self._tasks:
-            task.mark_committed()
+            mark_committed(task)
         self.receipts = [receipt_of(put.topic, stored) for put, stored in zip(puts, reply.puts, strict=True)]
 
     def _make_puts(self) -> tuple[tuple[Put, ...], tuple[Frame, ...]]:

@@ -73,11 +73,6 @@ class BaseTask(msgspec.Struct, gc=False, eq=False):
         lease = self.lease
         return (lease.is_lost and not self.outcome) or self.message.offset in lease.lost
 
-    def mark_committed(self) -> None:
-        """Internal: a transaction has acked it."""
-        self.outcome = ACKED
-        self.lease.elsewhere.append(self.message.offset)
-
     def _ack_buffered(self) -> bool:
         """Note an ack. False: it has to be announced, or can't be noted."""
         lease = self.lease
@@ -87,6 +82,12 @@ class BaseTask(msgspec.Struct, gc=False, eq=False):
         lease.done.append(self.message.offset)
         # In this order: `is_over` and `announces` are set before acks are looked for.
         return not (lease.is_over or lease.table.announces)
+
+
+def mark_committed(task: BaseTask) -> None:
+    """A transaction has acked a task."""
+    task.outcome = ACKED
+    task.lease.elsewhere.append(task.message.offset)
 
 
 class Task(BaseTask, gc=False, eq=False):
