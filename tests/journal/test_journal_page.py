@@ -22,6 +22,6 @@ def test_the_page_names_every_event_once() -> None:
 
 
 def test_the_page_has_the_version_that_is_written() -> None:
-    assert f"Format version {JOURNAL_VERSION};" in PAGE
+    assert f"The format version is {JOURNAL_VERSION}." in PAGE
     versions = PAGE.split("### Versions\n")[1].split("\n\n")[0]
     assert f"\n| {JOURNAL_VERSION} |" in versions

@@ -198,12 +198,12 @@ def test_a_damaged_snapshot_makes_room_for_one_of_the_same_group(postgres: str, 
 def end_background(database: Database) -> None:
     [(is_ended,)] = database.execute(
         """select pg_terminate_backend(pid, 10000) from pg_stat_activity
-        where application_name = 'oncemq beside' and datname = current_database()"""
+        where application_name = 'oncemq background' and datname = current_database()"""
     ).fetchall()
     assert is_ended
 
 
-def test_work_beside_the_loop_that_fails_is_done_later(
+def test_background_work_that_fails_is_done_later(
     postgres: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = open_loaded(postgres)

@@ -22,7 +22,7 @@ SEEDS_PER_BUG = 500
 _SYNCING = {"sync", "sync_folder", "write_head", "write_file"}
 
 #: Run by a person on a journal that no broker uses.
-_OFFLINE = {"check.py"}
+_OFFLINE = {"cut.py"}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""Arrays as PostgreSQL takes them in its binary format, made without a look at each element's type.
+"""Arrays in PostgreSQL's binary format, packed without examining the type of each element.
 
-A group's records and rows go out as a few columns, one array each. Packed like this, a thousand records cost about as
-much as one statement.
+The records and rows of a group are sent as a few columns, one array each. Packed like this, a thousand records cost
+about as much as one statement.
 
     array    i32 dimensions (0 or 1) | i32 0 | i32 type of the elements | i32 count | i32 1 | element | …
     element  i32 bytes | bytes
@@ -38,22 +38,22 @@ class Byteas:
     __slots__ = ("data",)
 
     def __init__(self, values: Sequence[bytes | memoryview]) -> None:
-        self.data = _joined(_BYTEA, values)
+        self.data = _pack(_BYTEA, values)
 
 
 class Texts:
     __slots__ = ("data",)
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """What PostgreSQL's text can't hold is shown as something else."""
-        self.data = _joined(_TEXT, [text.encode("utf-8", "replace").replace(b"\0", _NO_CHARACTER) for text in texts])
+        """Characters that PostgreSQL's text can't hold are replaced."""
+        self.data = _pack(_TEXT, [text.encode("utf-8", "replace").replace(b"\0", _NO_CHARACTER) for text in texts])
 
 
 def _head(kind: int, count: int) -> bytes:
     return _HEAD.pack(1, 0, kind, count, 1) if count else _HEAD.pack(0, 0, kind, 0, 1)[:12]
 
 
-def _joined(kind: int, values: Sequence[bytes | memoryview]) -> bytes:
+def _pack(kind: int, values: Sequence[bytes | memoryview]) -> bytes:
     sizes = [_SIZE.pack(len(value)) for value in values]
     return b"".join([_head(kind, len(values)), *chain.from_iterable(zip(sizes, values, strict=True))])
 
@@ -84,7 +84,7 @@ def register(connection: psycopg.Connection[Any]) -> None:
 
 
 def signed(number: int) -> int:
-    """An unsigned 64-bit number as PostgreSQL's bigint holds it."""
+    """Return an unsigned 64-bit number as a bigint of PostgreSQL."""
     return number - (1 << 64) if number >> 63 else number
 
 

@@ -1,7 +1,7 @@
-"""Work beside the loop: its connection, which is made anew when it was lost, and what becomes of its failures.
+"""Background work: its connection, which is opened again after it was lost, and the handling of its failures.
 
-A snapshot that could not be written, or rows that could not be deleted, do no harm: a restart takes longer, the
-database stays larger. They are tried again. That another broker has taken over is the one failure that counts.
+A snapshot that could not be written, or rows that could not be deleted, do no harm: a restart takes longer, or the
+database stays larger. Both are tried again. The only failure that matters is that another broker has taken over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PAUSE_S = 10.0
 
 
 class BackgroundConnection:
-    """Used by the worker alone, but for `close`, when the worker is through."""
+    """Used only by the worker, except for `close`, which is called when the worker has finished."""
 
     def __init__(self, url: str, lease: Lease) -> None:
         self.lease = lease
@@ -29,7 +29,7 @@ class BackgroundConnection:
 
     def connection(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._url, self.lease.lease_ms, "oncemq beside")
+            self._connection = connect(self._url, self.lease.lease_ms, "oncemq background")
         return self._connection
 
     def close(self) -> None:
@@ -38,10 +38,10 @@ class BackgroundConnection:
 
 
 class RetryPause:
-    """After a failure: what has just failed would only fail again."""
+    """The pause after a failure, before the same work is tried again."""
 
-    def __init__(self, where: str, what: str) -> None:
-        self._location = where
+    def __init__(self, location: str, what: str) -> None:
+        self._location = location
         self._what = what
         self._until_s = 0.0
 
@@ -50,7 +50,8 @@ class RetryPause:
         return now_s() >= self._until_s
 
     def begin(self, error: Exception) -> None:
-        """Raises JournalFenced where another broker has taken over, and our own bugs."""
+        """Log the failure and begin the pause. Raise JournalFenced if another broker has taken over, and any error that
+        is a bug of ours."""
         if isinstance(error, psycopg.Error):
             error = failed(self._location, self._what, error)
         if isinstance(error, errors.JournalFenced) or not isinstance(error, errors.OnceMQError):

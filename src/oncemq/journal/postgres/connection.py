@@ -1,4 +1,5 @@
-"""Connections of the PostgreSQL journal: how they are made, what a server must be like, and what failed."""
+"""Connections of the PostgreSQL journal: how they are opened, what the server must be like, and how failures are
+reported."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ from oncemq.protocol import errors
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-#: What our own functions raise: sql/schema.sql.
+#: The SQLSTATE that our own functions raise (sql/schema.sql).
 TERM_IS_OVER = "OM001"
-#: The oldest version whose SQL this is.
+#: The oldest version that has the SQL used here.
 _VERSION_MIN = 13
 _STRONG_ENOUGH = ("on", "remote_apply")
 _CONNECT_S = 5
 _DIAGNOSIS_S = 2
 _KEEPALIVES = 3
-#: Of a connection that was refused, nothing but the text is to be had. In another language it is not recognised, and
-#: the database is waited for.
-_MISFIT = re.compile(
+#: A refused connection has no SQLSTATE, only a text. In another language the text is not recognised, and the broker
+#: waits for the database.
+_PERMANENT = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|is not permitted to log in"
     r'|(role|database) ".*" does not exist'
 )
@@ -36,23 +37,23 @@ _MUST_BE_ON = ("fsync", "full_page_writes")
 
 
 def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
-    """Raises JournalFailed where there is no database, SettingInvalid where the URL can't be read or does not fit the
-    server."""
+    """Open a connection. Raise JournalFailed if the database can't be reached, and SettingInvalid if the URL can't be
+    parsed or the server refuses it permanently."""
     try:
         conninfo_to_dict(url)
     except psycopg.Error:
-        # Its text would repeat the URL.
+        # The text of the error would repeat the URL, with its password.
         raise _unreadable() from None
     alive_s = _alive_s(lease_ms)
     try:
         connection = psycopg.connect(
             url,
             autocommit=True,
-            # From the first use on: the same few statements again and again.
+            # Statements are prepared at their first use, since the same few are used again and again.
             prepare_threshold=0,
             application_name=name,
             connect_timeout=_CONNECT_S,
-            # Where the other side is gone without a word, both sides notice about as soon as the lease is over.
+            # If one side disappears silently, the other one notices about when the lease is over.
             keepalives_idle=alive_s,
             keepalives_interval=alive_s,
             keepalives_count=_KEEPALIVES,
@@ -60,18 +61,18 @@ def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
         )
         _prepare(connection, lease_ms)
     except psycopg.Error as error:
-        where = describe(url)
-        if where == HIDDEN:
+        location = describe(url)
+        if location == HIDDEN:
             raise _unreadable() from None
-        failure = failed(where, "a connection", error)
-        # Of several hosts, another one may do later.
-        if _MISFIT.search(str(error)) and "," not in where:
-            raise _misfit(failure.text) from error
+        failure = failed(location, "a connection", error)
+        # If there are several hosts, another one may accept the connection later.
+        if _PERMANENT.search(str(error)) and "," not in location:
+            raise _refused(failure.text) from error
         raise failure from error
     return connection
 
 
-def _misfit(text: str) -> errors.SettingInvalid:
+def _refused(text: str) -> errors.SettingInvalid:
     error = errors.SettingInvalid(text)
     missing = _NO_DATABASE.search(text)
     if missing:
@@ -81,8 +82,8 @@ def _misfit(text: str) -> errors.SettingInvalid:
 
 def _unreadable() -> errors.SettingInvalid:
     return errors.SettingInvalid(
-        "the journal's URL can't be read; it looks like postgresql://user@host:5432/database. "
-        "In a password, @ is written %40, / is %2F, ? is %3F, : is %3A"
+        "the journal's URL can't be parsed; it must look like postgresql://user@host:5432/database. "
+        "In a password, write %40 for @, %2F for /, %3F for ?, and %3A for :"
     )
 
 
@@ -91,8 +92,8 @@ def _alive_s(lease_ms: int) -> int:
 
 
 def _prepare(connection: Connection, lease_ms: int) -> None:
-    """A broker that is stopped in the middle of a transaction, or gone, must not lock out its successor; one that is
-    alive is not to be ended by what is set for other sessions."""
+    """Set timeouts. A broker that is suspended in a transaction, or gone, must not lock out its successor. A broker
+    that is alive must not be disconnected by timeouts that are meant for other sessions."""
     register(connection)
     alive_s = str(_alive_s(lease_ms))
     settings = (str(lease_ms), str(lease_ms), alive_s, alive_s, str(_KEEPALIVES))
@@ -100,7 +101,8 @@ def _prepare(connection: Connection, lease_ms: int) -> None:
 
 
 def is_term_over(url: str, term: int) -> bool:
-    """Who takes over ends the connection of who was before: that is no failure of the database."""
+    """Return whether another broker has begun a later term. A take-over ends the connection of the former broker, and
+    that is not a failure of the database."""
     with (
         suppress(psycopg.Error, TypeError),
         psycopg.connect(url, connect_timeout=_DIAGNOSIS_S, autocommit=True) as connection,
@@ -110,40 +112,40 @@ def is_term_over(url: str, term: int) -> bool:
     return False
 
 
-def check_server(connection: Connection, where: str) -> list[str]:
-    """Whether a COMMIT is a promise here. Raises SettingInvalid; returns warnings."""
+def check_server(connection: Connection, location: str) -> list[str]:
+    """Check that a COMMIT is durable on this server. Raise as `check_settings`; return warnings."""
     found: dict[str, str] = dict(connection.execute(query("settings")).fetchall())
-    check_settings(found, where)
+    check_settings(found, location)
     weak = found["synchronous_commit"]
     if weak in _STRONG_ENOUGH:
         return []
     connection.execute("set synchronous_commit = on")
-    return [f"{where}: synchronous_commit is {weak}; the broker's own sessions have it on"]
+    return [f"{location}: synchronous_commit is {weak}; the broker's own sessions set it to on"]
 
 
-def check_settings(found: Mapping[str, str], where: str) -> None:
-    """Raises SettingInvalid for what waiting will not mend, JournalFailed for what it may."""
+def check_settings(found: Mapping[str, str], location: str) -> None:
+    """Raise SettingInvalid for a permanent problem, and JournalFailed for one that may go away."""
     version = int(found["server_version_num"]) // 10_000
     if version < _VERSION_MIN:
-        raise errors.SettingInvalid(f"{where} is PostgreSQL {version}; the journal needs {_VERSION_MIN} or later")
+        raise errors.SettingInvalid(f"{location} is PostgreSQL {version}; the journal needs {_VERSION_MIN} or later")
     if found["server_encoding"] != "UTF8":
         raise errors.SettingInvalid(
-            f"{where} has the encoding {found['server_encoding']}; make the database with: encoding 'UTF8'"
+            f"{location} has the encoding {found['server_encoding']}; create the database with: encoding 'UTF8'"
         )
     for name in _MUST_BE_ON:
         if found[name] != "on":
             raise errors.SettingInvalid(
-                f"{where}: {name} is {found[name]}, so that a crash of its machine may lose what was committed. "
+                f"{location}: {name} is {found[name]}, so a crash of its machine may lose committed data. "
                 f"Set {name} = on in postgresql.conf, and reload."
             )
     if found["is_replica"] == "true":
-        # It may be promoted.
-        raise errors.JournalFailed(f"{where} is a replica, which takes no writes; connect to its primary")
+        # The replica may be promoted later.
+        raise errors.JournalFailed(f"{location} is a replica, which accepts no writes; connect to its primary")
 
 
-def failed(where: str, what: str, error: psycopg.Error) -> errors.JournalFailed:
-    """What PostgreSQL says, in one line."""
+def failed(location: str, what: str, error: psycopg.Error) -> errors.JournalFailed:
+    """Return the failure with the text of PostgreSQL, in one line."""
     said = " ".join(str(error).split()) or type(error).__name__
     if error.sqlstate == TERM_IS_OVER:
-        return errors.JournalFenced(f"{where}: another broker has taken over this journal")
-    return errors.JournalFailed(f"{where}: {what} failed: {said}")
+        return errors.JournalFenced(f"{location}: another broker has taken over this journal")
+    return errors.JournalFailed(f"{location}: {what} failed: {said}")

@@ -1,10 +1,10 @@
-"""The journal in PostgreSQL, under the contract of contract.py: one transaction per group.
+"""The journal in PostgreSQL, under the contract of journal/contract.py: one transaction per group.
 
-Every append says whose term it belongs to and which group it follows, in its own transaction; whoever takes over begins
-a new term first. So of two brokers that both take themselves for the writer, one can write. An error of any kind is
-final, and so is a COMMIT whose answer did not come: what the database holds then is for recovery to find out.
+Every append checks its term and the group that it follows, in its own transaction. A take-over begins a new term first.
+So if two brokers both assume to be the writer, only one can write. Any error is final, also a COMMIT whose answer did
+not arrive: recovery finds out what the database holds then.
 
-Snapshots and the removal of what nobody needs are written beside the loop, through a connection of their own.
+Snapshots are written, and rows that are not needed are deleted, in the background, through another connection.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import psycopg
 import xxhash
 
 from oncemq.journal.contract import (
+    GROUP_HEADER_BYTES,
     Extent,
     Group,
     LoadedJournal,
@@ -25,13 +26,14 @@ from oncemq.journal.contract import (
     ReplayedGroup,
     SnapshotWriter,
     WriteSlot,
-    record_bytes,
+    group_bytes,
+    is_empty,
 )
-from oncemq.journal.postgres import reader as reading
 from oncemq.journal.postgres.background import BackgroundConnection
 from oncemq.journal.postgres.connection import Connection, failed, is_term_over
 from oncemq.journal.postgres.extents import PostgresExtents
 from oncemq.journal.postgres.lease import Lease, LeaseRenewer, now_s
+from oncemq.journal.postgres.reader import read_groups, read_records, scan_heads
 from oncemq.journal.postgres.snapshots import PostgresSnapshots, SnapshotPosition
 from oncemq.journal.postgres.sql import query
 from oncemq.journal.postgres.writer import append_group, heavy_ms
@@ -39,16 +41,15 @@ from oncemq.journal.rows import TablesWanted
 from oncemq.journal.worker import Worker
 from oncemq.protocol import errors
 
-_GROUP_HEADER_BYTES = 64
-#: How full PostgreSQL's disk is, PostgreSQL does not say.
+#: PostgreSQL does not tell how full its disk is.
 _WRITABLE_BYTES = 1 << 50
 
 
 class TakeOver(msgspec.Struct, frozen=True):
-    """What a take-over has found."""
+    """What a take-over has read from the database."""
 
     url: str
-    where: str
+    location: str
     journal_id: bytes
     extent_bytes: int
     are_tables_current: bool
@@ -67,38 +68,38 @@ class PostgresJournal:
         self.warnings = warnings
         self.tables_wanted: TablesWanted = "changes" if taken.are_tables_current else "all"
         self._url = taken.url
-        self._location = taken.where
+        self._location = taken.location
         self._connection = connection
         self._lease = lease
         self._background = BackgroundConnection(taken.url, lease)
         self._renewer: LeaseRenewer | None = None
         self._worker = worker
-        self._extents = PostgresExtents(taken.where, taken.extent_bytes, worker, self._background)
+        self._extents = PostgresExtents(taken.location, taken.extent_bytes, worker, self._background)
         self._seed = xxhash.xxh3_64_intdigest(taken.journal_id)
-        self._snapshots = PostgresSnapshots(taken.where, worker, self._seed, self._background)
+        self._snapshots = PostgresSnapshots(taken.location, worker, self._seed, self._background)
         self._failure: errors.JournalFailed | None = None
         self._is_loaded = False
-        #: The last group's that was appended, and where the next one goes.
+        #: Sequence of the last group that was appended, and position of the next one.
         self._sequence = taken.last_sequence
         self._position = taken.last_position
         self._unsynced: Group | None = None
         self._unsynced_bytes = 0
         self._is_last_empty = True
         self._time_ms = 0
-        #: Written since the newest snapshot, up to the one that is being made.
+        #: Bytes from the newest snapshot to the one that is being written.
         self._snapshot_bytes = 0
 
     def describe(self) -> str:
         return self._location
 
-    # Failure is final.
+    # Every failure is final.
 
     def _check(self) -> None:
         if self._failure is not None:
             raise type(self._failure)(str(self._failure))
 
     @contextmanager
-    def _final(self, what: str) -> Iterator[None]:
+    def _failing(self, what: str) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
@@ -114,7 +115,7 @@ class PostgresJournal:
     # Recovery.
 
     def load(self) -> LoadedJournal:
-        """The groups have to be taken to their end before anything else is called."""
+        """Begin recovery. All groups must be consumed before anything else is called."""
         self._check()
         self._renewer = LeaseRenewer(self._url, self._lease)
         with self._recovering():
@@ -126,9 +127,9 @@ class PostgresJournal:
 
     @contextmanager
     def _recovering(self) -> Iterator[None]:
-        """What can't be recovered is closed, so that its lease goes too."""
+        """Close the journal if it can't be recovered, so that its lease is released."""
         try:
-            with self._final("recovery"):
+            with self._failing("recovery"):
                 yield
         except errors.JournalError:
             self.close()
@@ -136,10 +137,10 @@ class PostgresJournal:
 
     def _replay(self, sequence: int) -> Iterator[ReplayedGroup]:
         with self._recovering():
-            for stored in reading.groups(self._connection, self._location, self._seed, sequence, self._sequence):
+            for stored in read_groups(self._connection, self._location, self._seed, sequence, self._sequence):
                 self.replay_bytes += stored.size
                 self._time_ms = stored.time_ms
-                self._is_last_empty = stored.size == _GROUP_HEADER_BYTES
+                self._is_last_empty = stored.size == GROUP_HEADER_BYTES
                 yield ReplayedGroup(stored.sequence, stored.time_ms, stored.events)
         self._stop_renewer()
         self._is_loaded = True
@@ -156,23 +157,22 @@ class PostgresJournal:
         return self._position // self.extent_bytes
 
     def _room_bytes(self) -> int:
-        return (self._active + 1) * self.extent_bytes - self._position - _GROUP_HEADER_BYTES
+        return (self._active + 1) * self.extent_bytes - self._position - GROUP_HEADER_BYTES
 
     def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
-        if min(need_bytes, self.extent_bytes - _GROUP_HEADER_BYTES) > self._room_bytes():
+        if min(need_bytes, self.extent_bytes - GROUP_HEADER_BYTES) > self._room_bytes():
             self._position = (self._active + 1) * self.extent_bytes
         self._extents.begin(self._active)
         room = self._room_bytes()
-        return WriteSlot(self._position + _GROUP_HEADER_BYTES, room, room)
+        return WriteSlot(self._position + GROUP_HEADER_BYTES, room, room)
 
     def append(self, group: Group) -> None:
-        """Nothing leaves before `sync`: then all of it does, at once."""
+        """Keep the group until `sync`, which sends it in one go."""
         self._check()
-        assert self._unsynced is None, "the next group is not written before the last one is synced"
-        records_bytes = sum(record_bytes(len(record.payload)) for record in group.records)
-        used = _GROUP_HEADER_BYTES + records_bytes + len(group.events)
-        assert used <= self._room_bytes() + _GROUP_HEADER_BYTES, "a group is larger than its place"
+        assert self._unsynced is None, "the next group must not be written before the last one is synced"
+        used = group_bytes(group)
+        assert used <= self._room_bytes() + GROUP_HEADER_BYTES, "a group is larger than its slot"
         self._unsynced = group
         self._unsynced_bytes = used + -used % 8
 
@@ -181,25 +181,25 @@ class PostgresJournal:
         group, size = self._unsynced, self._unsynced_bytes
         if group is None:
             return
-        with self._final("a commit"):
+        with self._failing("a commit"):
             self._commit(group, size)
         self._unsynced = None
-        self._extents.fill(self._active, size)
+        self._extents.add_bytes(self._active, size)
         self._sequence += 1
         self._position += size
         self.replay_bytes += size
         self._time_ms = group.time_ms
-        self._is_last_empty = not group.events and not group.records
+        self._is_last_empty = is_empty(group)
         if group.rows is not None and group.rows.has_all:
             self.tables_wanted = "changes"
         elif group.rows is not None and group.rows.are_stale:
-            # All of them, when somebody takes over.
+            # The next take-over writes all tables again.
             self.tables_wanted = ""
 
     def _commit(self, group: Group, size: int) -> None:
         may_take_ms = heavy_ms(group, size, self._lease.lease_ms)
         if may_take_ms:
-            # Nobody may take it for dead meanwhile; if it does die, so much longer is waited for it.
+            # No standby may take over in the meantime. If this broker dies, a standby waits that much longer.
             self._lease.renew(self._connection, self._lease.lease_ms + may_take_ms)
         sent_s = now_s()
         append_group(
@@ -224,14 +224,14 @@ class PostgresJournal:
 
     def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
         self._check()
-        with self._final("a read"):
-            return reading.records(self._connection, wanted)
+        with self._failing("a read"):
+            return read_records(self._connection, self._location, wanted)
 
     def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:
         self._check()
         begin = position or extent * self.extent_bytes
-        with self._final("a read"):
-            return reading.heads(self._connection, begin, (extent + 1) * self.extent_bytes, bytes_max)
+        with self._failing("a read"):
+            return scan_heads(self._connection, begin, (extent + 1) * self.extent_bytes, bytes_max)
 
     # The lease.
 
@@ -241,7 +241,7 @@ class PostgresJournal:
 
     def _renew(self) -> None:
         self._check()
-        with self._final("renewing the lease"):
+        with self._failing("renewing the lease"):
             if not self._lease.renew(self._connection):
                 raise self._fail(self._fenced())
 
@@ -251,7 +251,7 @@ class PostgresJournal:
     def raise_term(self, term: int) -> None:
         self._check()
         if term > self.term:
-            with self._final("raising the term"):
+            with self._failing("raising the term"):
                 if self._connection.execute(query("raise_term"), (term, self.term)).rowcount != 1:
                     raise self._fail(self._fenced())
             self.term = self._lease.term = term
@@ -260,22 +260,22 @@ class PostgresJournal:
 
     def begin_snapshot(self) -> SnapshotWriter | None:
         self._check()
-        assert self._unsynced is None, "a snapshot holds synced state only"
+        assert self._unsynced is None, "a snapshot holds only synced state"
         if not self._snapshots.can_begin:
             return None
         kept = self._snapshots.kept
         if kept and kept[-1].sequence == self._sequence:
-            # Two of the same state differ by an empty group: the second one lets extents go.
+            # An empty group separates two snapshots of the same state, so that the second one frees extents.
             self._append_empty()
         self._snapshot_bytes = self.replay_bytes
         return self._snapshots.begin(SnapshotPosition(self._sequence, self._position))
 
     def extents(self) -> list[Extent]:
-        return self._extents.listed(self._active, self._snapshots.behind_position)
+        return self._extents.list_extents(self._active, self._snapshots.needed_from)
 
     def release(self, live: Mapping[int, int]) -> None:
         self._check()
-        self._extents.release(live, self._active, self._snapshots.behind_position)
+        self._extents.release(live, self._active, self._snapshots.needed_from)
 
     def maintain(self) -> None:
         self._check()
@@ -289,11 +289,13 @@ class PostgresJournal:
             raise self._fail(fenced) from fenced
 
     def writable_bytes(self) -> int:
-        """No bound that is known here: a full disk of PostgreSQL's fails a commit, and ends the broker."""
+        """Return a large number, since the limit is not known: if PostgreSQL's disk is full, a commit fails, and the
+        broker stops."""
         return _WRITABLE_BYTES
 
     def close(self) -> None:
-        """A clean stop gives the lease up, so that nobody has to wait for its end. Harmless when it is repeated."""
+        """Confirm the last group and release the lease, so that a standby need not wait for its end. It may be called
+        more than once."""
         try:
             if self._failure is None and self._is_loaded and self._unsynced is None:
                 self.confirm()
@@ -303,8 +305,8 @@ class PostgresJournal:
             self._failure = self._failure or errors.JournalFailed("the journal is closed")
             self._lease.lose()
             with suppress(psycopg.Error):
-                # Of a group that failed.
+                # A group that failed may have left a transaction open.
                 self._connection.rollback()
-                self._connection.execute(query("give_up"), (self.term,))
+                self._connection.execute(query("release_lease"), (self.term,))
             self._connection.close()
             self._background.close()

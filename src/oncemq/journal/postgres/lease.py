@@ -1,8 +1,8 @@
-"""The lease: until when this process may take itself for the journal's one writer.
+"""The lease: until when this process may assume that it is the only writer of the journal.
 
-The database's clock says when a lease is over, for those who wait for it. The holder counts from the moment before it
-asked, by a clock that runs on while the process is stopped and the machine sleeps, and takes off a tenth: so it is over
-here first, however long the answer took.
+For brokers that wait for the lease, the database's clock says when it is over. The holder counts from the moment before
+it sent its request, with a clock that continues while the process is suspended and the machine sleeps, and subtracts a
+tenth. So the lease ends here first, no matter how long the answer took.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from oncemq.journal.postgres.connection import Connection, connect
 from oncemq.journal.postgres.sql import query
 from oncemq.protocol import errors
 
-_SURE_SHARE = 0.9
+_SAFE_SHARE = 0.9
 _RENEW_SHARE = 1 / 3
 
 
 def now_s() -> float:
-    """The lease's clock. On macOS it stands still while the machine sleeps."""
+    """Return the time of the lease's clock. On macOS it stops while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
@@ -36,8 +36,8 @@ class Lease:
         self.renewed(sent_s)
 
     def renewed(self, sent_s: float) -> None:
-        """By something that was sent then, and has succeeded."""
-        self.held_until_s = sent_s + self.lease_ms / 1000 * _SURE_SHARE
+        """Note that a request which was sent at `sent_s` has renewed the lease."""
+        self.held_until_s = sent_s + self.lease_ms / 1000 * _SAFE_SHARE
         self.renew_from_s = sent_s + self.lease_ms / 1000 * _RENEW_SHARE
 
     def lose(self) -> None:
@@ -52,7 +52,7 @@ class Lease:
         return now_s() >= self.renew_from_s
 
     def renew(self, connection: Connection, lease_ms: int = 0) -> bool:
-        """False: the term is over."""
+        """Renew the lease in the database. Return False if another broker has begun a new term."""
         sent_s = now_s()
         if connection.execute(query("renew"), (lease_ms or self.lease_ms, self.term)).fetchone() is None:
             return False
@@ -61,7 +61,7 @@ class Lease:
 
 
 class LeaseRenewer:
-    """Renews the lease while recovery, which may take longer than a lease, has the process busy."""
+    """Renews the lease in a thread during recovery, which may take longer than a lease."""
 
     def __init__(self, url: str, lease: Lease) -> None:
         self._url = url
@@ -74,7 +74,7 @@ class LeaseRenewer:
         every_s = self._lease.lease_ms / 1000 * _RENEW_SHARE
         if self._stopped.wait(every_s):
             return
-        # If it fails, whoever needs the lease next finds out.
+        # A failure is found by the next request that needs the lease.
         with suppress(psycopg.Error, errors.OnceMQError), connect(self._url, self._lease.lease_ms) as connection:
             while self._lease.renew(connection) and not self._stopped.wait(every_s):
                 pass

@@ -1,6 +1,6 @@
-"""Snapshots in PostgreSQL: gathered in memory, written beside the loop in one transaction; committed, they count.
+"""Snapshots in PostgreSQL: collected in memory, and written in the background in one transaction.
 
-The two newest are kept: if the disk damages one, the other still leads to the same state.
+The two newest are kept: if the disk damages one, the other leads to the same state.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import xxhash
 
+from oncemq.journal.contract import SNAPSHOTS_KEPT
 from oncemq.journal.postgres.arrays import Int8s, signed
 from oncemq.journal.postgres.background import BackgroundConnection, RetryPause
 from oncemq.journal.postgres.connection import Connection
@@ -18,11 +19,9 @@ from oncemq.journal.worker import Task, Worker
 from oncemq.protocol import errors
 from oncemq.protocol.version import SNAPSHOT_VERSION
 
-KEPT = 2
-
 
 class SnapshotPosition(msgspec.Struct, frozen=True, gc=False):
-    """The last group that it holds, and where the next one begins."""
+    """The last group that a snapshot holds, and where the next group begins."""
 
     sequence: int
     position: int
@@ -33,9 +32,9 @@ class _Damaged(Exception):
 
 
 class PostgresSnapshotWriter:
-    def __init__(self, owner: PostgresSnapshots, place: SnapshotPosition) -> None:
+    def __init__(self, owner: PostgresSnapshots, position: SnapshotPosition) -> None:
         self._owner = owner
-        self.place = place
+        self.position = position
         self.chunks: list[bytes] = []
 
     def add(self, chunk: bytes) -> None:
@@ -49,39 +48,43 @@ class PostgresSnapshotWriter:
 
 
 class PostgresSnapshots:
-    def __init__(self, where: str, worker: Worker, seed: int, background: BackgroundConnection) -> None:
-        self._location = where
+    def __init__(self, location: str, worker: Worker, seed: int, background: BackgroundConnection) -> None:
+        self._location = location
         self._worker = worker
         self._seed = seed
         self._background = background
-        self._pause = RetryPause(where, "writing a snapshot")
+        self._pause = RetryPause(location, "writing a snapshot")
         self._writer: PostgresSnapshotWriter | None = None
         self._task: Task | None = None
-        #: At most two, the newest last. Damaged ones don't count, and go with the next that is written.
+        #: At most two, the newest last. Damaged ones are not included, and are deleted when the next one is written.
         self.kept: list[SnapshotPosition] = []
 
     @property
-    def behind_position(self) -> int:
-        """Replay from either of the two newest needs nothing before this; 0 while there are fewer than two."""
-        return self.kept[0].position if len(self.kept) == KEPT else 0
+    def needed_from(self) -> int:
+        """The position from which on replay from either of the two newest snapshots needs the journal. 0 while there
+        are fewer than two."""
+        return self.kept[0].position if len(self.kept) == SNAPSHOTS_KEPT else 0
 
     # Recovery.
 
     def find(self, connection: Connection, warnings: list[str]) -> list[bytes] | None:
-        """The newest good snapshot's chunks."""
-        where = self._location
+        """Return the chunks of the newest good snapshot."""
         found: list[bytes] | None = None
         for sequence, position, version, count in connection.execute(query("snapshots")).fetchall():
             if version > SNAPSHOT_VERSION:
-                raise errors.JournalVersion(f"{where} holds a snapshot of format {version}; this is {SNAPSHOT_VERSION}")
+                raise errors.JournalVersion(
+                    f"{self._location} has snapshot format {version}; this OnceMQ reads up to {SNAPSHOT_VERSION}"
+                )
             if found is None:
                 try:
                     found = self._read(connection, sequence, count)
                 except _Damaged as damage:
-                    warnings.append(f"{where}: snapshot {sequence} is damaged ({damage}); an older one takes its place")
+                    warnings.append(
+                        f"{self._location}: snapshot {sequence} is damaged ({damage}); an older one is used"
+                    )
                     continue
             self.kept.insert(0, SnapshotPosition(sequence, position))
-        del self.kept[:-KEPT]
+        del self.kept[:-SNAPSHOTS_KEPT]
         return found
 
     def _read(self, connection: Connection, sequence: int, count: int) -> list[bytes]:
@@ -98,13 +101,13 @@ class PostgresSnapshots:
         digest.update(chunk)
         return signed(digest.intdigest())
 
-    # Writing one.
+    # Writing.
 
-    def begin(self, place: SnapshotPosition) -> PostgresSnapshotWriter | None:
-        """None while there is another one, or a pause."""
+    def begin(self, position: SnapshotPosition) -> PostgresSnapshotWriter | None:
+        """Return None while another one is being written, or during a pause after a failure."""
         if not self.can_begin:
             return None
-        self._writer = PostgresSnapshotWriter(self, place)
+        self._writer = PostgresSnapshotWriter(self, position)
         return self._writer
 
     @property
@@ -113,34 +116,34 @@ class PostgresSnapshots:
 
     def finish(self, writer: PostgresSnapshotWriter) -> None:
         if writer is self._writer and self._task is None:
-            kept = self._kept_with(writer.place)
-            self._task = self._worker.start(self._write(writer.place, writer.chunks, kept), "write a snapshot")
+            kept = self._kept_with(writer.position)
+            self._task = self._worker.start(self._write(writer.position, writer.chunks, kept), "write a snapshot")
 
-    def _kept_with(self, place: SnapshotPosition) -> list[SnapshotPosition]:
-        return [*self.kept, place][-KEPT:]
+    def _kept_with(self, position: SnapshotPosition) -> list[SnapshotPosition]:
+        return [*self.kept, position][-SNAPSHOTS_KEPT:]
 
     def abort(self, writer: PostgresSnapshotWriter) -> None:
         if writer is self._writer and self._task is None:
             self._writer = None
 
     def _write(
-        self, place: SnapshotPosition, chunks: Sequence[bytes], kept: Sequence[SnapshotPosition]
+        self, position: SnapshotPosition, chunks: Sequence[bytes], kept: Sequence[SnapshotPosition]
     ) -> Iterator[None]:
         connection = self._background.connection()
         with connection.transaction():
-            # A damaged one may have this very sequence.
-            older = Int8s([one.sequence for one in kept if one is not place])
-            connection.execute(query("drop_snapshots"), (older,))
-            head = (place.sequence, place.position, SNAPSHOT_VERSION, len(chunks))
+            # A damaged snapshot may have the same sequence.
+            older = Int8s([one.sequence for one in kept if one is not position])
+            connection.execute(query("delete_snapshots"), (older,))
+            head = (position.sequence, position.position, SNAPSHOT_VERSION, len(chunks))
             connection.execute(query("add_snapshot"), head)
             for number, chunk in enumerate(chunks):
-                checksum = self._checksum(place.sequence, number, chunk)
-                connection.execute(query("add_chunk"), (place.sequence, number, checksum, chunk))
+                checksum = self._checksum(position.sequence, number, chunk)
+                connection.execute(query("add_chunk"), (position.sequence, number, checksum, chunk))
             connection.execute(query("check_term"), (self._background.lease.term,))
         yield
 
     def maintain(self) -> bool:
-        """True: one was put in place. Raises JournalFenced."""
+        """Return True if a snapshot has become valid. Raise JournalFenced."""
         task, writer = self._task, self._writer
         if task is None or writer is None or not task.done:
             return False
@@ -148,5 +151,5 @@ class PostgresSnapshots:
         if task.error is not None:
             self._pause.begin(task.error)
             return False
-        self.kept = self._kept_with(writer.place)
+        self.kept = self._kept_with(writer.position)
         return True

@@ -1,9 +1,9 @@
 """Taking over a journal in PostgreSQL: one broker holds it, the others stand by.
 
-    connect ─► check the server ─► make the schema, where there is none ─► lease over? ─► new term ─► journal
+    connect ─► check the server ─► create the schema, if there is none ─► lease over? ─► new term ─► journal
 
-A broker that holds the journal renews its lease; a standby that finds the lease over begins a new term, in one
-transaction, and from then on no append of an older term succeeds.
+The broker that holds the journal renews its lease. A standby that finds the lease over begins a new term, in one
+transaction. From then on no append of an older term succeeds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ImportError as error:
 
 LEASE_MS = 3000
 EXTENT_BYTES = 64 * 1024 * 1024
-#: Of the tables; the events in them have the journal's version.
+#: Version of the tables. The events in them have the version of the journal.
 SCHEMA_VERSION = 1
 
 
@@ -45,10 +45,11 @@ def open_postgres(
     worker: Worker | None = None,
     may_create: bool = True,
 ) -> PostgresJournal:
-    """Take over at once, or raise JournalLocked, which says who holds it.
+    """Take over immediately, or raise JournalLocked, which says who holds the journal. The options are those of
+    PostgresStandby.
 
-    Raises JournalFailed where the database can't be reached; SettingInvalid and JournalVersion for what waiting
-    will not mend."""
+    Raise JournalFailed if the database can't be reached, and SettingInvalid or JournalVersion for a permanent
+    problem."""
     with PostgresStandby(
         url,
         lease_ms=lease_ms,
@@ -66,11 +67,11 @@ def open_postgres(
 
 
 class PostgresStandby:
-    """Looks whether the journal is free, as often as it is asked. It keeps its connection from look to look.
+    """Tries to take over the journal when it is asked to. It keeps its connection between attempts.
 
-    `extent_bytes` and `journal_id` count when a journal is made; an existing one keeps its own.
-    `address` is where the broker's clients find it, for people who look at the lease. Where `may_create` is False, a
-    database without a journal is an error."""
+    `extent_bytes` and `journal_id` apply to a new journal; an existing one keeps its own. `address` is where clients
+    find this broker, for people who look at the lease. If `may_create` is False, a database without a journal is an
+    error."""
 
     def __init__(
         self,
@@ -83,12 +84,12 @@ class PostgresStandby:
         worker: Worker | None = None,
         may_create: bool = True,
     ) -> None:
-        self.where = describe(url)
-        #: Who holds the journal, as the last look found it.
+        self.location = describe(url)
+        #: Who held the journal at the last attempt.
         self.holder = ""
-        #: Where its clients find it.
+        #: The address of that broker for clients.
         self.active_address = ""
-        #: Of its lease, in seconds, by the database's clock.
+        #: What was left of its lease, by the clock of the database.
         self.left_s = 0.0
         self._url = url
         self._lease_ms = lease_ms
@@ -115,31 +116,31 @@ class PostgresStandby:
             connection.close()
 
     def try_take_over(self) -> PostgresJournal | None:
-        """None: another broker holds it; `holder` says which one. Raises as `open_postgres`."""
+        """Return the journal, or None if another broker holds it (see `holder`). Raise as `open_postgres`."""
         try:
             connection = self._connected()
             journal = self._take_over(connection) if self._is_free(connection) else None
         except psycopg.Error as error:
             self.close()
-            raise failed(self.where, "taking over", error) from error
+            raise failed(self.location, "taking over", error) from error
         except errors.OnceMQError:
             self.close()
             raise
         if journal is not None:
-            # It belongs to the journal.
+            # The connection belongs to the journal now.
             self._connection = None
         return journal
 
-    # Getting there.
+    # Connecting.
 
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = self._connect()
-            self._warnings = check_server(self._connection, self.where)
+            self._warnings = check_server(self._connection, self.location)
             if self._one("has_schema") != (True,):
                 if not self._may_create:
-                    raise errors.JournalError(f"there is no journal in {self.where}")
-                self._make_schema(self._connection)
+                    raise errors.JournalError(f"there is no journal in {self.location}")
+                self._create_schema(self._connection)
             self._check_version()
         return self._connection
 
@@ -148,7 +149,7 @@ class PostgresStandby:
             connection = connect(self._url, self._lease_ms)
         except errors.SettingInvalid as error:
             if self._has_connected:
-                # What was right once may be so again.
+                # The URL was accepted before, so the problem may go away.
                 raise errors.JournalFailed(error.text) from error
             raise
         self._has_connected = True
@@ -158,10 +159,10 @@ class PostgresStandby:
         assert self._connection is not None
         return self._connection.execute(query(name)).fetchone()
 
-    def _make_schema(self, connection: Connection) -> None:
+    def _create_schema(self, connection: Connection) -> None:
         try:
             with connection.transaction():
-                # Of two that start at the same time one makes it.
+                # If two brokers start at the same time, one of them creates it.
                 connection.execute(query("lock_schema"))
                 if self._one("has_schema") == (True,):
                     return
@@ -169,27 +170,27 @@ class PostgresStandby:
                 connection.execute(script("tables"), prepare=False)
                 journal_id = self._journal_id or os.urandom(16)
                 meta = (SCHEMA_VERSION, JOURNAL_VERSION, journal_id, self._extent_bytes)
-                connection.execute(query("make_meta"), meta)
-                connection.execute(query("make_lease"), (self._extent_bytes,))
+                connection.execute(query("create_meta"), meta)
+                connection.execute(query("create_lease"), (self._extent_bytes,))
         except psycopg.errors.InsufficientPrivilege as error:
             raise errors.SettingInvalid(
-                f"{self.where}: the journal's schema can't be made: {error.diag.message_primary}. "
-                "Grant the broker's role: create on database"
+                f"{self.location}: the journal's schema can't be created: {error.diag.message_primary}. "
+                "Grant CREATE on the database to the role of the broker"
             ) from error
         except psycopg.errors.DuplicateSchema as error:
             raise errors.SettingInvalid(
-                f"{self.where} has a schema 'oncemq' that is not OnceMQ's; use another database"
+                f"{self.location} has a schema 'oncemq' that is not OnceMQ's; use another database"
             ) from error
 
     def _check_version(self) -> None:
         meta = self._one("meta")
         if meta is None:
-            raise errors.JournalCorrupt(f"{self.where}: oncemq.journal_meta is empty")
+            raise errors.JournalCorrupt(f"{self.location}: oncemq.journal_meta is empty")
         schema_version, journal_version = meta[:2]
         if schema_version > SCHEMA_VERSION or journal_version > JOURNAL_VERSION:
             raise errors.JournalVersion(
-                f"{self.where} has tables of version {schema_version} and events of version {journal_version}; "
-                f"this OnceMQ knows {SCHEMA_VERSION} and {JOURNAL_VERSION}"
+                f"{self.location} has tables of version {schema_version} and events of version {journal_version}; "
+                f"this OnceMQ reads versions up to {SCHEMA_VERSION} and {JOURNAL_VERSION}. Upgrade OnceMQ."
             )
 
     # Taking over.
@@ -197,12 +198,12 @@ class PostgresStandby:
     def _is_free(self, connection: Connection) -> bool:
         row = connection.execute(query("lease")).fetchone()
         if row is None:
-            raise errors.JournalCorrupt(f"{self.where}: oncemq.journal_lease is empty")
+            raise errors.JournalCorrupt(f"{self.location}: oncemq.journal_lease is empty")
         term, holder, address, since, self.left_s = row
         if self.left_s <= 0:
             return True
         at = f" at {address}" if address else ""
-        self.holder = f"{self.where} is held by {holder}{at} since {since} (term {term})"
+        self.holder = f"{self.location} is held by {holder}{at} since {since} (term {term})"
         self.active_address = str(address or "")
         return False
 
@@ -211,7 +212,7 @@ class PostgresStandby:
         sent_s = now_s()
         try:
             with connection.transaction():
-                # Of two that come here at the same time, the second one waits, and finds no row.
+                # If two standbys come here at the same time, the second one waits, and then finds no row.
                 if connection.execute(query("lock_lease")).fetchone() is None:
                     self._is_free(connection)
                     return None
@@ -220,14 +221,14 @@ class PostgresStandby:
                 assert taken is not None
                 connection.execute(query("raise_version"), (JOURNAL_VERSION, JOURNAL_VERSION))
         except psycopg.errors.LockNotAvailable:
-            self.holder = f"{self.where} is locked by a broker whose lease is over"
+            self.holder = f"{self.location} is locked by a broker whose lease is over"
             return None
         term, last_sequence, last_position = taken
         return self._journal(connection, Lease(term, self._lease_ms, sent_s), last_sequence, last_position)
 
     def _end_former_holder(self, connection: Connection) -> None:
-        """It may have been stopped in the middle of a transaction, with the lease locked."""
-        # One of another role is not ours to end; its own time-out ends it.
+        """End the connection of the former holder, which may be suspended in a transaction that locks the lease."""
+        # The connection of another role can't be ended from here; its own timeout ends it.
         with suppress(psycopg.errors.InsufficientPrivilege):
             connection.execute(query("end_former_holder"))
 
@@ -235,7 +236,9 @@ class PostgresStandby:
         meta = self._one("meta")
         assert meta is not None
         _, _, journal_id, extent_bytes, are_tables_current = meta
-        taken = TakeOver(self._url, self.where, bytes(journal_id), extent_bytes, are_tables_current, sequence, position)
+        taken = TakeOver(
+            self._url, self.location, bytes(journal_id), extent_bytes, are_tables_current, sequence, position
+        )
         return PostgresJournal(connection, lease, taken, self._worker or ThreadWorker(), list(self._warnings))
 
 

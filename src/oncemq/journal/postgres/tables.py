@@ -1,4 +1,4 @@
-"""Rows as statements: the tables that people query, within the transaction that appends a group."""
+"""Rows as SQL statements. They update the tables that users query, in the transaction that appends the group."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from oncemq.journal.rows import ConsumerKey, Rows
 Statement = tuple[str, tuple[Any, ...]]
 Row = TypeVar("Row")
 
-#: Of one statement: a value has at most 1 GB, and what is packed is in memory twice.
+#: Maximum rows of one statement: a value has at most 1 GB, and packed arrays are in memory twice.
 _ROWS_MAX = 50_000
 
 
 def statements(rows: Rows) -> Iterator[Statement]:
-    """Names of queries, and what they take; in the order in which they have to run, behind the records."""
+    """Yield names and parameters of queries, in the order in which they have to run, after the records."""
     if rows.are_stale:
         yield "tables_are_stale", ()
         return
-    yield from _removals(rows)
+    yield from _deletions(rows)
     for topics in _parts(rows.topics):
         yield (
             "put_topics",
@@ -55,26 +55,26 @@ def statements(rows: Rows) -> Iterator[Statement]:
         yield "all_tables_are_current", ()
 
 
-def _removals(rows: Rows) -> Iterator[Statement]:
+def _deletions(rows: Rows) -> Iterator[Statement]:
     if rows.has_all:
         yield "hide_all_batches", ()
     else:
         for positions in _parts(rows.batches_gone):
             yield "hide_batches", (Int8s(positions),)
     if rows.has_all or rows.has_all_names:
-        yield "remove_all_topics", ()
-        yield "remove_all_consumers", ()
-        yield "remove_all_producers", ()
+        yield "delete_all_topics", ()
+        yield "delete_all_consumers", ()
+        yield "delete_all_producers", ()
         return
     for topics in _parts(rows.topics_gone):
-        yield "remove_topics", (Int8s(topics),)
-    # Behind those: a topic that takes its consumers along is not to be gone before.
+        yield "delete_topics", (Int8s(topics),)
+    # After those: `delete_topics` deletes the consumers of a topic only while the topic exists.
     for gone in rows.patterns_gone:
-        yield "remove_pattern", (gone.id, gone.pattern, Int8s(gone.topics_left))
+        yield "delete_pattern", (gone.id, gone.pattern, Int8s(gone.topics_left))
     for consumers in _parts(rows.consumers_gone):
-        yield "remove_consumers", _keys(consumers)
+        yield "delete_consumers", _keys(consumers)
     for producers in _parts(rows.producers_gone):
-        yield "remove_producers", (Texts(producers),)
+        yield "delete_producers", (Texts(producers),)
 
 
 def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -1,9 +1,9 @@
-"""How a group gets into PostgreSQL: one transaction, sent as a whole, so that it costs one round trip.
+"""Writes a group to PostgreSQL: one transaction, sent as a whole, so that it costs one round trip.
 
-After an error the server skips whatever follows, the COMMIT too.
+After an error the server skips all following statements, including the COMMIT.
 
-A *heavy* group may take longer than a lease. It is sent one statement after the other: a server that is busy with one
-does not read the next, and the connection would look dead.
+A *heavy* group may take longer than a lease. It is sent statement by statement: a server that is busy with one
+statement does not read the next, and the connection would look dead.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from oncemq.journal.postgres.lease import Lease
 from oncemq.journal.postgres.sql import query
 from oncemq.journal.postgres.tables import statements
 
-#: Slower than a server that is worth waiting for.
+#: Slower than any usable server.
 _ROW_MS = 0.2
 _BYTES_PER_MS = 8 * 1024
 _HEAVY_SHARE = 0.5
 
 
 def heavy_ms(group: Group, size: int, lease_ms: int) -> int:
-    """How long it may take, where that is much of a lease; 0 where it is not."""
+    """Return how long the group may take if that is a large part of a lease, and otherwise 0."""
     rows = group.rows.count if group.rows is not None else 0
     may_take_ms = round(rows * _ROW_MS + size / _BYTES_PER_MS)
     return may_take_ms if may_take_ms > lease_ms * _HEAVY_SHARE else 0
 
 
 def group_checksum(seed: int, sequence: int, position: int, size: int, time_ms: int, events: bytes) -> int:
-    """Of a group's row, as PostgreSQL holds it."""
+    """Return the checksum of a group's row, as PostgreSQL stores it."""
     digest = xxhash.xxh3_64(b"%d %d %d %d " % (sequence, position, size, time_ms), seed=seed)
     digest.update(events)
     return signed(digest.intdigest())
@@ -51,8 +51,8 @@ def append_group(
     group: Group,
     may_take_ms: int = 0,
 ) -> None:
-    """Committed when it returns. Raises psycopg.Error: then nobody knows."""
-    # Packed before it begins: within a transaction nobody should wait for that.
+    """Append a group. It is committed when this returns. After psycopg.Error it is not known whether it is."""
+    # The rows are packed before the transaction begins, to keep the transaction short.
     tables = list(statements(group.rows)) if group.rows is not None else []
     checksum = group_checksum(seed, sequence, position, size, group.time_ms, group.events)
     row = (sequence, position, size, group.time_ms, checksum, group.events)

@@ -1,7 +1,4 @@
-"""The SQL of the PostgreSQL journal: schema.sql and tables.sql make it, queries.sql works on it.
-
-A query's text is looked up by its name; psycopg gets it as it stands in the file.
-"""
+"""The SQL of the PostgreSQL journal: schema.sql and tables.sql create it, queries.sql holds all queries by name."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
 def script(name: str) -> LiteralString:
-    """A whole file."""
+    """Return the content of a file."""
     return resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 

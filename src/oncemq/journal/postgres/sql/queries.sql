@@ -1,4 +1,4 @@
--- Named queries: each is one statement, up to the next name.
+-- Named queries: each is one statement, which ends before the next name.
 
 -- name: prepare
 select set_config(name, wanted.value, false)
@@ -24,11 +24,11 @@ select exists (
 -- name: lock_schema
 select pg_advisory_xact_lock(5426977284)
 
--- name: make_meta
+-- name: create_meta
 insert into oncemq.journal_meta (schema_version, journal_version, journal_id, extent_bytes)
 values (%s, %s, %s, %s)
 
--- name: make_lease
+-- name: create_lease
 insert into oncemq.journal_lease
 values (true, 0, '', '', 0, 'epoch', 'epoch', 'epoch', 0, %s)
 
@@ -64,7 +64,7 @@ returning term, last_sequence, last_position
 update oncemq.journal_lease set expires_at = clock_timestamp() + %s::int8 * interval '1 millisecond'
 where term = %s returning term
 
--- name: give_up
+-- name: release_lease
 update oncemq.journal_lease set expires_at = 'epoch' where term = %s
 
 -- name: raise_term
@@ -106,9 +106,6 @@ select position / %s::int8, sum(size)::int8 from oncemq.journal_group group by 1
 select sequence, position, size, time_ms, checksum, events
 from oncemq.journal_group where sequence > %s and sequence <= %s order by sequence limit %s
 
--- name: replay_bytes
-select coalesce(sum(size), 0)::int8 from oncemq.journal_group where sequence > %s
-
 -- name: release_records
 delete from oncemq.journal_record where position >= %s and position < %s
 
@@ -127,7 +124,7 @@ insert into oncemq.journal_snapshot (sequence, position, version, chunks) values
 -- name: add_chunk
 insert into oncemq.journal_chunk (sequence, number, checksum, chunk) values (%s, %s, %s, %b)
 
--- name: drop_snapshots
+-- name: delete_snapshots
 delete from oncemq.journal_snapshot where sequence <> all(%b::int8[])
 
 -- name: all_tables_are_current
@@ -148,10 +145,10 @@ set published_offset = shown.first_offset, published_ms = shown.time_ms
 from unnest(%b::int8[], %b::int8[], %b::int8[]) as shown (position, first_offset, time_ms)
 where record.position = shown.position
 
--- name: remove_all_topics
+-- name: delete_all_topics
 delete from oncemq.topic
 
--- name: remove_topics
+-- name: delete_topics
 with gone as (delete from oncemq.topic where id = any(%b::int8[]) returning id)
 delete from oncemq.consumer where topic_id in (select id from gone)
 
@@ -160,14 +157,14 @@ insert into oncemq.topic (id, name, bias, next_offset)
 select * from unnest(%b::int8[], %b::text[], %b::int8[], %b::int8[])
 on conflict (id) do update set bias = excluded.bias, next_offset = excluded.next_offset
 
--- name: remove_all_consumers
+-- name: delete_all_consumers
 delete from oncemq.consumer
 
--- name: remove_consumers
+-- name: delete_consumers
 delete from oncemq.consumer using unnest(%b::int8[], %b::text[], %b::text[]) as gone (topic_id, id, pattern)
 where consumer.topic_id = gone.topic_id and consumer.id = gone.id and consumer.pattern = gone.pattern
 
--- name: remove_pattern
+-- name: delete_pattern
 with gone as (delete from oncemq.consumer where id = %s and pattern = %s returning topic_id)
 delete from oncemq.topic using gone
 where topic.id = gone.topic_id and not exists (select from unnest(%b::int8[]) as kept (id) where kept.id = topic.id)
@@ -177,10 +174,10 @@ insert into oncemq.consumer (topic_id, id, pattern, topic, position)
 select * from unnest(%b::int8[], %b::text[], %b::text[], %b::text[], %b::int8[])
 on conflict (topic_id, id, pattern) do update set position = excluded.position
 
--- name: remove_all_producers
+-- name: delete_all_producers
 delete from oncemq.producer
 
--- name: remove_producers
+-- name: delete_producers
 delete from oncemq.producer where id = any(%b::text[])
 
 -- name: put_producers

@@ -1,5 +1,5 @@
--- The journal of a broker, and tables for people who query. Made once, in one transaction.
--- Only the broker writes here; everybody else may select. docs/journal.md says what the columns mean.
+-- The journal of a broker. The schema is created once, in one transaction.
+-- Only the broker may write; everybody else may select. docs/journal.md describes the columns.
 
 create schema oncemq;
 
@@ -10,11 +10,11 @@ create table oncemq.journal_meta (
     journal_version integer not null,
     journal_id bytea not null,
     extent_bytes bigint not null,
-    -- False: topic, producer, consumer and message are written anew with the next group.
+    -- False: the next group writes topic, producer, consumer and message again.
     are_tables_current boolean not null default false
 );
 
--- Who may write, and where the journal ends. Changed with every group: room on its page keeps that cheap.
+-- Who may write, and where the journal ends. Updated with every group: free space on its page keeps that cheap.
 create table oncemq.journal_lease (
     only_row boolean primary key default true check (only_row),
     term bigint not null,
@@ -41,18 +41,18 @@ create table oncemq.journal_group (
 create table oncemq.journal_record (
     position bigint primary key,
     topic_id bigint not null,
-    -- As it was written: -1 where the offset was not known yet.
+    -- As it was written: -1 if the offset was not known yet.
     first_offset bigint not null,
     count integer not null,
     -- XXH3 of the payload, as its producer computed it.
     checksum bigint not null,
-    -- For the view: null where nobody can see it (staged, not due yet, moved elsewhere).
+    -- For the view: null if the batch is not visible (staged, not due yet, or moved).
     published_offset bigint,
     published_ms bigint not null,
     payload bytea not null
 ) with (autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_scale_factor = 0.05);
 
--- Compression is the producer's business.
+-- Producers compress payloads.
 alter table oncemq.journal_record alter column payload set storage external;
 
 create index journal_record_published on oncemq.journal_record (topic_id, published_offset)
@@ -76,7 +76,7 @@ create table oncemq.journal_chunk (
 
 alter table oncemq.journal_chunk alter column chunk set storage external;
 
--- The first statement of every append: no row, no append. An error ends the whole transaction, whatever follows.
+-- The first statement of every append. If it finds no row, its error ends the whole transaction.
 create function oncemq.keep_term(mine bigint, expected bigint, sequence bigint, ends_at bigint, lease_ms bigint)
 returns void language plpgsql as $$
 begin
@@ -90,7 +90,7 @@ begin
 end
 $$;
 
--- The last statement of what is written beside the loop. A take-over waits for it; appends don't.
+-- The last statement of every background transaction. A take-over waits for it; appends do not.
 create function oncemq.check_term(mine bigint) returns void language plpgsql as $$
 begin
     perform 1 from oncemq.journal_lease where term = mine for key share;

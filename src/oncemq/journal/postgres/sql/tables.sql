@@ -1,9 +1,9 @@
--- For people who query: kept up to date by the transaction that appends the group. Select only.
+-- Tables for queries of users, updated by the transaction that appends a group. Only the broker may write.
 
 create table oncemq.topic (
     id bigint primary key,
     name text not null,
-    -- Messages deleted so far: the first offset that is still stored.
+    -- Number of messages deleted so far, which is the first offset that is still stored.
     bias bigint not null,
     next_offset bigint not null
 ) with (fillfactor = 50);
@@ -18,7 +18,7 @@ create table oncemq.producer (
 create table oncemq.consumer (
     topic_id bigint not null,
     id text not null,
-    -- '' where it is subscribed to this very topic.
+    -- '' if it is subscribed to this topic by name.
     pattern text not null default '',
     topic text not null,
     -- The next offset that it has not acknowledged.
@@ -37,14 +37,14 @@ language sql immutable strict parallel safe as $$
     select substring(data from at::integer + 1 for size::integer)
 $$;
 
--- The messages of a stored batch; the layout is drawn in oncemq/message.py. A producer may have put anything: of what is
--- no such batch, what can be read is shown, and the rest is not.
--- Neither this nor as_text runs in parallel: before PostgreSQL 17 an exception can't be caught there.
+-- The messages of a stored batch; oncemq/protocol/batch.py draws the layout. A producer may store arbitrary bytes: of an
+-- invalid batch, only the messages that can be read are shown.
+-- Neither this nor as_text is parallel safe: before PostgreSQL 17 an exception can't be caught in a parallel worker.
 create function oncemq.unpack(payload bytea)
 returns table (number integer, content bytea, key bytea, time_ms bigint)
 language plpgsql immutable strict as $$
 declare
-    -- Copied out of its storage once, not with each look.
+    -- A copy, so that the payload is fetched from storage once, and not at each access.
     data bytea := payload || ''::bytea;
     flags integer;
     count bigint;
@@ -97,7 +97,7 @@ exception when others then
 end
 $$;
 
--- Null where it is no UTF-8, or has a zero byte, which PostgreSQL's text can't hold.
+-- Null if it is not UTF-8, or has a zero byte, which PostgreSQL's text can't hold.
 create function oncemq.as_text(content bytea) returns text language plpgsql immutable strict as $$
 begin
     return convert_from(content, 'UTF8');
