@@ -10,8 +10,8 @@ from random import Random
 
 import msgspec
 from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
-from tests.simulation.disk import SimCrash, SimDisk
-from tests.simulation.losing import loss_is_noticed
+from tests.simulation.environment.disk import SimCrash, SimDisk
+from tests.simulation.environment.segment_loss import loss_is_noticed
 
 from oncemq.journal.contract import Journal, LoadedJournal, RecordRef
 from oncemq.journal.files.journal import FileJournal

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from tests.simulation.disk import SimDisk
+from tests.simulation.environment.disk import SimDisk
 
 from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.contract import Group, Journal, Record, RecordRef, ReplayedGroup, record_bytes, record_end

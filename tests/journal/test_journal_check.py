@@ -8,7 +8,7 @@ import io
 import msgspec
 import pytest
 from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, snapshot, write
-from tests.simulation.disk import SimDisk
+from tests.simulation.environment.disk import SimDisk
 
 from oncemq.journal.files.check import check
 from oncemq.journal.files.cut import cut

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from tests.journal.rig import snapshot, write
-from tests.simulation.disk import SimDisk
+from tests.simulation.environment.disk import SimDisk
 
 from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.contract import RecordRef

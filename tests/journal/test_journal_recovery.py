@@ -19,7 +19,7 @@ from tests.journal.rig import (
     snapshot,
     write,
 )
-from tests.simulation.disk import SimCrash, SimDisk
+from tests.simulation.environment.disk import SimCrash, SimDisk
 
 from oncemq.journal.contract import Group
 from oncemq.journal.files.group import encode

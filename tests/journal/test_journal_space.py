@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from tests.journal.rig import LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, open_sim, snapshot, write
-from tests.simulation.disk import SimDisk
+from tests.simulation.environment.disk import SimDisk
 
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.files.segments import SPARES_MAX

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.journal.rig import JOURNAL_ID, events_of, loaded, open_sim, snapshot, write
-from tests.simulation.disk import SimCrash, SimDisk
+from tests.simulation.environment.disk import SimCrash, SimDisk
 
 from oncemq.journal.files import layout, meta
 from oncemq.journal.files import snapshot_codec as snapshot_module

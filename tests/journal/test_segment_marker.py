@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, events_of, loaded, new_journal, snapshot, write
-from tests.simulation.disk import SimCrash, SimDisk
+from tests.simulation.environment.disk import SimCrash, SimDisk
 
 from oncemq.journal.files.check import check
 from oncemq.journal.files.cut import cut

@@ -66,7 +66,7 @@ from oncemq.protocol.replies import NotNow, Refusal, Reply, TakeReply
 from tests.broker.rig import Owner, Rig, offsets
 from tests.engine.world import image_of
 from tests.protocol.strategies import EDGES, commands, damaged, operations, with_payloads
-from tests.simulation.disk import SimDisk
+from tests.simulation.environment.disk import SimDisk
 
 SETTINGS = settings(max_examples=150, deadline=None)
 LIMITS = Limits(

@@ -13,24 +13,24 @@ import msgspec
 
 from oncemq import client
 from oncemq.protocol import commands
-from tests.simulation.audit import Auditor
-from tests.simulation.blocking import BlockingConsumer
-from tests.simulation.consumers import Consumer
-from tests.simulation.copiers import Copier
-from tests.simulation.extras import Extras
-from tests.simulation.host import Host
-from tests.simulation.network import SimNetwork
-from tests.simulation.operators import KeyedCaller, Operator
-from tests.simulation.pair import Pair
-from tests.simulation.process import Process, Surroundings
-from tests.simulation.producers import Producer
-from tests.simulation.readers import Reader
-from tests.simulation.smallness import SMALL
-from tests.simulation.watchers import Watcher
-from tests.simulation.weather import has_standby
-from tests.simulation.workers import Worker
-from tests.simulation.world import START_MS, Violation, World
-from tests.simulation.writers import Writer
+from tests.simulation.checks.audit import Auditor
+from tests.simulation.environment.faults import has_standby
+from tests.simulation.environment.host import Host
+from tests.simulation.environment.network import SimNetwork
+from tests.simulation.environment.small_limits import SMALL
+from tests.simulation.environment.standby_pair import Pair
+from tests.simulation.environment.world import START_MS, Violation, World
+from tests.simulation.processes.blocking_consumer import BlockingConsumer
+from tests.simulation.processes.consumer import Consumer
+from tests.simulation.processes.copier import Copier
+from tests.simulation.processes.extras import Extras
+from tests.simulation.processes.operators import KeyedCaller, Operator
+from tests.simulation.processes.pattern_consumer import Watcher
+from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.producer import Producer
+from tests.simulation.processes.reader import Reader
+from tests.simulation.processes.staging_writer import Writer
+from tests.simulation.processes.worker import Worker
 
 HEALING_MS_MAX = 30_000
 #: By then every packet of the bad times has arrived.

@@ -1,0 +1,174 @@
+"""The registry of planted bugs. Each bug replaces a method during a run, and the checks must catch it.
+
+The bugs show what the simulation can find: it would also find a bug of this kind in the real code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+Patch = tuple[object, str, object]
+
+
+class Bug(msgspec.Struct, frozen=True):
+    name: str
+    what: str
+    plant: Callable[[], Sequence[Patch]]
+    #: A seed that catches the bug. It is tried first.
+    hint: int = 0
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, attribute, replacement in self.plant():
+                stack.enter_context(patch.object(owner, attribute, replacement))
+            yield
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(what: str) -> Callable[[Callable[[], Sequence[Patch]]], Callable[[], Sequence[Patch]]]:
+    """Register a function that returns what to replace. Its name is the name of the bug."""
+
+    def register(plant: Callable[[], Sequence[Patch]]) -> Callable[[], Sequence[Patch]]:
+        name = plant.__name__
+        BUGS[name] = Bug(name, what, plant, HINTS.get(name, 0))
+        return plant
+
+    return register
+
+
+def skip_sync(label: str) -> None:
+    """Register a bug that omits the sync with this label."""
+
+    def plant() -> Sequence[Patch]:
+        from tests.simulation.environment.disk import SimDisk
+
+        real: Any = SimDisk.skips
+
+        def skips(self: SimDisk, found: str) -> bool:
+            return real(self, found) or found == label
+
+        return [(SimDisk, "skips", skips)]
+
+    name = "no_sync_" + "".join(char if char.isalnum() else "_" for char in label)
+    BUGS[name] = Bug(name, f"the sync of the {label} is omitted", plant, HINTS.get(name, 0))
+
+
+#: The first seed, from 0, that catches each bug.
+HINTS: dict[str, int] = {
+    "abort_drops_what_was_published": 5,
+    "ack_epoch_is_not_checked": 117,
+    "answer_without_fencing_check": 20,
+    "append_without_the_term_check": 10,
+    "capture_without_copy_on_write": 8,
+    "client_leaves_a_hole": 28,
+    "client_renumbers": 7,
+    "client_stays_with_a_standby": 10,
+    "commit_is_not_atomic": 167,
+    "commit_leaves_out_a_topic": 1,
+    "copy_forward_drops_the_batch": 1,
+    "copy_forward_forgets_the_living": 1,
+    "damage_is_taken_for_the_end": 2,
+    "damaged_payload_is_delivered": 9,
+    "damaged_payload_is_skipped": 6,
+    "damaged_payload_is_stored": 13,
+    "delay_of_a_return_is_ignored": 13,
+    "delayed_batch_is_collected": 3,
+    "delayed_batch_is_missing_in_snapshots": 3,
+    "delayed_batch_is_released_early": 3,
+    "delayed_batch_is_released_twice": 3,
+    "drop_leaves_positions_behind": 5,
+    "dropped_messages_are_not_counted": 16,
+    "ended_subscription_is_forgotten": 14,
+    "epochs_begin_anew": 14,
+    "expired_message_is_delivered": 13,
+    "expiry_is_forgotten_in_a_restart": 3,
+    "expiry_takes_the_living_with_it": 3,
+    "extension_is_not_applied": 73,
+    "first_message_is_not_kept": 4,
+    "full_topic_drops_what_it_acknowledged": 14,
+    "full_topic_is_left_out_of_a_commit": 167,
+    "gap_is_accepted": 2,
+    "hello_repetition_bumps_the_epoch": 4,
+    "key_is_free_when_a_lease_expires": 13,
+    "lease_expires_early": 8,
+    "lease_is_missing_in_snapshots": 1,
+    "leases_are_not_begun_anew": 12,
+    "leaving_loses_what_is_in_hand": 13,
+    "live_message_expires": 13,
+    "lost_settle_is_called_done": 8,
+    "moved_is_not_applied": 1,
+    "no_sync_begun_segment": 16,
+    "no_sync_copy_of_the_last_group": 67,
+    "no_sync_cut_bytes": 6,
+    "no_sync_cut_name": 19,
+    "no_sync_group": 1,
+    "no_sync_last_group_again": 1,
+    "no_sync_meta": 1,
+    "no_sync_meta_name": 2,
+    "no_sync_name_of_the_last_group_s_copy": 87,
+    "no_sync_segment_head": 1,
+    "no_sync_segment_head_again": 232,
+    "no_sync_snapshot": 1,
+    "not_now_uses_up_the_number": 8,
+    "one_off_is_remembered": 48,
+    "outbox_forgets_refusals": 13,
+    "outbox_is_rewound_unnoticed": 14,
+    "outbox_leaves_the_old_ones": 7,
+    "outbox_numbers_again": 45,
+    "outbox_owner_is_not_checked": 28,
+    "outbox_completes_what_it_sends": 7,
+    "outbox_takes_forgotten_for_refused": 59,
+    "pattern_forgets_a_topic": 2,
+    "pattern_seek_keeps_the_epoch": 2,
+    "release_ignores_snapshots": 1,
+    "release_ignores_the_index": 1,
+    "replayed_commit_publishes_again": 4,
+    "reply_before_the_sync": 6,
+    "retention_ignores_subscribers": 2,
+    "returned_is_lost_in_a_restart": 16,
+    "seek_keeps_the_epoch": 1,
+    "session_epoch_is_not_checked": 1,
+    "settle_token_is_not_checked": 8,
+    "settled_message_comes_back": 8,
+    "stage_counts_are_not_checked": 27,
+    "staging_for_a_committed_batch_is_taken": 2,
+    "subscription_acks_what_it_fetched": 4,
+    "topic_made_later_is_not_attached": 2,
+    "torn_group_is_accepted": 19,
+    "torn_payload_is_accepted": 19,
+    "transaction_epoch_is_not_checked": 133,
+    "transaction_goes_on_after_a_refusal": 133,
+    "transaction_goes_on_without_its_lease": 8,
+    "transaction_is_applied_in_part": 2,
+    "tries_are_forgotten": 8,
+    "verdicts_are_forgotten_too_early": 1,
+    "writers_are_missing_in_snapshots": 12,
+}
+
+#: Labels of all syncs of the journal that are needed for durability. Labels of the others start with "speed: ".
+SYNC_LABELS = (
+    "group",
+    "segment name",
+    "segment head",
+    "begun segment",
+    "snapshot",
+    "snapshot name",
+    "last group again",
+    "segment head again",
+    "copy of the last group",
+    "name of the last group's copy",
+    "cut bytes",
+    "cut name",
+    "meta",
+    "meta name",
+)
+for _label in SYNC_LABELS:
+    skip_sync(_label)

@@ -1,0 +1,182 @@
+"""Planted bugs in the broker's loop, its housekeeping, and the journal. Left-out syncs are in bugs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from oncemq.broker import round
+from oncemq.broker.group_builder import GroupBuilder, copy_bytes
+from oncemq.broker.housekeeping import Housekeeping
+from oncemq.broker.loop import Broker
+from oncemq.engine.engine import Engine
+from oncemq.journal.contract import GROUP_HEADER_BYTES, RecordHead
+from oncemq.journal.files import group as group_module
+from oncemq.journal.files import recovery as recovery_module
+from oncemq.journal.files.journal import FileJournal
+from oncemq.journal.files.layout import Layout
+from oncemq.journal.files.recovery import Recovery
+from oncemq.journal.files.scan import Segment
+from tests.simulation.bugs.registry import Patch, bug
+
+# The broker.
+
+
+@bug("replies leave before the sync")
+def reply_before_the_sync() -> Sequence[Patch]:
+    def run_once(self: Broker, wait_ms: int = 0) -> None:
+        self._arrived.extend(self.network.take(wait_ms))
+        builder = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
+        finished, _ = self._decide(builder)
+        if builder.events:
+            self.journal.append(builder.build())
+        for request in finished:
+            self.network.send(request.peer, request.encode_response(self.journal))
+        if builder.events:
+            self.journal.sync()
+        self._after_round(builder)
+
+    return [(Broker, "run_once", run_once)]
+
+
+@bug("a payload that was damaged on its way is stored")
+def damaged_payload_is_stored() -> Sequence[Patch]:
+    class Anything(int):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = int.__hash__
+
+    return [(round, "checksum", lambda _payload: Anything())]
+
+
+@bug("a snapshot is begun at one group and holds the state of a later one")
+def snapshot_is_ahead_of_its_group() -> Sequence[Patch]:
+    real_after: Any = Housekeeping.after_round
+
+    def begin(self: Housekeeping) -> None:
+        if self._capture is None and self._writer is None:
+            self._writer = self._journal.begin_snapshot()
+
+    def after_round(self: Housekeeping, builder: GroupBuilder) -> None:
+        if self._writer is not None and self._capture is None and builder.events:
+            self._capture = self._engine.capture()
+            self._events = 0
+        real_after(self, builder)
+
+    return [(Housekeeping, "_begin_snapshot", begin), (Housekeeping, "after_round", after_round)]
+
+
+@bug("copy-forward writes down that it moved a batch, and does not copy it")
+def copy_forward_drops_the_batch() -> Sequence[Patch]:
+    def copy(self: Housekeeping, builder: GroupBuilder, head: RecordHead, first_offset: int, position: int) -> None:
+        moved = self._engine.move(builder.now_ms, head, first_offset, position)
+        builder.add(moved, copy_bytes(head.size))
+
+    return [(Housekeeping, "_copy", copy)]
+
+
+@bug("copy-forward takes a live batch for a dead one, and its segment goes")
+def copy_forward_forgets_the_living() -> Sequence[Patch]:
+    def copy(self: Housekeeping, _builder: GroupBuilder, head: RecordHead, _first_offset: int, _position: int) -> None:
+        self._engine.state.count_dead(head.position, head.size)
+
+    return [(Housekeeping, "_copy", copy)]
+
+
+# The journal.
+
+
+@bug("segments go although a snapshot's replay still needs them")
+def release_ignores_snapshots() -> Sequence[Patch]:
+    def is_covered(self: FileJournal, number: int) -> bool:
+        return number != self._segments.active
+
+    return [(FileJournal, "_is_covered", is_covered)]
+
+
+@bug("segments go although messages in them are needed")
+def release_ignores_the_index() -> Sequence[Patch]:
+    real: Any = FileJournal.release
+
+    def release(self: FileJournal, _live: Mapping[int, int]) -> None:
+        real(self, {})
+
+    return [(FileJournal, "release", release)]
+
+
+@bug("a group is believed without its checksums")
+def torn_group_is_accepted() -> Sequence[Patch]:
+    def decode(data: bytes, at: int, position: int, layout: Layout, _check: bool = True) -> group_module.DecodedGroup:
+        opening = data[at : at + GROUP_HEADER_BYTES]
+        if opening[:8] != group_module.MAGIC or int.from_bytes(opening[16:24], "little") != position:
+            raise group_module.BadGroup
+        _, sequence, _, time_ms, records_bytes, events_bytes, count, _, _ = group_module._HEAD.unpack_from(opening)
+        events_at = at + GROUP_HEADER_BYTES + records_bytes
+        end = events_at + events_bytes
+        records = group_module._records(data, at + GROUP_HEADER_BYTES, events_at, position - at, count)
+        events = data[events_at:end]
+        return group_module.DecodedGroup(position, sequence, time_ms, events, records, layout.padded(end - at))
+
+    return [(recovery_module, "decode", decode)]
+
+
+@bug("payloads are not checked when a group is recovered")
+def torn_payload_is_accepted() -> Sequence[Patch]:
+    def check(*_: object) -> None: ...
+
+    return [(group_module, "_check_payloads", check)]
+
+
+@bug("what a recycled segment held before is taken for new")
+def recycled_segment_is_read_as_new() -> Sequence[Patch]:
+    real: Any = group_module.decode
+
+    def good_groups(self: Recovery, segment: Segment) -> Iterator[Any]:
+        data = segment.data
+        while True:
+            position = int.from_bytes(data[self.at + 16 : self.at + 24], "little")
+            try:
+                group = real(data, self.at, position, self._layout)
+            except group_module.BadGroup:
+                return
+            self.last = recovery_module.LastGroup(self.number, group, data, self.at)
+            self.sequence += 1
+            self.at += group.size
+            self.time_ms = group.time_ms
+            self.replayed_bytes += group.size
+            yield group
+
+    return [(Recovery, "_good_groups", good_groups)]
+
+
+@bug("a bad group ends recovery, whatever lies behind it")
+def damage_is_taken_for_the_end() -> Sequence[Patch]:
+    def start(self: Recovery, sequence: int, position: int) -> None:
+        real(self, sequence, position)
+        self._half = True  # type: ignore[attr-defined]
+
+    real: Any = Recovery.start
+    real_groups: Any = Recovery._good_groups
+
+    def good_groups(self: Recovery, segment: Segment) -> Iterator[Any]:
+        for count, group in enumerate(real_groups(self, segment)):
+            yield group
+            if count == 40:
+                return
+
+    def check_end(_self: Recovery, _segment: Segment) -> None: ...
+
+    return [(Recovery, "start", start), (Recovery, "_good_groups", good_groups), (Recovery, "_check_end", check_end)]
+
+
+@bug("live records are not counted when a state is restored")
+def restored_state_forgets_the_living() -> Sequence[Patch]:
+    real: Any = Engine.restore
+
+    def restore(self: Engine, chunks: Any) -> None:
+        real(self, chunks)
+        for extent in list(self.state.live)[:1]:
+            del self.state.live[extent]
+
+    return [(Engine, "restore", restore)]

@@ -1,0 +1,207 @@
+"""The last look, when everything has come to rest: lists and reads everything, and compares with what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors, replies
+from tests.simulation.checks.subscriptions import SubscriptionBook
+from tests.simulation.environment.world import Violation
+from tests.simulation.processes.copier import Copier
+from tests.simulation.processes.operators import Operator
+from tests.simulation.processes.outbox_producer import Mailer
+from tests.simulation.processes.pattern_consumer import Watcher
+from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.timed import TimedConsumer
+from tests.simulation.processes.worker import Worker
+
+
+class Auditor(Process):
+    anonymous = True
+
+    def __init__(self, around: Surroundings, name: str, operator: Operator, processes: list[Process]) -> None:
+        super().__init__(around, name)
+        self._operator = operator
+        self._processes = processes
+        self._waiting = 0
+        self.topics: dict[str, replies.TopicInfo] = {}
+        self.subscriptions: list[replies.SubscriptionInfo] = []
+        self.entries: tuple[replies.RegistryEntry, ...] = ()
+
+    def begin(self) -> None:
+        self._look(commands.Topics(), self._see_topics)
+        self._look(commands.RegistryList("sim"), self._see_registry)
+
+    @property
+    def is_settled(self) -> bool:
+        return self._waiting == 0
+
+    def _look(self, command: commands.Command, see: Callable[[Pending], None]) -> None:
+        self._waiting += 1
+
+        def seen(pending: Pending) -> None:
+            self._waiting -= 1
+            see(pending)
+
+        self.ask(command, seen)
+
+    def _see_topics(self, pending: Pending) -> None:
+        reply = pending.result()
+        assert isinstance(reply, replies.TopicsReply)
+        for info in reply.topics:
+            self.topics[info.name] = info
+            self._look(commands.Subscriptions(info.name), self._see_subscriptions)
+            self._read(Delivery(info.name, info.first_offset), info)
+
+    def _see_subscriptions(self, pending: Pending) -> None:
+        reply = pending.result()
+        assert isinstance(reply, replies.SubscriptionsReply)
+        self.subscriptions += reply.subscriptions
+
+    def _see_registry(self, pending: Pending) -> None:
+        reply = pending.result()
+        assert isinstance(reply, replies.RegistryListReply)
+        self.entries = reply.entries
+
+    def _read(self, delivery: Delivery, info: replies.TopicInfo) -> None:
+        command = commands.Read(info.name, delivery.position, 4_000, 0, info.topic_id)
+        self._look(command, lambda pending: self._see_messages(pending, delivery, info))
+
+    def _see_messages(self, pending: Pending, delivery: Delivery, info: replies.TopicInfo) -> None:
+        if isinstance(pending.error, errors.RangeGone) and (info.retain_ms or info.name in self.around.fading):
+            return
+        reply = pending.result()
+        assert isinstance(reply, replies.GetReply)
+        position = delivery.position
+        delivery.take(reply, pending.payloads)
+        while delivery:
+            for message in delivery.decode():
+                if message.offset != position:
+                    raise Violation(f"lost: '{info.name}' has no {position}, the next is {message.offset}")
+                position += 1
+                self.around.ledger.observe(
+                    info.topic_id, message.offset, message.value, message.timestamp_ms, self.name
+                )
+        if position != delivery.position:
+            raise Violation(f"lost: '{info.name}' has {position}..{delivery.position - 1} not")
+        if not delivery.is_caught_up:
+            self._read(delivery, info)
+
+    # Comparing.
+
+    def check(self) -> None:
+        self._check_topics()
+        self._check_together()
+        self._check_delayed()
+        self._check_subscriptions()
+        self._check_others()
+        self._check_registry()
+
+    def _check_topics(self) -> None:
+        for attempt in self.around.ledger.attempts:
+            info = self.topics.get(attempt.topic)
+            if attempt.acked is None or attempt.acked.first_offset < 0:
+                continue
+            must_stay = self.around.subscriptions.must_stay(attempt.topic, attempt.acked.topic_id)
+            if info is None:
+                if must_stay:
+                    raise Violation(f"lost: topic '{attempt.topic}', with {attempt.label}")
+            elif attempt.acked.topic_id > info.topic_id:
+                raise Violation(f"lost: {attempt.label} is in a later topic than '{attempt.topic}' is now")
+            elif attempt.acked.topic_id == info.topic_id:
+                end = attempt.acked.first_offset + attempt.acked.count
+                if end > info.end_offset:
+                    raise Violation(f"lost: {attempt.label} ends at {end}, the topic at {info.end_offset}")
+            elif must_stay:
+                raise Violation(f"lost: '{attempt.topic}' is another topic than {attempt.label} went to")
+
+    def _check_together(self) -> None:
+        """In the topics that were there all the time, and of which every message was seen."""
+        logs = self.around.ledger.log
+        known = {
+            name
+            for name, info in self.topics.items()
+            if self.around.subscriptions.must_stay(name, info.topic_id)
+            and len(logs.get(info.topic_id, ())) == info.end_offset
+        }
+        self.around.ledger.check_together(known)
+
+    def _check_delayed(self) -> None:
+        for info in self.topics.values():
+            if info.delayed:
+                raise Violation(f"lost: {info.delayed} messages of '{info.name}' are still delayed")
+            if info.quota_bytes and info.stored_bytes > info.quota_bytes:
+                raise Violation(f"'{info.name}' holds {info.stored_bytes} bytes of {info.quota_bytes}")
+        for attempt in self.around.ledger.attempts:
+            acked = attempt.acked
+            if acked is None or acked.first_offset >= 0 or attempt.place is not None or attempt.ttl_ms:
+                continue
+            if acked.subscriptions and self.around.subscriptions.must_stay(attempt.topic, acked.topic_id):
+                raise Violation(f"lost: {attempt.label} was due at {attempt.due_ms}, and is not there")
+
+    def _check_subscriptions(self) -> None:
+        there = {(self.topics[info.topic].topic_id, info.subscriber): info for info in self.subscriptions}
+        for key, info in there.items():
+            if self._check_shared(key, info):
+                continue
+            book = self.around.subscriptions.books.get(key)
+            if book is None:
+                raise Violation(f"unexpected: subscription {info}")
+            if info.acked != info.end_offset:
+                raise Violation(f"lost: {book.label} was acked up to {info.acked} of {info.end_offset}")
+            if book.given_end != info.end_offset:
+                raise Violation(f"lost: {book.label} was given all below {book.given_end} of {info.end_offset}")
+            self._check_given(key[0], book, info.end_offset)
+        certain = self.around.subscriptions.certain
+        for topic, subscriber in [(topic, one) for topic, all_of in certain.items() for one in sorted(all_of)]:
+            if topic not in self.topics or (self.topics[topic].topic_id, subscriber) not in there:
+                raise Violation(f"lost: the subscription of '{subscriber}' to '{topic}'")
+
+    def _check_shared(self, key: tuple[int, str], info: replies.SubscriptionInfo) -> bool:
+        """Subscriptions of several members, or of several topics, have books of their own."""
+        if info.pattern:
+            for watcher in self._processes:
+                if isinstance(watcher, Watcher) and watcher.name == info.subscriber:
+                    watcher.check(self.topics[info.topic], info)
+        elif info.sharing is not None:
+            self.around.tasks.books[key].check(info)
+            for worker in self._processes:
+                if isinstance(worker, Worker) and (worker.topic, worker.subscriber) == (info.topic, info.subscriber):
+                    worker.check(info)
+        return bool(info.pattern) or info.sharing is not None
+
+    def _check_others(self) -> None:
+        for one in self._processes:
+            if isinstance(one, Copier | TimedConsumer):
+                one.check()
+            elif isinstance(one, Mailer):
+                one.office.check()
+            elif isinstance(one, Watcher):
+                self._check_attached(one)
+
+    def _check_attached(self, watcher: Watcher) -> None:
+        there = {info.topic for info in self.subscriptions if info.pattern and info.subscriber == watcher.name}
+        for topic in self.topics:
+            if topic.startswith("p.") and topic not in there:
+                raise Violation(f"lost: {watcher.owner.label} is not attached to '{topic}'")
+
+    def _check_given(self, topic_id: int, book: SubscriptionBook, end: int) -> None:
+        log = self.around.ledger.log.get(topic_id, {})
+        for offset in range(book.start, end):
+            if offset not in log and offset not in book.skipped:
+                raise Violation(f"lost: {book.label} never got {offset}")
+
+    def _check_registry(self) -> None:
+        newest: dict[str, int] = {}
+        for key, version in self._operator.registered:
+            newest[key] = max(version, newest.get(key, 0))
+        there = {entry.key: entry for entry in self.entries}
+        for key, version in newest.items():
+            entry = there.get(key)
+            if entry is None or entry.version < version:
+                raise Violation(f"lost: version {version} of registry entry '{key}'; there is {entry}")
+            known = self._operator.registered.get((key, entry.version))
+            if known is not None and known != entry.value:
+                raise Violation(f"inconsistent: registry entry {entry} was set to {known!r}")

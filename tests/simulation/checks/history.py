@@ -1,0 +1,182 @@
+"""What was attempted, and what is in the topics as far as anybody has seen.
+
+Every message that is put has a value of its own, so one look at a value says whose attempt it is. In Jepsen's
+words: an attempt is acknowledged, refused, or its outcome is unknown. Violations are
+
+    lost          acknowledged, and not there
+    duplicated    one value at two offsets
+    unexpected    a value that nobody attempted, or whose attempt was refused, voided or aborted
+    inconsistent  two answers that can't both be true
+    out of order  a session's messages in another order than it put them
+    too early     a delayed message before its time
+    torn          on one of its topics, and not on another
+"""
+
+from __future__ import annotations
+
+from oncemq.protocol.replies import CommitReply, PutReply
+from tests.simulation.environment.world import Violation, World
+
+
+class Attempt:
+    """Messages that get consecutive offsets, together or not at all: a put's batch, or a commit's stages."""
+
+    __slots__ = (
+        "acked",
+        "dead",
+        "done",
+        "due_ms",
+        "group",
+        "label",
+        "open",
+        "place",
+        "together",
+        "topic",
+        "ttl_ms",
+        "values",
+    )
+
+    def __init__(self, label: str, topic: str, values: list[bytes], group: tuple[str, int] | None = None) -> None:
+        self.label = label
+        self.topic = topic
+        self.values = values
+        #: (writer, batch): at most one of these takes effect.
+        self.group = group
+        #: Those that take effect with it, on other topics; itself included.
+        self.together: tuple[Attempt, ...] = (self,)
+        #: (topic id, first offset), once it was seen.
+        self.place: tuple[int, int] | None = None
+        self.acked: PutReply | CommitReply | None = None
+        #: Tries (session and number, or key) by what became of them.
+        self.open = 0
+        self.done = 0
+        self.dead = 0
+        #: It must not be seen before; and lives so long once it is there. 0 = no such rule.
+        self.due_ms = 0
+        self.ttl_ms = 0
+
+    @property
+    def may_appear(self) -> bool:
+        return self.open > 0 or self.done > 0
+
+
+class Ledger:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.attempts: list[Attempt] = []
+        self._by_value: dict[bytes, tuple[Attempt, int]] = {}
+        #: topic id → offset → (value, time)
+        self.log: dict[int, dict[int, tuple[bytes, int]]] = {}
+        #: (writer, batch) → what took effect
+        self._effects: dict[tuple[str, int], Attempt] = {}
+
+    def attempt(self, label: str, topic: str, values: list[bytes], group: tuple[str, int] | None = None) -> Attempt:
+        attempt = Attempt(label, topic, values, group)
+        self.attempts.append(attempt)
+        self.add_values(attempt, values, 0)
+        return attempt
+
+    @staticmethod
+    def together(attempts: list[Attempt]) -> tuple[Attempt, ...]:
+        """They happen all, or none."""
+        for attempt in attempts:
+            attempt.together = tuple(attempts)
+        return tuple(attempts)
+
+    def add_values(self, attempt: Attempt, values: list[bytes], start: int) -> None:
+        for index, value in enumerate(values, start):
+            self._by_value[value] = (attempt, index)
+
+    # Tries.
+
+    def acknowledged(self, attempt: Attempt, reply: PutReply | CommitReply) -> None:
+        if attempt.acked is not None and attempt.acked != reply:
+            raise Violation(f"inconsistent: {attempt.label} was answered by {attempt.acked} and by {reply}")
+        if reply.count != len(attempt.values):
+            raise Violation(f"inconsistent: {attempt.label} has {len(attempt.values)} messages, answered by {reply}")
+        attempt.acked = reply
+        if reply.first_offset < 0:
+            if not attempt.due_ms:
+                raise Violation(f"inconsistent: {attempt.label} is due at once, and was answered by {reply}")
+            return
+        for index, value in enumerate(attempt.values):
+            self.observe(reply.topic_id, reply.first_offset + index, value, reply.time_ms, "the reply")
+
+    # What is there.
+
+    def observe(self, topic_id: int, offset: int, value: bytes, time_ms: int, who: str) -> None:
+        log = self.log.setdefault(topic_id, {})
+        known = log.get(offset)
+        if known is not None:
+            if known[0] != value or known[1] != time_ms:
+                raise Violation(
+                    f"inconsistent: {who} saw {value!r} of time {time_ms} at {topic_id:x}:{offset}, "
+                    f"and others saw {known[0]!r} of time {known[1]}"
+                )
+            return
+        found = self._by_value.get(value)
+        if found is None:
+            raise Violation(f"unexpected: {who} saw {value!r} at {topic_id:x}:{offset}, and nobody put that")
+        self._place(*found, topic_id, offset, value, who)
+        if time_ms < found[0].due_ms:
+            raise Violation(f"too early: {found[0].label} is due at {found[0].due_ms} and was stored at {time_ms}")
+        self._check_times(log, topic_id, offset, time_ms)
+        log[offset] = (value, time_ms)
+
+    def _place(self, attempt: Attempt, index: int, topic_id: int, offset: int, value: bytes, who: str) -> None:
+        place = (topic_id, offset - index)
+        if attempt.place is not None and attempt.place != place:
+            raise Violation(
+                f"duplicated: {who} saw {value!r} at {topic_id:x}:{offset}, and {attempt.label} "
+                f"is at {attempt.place[0]:x}:{attempt.place[1]} already"
+            )
+        if not attempt.may_appear:
+            raise Violation(
+                f"unexpected: {who} saw {value!r} at {topic_id:x}:{offset}; {attempt.label} can't have happened"
+            )
+        attempt.place = place
+        other = self._effects.setdefault(attempt.group, attempt) if attempt.group is not None else attempt
+        if other not in attempt.together:
+            raise Violation(f"duplicated: {attempt.label} and {other.label} both took effect")
+
+    def attempt_at(self, topic_id: int, offset: int) -> Attempt | None:
+        """Whose message is there, if anybody has seen it."""
+        known = self.log.get(topic_id, {}).get(offset)
+        return self._by_value[known[0]][0] if known is not None else None
+
+    def effect(self, group: tuple[str, int]) -> Attempt | None:
+        """What took effect of those that exclude each other, as far as anybody has seen."""
+        return self._effects.get(group)
+
+    @staticmethod
+    def _check_times(log: dict[int, tuple[bytes, int]], topic_id: int, offset: int, time_ms: int) -> None:
+        before, behind = log.get(offset - 1), log.get(offset + 1)
+        if (before is not None and before[1] > time_ms) or (behind is not None and behind[1] < time_ms):
+            raise Violation(f"inconsistent: time falls around {topic_id:x}:{offset}")
+
+    # At the end.
+
+    def check_outcomes(self) -> None:
+        for attempt in self.attempts:
+            if attempt.place is not None and not attempt.may_appear:
+                raise Violation(f"unexpected: {attempt.label} was refused or voided, and is at {attempt.place}")
+
+    def check_together(self, known: set[str]) -> None:
+        """Of topics in which nothing is unknown: what is missing there while its companions are seen is torn."""
+        for attempt in self.attempts:
+            if attempt.place is None and attempt.topic in known:
+                seen = [other for other in attempt.together if other.place is not None]
+                if seen:
+                    raise Violation(f"torn: {attempt.label} is in '{seen[0].topic}', and not in '{attempt.topic}'")
+
+    def check_order(self, label: str, attempts: list[Attempt]) -> None:
+        """Of one session's puts, in the order in which they were made."""
+        last: dict[int, tuple[int, Attempt]] = {}
+        for attempt in attempts:
+            if attempt.place is None:
+                continue
+            topic_id, offset = attempt.place
+            before = last.get(topic_id)
+            if before is not None and before[0] >= offset:
+                raise Violation(f"out of order: {label} put {before[1].label} before {attempt.label}")
+            last[topic_id] = (offset, attempt)

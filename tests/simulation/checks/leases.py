@@ -1,0 +1,239 @@
+"""What is known of shared subscriptions from outside: who has a lease on what, what was settled.
+
+Violations: a message done twice or never, two leases on it at a time, a settle that comes too late and succeeds, a
+message that comes back before its delay is over, a key of which two messages are out or a later one before an earlier.
+
+What was sent counts where it frees a message, what was answered where it binds one: so no schedule is wrong by
+mistake.
+"""
+
+from __future__ import annotations
+
+from oncemq.protocol import commands, replies
+from tests.simulation.checks.history import Ledger
+from tests.simulation.environment.world import Violation, World
+
+Key = tuple[int, str]
+_NO_KEY = b""
+
+
+def key_of(value: bytes) -> bytes:
+    """Values of messages with a key say so."""
+    _, found, rest = value.partition(b";key=")
+    return rest.split(b";")[0] if found else _NO_KEY
+
+
+class Hold:
+    """A lease on a message: nobody else may have it before `until_ms`."""
+
+    __slots__ = ("member", "offset", "token", "until_ms")
+
+    def __init__(self, offset: int, token: int, member: str, until_ms: int) -> None:
+        self.offset = offset
+        self.token = token
+        self.member = member
+        self.until_ms = until_ms
+
+
+class TaskBook:
+    def __init__(
+        self, world: World, ledger: Ledger, label: str, topic_id: int, start: int, sharing: commands.Sharing
+    ) -> None:
+        self._world = world
+        self._ledger = ledger
+        self.label = label
+        self.topic_id = topic_id
+        self.start = start
+        self.sharing = sharing
+        #: The newest lease that is known, by offset.
+        self.holds: dict[int, Hold] = {}
+        self._tries: dict[int, int] = {}
+        #: Offset → what settled it: accepted for certain, or sent and not decided.
+        self.done: dict[int, commands.Operation] = {}
+        self.maybe_done: dict[int, int] = {}
+        #: Offset → (token, not again before), sent; and whether that was accepted.
+        self._returned: dict[int, tuple[int, int]] = {}
+        self._accepted_returns: set[tuple[int, int]] = set()
+        #: Given out again before a return's delay was over, which is right only if the return failed.
+        self._early: set[tuple[int, int]] = set()
+
+    # Taking.
+
+    def taken(self, offset: int, token: int, member: str, tries: int, until_ms: int, value: bytes) -> None:
+        before = self.holds.get(offset)
+        if before is not None and token < before.token:
+            return  # Late news: that lease was over before this one began.
+        if offset in self.done:
+            raise Violation(f"duplicated: {self.label} gave {offset} to {member}, and it was done before")
+        self._check_holds(offset, token, member)
+        self._check_delay(offset, token)
+        if self.sharing.key_order and key_of(value):
+            self._check_key(offset, token, key_of(value), member)
+        if before is not None and token > before.token and tries <= self._tries[offset]:
+            raise Violation(f"inconsistent: {self.label} gave {offset} for the {tries}th time again")
+        if before is None or token > before.token:
+            self.holds[offset] = Hold(offset, token, member, until_ms)
+            self._tries[offset] = tries
+
+    def _check_holds(self, offset: int, token: int, member: str) -> None:
+        hold = self.holds.get(offset)
+        if hold is not None and hold.token != token and hold.until_ms > self._world.now_ms:
+            raise Violation(
+                f"{self.label}: {member} was given {offset}, and {hold.member} has a lease on it "
+                f"for {hold.until_ms - self._world.now_ms} ms at least"
+            )
+
+    def _check_delay(self, offset: int, token: int) -> None:
+        returned_token, not_before_ms = self._returned.get(offset, (0, 0))
+        if token <= returned_token or not_before_ms <= self._world.now_ms:
+            return
+        if (offset, returned_token) in self._accepted_returns:
+            self._too_early(offset)
+        self._early.add((offset, returned_token))
+
+    def _too_early(self, offset: int) -> None:
+        raise Violation(f"too early: {self.label} gave {offset} out again before its delay was over")
+
+    def _check_key(self, offset: int, token: int, key: bytes, member: str) -> None:
+        log = self._ledger.log.get(self.topic_id, {})
+        for other, (value, _) in log.items():
+            if other == offset or other < self.start or other in self.done or other in self.maybe_done:
+                continue
+            if key_of(value) != key:
+                continue
+            if other < offset:
+                raise Violation(f"out of order: {self.label} gave {offset} of key {key!r} to {member} before {other}")
+            hold = self.holds.get(other)
+            if hold is not None and hold.until_ms > self._world.now_ms:
+                raise Violation(f"{self.label}: {offset} and {other} of key {key!r} are out at a time")
+
+    def extended(self, tokens: tuple[int, ...], until_ms: int) -> None:
+        for hold in self.holds.values():
+            if hold.token in tokens and hold.until_ms:
+                hold.until_ms = max(hold.until_ms, until_ms)
+
+    def left(self, member: str) -> None:
+        """Is about to leave: what it has may be given to others."""
+        for hold in self.holds.values():
+            if hold.member == member:
+                hold.until_ms = 0
+
+    def recovered(self, died_ms: int, now_ms: int) -> None:
+        """Leases that were not over when the broker died have their full time again."""
+        for hold in self.holds.values():
+            if hold.until_ms > died_ms:
+                hold.until_ms = now_ms + self.sharing.lease_ms
+
+    # Settling.
+
+    def sent(self, settle: commands.Settle) -> None:
+        for _, first, count in settle.done:
+            for offset in range(first, first + count):
+                self.maybe_done[offset] = self.maybe_done.get(offset, 0) + 1
+        for token, first, count, delay_ms in settle.returned:
+            for offset in range(first, first + count):
+                self._free(offset, token)
+                if delay_ms and token >= self._returned.get(offset, (0, 0))[0]:
+                    self._returned[offset] = (token, self._world.now_ms + delay_ms)
+
+    def _free(self, offset: int, token: int) -> None:
+        hold = self.holds.get(offset)
+        if hold is not None and hold.token == token:
+            hold.until_ms = 0
+
+    def late(self, settle: commands.Settle) -> set[int]:
+        """Offsets whose lease is known to be another's when this is sent."""
+        ranges = [*settle.done, *(entry[:3] for entry in settle.returned)]
+        return {
+            offset
+            for token, first, count in ranges
+            for offset in range(first, first + count)
+            if (hold := self.holds.get(offset)) is not None and hold.token > token
+        }
+
+    def settled(
+        self, operation: commands.Operation, settle: commands.Settle, lost: set[int] | None, late: set[int]
+    ) -> None:
+        """`lost` is None where nothing happened at all."""
+        for _, first, count in settle.done:
+            for offset in range(first, first + count):
+                self._not_maybe(offset)
+                if lost is not None and offset not in lost:
+                    self._accept_done(offset, operation)
+        for token, first, count, _ in settle.returned:
+            for offset in range(first, first + count):
+                if lost is not None and offset not in lost:
+                    self._accept_return(offset, token)
+        accepted = late - lost if lost is not None else ()
+        if accepted:
+            raise Violation(f"{self.label}: a settle of {sorted(accepted)} came too late and was accepted")
+
+    def _not_maybe(self, offset: int) -> None:
+        self.maybe_done[offset] -= 1
+        if not self.maybe_done[offset]:
+            del self.maybe_done[offset]
+
+    def _accept_done(self, offset: int, operation: commands.Operation) -> None:
+        if offset in self.done:
+            raise Violation(f"duplicated: {self.label}: {offset} was done twice")
+        self.done[offset] = operation
+
+    def _accept_return(self, offset: int, token: int) -> None:
+        self._accepted_returns.add((offset, token))
+        if (offset, token) in self._early:
+            self._too_early(offset)
+
+    # At the end.
+
+    def check(self, info: replies.SubscriptionInfo) -> None:
+        if info.acked != info.end_offset or info.leased or info.done:
+            raise Violation(f"lost: {self.label} is not done: {info}")
+        for offset in range(self.start, info.end_offset):
+            if offset not in self.done:
+                raise Violation(f"lost: {self.label}: {offset} is done, and nobody settled it")
+
+
+class Tasks:
+    """All shared subscriptions."""
+
+    def __init__(self, world: World, ledger: Ledger) -> None:
+        self._world = world
+        self._ledger = ledger
+        self.books: dict[Key, TaskBook] = {}
+        #: What was too late when it was sent.
+        self._late: dict[commands.Operation, set[int]] = {}
+
+    def subscribed(
+        self, label: str, subscriber: str, reply: replies.SubscribeReply, sharing: commands.Sharing
+    ) -> TaskBook:
+        key = (reply.topic_id, subscriber)
+        found = self.books.get(key)
+        if found is None:
+            found = TaskBook(self._world, self._ledger, label, reply.topic_id, reply.acked, sharing)
+            self.books[key] = found
+        return found
+
+    def recovered(self, died_ms: int, now_ms: int) -> None:
+        for book in self.books.values():
+            book.recovered(died_ms, now_ms)
+
+    def sent(self, operation: commands.Settle | commands.Transact) -> None:
+        """Is about to be sent, for the first time."""
+        for settle in _settles(operation):
+            book = self.books[settle.topic_id, settle.subscriber]
+            self._late[operation] = self._late.get(operation, set()) | book.late(settle)
+            book.sent(settle)
+
+    def decided(self, operation: commands.Settle | commands.Transact, verdict: replies.Verdict | None) -> None:
+        lost: set[int] | None = None
+        if isinstance(verdict, replies.SettleReply):
+            lost = {offset for first, count in verdict.lost for offset in range(first, first + count)}
+        elif isinstance(verdict, replies.TransactReply):
+            lost = set()
+        for settle in _settles(operation):
+            book = self.books[settle.topic_id, settle.subscriber]
+            book.settled(operation, settle, lost, self._late.get(operation, set()))
+
+
+def _settles(operation: commands.Settle | commands.Transact) -> tuple[commands.Settle, ...]:
+    return (operation,) if isinstance(operation, commands.Settle) else operation.settles

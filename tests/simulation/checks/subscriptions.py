@@ -1,0 +1,178 @@
+"""What is known of subscriptions from outside: where they stand, who owns them, what was given to them.
+
+Violations: a position that ran ahead of what was acked or fell behind it, an offset given twice or left out, an
+owner that was fenced and still succeeds.
+"""
+
+from __future__ import annotations
+
+from oncemq.protocol import commands
+from oncemq.protocol.replies import OpenReply, SeekReply, SubscribeReply, Verdict
+from tests.simulation.environment.world import Violation
+
+Key = tuple[int, str]
+
+
+class SubscriptionBook:
+    def __init__(self, name: tuple[str, str], label: str, start: int) -> None:
+        #: Topic and subscriber.
+        self.name = name
+        self.label = label
+        #: The first offset that belongs to it.
+        self.start = start
+        #: Given to its owners so far: everything from `start` up to here.
+        self.given_end = start
+        self.ack_sent = start
+        self.ack_confirmed = start
+        self.epoch = 0
+        self.openers: dict[int, str] = {}
+        #: Somebody has asked to remove it, or its topic.
+        self.may_vanish = False
+        #: Left out with good reason: expired, or dropped.
+        self.skipped: set[int] = set()
+        #: Seeks that are not decided, and how often one was sent or decided.
+        self.seeks_open = 0
+        self.seek_marks = 0
+        #: Whether a seek came before or after something else is not known, nor, with that, where it stands.
+        self.is_vague = False
+        #: Where the last seek put it, until somebody has opened it there.
+        self.sought: int | None = None
+        #: Epochs up to this one are over: they were given before a seek that has happened.
+        self._over_epoch = 0
+
+    @property
+    def least_epoch(self) -> int:
+        """What is sent with a lower one from here on must fail."""
+        return max(self.epoch, self._over_epoch + 1)
+
+    def opened(self, reply: OpenReply, owner: str, acked_before: int, marks_when_sent: int) -> None:
+        if self.openers.setdefault(reply.epoch, owner) != owner:
+            raise Violation(f"{self.label}: epoch {reply.epoch} was given to {self.openers[reply.epoch]} and {owner}")
+        self.epoch = max(self.epoch, reply.epoch)
+        is_after = self.seek_marks == marks_when_sent and not self.seeks_open
+        is_certain = is_after and not self.is_vague
+        if is_certain and self.sought is None:
+            self.check_position(reply.acked, acked_before)
+            return
+        if is_certain and reply.acked != self.sought:
+            raise Violation(f"{self.label}: a seek put it at {self.sought}, and it was opened at {reply.acked}")
+        self.go_on_at(reply.acked)
+        self.is_vague = not is_after
+
+    def seek_sent(self) -> int:
+        """Returns what `seek_decided` wants to know."""
+        self.seeks_open += 1
+        self.seek_marks += 1
+        return self.epoch
+
+    def seek_decided(self, position: int | None, epoch_when_sent: int) -> None:
+        """None: it did not happen."""
+        self.seeks_open -= 1
+        self.seek_marks += 1
+        if position is not None:
+            self._over_epoch = max(self._over_epoch, epoch_when_sent)
+            # Who opened it meanwhile may have done so before or after.
+            self.is_vague = self.epoch != epoch_when_sent
+            self.sought = position
+
+    def go_on_at(self, position: int) -> None:
+        """It was moved: everything from there on is given, again."""
+        self.sought = None
+        self.start = self.given_end = self.ack_sent = self.ack_confirmed = position
+
+    def skip(self, end: int) -> None:
+        self.skipped.update(range(self.given_end, end))
+        self.given_end = max(self.given_end, end)
+
+    def check_position(self, acked: int, acked_before: int) -> None:
+        if acked < acked_before:
+            raise Violation(f"{self.label}: the position is {acked}, and an ack of {acked_before} was confirmed")
+        if acked > self.ack_sent:
+            raise Violation(f"{self.label}: the position ran ahead to {acked}, and nobody acked beyond {self.ack_sent}")
+
+    def given(self, first: int, end: int) -> None:
+        if first > self.given_end:
+            raise Violation(f"lost: {self.label} was given {first}, and never {self.given_end}")
+        self.given_end = max(self.given_end, end)
+
+    def succeeded(self, epoch: int, epoch_when_sent: int, what: str) -> None:
+        if epoch < epoch_when_sent:
+            raise Violation(f"{self.label}: a fenced owner (epoch {epoch} of {epoch_when_sent}) succeeded with {what}")
+
+
+class Subscriptions:
+    def __init__(self) -> None:
+        self.books: dict[Key, SubscriptionBook] = {}
+        self._created: set[Key] = set()
+        #: Names of topics that may go: deleted by somebody, or with their last subscriber.
+        self.vanishing_topics: set[str] = set()
+        self.vanishing: set[tuple[str, str]] = set()
+        #: Topics that are known to have been made and to stay, and their ids then.
+        self.stays: dict[str, int] = {}
+        #: topic → subscribers that were ever asked for, and those that are there for certain.
+        self.asked: dict[str, set[str]] = {}
+        self.certain: dict[str, set[str]] = {}
+        self._seeks: dict[commands.Seek, list[list[tuple[SubscriptionBook, int]]]] = {}
+
+    def is_topic_certain(self, topic: str) -> bool:
+        return topic in self.stays and topic not in self.vanishing_topics
+
+    def must_stay(self, topic: str, topic_id: int) -> bool:
+        """Whether this very topic must still be there."""
+        return self.is_topic_certain(topic) and topic_id >= self.stays[topic]
+
+    def may_vanish(self, topic: str, subscriber: str) -> bool:
+        return topic in self.vanishing_topics or (topic, subscriber) in self.vanishing
+
+    def subscribed(self, topic: str, subscriber: str, reply: SubscribeReply) -> SubscriptionBook:
+        key = (reply.topic_id, subscriber)
+        book = self.books.get(key)
+        label = f"'{subscriber}' on '{topic}' ({reply.topic_id:x})"
+        is_stable = not self.may_vanish(topic, subscriber)
+        if is_stable and reply.created:
+            if key in self._created:
+                raise Violation(f"lost: {label} was made twice, and nobody had removed it")
+            self._created.add(key)
+        if book is None or (reply.created and not is_stable):
+            book = self._add(key, SubscriptionBook((topic, subscriber), label, reply.acked))
+        if not is_stable and not book.ack_confirmed <= reply.acked <= book.ack_sent:
+            # It was left and made again, and nobody heard the answer to that.
+            book = self._add(key, SubscriptionBook((topic, subscriber), label, reply.acked))
+        if is_stable:
+            self.stays.setdefault(topic, reply.topic_id)
+            self.certain.setdefault(topic, set()).add(subscriber)
+        return book
+
+    # Seeks.
+
+    def seek_sent(self, seek: commands.Seek) -> None:
+        entries = [(book, book.seek_sent()) for book in self._books_of(seek)]
+        self._seeks.setdefault(seek, []).append(entries)
+
+    def sought(self, seek: commands.Seek, verdict: Verdict | None) -> None:
+        """What became of a seek."""
+        position = verdict.acked if isinstance(verdict, SeekReply) else None
+        for book, epoch_when_sent in self._seeks[seek].pop(0):
+            book.seek_decided(position, epoch_when_sent)
+
+    def _add(self, key: Key, book: SubscriptionBook) -> SubscriptionBook:
+        self.books[key] = book
+        for seek, tries in self._seeks.items():
+            if (seek.topic, seek.subscriber) == book.name:
+                book.is_vague = True
+                book.seek_marks += 1
+                for entries in tries:
+                    entries.append((book, book.seek_sent()))
+        return book
+
+    def _books_of(self, seek: commands.Seek) -> list[SubscriptionBook]:
+        return [book for book in self.books.values() if book.name == (seek.topic, seek.subscriber)]
+
+    def check_count(self, topic: str, certain_when_sent: int, count: int) -> None:
+        """A put's reply says for how many subscriptions it is stored."""
+        asked = len(self.asked.get(topic, ()))
+        if not certain_when_sent <= count <= asked:
+            raise Violation(
+                f"a put to '{topic}' was stored for {count} subscriptions, "
+                f"and there were {certain_when_sent} to {asked} of them"
+            )

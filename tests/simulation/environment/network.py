@@ -1,0 +1,116 @@
+"""A network that loses, doubles, reorders, delays, damages and cuts off, as the weather says.
+
+Implements the broker's seam, once for each address where a broker may be; on the other side clients send and are
+called back. A client that reconnects is another peer: what was on its way to the old one is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from oncemq.broker.network import Arrival
+from oncemq.protocol.frames import Frame
+from tests.simulation.environment.world import World
+
+Receive = Callable[[list[Frame]], None]
+
+
+class End:
+    """A broker's end: one address."""
+
+    def __init__(self, network: SimNetwork) -> None:
+        self._network = network
+        self.inbox: list[Arrival] = []
+        #: Called when something has arrived; False: nobody is there.
+        self.arrived: Callable[[], bool] = lambda: False
+        #: Called before something is sent.
+        self.sending: Callable[[], None] = lambda: None
+
+    def take(self, wait_ms: int) -> list[Arrival]:
+        arrivals, self.inbox = self.inbox, []
+        return arrivals
+
+    def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
+        self.sending()
+        self._network.carry(peer, list(frames), self._network.deliver)
+
+
+class SimNetwork:
+    def __init__(self, world: World, addresses: int = 1) -> None:
+        self._world = world
+        self._random = world.random("network")
+        self._receivers: dict[bytes, Receive] = {}
+        self._end_of: dict[bytes, End] = {}
+        self._cut_off: dict[bytes, int] = {}
+        self._peers = 0
+        self.ends = [End(self) for _ in range(addresses)]
+
+    # The clients' side.
+
+    def connect(self, receive: Receive, turn: int = 0) -> bytes:
+        """To the addresses in turn."""
+        self._peers += 1
+        peer = self._peers.to_bytes(4, "big")
+        self._receivers[peer] = receive
+        self._end_of[peer] = self.ends[turn % len(self.ends)]
+        return peer
+
+    def disconnect(self, peer: bytes) -> None:
+        self._receivers.pop(peer, None)
+
+    def cut_off(self, peer: bytes, duration_ms: int) -> None:
+        self._cut_off[peer] = self._world.now_ms + duration_ms
+        self._world.tally["network: partition"] += 1
+
+    def request(self, peer: bytes, frames: list[Frame]) -> None:
+        self.carry(peer, frames, self._arrive)
+
+    def _arrive(self, peer: bytes, frames: list[Frame]) -> None:
+        end = self._end_of[peer]
+        if end.arrived():
+            end.inbox.append((peer, frames))
+        else:
+            self._world.tally["network: nobody there"] += 1
+
+    def deliver(self, peer: bytes, frames: list[Frame]) -> None:
+        receive = self._receivers.get(peer)
+        if receive is not None:
+            receive(frames)
+
+    # On the way.
+
+    def carry(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
+        world = self._world
+        random = self._random.random
+        if world.healed:
+            world.after(1 + int(random() * 2), lambda: arrive(peer, frames))
+            return
+        weather = world.weather
+        if self._cut_off.get(peer, 0) > world.now_ms:
+            world.tally["network: cut off"] += 1
+            return
+        if random() < weather.loss:
+            world.tally["network: lost"] += 1
+            return
+        if random() < weather.duplication:
+            world.tally["network: doubled"] += 1
+            self._deliver_later(peer, frames, arrive)
+        self._deliver_later(peer, frames, arrive)
+
+    def _deliver_later(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
+        world = self._world
+        random = self._random.random
+        delay_ms = 1 + int(random() * 4)
+        if random() < world.weather.reordering:
+            world.tally["network: reordered"] += 1
+            delay_ms += int(random() ** 3 * 400)
+        if len(frames) > 1 and random() < world.weather.damage:
+            world.tally["network: damaged"] += 1
+            frames = self._damage(frames)
+        world.after(delay_ms, lambda: arrive(peer, frames))
+
+    def _damage(self, frames: list[Frame]) -> list[Frame]:
+        frame = self._random.randrange(1, len(frames))
+        damaged = bytearray(frames[frame])
+        damaged[self._random.randrange(len(damaged))] ^= 1 << self._random.randrange(8)
+        return [*frames[:frame], bytes(damaged), *frames[frame + 1 :]]

@@ -1,0 +1,304 @@
+"""Two brokers on one journal: one serves, the other waits. They are killed and stopped, and take over from each other.
+
+Whoever is stopped does not know it: when it goes on, with requests that arrived meanwhile and a state that is no
+longer true, its journal must keep it from writing and from answering. A take-over also comes in the middle of a
+round: between the append and the sync, and between the sync and the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from oncemq.broker.loop import Broker
+from oncemq.engine.engine import ApplyFailed
+from oncemq.journal.contract import Group, Journal
+from oncemq.journal.memory import MemoryJournal
+from oncemq.protocol import errors
+from oncemq.protocol.frames import encode_not_now
+from tests.simulation.environment.network import End
+from tests.simulation.environment.state_check import Measured
+from tests.simulation.environment.world import Violation, World
+
+JOURNAL_ID = bytes(range(1, 17))
+#: Moments of a round at which another broker takes over.
+MOMENTS = ("append", "sync", "answers", "hold")
+RETRY_MS = 20
+#: What arrives while a broker is stopped is late by so much more, and must not be later than a key is remembered.
+STOP_MS_MAX = 180
+
+
+class WatchedJournal:
+    """A broker's view of the shared journal; tells the pair what happens, before it does."""
+
+    def __init__(self, pair: Pair, station: Station, journal: MemoryJournal) -> None:
+        self._pair = pair
+        self._station = station
+        self._journal = journal
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def append(self, group: Group) -> None:
+        self._pair.reached("append", self._station)
+        self._journal.append(group)
+        if group.events:
+            self._pair.appended = (group.time_ms, group.events)
+
+    def sync(self) -> None:
+        self._pair.reached("sync", self._station)
+        if self._pair.fails_commit(self._station):
+            if self._pair.flip():
+                self._journal.sync()
+            raise errors.JournalFailed("the connection was lost, and with it the answer to a commit")
+        self._journal.sync()
+        self._pair.group_synced()
+        self._pair.reached("answers", self._station)
+
+    def ensure_not_fenced(self) -> None:
+        self._pair.reached("hold", self._station)
+        self._journal.ensure_not_fenced()
+
+
+class Station:
+    """A process at an address: it has a broker while it serves, or believes that it does."""
+
+    def __init__(self, pair: Pair, name: str, end: End) -> None:
+        self.name = name
+        self.end = end
+        self.broker: Broker | None = None
+        self.is_up = True
+        self.is_stopped = False
+        self._pair = pair
+        self._world = pair.world
+        self._round_ms = 0
+        self._rounds = 0
+        end.arrived = self._arrived
+        end.sending = self._sending
+
+    @property
+    def waits(self) -> bool:
+        return self.is_up and not self.is_stopped and self.broker is None
+
+    def _arrived(self) -> bool:
+        if self.is_up and not self.is_stopped:
+            self.schedule(self._world.now_ms + 2)
+        return self.is_up
+
+    def _sending(self) -> None:
+        if self.broker is not None and self._pair.active is not self:
+            raise Violation(f"broker {self.name} answers, and another one has taken its place")
+
+    def schedule(self, time_ms: int) -> None:
+        if self._round_ms and self._round_ms <= time_ms:
+            return
+        self._round_ms = time_ms
+        self._rounds += 1
+        number = self._rounds
+        self._world.at(time_ms, lambda: self._round(number))
+
+    def _round(self, number: int) -> None:
+        if number != self._rounds:
+            return
+        self._round_ms = 0
+        if not self.is_up or self.is_stopped:
+            return
+        if self.broker is None:
+            self._turn_away()
+        else:
+            self._pair.guarded(self, self._run_once)
+
+    def _turn_away(self) -> None:
+        for peer, frames in self.end.take(0):
+            self.end.send(peer, encode_not_now(frames, errors.Standby("it waits")))
+
+    def _run_once(self) -> None:
+        broker = self.broker
+        assert broker is not None
+        broker.run_once(0)
+        self._pair.check(self, broker)
+        self.schedule(self._world.now_ms + max(1, broker.wait_ms()))
+
+    def stop(self) -> None:
+        """What arrives is kept for later."""
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        self.is_stopped = False
+        if self.is_up:
+            self.schedule(self._world.now_ms + 1)
+
+    def drop_all(self) -> None:
+        """Nothing that it had in hand is answered."""
+        self.broker = None
+        self.end.inbox.clear()
+
+
+class Pair(Measured):
+    def __init__(self, world: World, ends: list[End]) -> None:
+        super().__init__(world)
+        self.world = world
+        self._random = world.random("pair")
+        self.journal = MemoryJournal(extent_bytes=world.weather.segment_bytes, journal_id=JOURNAL_ID)
+        self.stations = [Station(self, name, end) for name, end in zip("AB", ends, strict=True)]
+        self.active: Station | None = None
+        self._moment = ""
+        self._must_fail = False
+        self._away_ms = 0
+        #: Told when the broker was gone, and when there is one again.
+        self.recovered: Callable[[int, int], None] = lambda _died_ms, _now_ms: None
+
+    @property
+    def broker(self) -> Broker | None:
+        active = self.active
+        return None if active is None or active.is_stopped else active.broker
+
+    def start(self) -> None:
+        self._take_over(self.stations[0])
+
+    # Turns.
+
+    def _take_over(self, station: Station) -> None:
+        world = self.world
+        if self.active is not None:
+            self._gone()
+        self.journal = self.journal.take_over()
+        journal = cast("Journal", WatchedJournal(self, station, self.journal))
+        station.broker = Broker(journal, station.end, self, world.weather.limits, world.weather.policy)
+        self.active = station
+        self._moment, self._must_fail = "", False
+        world.tally["broker: take-over"] += 1
+        world.note(f"BROKER {station.name} takes over, term {self.journal.term}")
+        world.able(True)
+        self.recovered(self._away_ms or world.now_ms, world.now_ms)
+        self._away_ms = 0
+        self._compare_with_twin(station.broker, journal)
+        station.schedule(world.now_ms + 1)
+
+    def _gone(self) -> None:
+        """From now on the active broker answers nothing."""
+        if self.active is not None:
+            self.count()
+        self.world.able(False)
+        self._away_ms = self._away_ms or self.world.now_ms
+
+    def _expire(self, term: int) -> None:
+        """The lease is over: if nobody has it any more, somebody takes it."""
+        if term != self.journal.term or self.broker is not None:
+            return
+        waiting = [station for station in self.stations if station.waits]
+        if waiting:
+            self._take_over(waiting[int(self._random.random() * len(waiting))])
+        else:
+            self.world.after(RETRY_MS, lambda: self._expire(term))
+
+    def _expire_later(self) -> None:
+        term = self.journal.term
+        self.world.after(10 + int(self._random.random() ** 2 * 150), lambda: self._expire(term))
+
+    # What ends them.
+
+    def strike(self) -> None:
+        active = self.active
+        if active is None or active.is_stopped:
+            return
+        self.world.tally["crashes"] += 1
+        chance = self._random.random()
+        if chance < 0.25:
+            self._kill(active)
+        elif chance < 0.55:
+            self._stop(active)
+        elif chance < 0.85:
+            self._moment = MOMENTS[int(self._random.random() * len(MOMENTS))]
+        else:
+            self._must_fail = True
+
+    def _kill(self, station: Station) -> None:
+        self.world.note(f"BROKER {station.name} is killed")
+        self.world.tally["broker: kill of the active one"] += 1
+        self._gone()
+        self.active = None
+        station.drop_all()
+        station.is_up = False
+        self.world.after(20 + int(self._random.random() * 300), lambda: self._start_again(station))
+        self._expire_later()
+
+    def _start_again(self, station: Station) -> None:
+        station.is_up = True
+
+    def _stop(self, station: Station) -> None:
+        self.world.note(f"BROKER {station.name} is stopped")
+        self.world.tally["broker: stop of the active one"] += 1
+        self._gone()
+        station.stop()
+        self.world.after(5 + int(self._random.random() * STOP_MS_MAX), lambda: self._go_on(station))
+        self._expire_later()
+
+    def _go_on(self, station: Station) -> None:
+        self.world.note(f"BROKER {station.name} goes on")
+        station.go_on()
+        if self.active is station:
+            # Nobody has taken over: it never was away.
+            self._away_ms = 0
+            self.world.able(True)
+
+    # What journals tell.
+
+    def reached(self, moment: str, station: Station) -> None:
+        """Another broker may take over just now, and serve for a round before this one goes on."""
+        if moment != self._moment or station is not self.active:
+            return
+        self._moment = ""
+        other = next((other for other in self.stations if other is not station and other.waits), None)
+        if other is not None:
+            self.world.tally[f"broker: replaced before its {moment}"] += 1
+            self._take_over(other)
+
+    def fails_commit(self, station: Station) -> bool:
+        fails, self._must_fail = self._must_fail and station is self.active, False
+        return fails
+
+    def flip(self) -> bool:
+        return self._random.random() < 0.5
+
+    def guarded(self, station: Station, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except errors.JournalFenced:
+            if station is self.active:
+                raise Violation(f"broker {station.name} is fenced, and nobody took over") from None
+            self.world.tally["broker: fenced"] += 1
+            self.world.note(f"BROKER {station.name} is fenced, and waits")
+            station.drop_all()
+        except errors.JournalFailed:
+            self.world.tally["broker: commit of unknown outcome"] += 1
+            self.world.note(f"BROKER {station.name} has lost the journal, and waits")
+            self._gone()
+            self.active = None
+            station.drop_all()
+            self._expire_later()
+        except errors.JournalCorrupt as error:
+            raise Violation(f"lost: {error}") from error
+        except ApplyFailed as error:
+            raise Violation(f"an event could not be applied: {error}") from error
+
+    def check(self, station: Station, broker: Broker) -> None:
+        if station is not self.active:
+            return
+        self._check_quotas(broker)
+        if broker.housekeeping._damaged:
+            raise Violation("lost: a stored batch can't be read and moved")
+
+    # The rest of what a host is.
+
+    def count(self) -> None:
+        self.count_broker(self.active.broker if self.active is not None else None)
+
+    def count_faults(self) -> None:
+        """They have no disk."""
+
+    def fill_disk(self, _duration_ms: int) -> None:
+        """They have none."""
+
+    def heal(self) -> None:
+        self._moment, self._must_fail = "", False

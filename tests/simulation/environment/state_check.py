@@ -1,0 +1,106 @@
+"""What every simulated broker is measured by: a *twin*, an engine that applies what was synced.
+
+What recovery finds must be the twin's state, or that plus the one group that was written and not synced when the
+process ended.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from oncemq.broker import recovery as broker_recovery
+from oncemq.broker.loop import Broker
+from oncemq.engine.engine import Engine
+from oncemq.engine.events import Event
+from oncemq.journal.contract import Journal
+from tests.simulation.environment.world import Violation, World
+
+#: A topic may hold more than its quota for so long.
+QUOTA_MS_MAX = 150
+
+_decode_events = msgspec.msgpack.Decoder(list[Event]).decode
+_decode_images = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+def digest_of(engine: Engine) -> tuple[object, ...]:
+    """A state, in a form that does not depend on the order in which it was captured."""
+    capture = engine.capture()
+    images: list[bytes] = []
+    while (chunk := capture.chunk(1_000_000)) is not None:
+        images += [bytes(image) for image in _decode_images(chunk)]
+    keys = [image for image in images if image[1:5] == b"\xa3key"]
+    others = sorted(image for image in images if image[1:5] != b"\xa3key")
+    return keys, others, engine.state.live, engine.state.subscriptions, engine.state.registry_entries
+
+
+class Measured:
+    """A broker's machine, or several that share a journal."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.twin: Engine | None = None
+        #: Written, and not synced as far as anybody knows.
+        self.appended: tuple[int, bytes] | None = None
+        self._over_quota_ms = 0
+
+    def _compare_with_twin(self, broker: Broker, journal: Journal) -> None:
+        if self.twin is None:
+            self.twin = broker_recovery.new_engine(journal, self._world.weather.limits)
+        found = digest_of(broker.engine)
+        if found != digest_of(self.twin) and self.appended is not None:
+            self._world.tally["recovery: unsynced group survived"] += 1
+            self._apply_to_twin()
+        if found != digest_of(self.twin):
+            raise Violation("inconsistent: the state after recovery is not what was synced" + self._difference(found))
+        self.appended = None
+
+    def _difference(self, found: tuple[object, ...]) -> str:
+        assert self.twin is not None
+        synced = digest_of(self.twin)
+        parts = []
+        for name, one, other in zip(("keys", "state"), found, synced, strict=False):
+            assert isinstance(one, list)
+            assert isinstance(other, list)
+            parts += [f"\n  recovered {name}: {image!r}" for image in one if image not in other]
+            parts += [f"\n  synced {name}:    {image!r}" for image in other if image not in one]
+        return "".join(parts)[:2000]
+
+    def _apply_to_twin(self) -> None:
+        assert self.appended is not None
+        assert self.twin is not None
+        time_ms, events = self.appended
+        self.appended = None
+        tally = self._world.tally
+        for event in _decode_events(events):
+            tally["event: " + type(event).__name__] += 1
+            self.twin.apply(time_ms, event)
+
+    def group_synced(self) -> None:
+        if self.appended is not None:
+            self._apply_to_twin()
+
+    # Their clock.
+
+    def now_ms(self) -> int:
+        return self._world.now_ms
+
+    def not_before(self, recorded_ms: int) -> None:
+        if recorded_ms > self._world.now_ms:
+            raise Violation(f"inconsistent: time {recorded_ms} was recorded at {self._world.now_ms}")
+
+    def _check_quotas(self, broker: Broker) -> None:
+        """What is above a topic's quota goes soon, if the broker can write."""
+        world = self._world
+        is_over = any(topic.is_over_quota for topic in broker.engine.state.topics.values() if topic.quota_bytes)
+        if not is_over or not world.is_able:
+            self._over_quota_ms = 0
+            return
+        self._over_quota_ms = self._over_quota_ms or world.now_ms
+        if world.now_ms - max(self._over_quota_ms, world.able_since_ms) > QUOTA_MS_MAX:
+            raise Violation("a topic holds more than its quota, and keeps it")
+
+    def count_broker(self, broker: Broker | None) -> None:
+        """What a process that ends has counted."""
+        if broker is not None:
+            for name in ("commands", "groups", "snapshots", "records_moved"):
+                self._world.tally[name] += broker.counters[name]

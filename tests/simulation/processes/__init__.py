@@ -1,0 +1,1 @@
+"""The simulated client processes: the real client core with a random workload, which checks every reply."""

@@ -1,0 +1,253 @@
+"""A process that uses the blocking client as people do: subscribe, get, put; the real shells on a simulated network."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from oncemq.client.consumer.sync import Subscription
+from oncemq.client.core.core import Core
+from oncemq.client.options import ConnectSettings
+from oncemq.client.producer.encoding import make_put
+from oncemq.client.runtime.threads import ThreadDriver
+from oncemq.client.sync import Client, make_client
+from oncemq.protocol import commands, errors, replies
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
+from tests.simulation.checks.subscriptions import SubscriptionBook
+from tests.simulation.environment.fiber import Fiber
+from tests.simulation.environment.world import Violation
+from tests.simulation.processes.process import OPTIONS, Process, Surroundings
+
+_PASSING = (errors.BrokerAway, errors.NotNow)
+
+
+class FiberTransport:
+    """The client's network seam: waiting lets the world go on."""
+
+    def __init__(self, process: BlockingConsumer) -> None:
+        self._process = process
+        self.arrived: deque[list[Frame]] = deque()
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        self._process._send(list(frames))
+
+    def receive(self) -> Sequence[Frame] | None:
+        return self.arrived.popleft() if self.arrived else None
+
+    def wait(self, timeout_ms: float) -> None:
+        if not self.arrived:
+            self._process.sleep(timeout_ms)
+
+    def wake(self) -> None: ...
+
+    def reconnect(self) -> None:
+        self.arrived.clear()
+        self._process._connect()
+
+    def close(self) -> None: ...
+
+
+class BlockingConsumer(Process):
+    """Each message counts as done when the next is asked for: no ack may run ahead of that."""
+
+    def __init__(self, around: Surroundings, name: str, topic: str, put_topic: str) -> None:
+        super().__init__(around, name)
+        self.topic = topic
+        self._put_topic = put_topic
+        self._fiber: Fiber | None = None
+        self._transport = FiberTransport(self)
+        self._naps = 0
+        self._is_awake = False
+        self.book: SubscriptionBook | None = None
+        self._position = 0
+        self._puts = 0
+        self._acked_before: dict[int, int] = {}
+        #: Of this life.
+        self._sent_numbers: set[int] = set()
+        self._seen_numbers: set[int] = set()
+        #: When the last get that brought nothing was called.
+        self._empty_ms = 0
+
+    @property
+    def is_settled(self) -> bool:
+        quiet_ms = self.world.quiet_ms
+        if quiet_ms is None or self._empty_ms <= quiet_ms or self.book is None:
+            return False
+        return self.book.ack_confirmed == self._position
+
+    def trouble(self) -> str:
+        acked = self.book.ack_confirmed if self.book is not None else -1
+        return f"{self.name} is not settled: at {self._position}, {acked} acked"
+
+    # The fiber.
+
+    def begin(self) -> None:
+        assert self.core is not None
+        self._transport = FiberTransport(self)
+        self._sent_numbers, self._seen_numbers = set(), set()
+        self._acked_before = {}
+        self._fiber = Fiber(self._live)
+        self._resume()
+
+    def pump(self) -> None:
+        """The client's own driver does that."""
+
+    def stop(self) -> None:
+        super().stop()
+        fiber, self._fiber = self._fiber, None
+        if fiber is not None:
+            self._naps += 1
+            fiber.end()
+
+    def _resume(self) -> None:
+        fiber = self._fiber
+        if fiber is not None:
+            self._is_awake = True
+            fiber.resume()
+            self._is_awake = False
+
+    def sleep(self, duration_ms: float) -> None:
+        """By the fiber. What arrives ends it early."""
+        assert self._fiber is not None
+        self._naps += 1
+        nap = self._naps
+        self.world.after(max(1, int(duration_ms)), lambda: self._wake(nap))
+        self._fiber.pause()
+
+    def _wake(self, nap: int) -> None:
+        if nap == self._naps and self.core is not None and not self._is_awake:
+            self._naps += 1
+            self._resume()
+
+    def receive(self, frames: list[Frame]) -> None:
+        if self.core is not None:
+            self._overhear(frames)
+            self._transport.arrived.append(frames)
+            self._wake(self._naps)
+
+    # What is overheard.
+
+    def _sent_numbered(self, command: commands.Numbered) -> None:
+        self._sent_numbers.add(command.number)
+        if isinstance(command.operation, commands.Open) and self.book is not None:
+            self._acked_before.setdefault(command.number, self.book.ack_confirmed)
+
+    def _heard(self, command: commands.Command, reply: replies.Reply) -> None:
+        if (
+            isinstance(reply, replies.GetReply | replies.AckReply)
+            and self.book is not None
+            and not isinstance(command, commands.Read)
+        ):
+            self.book.check_position(reply.acked, 0)
+            self.book.ack_confirmed = max(self.book.ack_confirmed, reply.acked)
+        if isinstance(command, commands.Numbered):
+            self._heard_verdict(command.number, reply)
+        elif isinstance(command, commands.Hello) and command.epoch and isinstance(reply, replies.HelloReply):
+            for number, verdict in reply.verdicts:
+                self._heard_verdict(number, verdict)
+
+    def _heard_verdict(self, number: int, reply: replies.Reply) -> None:
+        if number in self._seen_numbers or number not in self._sent_numbers:
+            return
+        if isinstance(reply, replies.SubscribeReply):
+            self._seen_numbers.add(number)
+            self.book = self.around.subscriptions.subscribed(self.topic, self.name, reply)
+        elif isinstance(reply, replies.OpenReply):
+            self._seen_numbers.add(number)
+            assert self.book is not None
+            self.book.opened(reply, f"{self.name}~{self.lives}", self._acked_before.get(number, 0), 0)
+            self._position = reply.acked
+
+    # What it does, in its own words.
+
+    def _live(self) -> None:
+        core = Core(self.name, False, self.random.getrandbits(62) + 1, OPTIONS)
+        self.core = core
+        settings = ConnectSettings(urls=["simulated"], batch_messages=10, batch_bytes=1000, buffer_bytes=10_000)
+        client = make_client(ThreadDriver(core, self._transport), settings)
+        self.around.subscriptions.asked.setdefault(self.topic, set()).add(self.name)
+        found = self._retry(lambda: client.subscribe(self.topic, self.name, "earliest", prefetch_bytes=800))
+        while True:
+            self._get(found)
+            if not self.world.healed and self.random.random() < 0.15:
+                self._put(client)
+            self._nap(self.random.random() * self.world.weather.think_ms)
+
+    def _nap(self, duration_ms: float) -> None:
+        until_ms = self.world.now_ms + duration_ms
+        while self.world.now_ms < until_ms:
+            self.sleep(until_ms - self.world.now_ms)
+
+    def _retry(self, call: Callable[[], Subscription]) -> Subscription:
+        while True:
+            try:
+                return call()
+            except _PASSING:
+                self._nap(30)
+            except errors.OnceMQError as error:
+                self._end_of_life(error)
+
+    def _end_of_life(self, error: errors.OnceMQError) -> NoReturn:
+        """A hello of a former life that arrives late takes over from this one: then it begins again, by hand."""
+        if self.lives == 1 or self.core is None or self.core.finished is None:
+            raise Violation(f"{self.name} got {error.code}: {error}") from error
+        self.world.note(f"{self.name} is finished: {error.code}")
+        self.world.tally["client: " + error.code] += 1
+        life = self.lives
+        self.world.after(50, lambda: self._begin_again(life))
+        while True:
+            self._nap(10_000)
+
+    def _begin_again(self, life: int) -> None:
+        if self.core is not None and self.lives == life:
+            self.stop()
+            self.start()
+
+    def _get(self, found: Subscription) -> None:
+        if self.book is not None:
+            # Asking for the next one: everything before it is done.
+            self.book.ack_sent = max(self.book.ack_sent, self._position)
+        called_ms = self.world.now_ms
+        try:
+            if self.random.random() < 0.5:
+                messages = found.get_many(1 + int(self.random.random() * 5), timeout_s=0.03)
+            else:
+                message = found.get(timeout_s=0.03)
+                messages = [message] if message is not None else []
+        except _PASSING:
+            return
+        except errors.OnceMQError as error:
+            self._end_of_life(error)
+        if messages:
+            self._take(messages)
+        else:
+            self._empty_ms = called_ms
+
+    def _take(self, messages: list[Message]) -> None:
+        assert self.book is not None
+        first = messages[0].offset
+        for message in messages:
+            if message.offset != self._position:
+                raise Violation(f"out of order: {self.name} got {message.offset} after {self._position - 1}")
+            self.around.ledger.observe(message.topic_id, message.offset, message.value, message.timestamp_ms, self.name)
+            self._position += 1
+        self.book.given(first, self._position)
+        self.world.tally["messages delivered"] += len(messages)
+        self.world.note(f"{self.name} got {first}..{self._position - 1}")
+
+    def _put(self, client: Client) -> None:
+        self._puts += 1
+        value = f"{self.name}.{self._puts}".encode()
+        attempt = self.around.ledger.attempt(f"put {value!r} by {self.name}", self._put_topic, [value])
+        operation, _ = make_put(self._put_topic, True, [value])
+        self.around.attempts[operation.envelope.checksum] = attempt
+        try:
+            receipt = client.put(self._put_topic, value, create=True)
+        except errors.OnceMQError as error:
+            self.world.note(f"{attempt.label} → {error.code}")
+            return
+        self.world.note(f"{attempt.label} → {receipt.topic_id:x}:{receipt.offset}")
+        if attempt.place != (receipt.topic_id, receipt.offset):
+            raise Violation(f"inconsistent: {attempt.label} is at {attempt.place}, its receipt says {receipt}")

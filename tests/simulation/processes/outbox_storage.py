@@ -1,0 +1,130 @@
+"""An outbox whose file lies in memory, and whose process may be killed before, within or after any of its writes.
+
+The real `OutboxFile` runs on it; only the disk is simulated. What was committed survives, as on a disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from random import Random
+
+from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.storage import Execute, Storage
+from oncemq.protocol import errors
+from tests.simulation.checks.history import Attempt
+from tests.simulation.environment.world import World
+
+#: Per write.
+KILLED = 0.08
+FULL = 0.02
+
+
+class Killed(Exception):
+    """The process has ended. None of OnceMQ's errors: nothing may catch this and go on."""
+
+
+class Mailbox:
+    """The file of an outbox, which outlives its processes, and what was put into it."""
+
+    def __init__(self, world: World, session: str) -> None:
+        self.world = world
+        self.random: Random = world.random(f"mailbox {session}")
+        self.session = session
+        self.file = self._new_file()
+        #: By number.
+        self.kept: dict[int, Attempt] = {}
+        self.seen: set[int] = set()
+        self.has_reserve = False
+        self._copy: bytes | None = None
+        #: An older copy was put in its place.
+        self.was_restored = False
+
+    @staticmethod
+    def _new_file() -> sqlite3.Connection:
+        return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+
+    def open(self, owner: str) -> OutboxFile:
+        return OutboxFile(MemoryStorage(self, owner))
+
+    def holds(self, number: int, payload: bytes) -> bool:
+        """Whether this is in the file, under this number."""
+        row = self.file.execute("SELECT payload FROM entries WHERE number = ?", (number,)).fetchone()
+        return row is not None and row[0] == payload
+
+    def refused(self) -> set[int]:
+        """Numbers that the user knows, or will be told, to be refused."""
+        if not self._is_begun():
+            return set()
+        return {number for (number,) in self.file.execute("SELECT number FROM refusals")} | self.seen
+
+    def _is_begun(self) -> bool:
+        """False: whoever opened it first was killed."""
+        return self.file.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+
+    def undecided(self) -> int:
+        if not self._is_begun():
+            return 0
+        [count] = self.file.execute("SELECT count(*) FROM entries").fetchone()
+        return int(count)
+
+    # Backups.
+
+    def back_up(self) -> None:
+        self._copy = self.file.serialize()
+
+    def restore(self) -> bool:
+        """Put the last copy in its place, if there is one. Nobody has it open."""
+        if self._copy is None:
+            return False
+        self.file = self._new_file()
+        self.file.deserialize(self._copy)
+        self.was_restored = True
+        return True
+
+
+class MemoryStorage(Storage):
+    def __init__(self, mailbox: Mailbox, owner: str) -> None:
+        self._mailbox = mailbox
+        self.path = mailbox.session
+        self.connection = mailbox.file
+        self._owner = owner
+        self._process_id = os.getpid()
+        self._failure = None
+        self._take_over(mailbox.session)
+
+    def _check_inode(self) -> None:
+        if self.connection is not self._mailbox.file:
+            self._fail(errors.OutboxError(f"'{self.path}' was replaced while it was in use"))
+
+    def check_space(self, size: int) -> None:
+        """A full disk shows when it is written to."""
+        self._mailbox.has_reserve = True
+
+    def release_reserve(self) -> bool:
+        had, self._mailbox.has_reserve = self._mailbox.has_reserve, False
+        return had
+
+    @contextlib.contextmanager
+    def _transaction(self, kind: str) -> Iterator[Execute]:
+        mailbox = self._mailbox
+        chance = 1.0 if kind != "IMMEDIATE" or mailbox.world.healed else mailbox.random.random()
+        if chance < FULL:
+            raise errors.OutboxFull("no room: nothing was written")
+        chance -= FULL
+        if chance < KILLED / 3:
+            self._kill("before a write")
+        with super()._transaction(kind) as execute:
+            yield execute
+            if KILLED / 3 <= chance < 2 * KILLED / 3:
+                self._kill("within a write")
+        if 2 * KILLED / 3 <= chance < KILLED:
+            self._kill("after a write")
+
+    def _kill(self, when: str) -> None:
+        self._mailbox.world.tally[f"outbox: killed {when}"] += 1
+        raise Killed
+
+    def close(self) -> None: ...

@@ -1,0 +1,238 @@
+"""A process that subscribes by a pattern, and gets from whatever topics match, those that are made later too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors, replies
+from oncemq.protocol.commands import BY_PATTERN
+from oncemq.protocol.frames import Frame
+from tests.simulation.checks.subscriptions import SubscriptionBook
+from tests.simulation.environment.world import Violation
+from tests.simulation.processes.process import Process, Surroundings
+
+_PASSING = errors.BrokerAway | errors.NotNow
+
+
+class Watcher(Process):
+    """`churns`: unsubscribes now and then. `topics`: those that match and that somebody puts to."""
+
+    def __init__(self, around: Surroundings, name: str, pattern: str, topics: list[str], *, churns: bool) -> None:
+        super().__init__(around, name)
+        self.pattern = pattern
+        self.churns = churns
+        self.key = name + BY_PATTERN + pattern
+        #: Since then it is there for certain.
+        self._since_ms = 0
+        self._may_be_new = True
+        self._opened: replies.OpenReply | None = None
+        self._deliveries: dict[int, Delivery] = {}
+        self._acked: dict[int, int] = {}
+        self._looked_ms = 0
+        #: What was known of seeks when it was opened; the same for the opening that began with a topic, by its id.
+        self._opened_marks = 0
+        self._marks: dict[int, int] = {}
+        self.owner = self._book(0, f"'{name}' on '{pattern}'", 0)
+        for topic in topics:
+            around.subscriptions.asked.setdefault(topic, set()).add(self.key)
+
+    def _book(self, topic_id: int, label: str, start: int) -> SubscriptionBook:
+        book = SubscriptionBook((self.pattern, self.name), label, start)
+        self.around.subscriptions.books[topic_id, self.key] = book
+        return book
+
+    def _book_of(self, topic_id: int) -> SubscriptionBook | None:
+        return self.around.subscriptions.books.get((topic_id, self.key))
+
+    def begin(self) -> None:
+        self._looked_ms = 0
+        self._subscribe()
+
+    @property
+    def is_settled(self) -> bool:
+        quiet_ms = self.world.quiet_ms
+        return quiet_ms is not None and self._looked_ms > quiet_ms and not self._unacked()
+
+    def trouble(self) -> str:
+        return f"{super().trouble()}: {self._unacked()} to be acked"
+
+    def _unacked(self) -> tuple[tuple[int, int], ...]:
+        return tuple(
+            (topic_id, delivery.position)
+            for topic_id, delivery in self._deliveries.items()
+            if delivery.position > self._acked[topic_id]
+        )
+
+    # Becoming the owner.
+
+    def _subscribe(self) -> None:
+        self._opened = None
+        start = commands.START_EARLIEST if self.random.random() < 0.5 else commands.START_NEW
+        self.submit(commands.Subscribe(self.pattern, self.name, start), None, self._subscribed)
+
+    def _again(self, pending: Pending) -> bool:
+        if self.is_over(pending):
+            return True
+        error = pending.error
+        if error is None:
+            return False
+        if isinstance(error, errors.Fenced) and self.lives > 1:
+            pass  # A former life opened it late.
+        elif isinstance(error, errors.Sought):
+            if not self.owner.seek_marks:
+                raise Violation(f"{self.name} was told that it was moved, and nobody has moved it")
+            self.world.tally["client: sought"] += 1
+        elif isinstance(error, errors.NotSubscribed) and self._may_be_new:
+            pass
+        elif not isinstance(error, _PASSING):
+            raise Violation(f"{self.name} got {error.code}: {error}")
+        self.later(20 + int(self.random.random() * 60), self._subscribe)
+        return True
+
+    def _subscribed(self, pending: Pending) -> None:
+        if self._again(pending):
+            return
+        reply = pending.reply
+        assert isinstance(reply, replies.SubscribeReply)
+        if reply.created and not self._may_be_new:
+            raise Violation(f"lost: {self.owner.label} was made twice, and nobody had removed it")
+        if self._may_be_new:
+            self._forget()
+        self._may_be_new = False
+        marks = self.owner.seek_marks
+        self.submit(commands.Open(self.pattern, self.name), None, lambda done: self._open_done(done, marks))
+
+    def _forget(self) -> None:
+        """It is another subscription from here on."""
+        self._since_ms = self.world.now_ms
+        books = self.around.subscriptions.books
+        for key in [key for key in books if key[1] == self.key and key[0]]:
+            del books[key]
+        self._marks = {}
+
+    def _open_done(self, pending: Pending, marks: int) -> None:
+        if self._again(pending):
+            return
+        reply = pending.reply
+        assert isinstance(reply, replies.OpenReply)
+        self.world.note(f"{self.name} opened: {reply}")
+        owner = f"{self.name}~{self.lives}"
+        if self.owner.openers.setdefault(reply.epoch, owner) != owner:
+            raise Violation(f"{self.owner.label}: epoch {reply.epoch} was given twice")
+        self.owner.epoch = max(self.owner.epoch, reply.epoch)
+        self._opened = reply
+        self._opened_marks = marks
+        self._deliveries = {}
+        self._acked = {}
+        self._get()
+
+    # Getting.
+
+    def _get(self) -> None:
+        opened = self._opened
+        if opened is None:
+            return
+        random = self.random.random
+        acks = self._unacked() if random() < 0.6 or self.world.healed else ()
+        for topic_id, upto in acks:
+            book = self._book_of(topic_id)
+            assert book is not None
+            book.ack_sent = max(book.ack_sent, upto)
+        positions = tuple((topic_id, delivery.position) for topic_id, delivery in self._deliveries.items())
+        wait_ms = 0 if random() < 0.4 else int(random() * 400)
+        bytes_max = 400 if random() < 0.3 else 5_000
+        command = commands.GetAny(self.pattern, self.name, opened.epoch, positions, bytes_max, wait_ms, acks)
+        epoch, now_ms = self.owner.least_epoch, self.world.now_ms
+        self.ask(command, lambda pending: self._got(pending, command, epoch, now_ms))
+
+    def _got(self, pending: Pending, command: commands.GetAny, epoch_when_sent: int, sent_ms: int) -> None:
+        if isinstance(pending.error, _PASSING):
+            self._think()
+            return
+        if self._again(pending):
+            return
+        reply = pending.reply
+        assert isinstance(reply, replies.GetAnyReply)
+        self.owner.succeeded(command.epoch, epoch_when_sent, "get")
+        for topic_id, upto in command.acks:
+            self._acked[topic_id] = max(self._acked[topic_id], upto)
+            book = self._book_of(topic_id)
+            assert book is not None
+            book.ack_confirmed = max(book.ack_confirmed, upto)
+        frames = list(pending.payloads)
+        for part in reply.parts:
+            count = len(part.batches)
+            self._take(part, frames[:count])
+            frames = frames[count:]
+        if not reply.parts and reply.is_all:
+            self._looked_ms = sent_ms
+        if not self.world.healed and self.churns and self.random.random() < 0.06:
+            self._may_be_new = True
+            self.submit(commands.Unsubscribe(self.pattern, self.name), None, self._left)
+        else:
+            self._think()
+
+    def _take(self, part: replies.AnyPart, frames: Sequence[Frame]) -> None:
+        delivery = self._deliveries.get(part.topic_id)
+        if delivery is None:
+            self._begin_topic(part)
+            delivery = self._deliveries[part.topic_id] = Delivery(part.topic, part.acked)
+            self._acked[part.topic_id] = part.acked
+        book = self._book_of(part.topic_id)
+        assert book is not None
+        expected = delivery.position
+        reply = replies.GetReply(part.topic_id, part.next_position, part.end_offset, part.acked, part.batches)
+        try:
+            delivery.take(reply, frames)
+        except errors.DamagedInTransit:
+            delivery._damages = 0
+        while delivery:
+            for message in delivery.decode():
+                if message.offset != expected:
+                    raise Violation(f"out of order: {self.name} got {message.offset} of '{part.topic}', not {expected}")
+                expected += 1
+                self.around.ledger.observe(
+                    message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
+                )
+                book.given(message.offset, expected)
+                self.world.tally["messages delivered"] += 1
+        self.world.note(f"{self.name} got '{part.topic}' up to {expected - 1}")
+
+    def _begin_topic(self, part: replies.AnyPart) -> None:
+        """The first of a topic that this owner sees: it begins where the former one stopped."""
+        book = self._book_of(part.topic_id)
+        if book is None:
+            book = self._book(part.topic_id, f"{self.owner.label} ('{part.topic}')", part.acked)
+        elif self.owner.seeks_open or self._marks[part.topic_id] != self.owner.seek_marks:
+            # A seek whose answer nobody has seen may have happened since.
+            book.go_on_at(part.acked)
+        else:
+            book.check_position(part.acked, 0)
+        self._marks[part.topic_id] = self._opened_marks
+
+    def _left(self, pending: Pending) -> None:
+        self.world.note(f"{self.name} left: {pending.error or pending.reply}")
+        if not self._again(pending):
+            self.later(50, self._subscribe)
+
+    def _think(self) -> None:
+        self.later(int(self.random.random() * self.world.weather.think_ms), self._get)
+
+    # At the end.
+
+    def check(self, topic: replies.TopicInfo, info: replies.SubscriptionInfo) -> None:
+        if info.acked != info.end_offset:
+            raise Violation(f"lost: {self.owner.label} was acked up to {info.acked} of {info}")
+        book = self._book_of(topic.topic_id)
+        # A seek may have put it at the end, where there is nothing to be given.
+        is_sure = not self.owner.seeks_open and self._marks.get(topic.topic_id) == self.owner.seek_marks
+        if book is not None and is_sure and book.given_end != info.end_offset:
+            raise Violation(f"lost: {book.label} was given all below {book.given_end} of {info.end_offset}")
+        if self.owner.seek_marks:
+            return
+        given = range(book.start, book.given_end) if book is not None else range(0)
+        for offset, (value, time_ms) in self.around.ledger.log.get(topic.topic_id, {}).items():
+            if time_ms > self._since_ms and offset not in given:
+                raise Violation(f"lost: {self.owner.label} was never given {offset} of '{topic.name}', {value[:20]!r}")

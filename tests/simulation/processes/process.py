@@ -1,0 +1,308 @@
+"""A client's process: the real core, driven by virtual time, and everything that it says overheard.
+
+Its memory is lost when it crashes; what it had in flight is then decided by what the next hello says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isinf
+
+import msgspec
+
+from oncemq.client.core.core import Core
+from oncemq.client.core.options import Options
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import errors, replies
+from oncemq.protocol.commands import (
+    Command,
+    Commit,
+    Hello,
+    Numbered,
+    Operation,
+    Put,
+    Seek,
+    Settle,
+    Transact,
+    envelopes_of,
+)
+from oncemq.protocol.frames import Frame, Request, Response
+from tests.simulation.checks.history import Attempt, Ledger
+from tests.simulation.checks.leases import Tasks
+from tests.simulation.checks.sessions import Sessions
+from tests.simulation.checks.subscriptions import Subscriptions
+from tests.simulation.environment.network import SimNetwork
+from tests.simulation.environment.world import Violation, World
+
+OPTIONS = Options(
+    timeout_ms=60.0,
+    tries=4,
+    window=6,
+    pause_ms=20.0,
+    pause_short_ms=5.0,
+    pause_ms_max=100.0,
+    wait_slack_ms=60.0,
+    request_commands_max=4,
+    next_address_ms=15.0,
+)
+
+_decode_request = msgspec.msgpack.Decoder(Request).decode
+_decode_response = msgspec.msgpack.Decoder(Response).decode
+
+Answered = Callable[[Pending], None]
+
+
+class Surroundings:
+    """What every process of a run shares."""
+
+    def __init__(self, world: World, network: SimNetwork) -> None:
+        self.world = world
+        self.network = network
+        self.ledger = Ledger(world)
+        self.sessions = Sessions(world, self.ledger, self._begun, self._decided)
+        self.subscriptions = Subscriptions()
+        self.tasks = Tasks(world, self.ledger)
+        #: What an operation on the wire is an attempt at: by checksum of its payload, or by commit.
+        self.attempts: dict[object, Attempt] = {}
+        self.commits: dict[Commit, tuple[Attempt, ...]] = {}
+        #: Subscriptions that somebody may move: topic and subscriber.
+        self.seekable: list[tuple[str, str]] = []
+        #: Topics whose messages may go by themselves.
+        self.fading: set[str] = set()
+
+    def attempts_of(self, operation: Operation) -> tuple[Attempt, ...]:
+        """What an operation stores, if it succeeds."""
+        if isinstance(operation, Commit):
+            return self.commits.get(operation, ())
+        if isinstance(operation, Put | Transact):
+            return tuple(self.attempts[envelope.checksum] for envelope in envelopes_of(operation))
+        return ()
+
+    def _begun(self, operation: Operation) -> None:
+        if isinstance(operation, Settle | Transact):
+            self.tasks.sent(operation)
+        elif isinstance(operation, Seek):
+            self.subscriptions.seek_sent(operation)
+
+    def _decided(self, operation: Operation, verdict: replies.Verdict | None) -> None:
+        if isinstance(operation, Settle | Transact):
+            self.tasks.decided(operation, verdict)
+        elif isinstance(operation, Seek):
+            self.subscriptions.sought(operation, verdict)
+        elif isinstance(verdict, replies.CommitReply) and verdict.before:
+            self._committed_before(operation)
+
+    @staticmethod
+    def _committed_before(operation: Operation) -> None:
+        if isinstance(operation, Commit) and not operation.writer:
+            raise Violation(f"lost: {operation} is remembered by nobody, and was answered as if it were")
+
+
+class Process:
+    """One client. Subclasses say what it does: `begin` after each start, and `is_settled`."""
+
+    anonymous = False
+
+    def __init__(self, around: Surroundings, name: str) -> None:
+        self.around = around
+        self.world = around.world
+        self.name = name
+        self.random = self.world.random(f"process {name}")
+        self.lives = 0
+        self.core: Core | None = None
+        self._peer = b""
+        #: Of the addresses that it connects to, one after the other.
+        self._connects = 0
+        self._alarm_ms: float = inf
+        self._alarms = 0
+        self._requests: dict[int, tuple[Command, ...]] = {}
+        self._done: list[tuple[Answered, Pending]] = []
+
+    # Its life.
+
+    def session(self) -> str:
+        return f"{self.name}~{self.lives}" if self.anonymous else self.name
+
+    def start(self) -> None:
+        self.lives += 1
+        self.core = Core(self.session(), self.anonymous, self.random.getrandbits(62) + 1, OPTIONS)
+        if self.anonymous:
+            self.around.sessions.may_vanish(self.core.session)
+        self._connect()
+        self.begin()
+        self.pump()
+
+    def crash(self) -> None:
+        if self.core is None:
+            return
+        self.world.note(f"{self.name} crashes")
+        self.world.tally["client: crash"] += 1
+        self.stop()
+        self.world.after(20 + int(self.random.random() ** 2 * 500), self.start)
+
+    def stop(self) -> None:
+        self.around.network.disconnect(self._peer)
+        self.core = None
+        self._alarms += 1
+        self._alarm_ms = inf
+        self._requests = {}
+        self._done = []
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def is_settled(self) -> bool:
+        raise NotImplementedError
+
+    def trouble(self) -> str:
+        """What it waits for, when it should be settled and is not."""
+        core = self.core
+        waiting = (
+            ""
+            if core is None
+            else f", {len(core._window)} numbered and {len(core._commands.unnumbered)} other commands"
+        )
+        return f"{self.name} is not settled{waiting}"
+
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Unless it crashes meanwhile."""
+        life = self.lives
+
+        def act() -> None:
+            if self.core is not None and self.lives == life:
+                action()
+                self.pump()
+
+        self.world.after(delay_ms, act)
+
+    # Commands.
+
+    def submit(self, operation: Operation, payload: bytes | tuple[bytes, ...] | None, answered: Answered) -> Pending:
+        assert self.core is not None
+        return self._watch(self.core.submit(operation, payload), answered)
+
+    def ask(self, command: Command, answered: Answered) -> Pending:
+        assert self.core is not None
+        return self._watch(self.core.ask(command), answered)
+
+    def _watch(self, pending: Pending, answered: Answered) -> Pending:
+        if pending.done:
+            self._done.append((answered, pending))
+        else:
+            pending.on_done = lambda done: self._done.append((answered, done))
+        return pending
+
+    # Driving the core.
+
+    def _connect(self) -> None:
+        self.around.network.disconnect(self._peer)
+        self._peer = self.around.network.connect(self.receive, self._connects)
+        self._connects += 1
+
+    def cut_off(self, duration_ms: int) -> None:
+        self.around.network.cut_off(self._peer, duration_ms)
+
+    def pump(self) -> None:
+        """As the client's driver does."""
+        core = self.core
+        while core is not None:
+            now_ms = float(self.world.now_ms)
+            for frames in core.outgoing(now_ms):
+                self._send(frames)
+            deadline_ms = core.next_deadline_ms()
+            if deadline_ms <= now_ms and core.check(now_ms):
+                self.world.tally["client: reconnect"] += 1
+                self._connect()
+            elif not self._done:
+                self._set_alarm(deadline_ms if deadline_ms > now_ms else core.next_deadline_ms())
+                return
+            self._handle_done()
+            core = self.core
+
+    def _handle_done(self) -> None:
+        while self._done:
+            done, self._done = self._done, []
+            for answered, pending in done:
+                if self.core is not None:
+                    answered(pending)
+
+    def _set_alarm(self, time_ms: float) -> None:
+        if time_ms >= self._alarm_ms or isinf(time_ms):
+            return
+        self._alarm_ms = time_ms
+        self._alarms += 1
+        number = self._alarms
+        self.world.at(max(self.world.now_ms + 1, int(time_ms)), lambda: self._alarm(number))
+
+    def _alarm(self, number: int) -> None:
+        if number == self._alarms and self.core is not None:
+            self._alarm_ms = inf
+            self.pump()
+
+    def _send(self, frames: list[Frame]) -> None:
+        request = _decode_request(frames[0])
+        self._requests[request.request_id] = request.commands
+        for command in request.commands:
+            if isinstance(command, Numbered):
+                self.around.sessions.book(command.session).sent(command, self.around.attempts_of(command.operation))
+                self._sent_numbered(command)
+        self.around.network.request(self._peer, frames)
+
+    def receive(self, frames: list[Frame]) -> None:
+        core = self.core
+        if core is None:
+            return
+        self._overhear(frames)
+        core.receive(float(self.world.now_ms), frames)
+        self._handle_done()
+        self.pump()
+
+    def _overhear(self, frames: list[Frame]) -> None:
+        response = _decode_response(frames[0])
+        commands = self._requests[response.request_id]
+        if len(commands) != len(response.replies):
+            raise Violation(f"{self.name} sent {len(commands)} commands and got {response.replies}")
+        for command, reply in zip(commands, response.replies, strict=True):
+            if isinstance(reply, replies.NotNow):
+                self.world.tally["not now: " + reply.code] += 1
+            elif isinstance(reply, replies.Refusal):
+                self.world.tally["refused: " + reply.code] += 1
+                if reply.code in ("BROKER_BUG", "RECORD_CORRUPT"):
+                    raise Violation(f"{self.name}: {command} was answered by {reply}")
+            if isinstance(command, Numbered):
+                self.around.sessions.book(command.session).answered(command, reply)
+            elif isinstance(command, Hello) and isinstance(reply, replies.HelloReply):
+                self.around.sessions.book(command.session).greeted(command, reply)
+            self._heard(command, reply)
+
+    def _sent_numbered(self, command: Numbered) -> None:
+        """For whoever wants to know."""
+
+    def _heard(self, command: Command, reply: replies.Reply) -> None:
+        """For whoever wants to know."""
+
+    # Errors, in general.
+
+    def is_over(self, pending: Pending) -> bool:
+        """The session has ended for this process: it stops, or begins again with a new one."""
+        error = pending.error
+        assert self.core is not None
+        if self.core.finished is None or not isinstance(error, errors.Fenced | errors.SessionUnknown):
+            return False
+        self.world.note(f"{self.name} is finished: {error.code}")
+        self.world.tally["client: " + error.code] += 1
+        self.stop()
+        if not (self.world.healed and self.yields):
+            self.world.after(50 + int(self.random.random() * 400), self._start_again)
+        return True
+
+    def _start_again(self) -> None:
+        if self.core is None and not (self.world.healed and self.yields):
+            self.start()
+
+    @property
+    def yields(self) -> bool:
+        """Leaves the field to its twin in the end. Everybody else comes back: the late hello of a process that
+        died may fence its successor."""
+        return self.name.endswith("'")

@@ -1,0 +1,71 @@
+"""Consumers of a topic with a quota, one per policy: what they may miss, and what they must be told."""
+
+from __future__ import annotations
+
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors
+from oncemq.protocol.replies import GetReply, OpenReply
+from tests.simulation.environment.world import Violation
+from tests.simulation.processes.consumer import Consumer
+from tests.simulation.processes.process import Surroundings
+
+
+class SlowConsumer(Consumer):
+    """Of a topic that refuses: it misses nothing, and makes the producers wait."""
+
+    def __init__(self, around: Surroundings, name: str, topic: str) -> None:
+        super().__init__(around, name, topic, name, commands.START_NEW)
+
+    def _think(self) -> None:
+        lazy = 1 if self.world.healed or self.random.random() < 0.5 else 6
+        self.later(int(lazy * self.random.random() * self.world.weather.think_ms), self._get_if_open)
+
+
+class DroppedConsumer(SlowConsumer):
+    """Of a topic that drops: it misses what it is told, and nothing else."""
+
+    def _open_done(self, pending: Pending, acked_before: int, marks: int) -> None:
+        reply = pending.reply
+        if isinstance(reply, OpenReply) and self.book is not None:
+            self.book.ack_sent = max(self.book.ack_sent, reply.acked)
+        super()._open_done(pending, acked_before, marks)
+        if self._opened is not None and self.book is not None:
+            self.book.skip(self._opened.acked)
+
+    def _got(self, pending: Pending, command: commands.Get, epoch_when_sent: int, sent_ms: int) -> None:
+        reply = pending.reply
+        if isinstance(reply, GetReply) and self.book is not None:
+            # The broker moved it, on nobody's behalf.
+            self.book.ack_sent = max(self.book.ack_sent, reply.acked)
+        super()._got(pending, command, epoch_when_sent, sent_ms)
+
+    def _skip_to(self, offset: int, reply: GetReply) -> None:
+        assert self.book is not None
+        self.book.skip(offset)
+        self.world.tally["client: dropped"] += offset - self._position
+        self._position = offset
+        if len(self.book.skipped) > reply.dropped:
+            raise Violation(
+                f"lost: {self.name} was not given {sorted(self.book.skipped)}, "
+                f"and was told that {reply.dropped} messages were dropped"
+            )
+
+
+class EndedConsumer(SlowConsumer):
+    """Of a topic that ends its slowest subscription: it is told so, and begins again."""
+
+    def __init__(self, around: Surroundings, name: str, topic: str) -> None:
+        super().__init__(around, name, topic)
+        around.subscriptions.vanishing.add((topic, name))
+
+    def _again(self, pending: Pending) -> bool:
+        error = pending.error
+        if isinstance(error, errors.NotSubscribed):
+            raise Violation(f"{self.name}: nobody told that it was ended: {error}")
+        if isinstance(error, errors.SubscriptionExpired):
+            self.world.note(f"{self.name} was ended")
+            self.world.tally["client: subscription expired"] += 1
+            self._opened = None
+            self.later(20, self._subscribe)
+            return True
+        return super()._again(pending)

@@ -1,0 +1,83 @@
+"""Processes that read a topic from wherever it begins, and own nothing."""
+
+from __future__ import annotations
+
+from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.core.pending import Pending
+from oncemq.protocol import commands, errors
+from oncemq.protocol.replies import GetReply
+from tests.simulation.environment.world import Violation
+from tests.simulation.processes.process import Process, Surroundings
+
+
+class Reader(Process):
+    anonymous = True
+
+    def __init__(self, around: Surroundings, name: str, topics: list[str]) -> None:
+        super().__init__(around, name)
+        self._topics = topics
+        self._delivery = Delivery(topics[0], commands.START_EARLIEST)
+        self._idle = True
+
+    def begin(self) -> None:
+        self._turn()
+
+    @property
+    def is_settled(self) -> bool:
+        return self.core is not None and self._idle
+
+    def _turn(self) -> None:
+        topic = self._topics[int(self.random.random() * len(self._topics))]
+        self._delivery = Delivery(topic, commands.START_EARLIEST if self.random.random() < 0.7 else commands.START_NEW)
+        self._think()
+
+    def _think(self) -> None:
+        self._idle = True
+        if not self.world.healed:
+            self.later(int(self.random.random() * 6 * self.world.weather.think_ms), self._read)
+
+    def _read(self) -> None:
+        self._idle = False
+        wait_ms = int(self.random.random() * 200) if self.random.random() < 0.5 else 0
+        delivery = self._delivery
+        command = commands.Read(delivery.topic, delivery.position, 600, wait_ms, delivery.topic_id)
+        self.ask(command, lambda pending: self._was_read(pending, command))
+
+    def _was_read(self, pending: Pending, command: commands.Read) -> None:
+        if self.is_over(pending):
+            return
+        delivery = self._delivery
+        if pending.error is not None:
+            if not isinstance(pending.error, errors.BrokerAway | errors.NotNow):
+                self._check_error(pending.error, command)
+                self._turn()
+            else:
+                self._think()
+            return
+        reply = pending.reply
+        assert isinstance(reply, GetReply)
+        expected = command.position
+        try:
+            delivery.take(reply, pending.payloads)
+        except errors.DamagedInTransit:
+            delivery._damages = 0
+        if delivery.topic_id == 0:
+            delivery.topic_id = reply.topic_id
+        while delivery:
+            for message in delivery.decode():
+                if expected >= 0 and message.offset != expected:
+                    raise Violation(f"out of order: {self.name} asked for {expected} and got {message.offset}")
+                expected = message.offset + 1
+                self.around.ledger.observe(
+                    reply.topic_id, message.offset, message.value, message.timestamp_ms, self.name
+                )
+        self.world.note(f"{self.name} read '{delivery.topic}' {command.position}..{expected - 1}")
+        if self.random.random() < 0.3:
+            self._turn()
+        else:
+            self._think()
+
+    def _check_error(self, error: errors.OnceMQError, command: commands.Read) -> None:
+        if isinstance(error, errors.TopicGone | errors.TopicUnknown | errors.RangeGone):
+            return
+        raise Violation(f"{self.name}: {command} got {error.code}: {error}")
