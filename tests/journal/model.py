@@ -11,7 +11,7 @@ from random import Random
 import msgspec
 from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
 from tests.simulation.environment.disk import SimCrash, SimDisk
-from tests.simulation.environment.segment_loss import loss_is_noticed
+from tests.simulation.environment.segment_loss import is_loss_detected
 
 from oncemq.journal.contract import Journal, LoadedJournal, RecordRef
 from oncemq.journal.files.journal import FileJournal
@@ -83,7 +83,7 @@ class Life(Living):
             self.disk.kill()
         else:
             self.disk.power_loss()
-            if not loss_is_noticed(self.disk, self.promised_segment):
+            if not is_loss_detected(self.disk, self.promised_segment):
                 raise Damage("the newest segment was taken away, and nobody noticed")
         if self.random.random() < 0.3:
             # Once more, in the middle of recovery.

@@ -18,18 +18,18 @@ from tests.simulation.environment.faults import has_standby
 from tests.simulation.environment.host import Host
 from tests.simulation.environment.network import SimNetwork
 from tests.simulation.environment.small_limits import SMALL
-from tests.simulation.environment.standby_pair import Pair
+from tests.simulation.environment.standby_pair import StandbyPair
 from tests.simulation.environment.world import START_MS, Violation, World
 from tests.simulation.processes.blocking_consumer import BlockingConsumer
 from tests.simulation.processes.consumer import Consumer
 from tests.simulation.processes.copier import Copier
-from tests.simulation.processes.extras import Extras
+from tests.simulation.processes.extras import OptionalProcesses
 from tests.simulation.processes.operators import KeyedCaller, Operator
-from tests.simulation.processes.pattern_consumer import Watcher
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.pattern_consumer import PatternConsumer
+from tests.simulation.processes.process import Context, Process
 from tests.simulation.processes.producer import Producer
 from tests.simulation.processes.reader import Reader
-from tests.simulation.processes.staging_writer import Writer
+from tests.simulation.processes.staging_writer import StagingWriter
 from tests.simulation.processes.worker import Worker
 
 HEALING_MS_MAX = 30_000
@@ -56,22 +56,22 @@ class Outcome(msgspec.Struct):
 class Run:
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
-        self.host: Host | Pair
+        self.host: Host | StandbyPair
         if has_standby(seed):
             self.network = SimNetwork(self.world, 2)
-            self.host = Pair(self.world, self.network.ends)
+            self.host = StandbyPair(self.world, self.network.listeners)
         else:
             self.network = SimNetwork(self.world)
-            self.host = Host(self.world, self.network.ends[0])
-        self.around = Surroundings(self.world, self.network)
-        self.host.recovered = self.around.tasks.recovered
+            self.host = Host(self.world, self.network.listeners[0])
+        self.context = Context(self.world, self.network)
+        self.host.recovered = self.context.leases.recovered
         self._random = self.world.random("cast")
         self.producers: list[Producer] = []
         self.processes: list[Process] = []
         self.callers: list[KeyedCaller] = []
-        self._cast()
+        self._create_processes()
         movers = Copier | Worker
-        takers = Consumer | BlockingConsumer | Watcher
+        takers = Consumer | BlockingConsumer | PatternConsumer
         self.movers = [one for one in self.processes if isinstance(one, movers)]
         self.consumers = [one for one in self.processes if isinstance(one, takers) and not isinstance(one, movers)]
         others = [one for one in self.processes if not isinstance(one, movers | takers)]
@@ -79,10 +79,10 @@ class Run:
 
     # Who is there.
 
-    def _cast(self) -> None:
-        around = self.around
+    def _create_processes(self) -> None:
+        context = self.context
         random = self._random.random
-        extras = Extras(around)
+        extras = OptionalProcesses(context)
         churned = extras.churned
         retain_ms, retain_bytes = (0, 3_000) if random() < 0.5 else (300, 0)
         kept = [
@@ -90,64 +90,66 @@ class Run:
             commands.CreateTopic("kept", retain_ms, retain_bytes),
             commands.CreateTopic(churned),
         ]
-        self.operator = Operator(around, "operator", kept + extras.topics, churned, "victim")
+        self.operator = Operator(context, "operator", kept + extras.topics, churned, "victim")
         self.processes.append(self.operator)
-        self._cast_consumers(churned)
-        self._cast_producers(churned)
+        self._add_consumers(churned)
+        self._add_producers(churned)
         if random() < 0.3:
-            self.processes.append(BlockingConsumer(around, "waiter", "orders", "kept"))
-        self._cast_writers(churned, extras)
-        self.processes.append(Reader(around, "reader", ["kept", "orders", churned, *extras.readable]))
-        self.callers.append(KeyedCaller(around, "caller", "orders" if random() < 0.7 else churned))
+            self.processes.append(BlockingConsumer(context, "waiter", "orders", "kept"))
+        self._add_writers(churned, extras)
+        self.processes.append(Reader(context, "reader", ["kept", "orders", churned, *extras.readable]))
+        self.callers.append(KeyedCaller(context, "caller", "orders" if random() < 0.7 else churned))
         self.producers += extras.producers
         self.processes += extras.producers + extras.others
 
-    def _cast_writers(self, churned: str, extras: Extras) -> None:
+    def _add_writers(self, churned: str, extras: OptionalProcesses) -> None:
         random = self._random.random
         first = "orders" if random() < 0.7 else churned
         second = "bounded" if "bounded" in extras.readable else "kept"
         topics = [first, second] if random() < 0.7 else [first]
-        self.processes.append(Writer(self.around, "writer", topics))
+        self.processes.append(StagingWriter(self.context, "writer", topics))
         if random() < 0.3:
             # Another one, or another driver of the same.
-            is_twin = random() < 0.6
-            self.processes.append(Writer(self.around, "writer'" if is_twin else "writer 2", topics))
+            is_rival = random() < 0.6
+            self.processes.append(StagingWriter(self.context, "writer'" if is_rival else "writer 2", topics))
 
-    def _cast_consumers(self, churned: str) -> None:
-        around = self.around
+    def _add_consumers(self, churned: str) -> None:
+        context = self.context
         random = self._random.random
-        twins = random() < 0.4
+        has_rival = random() < 0.4
         apart = random() < 0.5
         start = commands.START_NEW if random() < 0.3 else commands.START_EARLIEST
         self.processes.append(
-            Consumer(around, "kitchen", "orders", "kitchen", start, twin=twins, polite=not twins and random() < 0.4)
+            Consumer(
+                context, "kitchen", "orders", "kitchen", start, rival=has_rival, holds=not has_rival and random() < 0.4
+            )
         )
-        if twins:
-            twin = Consumer(around, "kitchen'", "orders", "kitchen", start, twin=True, own_session=apart)
-            self.processes.append(twin)
-        churns = random() < 0.4
-        self.processes.append(Consumer(around, "bar", "orders", "bar", commands.START_NEW, churns=churns))
-        if not churns:
-            around.seekable.append(("orders", "bar"))
+        if has_rival:
+            rival = Consumer(context, "kitchen'", "orders", "kitchen", start, rival=True, own_session=apart)
+            self.processes.append(rival)
+        resubscribes = random() < 0.4
+        self.processes.append(Consumer(context, "bar", "orders", "bar", commands.START_NEW, resubscribes=resubscribes))
+        if not resubscribes:
+            context.seekable.append(("orders", "bar"))
         if random() < 0.7:
-            self.processes.append(Consumer(around, "till", churned, "till", commands.START_NEW))
+            self.processes.append(Consumer(context, "till", churned, "till", commands.START_NEW))
         if random() < 0.3:
-            self.processes.append(Consumer(around, "slow", "kept", "slow", commands.START_EARLIEST))
-            around.seekable.append(("kept", "slow"))
-        around.subscriptions.vanishing_topics.add("passing")
+            self.processes.append(Consumer(context, "slow", "kept", "slow", commands.START_EARLIEST))
+            context.seekable.append(("kept", "slow"))
+        context.subscriptions.deletable_topics.add("passing")
         if random() < 0.4:
-            self.processes.append(Consumer(around, "guest", "passing", "guest", commands.START_NEW, churns=True))
+            self.processes.append(Consumer(context, "guest", "passing", "guest", commands.START_NEW, resubscribes=True))
 
-    def _cast_producers(self, churned: str) -> None:
-        around = self.around
+    def _add_producers(self, churned: str) -> None:
+        context = self.context
         random = self._random.random
         add = self.producers.append
-        twins = random() < 0.3
-        add(Producer(around, "cook", ["orders", "kept"], anonymous=False, twin=twins))
-        if twins:
-            add(Producer(around, "cook'", ["orders"], anonymous=False, twin=True))
-        add(Producer(around, "victim", ["orders", churned], anonymous=False, twin=False))
-        add(Producer(around, "passer", [churned, "kept", "passing"], anonymous=True, twin=False))
+        has_rival = random() < 0.3
+        add(Producer(context, "cook", ["orders", "kept"], anonymous=False, rival=has_rival))
+        if has_rival:
+            add(Producer(context, "cook'", ["orders"], anonymous=False, rival=True))
+        add(Producer(context, "victim", ["orders", churned], anonymous=False, rival=False))
+        add(Producer(context, "passer", [churned, "kept", "passing"], anonymous=True, rival=False))
         self.processes += self.producers
 
     # What happens.
@@ -159,10 +161,10 @@ class Run:
             world.after(1 + int(self._random.random() * 200), process.start)
         for caller in self.callers:
             world.after(50, caller.start)
-        self._every(world.weather.crash_every_ms, self.host.strike)
-        self._every(world.weather.client_crash_every_ms, self._crash_somebody)
-        self._every(world.weather.partition_every_ms, self._cut_somebody_off)
-        self._every(world.weather.full_every_ms, lambda: self.host.fill_disk(100 + int(self._random.random() * 700)))
+        self._every(world.faults.crash_every_ms, self.host.inject_crash)
+        self._every(world.faults.client_crash_every_ms, self._crash_somebody)
+        self._every(world.faults.partition_every_ms, self._cut_somebody_off)
+        self._every(world.faults.full_every_ms, lambda: self.host.fill_disk(100 + int(self._random.random() * 700)))
 
     def _every(self, mean_ms: int, action: Callable[[], None]) -> None:
         def act() -> None:
@@ -198,7 +200,7 @@ class Run:
     def go(self) -> None:
         world = self.world
         self._begin()
-        world.run(START_MS + world.weather.duration_ms)
+        world.run(START_MS + world.faults.duration_ms)
         world.note("--- everything heals ---")
         world.healed = True
         self.host.heal()
@@ -206,23 +208,23 @@ class Run:
         world.run(world.now_ms + HEALING_MS_MAX, self._is_settled)
         if not self._is_settled():
             everybody: list[Process | KeyedCaller] = [*self.processes, *self.callers]
-            stuck = [one.trouble() for one in everybody if not one.is_settled]
+            stuck = [one.problem() for one in everybody if not one.is_settled]
             raise Violation("stuck: " + "; ".join(stuck or ["the broker is not there"]))
         self._check()
 
     # The last look.
 
     def _check(self) -> None:
-        auditor = Auditor(self.around, "auditor", self.operator, self.processes)
+        auditor = Auditor(self.context, "auditor", self.operator, self.processes)
         auditor.start()
         self.world.run(self.world.now_ms + HEALING_MS_MAX, lambda: auditor.is_settled)
         if not auditor.is_settled:
-            raise Violation("stuck: " + auditor.trouble())
+            raise Violation("stuck: " + auditor.problem())
         auditor.check()
-        self.around.ledger.check_outcomes()
+        self.context.history.check_outcomes()
         for producer in self.producers:
-            if not producer.twin:
-                self.around.ledger.check_order(producer.name, producer.made)
+            if not producer.rival:
+                self.context.history.check_order(producer.name, producer.made)
 
     def close(self) -> None:
         for process in self.processes:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from oncemq.client.consumer.delivery import Delivery
 from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors, replies
-from tests.simulation.checks.subscriptions import SubscriptionBook
+from tests.simulation.checks.subscriptions import SubscriptionModel
 from tests.simulation.environment.world import Violation
 from tests.simulation.processes.copier import Copier
 from tests.simulation.processes.operators import Operator
-from tests.simulation.processes.outbox_producer import Mailer
-from tests.simulation.processes.pattern_consumer import Watcher
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.outbox_producer import OutboxProducer
+from tests.simulation.processes.pattern_consumer import PatternConsumer
+from tests.simulation.processes.process import Context, Process
 from tests.simulation.processes.timed import TimedConsumer
 from tests.simulation.processes.worker import Worker
 
@@ -21,8 +21,8 @@ from tests.simulation.processes.worker import Worker
 class Auditor(Process):
     anonymous = True
 
-    def __init__(self, around: Surroundings, name: str, operator: Operator, processes: list[Process]) -> None:
-        super().__init__(around, name)
+    def __init__(self, context: Context, name: str, operator: Operator, processes: list[Process]) -> None:
+        super().__init__(context, name)
         self._operator = operator
         self._processes = processes
         self._waiting = 0
@@ -70,7 +70,7 @@ class Auditor(Process):
         self._look(command, lambda pending: self._see_messages(pending, delivery, info))
 
     def _see_messages(self, pending: Pending, delivery: Delivery, info: replies.TopicInfo) -> None:
-        if isinstance(pending.error, errors.RangeGone) and (info.retain_ms or info.name in self.around.fading):
+        if isinstance(pending.error, errors.RangeGone) and (info.retain_ms or info.name in self.context.lossy):
             return
         reply = pending.result()
         assert isinstance(reply, replies.GetReply)
@@ -81,9 +81,7 @@ class Auditor(Process):
                 if message.offset != position:
                     raise Violation(f"lost: '{info.name}' has no {position}, the next is {message.offset}")
                 position += 1
-                self.around.ledger.observe(
-                    info.topic_id, message.offset, message.value, message.timestamp_ms, self.name
-                )
+                self.context.history.observe_message(message, self.name)
         if position != delivery.position:
             raise Violation(f"lost: '{info.name}' has {position}..{delivery.position - 1} not")
         if not delivery.is_caught_up:
@@ -100,11 +98,11 @@ class Auditor(Process):
         self._check_registry()
 
     def _check_topics(self) -> None:
-        for attempt in self.around.ledger.attempts:
+        for attempt in self.context.history.attempts:
             info = self.topics.get(attempt.topic)
             if attempt.acked is None or attempt.acked.first_offset < 0:
                 continue
-            must_stay = self.around.subscriptions.must_stay(attempt.topic, attempt.acked.topic_id)
+            must_stay = self.context.subscriptions.must_stay(attempt.topic, attempt.acked.topic_id)
             if info is None:
                 if must_stay:
                     raise Violation(f"lost: topic '{attempt.topic}', with {attempt.label}")
@@ -119,14 +117,14 @@ class Auditor(Process):
 
     def _check_together(self) -> None:
         """In the topics that were there all the time, and of which every message was seen."""
-        logs = self.around.ledger.log
+        logs = self.context.history.log
         known = {
             name
             for name, info in self.topics.items()
-            if self.around.subscriptions.must_stay(name, info.topic_id)
+            if self.context.subscriptions.must_stay(name, info.topic_id)
             and len(logs.get(info.topic_id, ())) == info.end_offset
         }
-        self.around.ledger.check_together(known)
+        self.context.history.check_together(known)
 
     def _check_delayed(self) -> None:
         for info in self.topics.values():
@@ -134,11 +132,11 @@ class Auditor(Process):
                 raise Violation(f"lost: {info.delayed} messages of '{info.name}' are still delayed")
             if info.quota_bytes and info.stored_bytes > info.quota_bytes:
                 raise Violation(f"'{info.name}' holds {info.stored_bytes} bytes of {info.quota_bytes}")
-        for attempt in self.around.ledger.attempts:
+        for attempt in self.context.history.attempts:
             acked = attempt.acked
             if acked is None or acked.first_offset >= 0 or attempt.place is not None or attempt.ttl_ms:
                 continue
-            if acked.subscriptions and self.around.subscriptions.must_stay(attempt.topic, acked.topic_id):
+            if acked.subscriptions and self.context.subscriptions.must_stay(attempt.topic, acked.topic_id):
                 raise Violation(f"lost: {attempt.label} was due at {attempt.due_ms}, and is not there")
 
     def _check_subscriptions(self) -> None:
@@ -146,27 +144,27 @@ class Auditor(Process):
         for key, info in there.items():
             if self._check_shared(key, info):
                 continue
-            book = self.around.subscriptions.books.get(key)
-            if book is None:
+            model = self.context.subscriptions.models.get(key)
+            if model is None:
                 raise Violation(f"unexpected: subscription {info}")
             if info.acked != info.end_offset:
-                raise Violation(f"lost: {book.label} was acked up to {info.acked} of {info.end_offset}")
-            if book.given_end != info.end_offset:
-                raise Violation(f"lost: {book.label} was given all below {book.given_end} of {info.end_offset}")
-            self._check_given(key[0], book, info.end_offset)
-        certain = self.around.subscriptions.certain
+                raise Violation(f"lost: {model.label} was acked up to {info.acked} of {info.end_offset}")
+            if model.given_end != info.end_offset:
+                raise Violation(f"lost: {model.label} was given all below {model.given_end} of {info.end_offset}")
+            self._check_given(key[0], model, info.end_offset)
+        certain = self.context.subscriptions.certain
         for topic, subscriber in [(topic, one) for topic, all_of in certain.items() for one in sorted(all_of)]:
             if topic not in self.topics or (self.topics[topic].topic_id, subscriber) not in there:
                 raise Violation(f"lost: the subscription of '{subscriber}' to '{topic}'")
 
     def _check_shared(self, key: tuple[int, str], info: replies.SubscriptionInfo) -> bool:
-        """Subscriptions of several members, or of several topics, have books of their own."""
+        """Subscriptions of several members, or of several topics, have models of their own."""
         if info.pattern:
             for watcher in self._processes:
-                if isinstance(watcher, Watcher) and watcher.name == info.subscriber:
+                if isinstance(watcher, PatternConsumer) and watcher.name == info.subscriber:
                     watcher.check(self.topics[info.topic], info)
         elif info.sharing is not None:
-            self.around.tasks.books[key].check(info)
+            self.context.leases.models[key].check(info)
             for worker in self._processes:
                 if isinstance(worker, Worker) and (worker.topic, worker.subscriber) == (info.topic, info.subscriber):
                     worker.check(info)
@@ -176,22 +174,22 @@ class Auditor(Process):
         for one in self._processes:
             if isinstance(one, Copier | TimedConsumer):
                 one.check()
-            elif isinstance(one, Mailer):
-                one.office.check()
-            elif isinstance(one, Watcher):
+            elif isinstance(one, OutboxProducer):
+                one.user.check()
+            elif isinstance(one, PatternConsumer):
                 self._check_attached(one)
 
-    def _check_attached(self, watcher: Watcher) -> None:
+    def _check_attached(self, watcher: PatternConsumer) -> None:
         there = {info.topic for info in self.subscriptions if info.pattern and info.subscriber == watcher.name}
         for topic in self.topics:
             if topic.startswith("p.") and topic not in there:
                 raise Violation(f"lost: {watcher.owner.label} is not attached to '{topic}'")
 
-    def _check_given(self, topic_id: int, book: SubscriptionBook, end: int) -> None:
-        log = self.around.ledger.log.get(topic_id, {})
-        for offset in range(book.start, end):
-            if offset not in log and offset not in book.skipped:
-                raise Violation(f"lost: {book.label} never got {offset}")
+    def _check_given(self, topic_id: int, model: SubscriptionModel, end: int) -> None:
+        log = self.context.history.log.get(topic_id, {})
+        for offset in range(model.start, end):
+            if offset not in log and offset not in model.skipped:
+                raise Violation(f"lost: {model.label} never got {offset}")
 
     def _check_registry(self) -> None:
         newest: dict[str, int] = {}

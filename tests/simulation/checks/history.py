@@ -14,6 +14,7 @@ words: an attempt is acknowledged, refused, or its outcome is unknown. Violation
 
 from __future__ import annotations
 
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import CommitReply, PutReply
 from tests.simulation.environment.world import Violation, World
 
@@ -60,7 +61,7 @@ class Attempt:
         return self.open > 0 or self.done > 0
 
 
-class Ledger:
+class History:
     def __init__(self, world: World) -> None:
         self._world = world
         self.attempts: list[Attempt] = []
@@ -103,6 +104,9 @@ class Ledger:
             self.observe(reply.topic_id, reply.first_offset + index, value, reply.time_ms, "the reply")
 
     # What is there.
+
+    def observe_message(self, message: Message, who: str) -> None:
+        self.observe(message.topic_id, message.offset, message.value, message.timestamp_ms, who)
 
     def observe(self, topic_id: int, offset: int, value: bytes, time_ms: int, who: str) -> None:
         log = self.log.setdefault(topic_id, {})
@@ -152,7 +156,7 @@ class Ledger:
     def _check_times(log: dict[int, tuple[bytes, int]], topic_id: int, offset: int, time_ms: int) -> None:
         before, behind = log.get(offset - 1), log.get(offset + 1)
         if (before is not None and before[1] > time_ms) or (behind is not None and behind[1] < time_ms):
-            raise Violation(f"inconsistent: time falls around {topic_id:x}:{offset}")
+            raise Violation(f"inconsistent: time falls context {topic_id:x}:{offset}")
 
     # At the end.
 

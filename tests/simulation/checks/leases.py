@@ -10,7 +10,7 @@ mistake.
 from __future__ import annotations
 
 from oncemq.protocol import commands, replies
-from tests.simulation.checks.history import Ledger
+from tests.simulation.checks.history import History
 from tests.simulation.environment.world import Violation, World
 
 Key = tuple[int, str]
@@ -23,7 +23,7 @@ def key_of(value: bytes) -> bytes:
     return rest.split(b";")[0] if found else _NO_KEY
 
 
-class Hold:
+class Lease:
     """A lease on a message: nobody else may have it before `until_ms`."""
 
     __slots__ = ("member", "offset", "token", "until_ms")
@@ -35,18 +35,18 @@ class Hold:
         self.until_ms = until_ms
 
 
-class TaskBook:
+class LeaseModel:
     def __init__(
-        self, world: World, ledger: Ledger, label: str, topic_id: int, start: int, sharing: commands.Sharing
+        self, world: World, history: History, label: str, topic_id: int, start: int, sharing: commands.Sharing
     ) -> None:
         self._world = world
-        self._ledger = ledger
+        self._history = history
         self.label = label
         self.topic_id = topic_id
         self.start = start
         self.sharing = sharing
         #: The newest lease that is known, by offset.
-        self.holds: dict[int, Hold] = {}
+        self.leases: dict[int, Lease] = {}
         self._tries: dict[int, int] = {}
         #: Offset → what settled it: accepted for certain, or sent and not decided.
         self.done: dict[int, commands.Operation] = {}
@@ -60,27 +60,27 @@ class TaskBook:
     # Taking.
 
     def taken(self, offset: int, token: int, member: str, tries: int, until_ms: int, value: bytes) -> None:
-        before = self.holds.get(offset)
+        before = self.leases.get(offset)
         if before is not None and token < before.token:
             return  # Late news: that lease was over before this one began.
         if offset in self.done:
             raise Violation(f"duplicated: {self.label} gave {offset} to {member}, and it was done before")
-        self._check_holds(offset, token, member)
+        self._check_leases(offset, token, member)
         self._check_delay(offset, token)
         if self.sharing.key_order and key_of(value):
             self._check_key(offset, token, key_of(value), member)
         if before is not None and token > before.token and tries <= self._tries[offset]:
             raise Violation(f"inconsistent: {self.label} gave {offset} for the {tries}th time again")
         if before is None or token > before.token:
-            self.holds[offset] = Hold(offset, token, member, until_ms)
+            self.leases[offset] = Lease(offset, token, member, until_ms)
             self._tries[offset] = tries
 
-    def _check_holds(self, offset: int, token: int, member: str) -> None:
-        hold = self.holds.get(offset)
-        if hold is not None and hold.token != token and hold.until_ms > self._world.now_ms:
+    def _check_leases(self, offset: int, token: int, member: str) -> None:
+        lease = self.leases.get(offset)
+        if lease is not None and lease.token != token and lease.until_ms > self._world.now_ms:
             raise Violation(
-                f"{self.label}: {member} was given {offset}, and {hold.member} has a lease on it "
-                f"for {hold.until_ms - self._world.now_ms} ms at least"
+                f"{self.label}: {member} was given {offset}, and {lease.member} has a lease on it "
+                f"for {lease.until_ms - self._world.now_ms} ms at least"
             )
 
     def _check_delay(self, offset: int, token: int) -> None:
@@ -95,7 +95,7 @@ class TaskBook:
         raise Violation(f"too early: {self.label} gave {offset} out again before its delay was over")
 
     def _check_key(self, offset: int, token: int, key: bytes, member: str) -> None:
-        log = self._ledger.log.get(self.topic_id, {})
+        log = self._history.log.get(self.topic_id, {})
         for other, (value, _) in log.items():
             if other == offset or other < self.start or other in self.done or other in self.maybe_done:
                 continue
@@ -103,26 +103,26 @@ class TaskBook:
                 continue
             if other < offset:
                 raise Violation(f"out of order: {self.label} gave {offset} of key {key!r} to {member} before {other}")
-            hold = self.holds.get(other)
-            if hold is not None and hold.until_ms > self._world.now_ms:
+            lease = self.leases.get(other)
+            if lease is not None and lease.until_ms > self._world.now_ms:
                 raise Violation(f"{self.label}: {offset} and {other} of key {key!r} are out at a time")
 
     def extended(self, tokens: tuple[int, ...], until_ms: int) -> None:
-        for hold in self.holds.values():
-            if hold.token in tokens and hold.until_ms:
-                hold.until_ms = max(hold.until_ms, until_ms)
+        for lease in self.leases.values():
+            if lease.token in tokens and lease.until_ms:
+                lease.until_ms = max(lease.until_ms, until_ms)
 
     def left(self, member: str) -> None:
         """Is about to leave: what it has may be given to others."""
-        for hold in self.holds.values():
-            if hold.member == member:
-                hold.until_ms = 0
+        for lease in self.leases.values():
+            if lease.member == member:
+                lease.until_ms = 0
 
     def recovered(self, died_ms: int, now_ms: int) -> None:
         """Leases that were not over when the broker died have their full time again."""
-        for hold in self.holds.values():
-            if hold.until_ms > died_ms:
-                hold.until_ms = now_ms + self.sharing.lease_ms
+        for lease in self.leases.values():
+            if lease.until_ms > died_ms:
+                lease.until_ms = now_ms + self.sharing.lease_ms
 
     # Settling.
 
@@ -137,9 +137,9 @@ class TaskBook:
                     self._returned[offset] = (token, self._world.now_ms + delay_ms)
 
     def _free(self, offset: int, token: int) -> None:
-        hold = self.holds.get(offset)
-        if hold is not None and hold.token == token:
-            hold.until_ms = 0
+        lease = self.leases.get(offset)
+        if lease is not None and lease.token == token:
+            lease.until_ms = 0
 
     def late(self, settle: commands.Settle) -> set[int]:
         """Offsets whose lease is known to be another's when this is sent."""
@@ -148,7 +148,7 @@ class TaskBook:
             offset
             for token, first, count in ranges
             for offset in range(first, first + count)
-            if (hold := self.holds.get(offset)) is not None and hold.token > token
+            if (lease := self.leases.get(offset)) is not None and lease.token > token
         }
 
     def settled(
@@ -193,36 +193,36 @@ class TaskBook:
                 raise Violation(f"lost: {self.label}: {offset} is done, and nobody settled it")
 
 
-class Tasks:
+class Leases:
     """All shared subscriptions."""
 
-    def __init__(self, world: World, ledger: Ledger) -> None:
+    def __init__(self, world: World, history: History) -> None:
         self._world = world
-        self._ledger = ledger
-        self.books: dict[Key, TaskBook] = {}
+        self._history = history
+        self.models: dict[Key, LeaseModel] = {}
         #: What was too late when it was sent.
         self._late: dict[commands.Operation, set[int]] = {}
 
     def subscribed(
         self, label: str, subscriber: str, reply: replies.SubscribeReply, sharing: commands.Sharing
-    ) -> TaskBook:
+    ) -> LeaseModel:
         key = (reply.topic_id, subscriber)
-        found = self.books.get(key)
+        found = self.models.get(key)
         if found is None:
-            found = TaskBook(self._world, self._ledger, label, reply.topic_id, reply.acked, sharing)
-            self.books[key] = found
+            found = LeaseModel(self._world, self._history, label, reply.topic_id, reply.acked, sharing)
+            self.models[key] = found
         return found
 
     def recovered(self, died_ms: int, now_ms: int) -> None:
-        for book in self.books.values():
-            book.recovered(died_ms, now_ms)
+        for model in self.models.values():
+            model.recovered(died_ms, now_ms)
 
     def sent(self, operation: commands.Settle | commands.Transact) -> None:
         """Is about to be sent, for the first time."""
         for settle in _settles(operation):
-            book = self.books[settle.topic_id, settle.subscriber]
-            self._late[operation] = self._late.get(operation, set()) | book.late(settle)
-            book.sent(settle)
+            model = self.models[settle.topic_id, settle.subscriber]
+            self._late[operation] = self._late.get(operation, set()) | model.late(settle)
+            model.sent(settle)
 
     def decided(self, operation: commands.Settle | commands.Transact, verdict: replies.Verdict | None) -> None:
         lost: set[int] | None = None
@@ -231,8 +231,8 @@ class Tasks:
         elif isinstance(verdict, replies.TransactReply):
             lost = set()
         for settle in _settles(operation):
-            book = self.books[settle.topic_id, settle.subscriber]
-            book.settled(operation, settle, lost, self._late.get(operation, set()))
+            model = self.models[settle.topic_id, settle.subscriber]
+            model.settled(operation, settle, lost, self._late.get(operation, set()))
 
 
 def _settles(operation: commands.Settle | commands.Transact) -> tuple[commands.Settle, ...]:

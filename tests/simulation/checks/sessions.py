@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oncemq.protocol import commands, errors, replies
-from tests.simulation.checks.history import Attempt, Ledger
+from tests.simulation.checks.history import Attempt, History
 from tests.simulation.environment.world import Violation, World
 
 #: Refusals that say something about the session, not about the command.
@@ -18,9 +18,9 @@ _BUGS = frozenset({"BROKER_BUG", "MALFORMED", "RECORD_CORRUPT", "VERSION_UNSUPPO
 
 
 #: Told of an operation when it is first sent under a number.
-Begun = Callable[[commands.Operation], None]
+OnSent = Callable[[commands.Operation], None]
 #: Told what became of it: its verdict, or None where it never happened and never will.
-Decided = Callable[[commands.Operation, replies.Verdict | None], None]
+OnDecided = Callable[[commands.Operation, replies.Verdict | None], None]
 
 
 class Try:
@@ -39,14 +39,14 @@ class Try:
             attempt.open += 1
 
 
-class SessionBook:
+class SessionModel:
     """One session, from the outside."""
 
-    def __init__(self, name: str, ledger: Ledger, begun: Begun, decided: Decided) -> None:
+    def __init__(self, name: str, history: History, on_sent: OnSent, on_decided: OnDecided) -> None:
         self.name = name
-        self._ledger = ledger
-        self._begun = begun
-        self._decided = decided
+        self._history = history
+        self._on_sent = on_sent
+        self._on_decided = on_decided
         self._epoch_of_nonce: dict[int, int] = {}
         self.epoch = 0
         self.last_number = 0
@@ -54,7 +54,7 @@ class SessionBook:
         self._verdicts: dict[int, replies.Verdict] = {}
         self._seen_below = 1
         #: It may be gone: removed, expired, said goodbye.
-        self.may_vanish = False
+        self.may_be_deleted = False
 
     # What clients send.
 
@@ -70,14 +70,14 @@ class SessionBook:
 
     def _begin(self, command: commands.Numbered, attempts: tuple[Attempt, ...]) -> None:
         is_decided = self._is_decided(command)
-        begun = Try(command.epoch, command.number, command.operation, () if is_decided else attempts)
-        self._tries[command.epoch, command.number] = begun
+        started = Try(command.epoch, command.number, command.operation, () if is_decided else attempts)
+        self._tries[command.epoch, command.number] = started
         if is_decided:
-            begun.is_open = False
+            started.is_open = False
             return
-        self._begun(command.operation)
+        self._on_sent(command.operation)
         if command.epoch < self.epoch:
-            self._never(begun)
+            self._not_executed(started)
 
     def _is_decided(self, command: commands.Numbered) -> bool:
         """It comes out of an outbox whose process died before it could write the answer down."""
@@ -109,7 +109,7 @@ class SessionBook:
         if reply.code in _BUGS or issubclass(type(errors.from_code(reply.code, "")), errors.NotNow):
             raise Violation(f"'{self.name}' number {command.number} was answered by {reply}")
         if reply.code in _ABOUT_SESSION and self._is_meant(found.operation, reply.text):
-            if reply.code == "SESSION_UNKNOWN" and not self.may_vanish:
+            if reply.code == "SESSION_UNKNOWN" and not self.may_be_deleted:
                 raise Violation(f"lost: session '{self.name}' is unknown, and nobody removed it")
             return True
         if reply.code == "VERDICT_FORGOTTEN":
@@ -140,7 +140,7 @@ class SessionBook:
             return
         found.is_open = False
         self._decide_attempts(found, verdict)
-        self._decided(found.operation, verdict)
+        self._on_decided(found.operation, verdict)
 
     def _decide_attempts(self, found: Try, verdict: replies.Verdict) -> None:
         if found.attempts and isinstance(verdict, replies.Done) and not found.is_void:
@@ -152,21 +152,21 @@ class SessionBook:
             attempt.open -= 1
             if stored:
                 attempt.done += 1
-                self._ledger.acknowledged(attempt, stored[index])
+                self._history.acknowledged(attempt, stored[index])
             else:
                 attempt.dead += 1
 
-    def _never(self, found: Try) -> None:
+    def _not_executed(self, found: Try) -> None:
         if found.is_open:
             found.is_open = False
             for attempt in found.attempts:
                 attempt.open -= 1
                 attempt.dead += 1
-            self._decided(found.operation, None)
+            self._on_decided(found.operation, None)
 
     # Hellos.
 
-    def greeted(self, hello: commands.Hello, reply: replies.HelloReply) -> None:
+    def on_hello(self, hello: commands.Hello, reply: replies.HelloReply) -> None:
         if hello.epoch:
             if reply.epoch != hello.epoch:
                 raise Violation(f"'{self.name}' resumed epoch {hello.epoch} and was given {reply.epoch}")
@@ -174,10 +174,10 @@ class SessionBook:
                 self._check_verdicts(reply)
             return
         known = self._epoch_of_nonce.setdefault(hello.nonce, reply.epoch)
-        if known != reply.epoch and not self.may_vanish:
+        if known != reply.epoch and not self.may_be_deleted:
             raise Violation(f"'{self.name}': one hello was given epoch {known} and then {reply.epoch}")
         if reply.epoch > self.epoch:
-            if self.may_vanish and reply.last_number == 0:
+            if self.may_be_deleted and reply.last_number == 0:
                 self._forget()
             self._take_over(reply)
 
@@ -200,7 +200,7 @@ class SessionBook:
             if not found.is_open or found.epoch >= reply.epoch:
                 continue
             if found.number > reply.last_number:
-                self._never(found)
+                self._not_executed(found)
             elif found.number >= self._seen_below and found.number not in decided:
                 raise Violation(f"'{self.name}' number {found.number}: its verdict was forgotten before it was seen")
 
@@ -233,17 +233,17 @@ def _published(verdict: replies.CommitReply) -> tuple[replies.PutReply | replies
 class Sessions:
     """All of them."""
 
-    def __init__(self, world: World, ledger: Ledger, begun: Begun, decided: Decided) -> None:
-        self._ledger = ledger
-        self._begun = begun
-        self._decided = decided
-        self._books: dict[str, SessionBook] = {}
+    def __init__(self, world: World, history: History, on_sent: OnSent, on_decided: OnDecided) -> None:
+        self._history = history
+        self._on_sent = on_sent
+        self._on_decided = on_decided
+        self._models: dict[str, SessionModel] = {}
 
-    def book(self, name: str) -> SessionBook:
-        found = self._books.get(name)
+    def model(self, name: str) -> SessionModel:
+        found = self._models.get(name)
         if found is None:
-            found = self._books[name] = SessionBook(name, self._ledger, self._begun, self._decided)
+            found = self._models[name] = SessionModel(name, self._history, self._on_sent, self._on_decided)
         return found
 
-    def may_vanish(self, name: str) -> None:
-        self.book(name).may_vanish = True
+    def may_be_deleted(self, name: str) -> None:
+        self.model(name).may_be_deleted = True

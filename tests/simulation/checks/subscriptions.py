@@ -13,7 +13,7 @@ from tests.simulation.environment.world import Violation
 Key = tuple[int, str]
 
 
-class SubscriptionBook:
+class SubscriptionModel:
     def __init__(self, name: tuple[str, str], label: str, start: int) -> None:
         #: Topic and subscriber.
         self.name = name
@@ -27,7 +27,7 @@ class SubscriptionBook:
         self.epoch = 0
         self.openers: dict[int, str] = {}
         #: Somebody has asked to remove it, or its topic.
-        self.may_vanish = False
+        self.may_be_deleted = False
         #: Left out with good reason: expired, or dropped.
         self.skipped: set[int] = set()
         #: Seeks that are not decided, and how often one was sent or decided.
@@ -56,7 +56,7 @@ class SubscriptionBook:
             return
         if is_certain and reply.acked != self.sought:
             raise Violation(f"{self.label}: a seek put it at {self.sought}, and it was opened at {reply.acked}")
-        self.go_on_at(reply.acked)
+        self.restart_at(reply.acked)
         self.is_vague = not is_after
 
     def seek_sent(self) -> int:
@@ -75,7 +75,7 @@ class SubscriptionBook:
             self.is_vague = self.epoch != epoch_when_sent
             self.sought = position
 
-    def go_on_at(self, position: int) -> None:
+    def restart_at(self, position: int) -> None:
         """It was moved: everything from there on is given, again."""
         self.sought = None
         self.start = self.given_end = self.ack_sent = self.ack_confirmed = position
@@ -102,77 +102,77 @@ class SubscriptionBook:
 
 class Subscriptions:
     def __init__(self) -> None:
-        self.books: dict[Key, SubscriptionBook] = {}
+        self.models: dict[Key, SubscriptionModel] = {}
         self._created: set[Key] = set()
         #: Names of topics that may go: deleted by somebody, or with their last subscriber.
-        self.vanishing_topics: set[str] = set()
-        self.vanishing: set[tuple[str, str]] = set()
+        self.deletable_topics: set[str] = set()
+        self.deletable: set[tuple[str, str]] = set()
         #: Topics that are known to have been made and to stay, and their ids then.
         self.stays: dict[str, int] = {}
         #: topic → subscribers that were ever asked for, and those that are there for certain.
-        self.asked: dict[str, set[str]] = {}
+        self.requested: dict[str, set[str]] = {}
         self.certain: dict[str, set[str]] = {}
-        self._seeks: dict[commands.Seek, list[list[tuple[SubscriptionBook, int]]]] = {}
+        self._seeks: dict[commands.Seek, list[list[tuple[SubscriptionModel, int]]]] = {}
 
     def is_topic_certain(self, topic: str) -> bool:
-        return topic in self.stays and topic not in self.vanishing_topics
+        return topic in self.stays and topic not in self.deletable_topics
 
     def must_stay(self, topic: str, topic_id: int) -> bool:
         """Whether this very topic must still be there."""
         return self.is_topic_certain(topic) and topic_id >= self.stays[topic]
 
-    def may_vanish(self, topic: str, subscriber: str) -> bool:
-        return topic in self.vanishing_topics or (topic, subscriber) in self.vanishing
+    def may_be_deleted(self, topic: str, subscriber: str) -> bool:
+        return topic in self.deletable_topics or (topic, subscriber) in self.deletable
 
-    def subscribed(self, topic: str, subscriber: str, reply: SubscribeReply) -> SubscriptionBook:
+    def subscribed(self, topic: str, subscriber: str, reply: SubscribeReply) -> SubscriptionModel:
         key = (reply.topic_id, subscriber)
-        book = self.books.get(key)
+        model = self.models.get(key)
         label = f"'{subscriber}' on '{topic}' ({reply.topic_id:x})"
-        is_stable = not self.may_vanish(topic, subscriber)
+        is_stable = not self.may_be_deleted(topic, subscriber)
         if is_stable and reply.created:
             if key in self._created:
                 raise Violation(f"lost: {label} was made twice, and nobody had removed it")
             self._created.add(key)
-        if book is None or (reply.created and not is_stable):
-            book = self._add(key, SubscriptionBook((topic, subscriber), label, reply.acked))
-        if not is_stable and not book.ack_confirmed <= reply.acked <= book.ack_sent:
+        if model is None or (reply.created and not is_stable):
+            model = self._add(key, SubscriptionModel((topic, subscriber), label, reply.acked))
+        if not is_stable and not model.ack_confirmed <= reply.acked <= model.ack_sent:
             # It was left and made again, and nobody heard the answer to that.
-            book = self._add(key, SubscriptionBook((topic, subscriber), label, reply.acked))
+            model = self._add(key, SubscriptionModel((topic, subscriber), label, reply.acked))
         if is_stable:
             self.stays.setdefault(topic, reply.topic_id)
             self.certain.setdefault(topic, set()).add(subscriber)
-        return book
+        return model
 
     # Seeks.
 
     def seek_sent(self, seek: commands.Seek) -> None:
-        entries = [(book, book.seek_sent()) for book in self._books_of(seek)]
+        entries = [(model, model.seek_sent()) for model in self._models_of(seek)]
         self._seeks.setdefault(seek, []).append(entries)
 
     def sought(self, seek: commands.Seek, verdict: Verdict | None) -> None:
         """What became of a seek."""
         position = verdict.acked if isinstance(verdict, SeekReply) else None
-        for book, epoch_when_sent in self._seeks[seek].pop(0):
-            book.seek_decided(position, epoch_when_sent)
+        for model, epoch_when_sent in self._seeks[seek].pop(0):
+            model.seek_decided(position, epoch_when_sent)
 
-    def _add(self, key: Key, book: SubscriptionBook) -> SubscriptionBook:
-        self.books[key] = book
+    def _add(self, key: Key, model: SubscriptionModel) -> SubscriptionModel:
+        self.models[key] = model
         for seek, tries in self._seeks.items():
-            if (seek.topic, seek.subscriber) == book.name:
-                book.is_vague = True
-                book.seek_marks += 1
+            if (seek.topic, seek.subscriber) == model.name:
+                model.is_vague = True
+                model.seek_marks += 1
                 for entries in tries:
-                    entries.append((book, book.seek_sent()))
-        return book
+                    entries.append((model, model.seek_sent()))
+        return model
 
-    def _books_of(self, seek: commands.Seek) -> list[SubscriptionBook]:
-        return [book for book in self.books.values() if book.name == (seek.topic, seek.subscriber)]
+    def _models_of(self, seek: commands.Seek) -> list[SubscriptionModel]:
+        return [model for model in self.models.values() if model.name == (seek.topic, seek.subscriber)]
 
     def check_count(self, topic: str, certain_when_sent: int, count: int) -> None:
         """A put's reply says for how many subscriptions it is stored."""
-        asked = len(self.asked.get(topic, ()))
-        if not certain_when_sent <= count <= asked:
+        requested = len(self.requested.get(topic, ()))
+        if not certain_when_sent <= count <= requested:
             raise Violation(
                 f"a put to '{topic}' was stored for {count} subscriptions, "
-                f"and there were {certain_when_sent} to {asked} of them"
+                f"and there were {certain_when_sent} to {requested} of them"
             )

@@ -10,7 +10,7 @@ from oncemq.broker.housekeeping import Policy
 from oncemq.protocol.limits import Limits
 
 
-class Weather(msgspec.Struct, frozen=True, kw_only=True):
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
     # The network.
     loss: float
     duplication: float
@@ -45,14 +45,14 @@ def has_standby(seed: int) -> bool:
     return seed > 0 and seed % 10 == 0
 
 
-def weather_of(seed: int) -> Weather:
+def faults_of(seed: int) -> Faults:
     random = Random(f"{seed}/weather")
     calm = random.random() < 0.1
 
     def rate(highest: float) -> float:
         return 0.0 if calm or random.random() < 0.25 else random.random() * highest
 
-    return Weather(
+    return Faults(
         loss=rate(0.3),
         duplication=rate(0.3),
         reordering=rate(0.3),

@@ -12,9 +12,9 @@ from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import StepWorker
 from oncemq.protocol import errors
 from tests.simulation.environment.disk import SimCrash, SimDisk
-from tests.simulation.environment.network import End
-from tests.simulation.environment.segment_loss import loss_is_noticed
-from tests.simulation.environment.state_check import Measured
+from tests.simulation.environment.network import Listener
+from tests.simulation.environment.segment_loss import is_loss_detected
+from tests.simulation.environment.state_check import StateCheck
 from tests.simulation.environment.world import Violation, World
 
 BLOCK_BYTES = 512
@@ -88,13 +88,13 @@ class WatchedJournal(FileJournal):
         self._host.group_synced()
 
 
-class Host(Measured):
-    def __init__(self, world: World, network: End) -> None:
+class Host(StateCheck):
+    def __init__(self, world: World, network: Listener) -> None:
         super().__init__(world)
         self._network = network
         self._random = world.random("host")
         self.disk = AimedDisk(world.random("disk"), ROOMY_BYTES)
-        self.disk.fates = world.weather.fates
+        self.disk.fates = world.faults.fates
         self.broker: Broker | None = None
         self.worker = StepWorker()
         self._round_ms = 0
@@ -117,7 +117,7 @@ class Host(Measured):
         self._restarting = False
         if self.broker is not None:
             return
-        if not world.healed and self._random.random() < world.weather.during_recovery:
+        if not world.healed and self._random.random() < world.faults.during_recovery:
             self._crash_kind = "kill" if self._random.random() < 0.2 else "power loss"
             self._aim_at(RECOVERING, 0.2)
             world.tally["broker: crash aimed at recovery"] += 1
@@ -134,8 +134,8 @@ class Host(Measured):
     def _start(self) -> None:
         world = self._world
         self.worker = StepWorker()
-        journal = WatchedJournal(self, self.disk, self.worker, world.weather.segment_bytes)
-        broker = Broker(journal, self._network, self, world.weather.limits, world.weather.policy)
+        journal = WatchedJournal(self, self.disk, self.worker, world.faults.segment_bytes)
+        broker = Broker(journal, self._network, self, world.faults.limits, world.faults.policy)
         self.disk.crash_after(-1)
         self.disk.aim("", "")
         self.broker = broker
@@ -144,24 +144,24 @@ class Host(Measured):
             if "damaged" in warning:
                 raise Violation(f"a finished snapshot is damaged, though no synced byte ever was: {warning}")
         world.tally["broker: recoveries"] += 1
-        world.able(not self._is_full)
+        world.set_available(not self._is_full)
         self.recovered(self._died_ms, world.now_ms)
         world.tally["broker: groups replayed"] += broker.counters["groups_replayed"]
         world.note(f"BROKER started, {broker.counters['groups_replayed']} groups replayed {journal.warnings}")
-        self._compare_with_twin(broker, journal)
+        self._compare_with_reference(broker, journal)
         self._check_cuts(journal.warnings)
         if not world.healed:
-            self._strike_soon(journal)
+            self._crash_soon(journal)
         self._wake()
 
-    def _strike_soon(self, journal: FileJournal) -> None:
+    def _crash_soon(self, journal: FileJournal) -> None:
         """Above all where recovery has just written a segment's head again, and no group stands behind it yet."""
         random = self._random.random
         is_bare = journal._position == journal._layout.first_position(journal._segments.active)
         if is_bare and random() < 0.4:
             self._crash_kind = "power loss"
             self.disk.aim("group", "before")
-        elif random() < self._world.weather.soon_again:
+        elif random() < self._world.faults.soon_again:
             self._crash_kind = self._choose_kind()
             self.disk.crash_after(int(random() * 6))
 
@@ -226,20 +226,20 @@ class Host(Measured):
     # Its ends.
 
     def _choose_kind(self) -> str:
-        return "power loss" if self._random.random() < self._world.weather.power_loss else "kill"
+        return "power loss" if self._random.random() < self._world.faults.power_loss else "kill"
 
-    def strike(self) -> None:
+    def inject_crash(self) -> None:
         """Somehow end the process, now or at one of its next disk operations."""
         if self.broker is None:
             return
-        weather = self._world.weather
+        faults = self._world.faults
         chance = self._random.random()
         self._crash_kind = self._choose_kind()
-        if chance < weather.clean_stop:
+        if chance < faults.clean_stop:
             self._guarded(self._stop)
-        elif chance < weather.clean_stop + weather.failed_sync:
+        elif chance < faults.clean_stop + faults.failed_sync:
             self.disk.fail_sync(1 + int(self._random.random() * 4))
-        elif chance < weather.clean_stop + weather.failed_sync + 0.2:
+        elif chance < faults.clean_stop + faults.failed_sync + 0.2:
             self._die(self._crash_kind)
         else:
             self._aim_at(RUNNING, 0.5)
@@ -267,7 +267,7 @@ class Host(Measured):
         if self.broker is not None:
             # A start that failed has begun nothing anew.
             self._died_ms = world.now_ms
-        world.able(False)
+        world.set_available(False)
         self.broker = None
         self._round_ms = 0
         self._rounds += 1
@@ -284,7 +284,7 @@ class Host(Measured):
 
     def _lose_a_segment(self) -> None:
         if self.disk.faults["power loss"] % 3 == 0:
-            if not loss_is_noticed(self.disk, self.synced_segment):
+            if not is_loss_detected(self.disk, self.synced_segment):
                 raise Violation(f"lost: segment {self.synced_segment} was taken away, and nobody noticed")
             self._world.tally["disk: segment taken away for a start"] += 1
 
@@ -308,10 +308,10 @@ class Host(Measured):
 
     def fill_disk(self, duration_ms: int) -> None:
         """No byte more than there is now, for a while."""
-        room = int(self._random.random() * 2 * self._world.weather.segment_bytes)
+        room = int(self._random.random() * 2 * self._world.faults.segment_bytes)
         self.disk.capacity_bytes = self.disk.used_bytes + room
         self._is_full = True
-        self._world.able(False)
+        self._world.set_available(False)
         self._world.tally["disk: full for a while"] += 1
         self._world.note("DISK full")
         self._world.after(duration_ms, self._empty_disk)
@@ -323,4 +323,4 @@ class Host(Measured):
     def _has_room(self) -> None:
         self.disk.capacity_bytes = ROOMY_BYTES
         self._is_full = False
-        self._world.able(self.broker is not None)
+        self._world.set_available(self.broker is not None)

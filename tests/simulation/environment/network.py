@@ -1,4 +1,4 @@
-"""A network that loses, doubles, reorders, delays, damages and cuts off, as the weather says.
+"""A network that loses, doubles, reorders, delays, damages and cuts off, as the faults says.
 
 Implements the broker's seam, once for each address where a broker may be; on the other side clients send and are
 called back. A client that reconnects is another peer: what was on its way to the old one is lost.
@@ -15,7 +15,7 @@ from tests.simulation.environment.world import World
 Receive = Callable[[list[Frame]], None]
 
 
-class End:
+class Listener:
     """A broker's end: one address."""
 
     def __init__(self, network: SimNetwork) -> None:
@@ -40,10 +40,10 @@ class SimNetwork:
         self._world = world
         self._random = world.random("network")
         self._receivers: dict[bytes, Receive] = {}
-        self._end_of: dict[bytes, End] = {}
+        self._listener_of: dict[bytes, Listener] = {}
         self._cut_off: dict[bytes, int] = {}
         self._peers = 0
-        self.ends = [End(self) for _ in range(addresses)]
+        self.listeners = [Listener(self) for _ in range(addresses)]
 
     # The clients' side.
 
@@ -52,7 +52,7 @@ class SimNetwork:
         self._peers += 1
         peer = self._peers.to_bytes(4, "big")
         self._receivers[peer] = receive
-        self._end_of[peer] = self.ends[turn % len(self.ends)]
+        self._listener_of[peer] = self.listeners[turn % len(self.listeners)]
         return peer
 
     def disconnect(self, peer: bytes) -> None:
@@ -66,9 +66,9 @@ class SimNetwork:
         self.carry(peer, frames, self._arrive)
 
     def _arrive(self, peer: bytes, frames: list[Frame]) -> None:
-        end = self._end_of[peer]
-        if end.arrived():
-            end.inbox.append((peer, frames))
+        listener = self._listener_of[peer]
+        if listener.arrived():
+            listener.inbox.append((peer, frames))
         else:
             self._world.tally["network: nobody there"] += 1
 
@@ -85,14 +85,14 @@ class SimNetwork:
         if world.healed:
             world.after(1 + int(random() * 2), lambda: arrive(peer, frames))
             return
-        weather = world.weather
+        faults = world.faults
         if self._cut_off.get(peer, 0) > world.now_ms:
             world.tally["network: cut off"] += 1
             return
-        if random() < weather.loss:
+        if random() < faults.loss:
             world.tally["network: lost"] += 1
             return
-        if random() < weather.duplication:
+        if random() < faults.duplication:
             world.tally["network: doubled"] += 1
             self._deliver_later(peer, frames, arrive)
         self._deliver_later(peer, frames, arrive)
@@ -101,10 +101,10 @@ class SimNetwork:
         world = self._world
         random = self._random.random
         delay_ms = 1 + int(random() * 4)
-        if random() < world.weather.reordering:
+        if random() < world.faults.reordering:
             world.tally["network: reordered"] += 1
             delay_ms += int(random() ** 3 * 400)
-        if len(frames) > 1 and random() < world.weather.damage:
+        if len(frames) > 1 and random() < world.faults.damage:
             world.tally["network: damaged"] += 1
             frames = self._damage(frames)
         world.after(delay_ms, lambda: arrive(peer, frames))

@@ -1,4 +1,4 @@
-"""A segment that is lost between two lives of a broker, as an experiment: it must be missed. Then it is back."""
+"""A segment that is lost between two incarnation of a broker, as an experiment: it must be missed. Then it is back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oncemq.protocol import errors
 from tests.simulation.environment.disk import SimDisk
 
 
-def loss_is_noticed(disk: SimDisk, acknowledged: int) -> bool:
+def is_loss_detected(disk: SimDisk, acknowledged: int) -> bool:
     """The newest segment is taken away, if an acknowledged group lies in it: `acknowledged` is the last that has one.
 
     For a disk that has just lost power: names that wait for a sync would be told wrongly."""

@@ -16,8 +16,8 @@ from oncemq.journal.contract import Group, Journal
 from oncemq.journal.memory import MemoryJournal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import encode_not_now
-from tests.simulation.environment.network import End
-from tests.simulation.environment.state_check import Measured
+from tests.simulation.environment.network import Listener
+from tests.simulation.environment.state_check import StateCheck
 from tests.simulation.environment.world import Violation, World
 
 JOURNAL_ID = bytes(range(1, 17))
@@ -31,39 +31,39 @@ STOP_MS_MAX = 180
 class WatchedJournal:
     """A broker's view of the shared journal; tells the pair what happens, before it does."""
 
-    def __init__(self, pair: Pair, station: Station, journal: MemoryJournal) -> None:
+    def __init__(self, pair: StandbyPair, member: PairMember, journal: MemoryJournal) -> None:
         self._pair = pair
-        self._station = station
+        self._member = member
         self._journal = journal
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
     def append(self, group: Group) -> None:
-        self._pair.reached("append", self._station)
+        self._pair.reached("append", self._member)
         self._journal.append(group)
         if group.events:
             self._pair.appended = (group.time_ms, group.events)
 
     def sync(self) -> None:
-        self._pair.reached("sync", self._station)
-        if self._pair.fails_commit(self._station):
+        self._pair.reached("sync", self._member)
+        if self._pair.fails_commit(self._member):
             if self._pair.flip():
                 self._journal.sync()
             raise errors.JournalFailed("the connection was lost, and with it the answer to a commit")
         self._journal.sync()
         self._pair.group_synced()
-        self._pair.reached("answers", self._station)
+        self._pair.reached("answers", self._member)
 
     def ensure_not_fenced(self) -> None:
-        self._pair.reached("hold", self._station)
+        self._pair.reached("hold", self._member)
         self._journal.ensure_not_fenced()
 
 
-class Station:
+class PairMember:
     """A process at an address: it has a broker while it serves, or believes that it does."""
 
-    def __init__(self, pair: Pair, name: str, end: End) -> None:
+    def __init__(self, pair: StandbyPair, name: str, end: Listener) -> None:
         self.name = name
         self.end = end
         self.broker: Broker | None = None
@@ -123,7 +123,7 @@ class Station:
         """What arrives is kept for later."""
         self.is_stopped = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.is_stopped = False
         if self.is_up:
             self.schedule(self._world.now_ms + 1)
@@ -134,14 +134,14 @@ class Station:
         self.end.inbox.clear()
 
 
-class Pair(Measured):
-    def __init__(self, world: World, ends: list[End]) -> None:
+class StandbyPair(StateCheck):
+    def __init__(self, world: World, ends: list[Listener]) -> None:
         super().__init__(world)
         self.world = world
         self._random = world.random("pair")
-        self.journal = MemoryJournal(extent_bytes=world.weather.segment_bytes, journal_id=JOURNAL_ID)
-        self.stations = [Station(self, name, end) for name, end in zip("AB", ends, strict=True)]
-        self.active: Station | None = None
+        self.journal = MemoryJournal(extent_bytes=world.faults.segment_bytes, journal_id=JOURNAL_ID)
+        self.members = [PairMember(self, name, end) for name, end in zip("AB", ends, strict=True)]
+        self.active: PairMember | None = None
         self._moment = ""
         self._must_fail = False
         self._away_ms = 0
@@ -154,39 +154,39 @@ class Pair(Measured):
         return None if active is None or active.is_stopped else active.broker
 
     def start(self) -> None:
-        self._take_over(self.stations[0])
+        self._take_over(self.members[0])
 
     # Turns.
 
-    def _take_over(self, station: Station) -> None:
+    def _take_over(self, member: PairMember) -> None:
         world = self.world
         if self.active is not None:
             self._gone()
         self.journal = self.journal.take_over()
-        journal = cast("Journal", WatchedJournal(self, station, self.journal))
-        station.broker = Broker(journal, station.end, self, world.weather.limits, world.weather.policy)
-        self.active = station
+        journal = cast("Journal", WatchedJournal(self, member, self.journal))
+        member.broker = Broker(journal, member.end, self, world.faults.limits, world.faults.policy)
+        self.active = member
         self._moment, self._must_fail = "", False
         world.tally["broker: take-over"] += 1
-        world.note(f"BROKER {station.name} takes over, term {self.journal.term}")
-        world.able(True)
+        world.note(f"BROKER {member.name} takes over, term {self.journal.term}")
+        world.set_available(True)
         self.recovered(self._away_ms or world.now_ms, world.now_ms)
         self._away_ms = 0
-        self._compare_with_twin(station.broker, journal)
-        station.schedule(world.now_ms + 1)
+        self._compare_with_reference(member.broker, journal)
+        member.schedule(world.now_ms + 1)
 
     def _gone(self) -> None:
         """From now on the active broker answers nothing."""
         if self.active is not None:
             self.count()
-        self.world.able(False)
+        self.world.set_available(False)
         self._away_ms = self._away_ms or self.world.now_ms
 
     def _expire(self, term: int) -> None:
         """The lease is over: if nobody has it any more, somebody takes it."""
         if term != self.journal.term or self.broker is not None:
             return
-        waiting = [station for station in self.stations if station.waits]
+        waiting = [member for member in self.members if member.waits]
         if waiting:
             self._take_over(waiting[int(self._random.random() * len(waiting))])
         else:
@@ -198,7 +198,7 @@ class Pair(Measured):
 
     # What ends them.
 
-    def strike(self) -> None:
+    def inject_crash(self) -> None:
         active = self.active
         if active is None or active.is_stopped:
             return
@@ -213,77 +213,77 @@ class Pair(Measured):
         else:
             self._must_fail = True
 
-    def _kill(self, station: Station) -> None:
-        self.world.note(f"BROKER {station.name} is killed")
+    def _kill(self, member: PairMember) -> None:
+        self.world.note(f"BROKER {member.name} is killed")
         self.world.tally["broker: kill of the active one"] += 1
         self._gone()
         self.active = None
-        station.drop_all()
-        station.is_up = False
-        self.world.after(20 + int(self._random.random() * 300), lambda: self._start_again(station))
+        member.drop_all()
+        member.is_up = False
+        self.world.after(20 + int(self._random.random() * 300), lambda: self._start_again(member))
         self._expire_later()
 
-    def _start_again(self, station: Station) -> None:
-        station.is_up = True
+    def _start_again(self, member: PairMember) -> None:
+        member.is_up = True
 
-    def _stop(self, station: Station) -> None:
-        self.world.note(f"BROKER {station.name} is stopped")
+    def _stop(self, member: PairMember) -> None:
+        self.world.note(f"BROKER {member.name} is stopped")
         self.world.tally["broker: stop of the active one"] += 1
         self._gone()
-        station.stop()
-        self.world.after(5 + int(self._random.random() * STOP_MS_MAX), lambda: self._go_on(station))
+        member.stop()
+        self.world.after(5 + int(self._random.random() * STOP_MS_MAX), lambda: self._resume(member))
         self._expire_later()
 
-    def _go_on(self, station: Station) -> None:
-        self.world.note(f"BROKER {station.name} goes on")
-        station.go_on()
-        if self.active is station:
+    def _resume(self, member: PairMember) -> None:
+        self.world.note(f"BROKER {member.name} goes on")
+        member.resume()
+        if self.active is member:
             # Nobody has taken over: it never was away.
             self._away_ms = 0
-            self.world.able(True)
+            self.world.set_available(True)
 
     # What journals tell.
 
-    def reached(self, moment: str, station: Station) -> None:
+    def reached(self, moment: str, member: PairMember) -> None:
         """Another broker may take over just now, and serve for a round before this one goes on."""
-        if moment != self._moment or station is not self.active:
+        if moment != self._moment or member is not self.active:
             return
         self._moment = ""
-        other = next((other for other in self.stations if other is not station and other.waits), None)
+        other = next((other for other in self.members if other is not member and other.waits), None)
         if other is not None:
             self.world.tally[f"broker: replaced before its {moment}"] += 1
             self._take_over(other)
 
-    def fails_commit(self, station: Station) -> bool:
-        fails, self._must_fail = self._must_fail and station is self.active, False
+    def fails_commit(self, member: PairMember) -> bool:
+        fails, self._must_fail = self._must_fail and member is self.active, False
         return fails
 
     def flip(self) -> bool:
         return self._random.random() < 0.5
 
-    def guarded(self, station: Station, action: Callable[[], None]) -> None:
+    def guarded(self, member: PairMember, action: Callable[[], None]) -> None:
         try:
             action()
         except errors.JournalFenced:
-            if station is self.active:
-                raise Violation(f"broker {station.name} is fenced, and nobody took over") from None
+            if member is self.active:
+                raise Violation(f"broker {member.name} is fenced, and nobody took over") from None
             self.world.tally["broker: fenced"] += 1
-            self.world.note(f"BROKER {station.name} is fenced, and waits")
-            station.drop_all()
+            self.world.note(f"BROKER {member.name} is fenced, and waits")
+            member.drop_all()
         except errors.JournalFailed:
             self.world.tally["broker: commit of unknown outcome"] += 1
-            self.world.note(f"BROKER {station.name} has lost the journal, and waits")
+            self.world.note(f"BROKER {member.name} has lost the journal, and waits")
             self._gone()
             self.active = None
-            station.drop_all()
+            member.drop_all()
             self._expire_later()
         except errors.JournalCorrupt as error:
             raise Violation(f"lost: {error}") from error
         except ApplyFailed as error:
             raise Violation(f"an event could not be applied: {error}") from error
 
-    def check(self, station: Station, broker: Broker) -> None:
-        if station is not self.active:
+    def check(self, member: PairMember, broker: Broker) -> None:
+        if member is not self.active:
             return
         self._check_quotas(broker)
         if broker.housekeeping._damaged:

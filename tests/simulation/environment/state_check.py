@@ -1,6 +1,6 @@
-"""What every simulated broker is measured by: a *twin*, an engine that applies what was synced.
+"""What every simulated broker is measured by: a *reference*, an engine that applies what was synced.
 
-What recovery finds must be the twin's state, or that plus the one group that was written and not synced when the
+What recovery finds must be the reference's state, or that plus the one group that was written and not synced when the
 process ended.
 """
 
@@ -33,30 +33,30 @@ def digest_of(engine: Engine) -> tuple[object, ...]:
     return keys, others, engine.state.live, engine.state.subscriptions, engine.state.registry_entries
 
 
-class Measured:
+class StateCheck:
     """A broker's machine, or several that share a journal."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.twin: Engine | None = None
+        self.reference: Engine | None = None
         #: Written, and not synced as far as anybody knows.
         self.appended: tuple[int, bytes] | None = None
         self._over_quota_ms = 0
 
-    def _compare_with_twin(self, broker: Broker, journal: Journal) -> None:
-        if self.twin is None:
-            self.twin = broker_recovery.new_engine(journal, self._world.weather.limits)
+    def _compare_with_reference(self, broker: Broker, journal: Journal) -> None:
+        if self.reference is None:
+            self.reference = broker_recovery.new_engine(journal, self._world.faults.limits)
         found = digest_of(broker.engine)
-        if found != digest_of(self.twin) and self.appended is not None:
+        if found != digest_of(self.reference) and self.appended is not None:
             self._world.tally["recovery: unsynced group survived"] += 1
-            self._apply_to_twin()
-        if found != digest_of(self.twin):
+            self._apply_to_reference()
+        if found != digest_of(self.reference):
             raise Violation("inconsistent: the state after recovery is not what was synced" + self._difference(found))
         self.appended = None
 
     def _difference(self, found: tuple[object, ...]) -> str:
-        assert self.twin is not None
-        synced = digest_of(self.twin)
+        assert self.reference is not None
+        synced = digest_of(self.reference)
         parts = []
         for name, one, other in zip(("keys", "state"), found, synced, strict=False):
             assert isinstance(one, list)
@@ -65,19 +65,19 @@ class Measured:
             parts += [f"\n  synced {name}:    {image!r}" for image in other if image not in one]
         return "".join(parts)[:2000]
 
-    def _apply_to_twin(self) -> None:
+    def _apply_to_reference(self) -> None:
         assert self.appended is not None
-        assert self.twin is not None
+        assert self.reference is not None
         time_ms, events = self.appended
         self.appended = None
         tally = self._world.tally
         for event in _decode_events(events):
             tally["event: " + type(event).__name__] += 1
-            self.twin.apply(time_ms, event)
+            self.reference.apply(time_ms, event)
 
     def group_synced(self) -> None:
         if self.appended is not None:
-            self._apply_to_twin()
+            self._apply_to_reference()
 
     # Their clock.
 
@@ -92,11 +92,11 @@ class Measured:
         """What is above a topic's quota goes soon, if the broker can write."""
         world = self._world
         is_over = any(topic.is_over_quota for topic in broker.engine.state.topics.values() if topic.quota_bytes)
-        if not is_over or not world.is_able:
+        if not is_over or not world.is_available:
             self._over_quota_ms = 0
             return
         self._over_quota_ms = self._over_quota_ms or world.now_ms
-        if world.now_ms - max(self._over_quota_ms, world.able_since_ms) > QUOTA_MS_MAX:
+        if world.now_ms - max(self._over_quota_ms, world.available_since_ms) > QUOTA_MS_MAX:
             raise Violation("a topic holds more than its quota, and keeps it")
 
     def count_broker(self, broker: Broker | None) -> None:

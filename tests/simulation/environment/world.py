@@ -8,20 +8,20 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
 
-from tests.simulation.environment.faults import Weather, weather_of
+from tests.simulation.environment.faults import Faults, faults_of
 
 START_MS = 1_000_000
 TRANSCRIPT_LINES = 40
 
 
 class Violation(Exception):
-    """A promise was broken; the text says which, in the words of ledger.py."""
+    """A promise was broken; the text says which, in the words of history.py."""
 
 
 class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.weather: Weather = weather_of(seed)
+        self.faults: Faults = faults_of(seed)
         self.now_ms = START_MS
         #: True in the second phase: everything works, and everything must come to its end.
         self.healed = False
@@ -30,8 +30,8 @@ class World:
         #: When everybody but the consumers had come to rest.
         self.quiet_ms: int | None = None
         #: The broker is there and can write; and since when without a break.
-        self.is_able = False
-        self.able_since_ms = START_MS
+        self.is_available = False
+        self.available_since_ms = START_MS
         self.tally: Counter[str] = Counter()
         self.transcript: deque[str] = deque(maxlen=TRANSCRIPT_LINES)
         self.digest = 0
@@ -42,9 +42,9 @@ class World:
         """A stream of its own for each part, so that a change in one leaves the others alone."""
         return Random(f"{self.seed}/{name}")
 
-    def able(self, is_able: bool) -> None:
-        self.is_able = is_able
-        self.able_since_ms = self.now_ms
+    def set_available(self, is_available: bool) -> None:
+        self.is_available = is_available
+        self.available_since_ms = self.now_ms
 
     def note(self, line: str) -> None:
         text = f"{self.now_ms - START_MS:6d} {line}"

@@ -15,10 +15,10 @@ from oncemq.client.sync import Client, make_client
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
-from tests.simulation.checks.subscriptions import SubscriptionBook
+from tests.simulation.checks.subscriptions import SubscriptionModel
 from tests.simulation.environment.fiber import Fiber
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import OPTIONS, Process, Surroundings
+from tests.simulation.processes.process import OPTIONS, Context, Process
 
 _PASSING = (errors.BrokerAway, errors.NotNow)
 
@@ -52,15 +52,15 @@ class FiberTransport:
 class BlockingConsumer(Process):
     """Each message counts as done when the next is asked for: no ack may run ahead of that."""
 
-    def __init__(self, around: Surroundings, name: str, topic: str, put_topic: str) -> None:
-        super().__init__(around, name)
+    def __init__(self, context: Context, name: str, topic: str, put_topic: str) -> None:
+        super().__init__(context, name)
         self.topic = topic
         self._put_topic = put_topic
         self._fiber: Fiber | None = None
         self._transport = FiberTransport(self)
         self._naps = 0
         self._is_awake = False
-        self.book: SubscriptionBook | None = None
+        self.model: SubscriptionModel | None = None
         self._position = 0
         self._puts = 0
         self._acked_before: dict[int, int] = {}
@@ -73,12 +73,12 @@ class BlockingConsumer(Process):
     @property
     def is_settled(self) -> bool:
         quiet_ms = self.world.quiet_ms
-        if quiet_ms is None or self._empty_ms <= quiet_ms or self.book is None:
+        if quiet_ms is None or self._empty_ms <= quiet_ms or self.model is None:
             return False
-        return self.book.ack_confirmed == self._position
+        return self.model.ack_confirmed == self._position
 
-    def trouble(self) -> str:
-        acked = self.book.ack_confirmed if self.book is not None else -1
+    def problem(self) -> str:
+        acked = self.model.ack_confirmed if self.model is not None else -1
         return f"{self.name} is not settled: at {self._position}, {acked} acked"
 
     # The fiber.
@@ -123,41 +123,41 @@ class BlockingConsumer(Process):
 
     def receive(self, frames: list[Frame]) -> None:
         if self.core is not None:
-            self._overhear(frames)
+            self._observe(frames)
             self._transport.arrived.append(frames)
             self._wake(self._naps)
 
     # What is overheard.
 
-    def _sent_numbered(self, command: commands.Numbered) -> None:
+    def _on_sent(self, command: commands.Numbered) -> None:
         self._sent_numbers.add(command.number)
-        if isinstance(command.operation, commands.Open) and self.book is not None:
-            self._acked_before.setdefault(command.number, self.book.ack_confirmed)
+        if isinstance(command.operation, commands.Open) and self.model is not None:
+            self._acked_before.setdefault(command.number, self.model.ack_confirmed)
 
-    def _heard(self, command: commands.Command, reply: replies.Reply) -> None:
+    def _on_reply(self, command: commands.Command, reply: replies.Reply) -> None:
         if (
             isinstance(reply, replies.GetReply | replies.AckReply)
-            and self.book is not None
+            and self.model is not None
             and not isinstance(command, commands.Read)
         ):
-            self.book.check_position(reply.acked, 0)
-            self.book.ack_confirmed = max(self.book.ack_confirmed, reply.acked)
+            self.model.check_position(reply.acked, 0)
+            self.model.ack_confirmed = max(self.model.ack_confirmed, reply.acked)
         if isinstance(command, commands.Numbered):
-            self._heard_verdict(command.number, reply)
+            self._on_verdict(command.number, reply)
         elif isinstance(command, commands.Hello) and command.epoch and isinstance(reply, replies.HelloReply):
             for number, verdict in reply.verdicts:
-                self._heard_verdict(number, verdict)
+                self._on_verdict(number, verdict)
 
-    def _heard_verdict(self, number: int, reply: replies.Reply) -> None:
+    def _on_verdict(self, number: int, reply: replies.Reply) -> None:
         if number in self._seen_numbers or number not in self._sent_numbers:
             return
         if isinstance(reply, replies.SubscribeReply):
             self._seen_numbers.add(number)
-            self.book = self.around.subscriptions.subscribed(self.topic, self.name, reply)
+            self.model = self.context.subscriptions.subscribed(self.topic, self.name, reply)
         elif isinstance(reply, replies.OpenReply):
             self._seen_numbers.add(number)
-            assert self.book is not None
-            self.book.opened(reply, f"{self.name}~{self.lives}", self._acked_before.get(number, 0), 0)
+            assert self.model is not None
+            self.model.opened(reply, f"{self.name}~{self.incarnation}", self._acked_before.get(number, 0), 0)
             self._position = reply.acked
 
     # What it does, in its own words.
@@ -167,13 +167,13 @@ class BlockingConsumer(Process):
         self.core = core
         settings = ConnectSettings(urls=["simulated"], batch_messages=10, batch_bytes=1000, buffer_bytes=10_000)
         client = make_client(ThreadDriver(core, self._transport), settings)
-        self.around.subscriptions.asked.setdefault(self.topic, set()).add(self.name)
+        self.context.subscriptions.requested.setdefault(self.topic, set()).add(self.name)
         found = self._retry(lambda: client.subscribe(self.topic, self.name, "earliest", prefetch_bytes=800))
         while True:
             self._get(found)
             if not self.world.healed and self.random.random() < 0.15:
                 self._put(client)
-            self._nap(self.random.random() * self.world.weather.think_ms)
+            self._nap(self.random.random() * self.world.faults.think_ms)
 
     def _nap(self, duration_ms: float) -> None:
         until_ms = self.world.now_ms + duration_ms
@@ -191,24 +191,24 @@ class BlockingConsumer(Process):
 
     def _end_of_life(self, error: errors.OnceMQError) -> NoReturn:
         """A hello of a former life that arrives late takes over from this one: then it begins again, by hand."""
-        if self.lives == 1 or self.core is None or self.core.finished is None:
+        if self.incarnation == 1 or self.core is None or self.core.finished is None:
             raise Violation(f"{self.name} got {error.code}: {error}") from error
         self.world.note(f"{self.name} is finished: {error.code}")
         self.world.tally["client: " + error.code] += 1
-        life = self.lives
+        life = self.incarnation
         self.world.after(50, lambda: self._begin_again(life))
         while True:
             self._nap(10_000)
 
     def _begin_again(self, life: int) -> None:
-        if self.core is not None and self.lives == life:
+        if self.core is not None and self.incarnation == life:
             self.stop()
             self.start()
 
     def _get(self, found: Subscription) -> None:
-        if self.book is not None:
+        if self.model is not None:
             # Asking for the next one: everything before it is done.
-            self.book.ack_sent = max(self.book.ack_sent, self._position)
+            self.model.ack_sent = max(self.model.ack_sent, self._position)
         called_ms = self.world.now_ms
         try:
             if self.random.random() < 0.5:
@@ -226,23 +226,25 @@ class BlockingConsumer(Process):
             self._empty_ms = called_ms
 
     def _take(self, messages: list[Message]) -> None:
-        assert self.book is not None
+        assert self.model is not None
         first = messages[0].offset
         for message in messages:
             if message.offset != self._position:
                 raise Violation(f"out of order: {self.name} got {message.offset} after {self._position - 1}")
-            self.around.ledger.observe(message.topic_id, message.offset, message.value, message.timestamp_ms, self.name)
+            self.context.history.observe(
+                message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
+            )
             self._position += 1
-        self.book.given(first, self._position)
+        self.model.given(first, self._position)
         self.world.tally["messages delivered"] += len(messages)
         self.world.note(f"{self.name} got {first}..{self._position - 1}")
 
     def _put(self, client: Client) -> None:
         self._puts += 1
         value = f"{self.name}.{self._puts}".encode()
-        attempt = self.around.ledger.attempt(f"put {value!r} by {self.name}", self._put_topic, [value])
+        attempt = self.context.history.attempt(f"put {value!r} by {self.name}", self._put_topic, [value])
         operation, _ = make_put(self._put_topic, True, [value])
-        self.around.attempts[operation.envelope.checksum] = attempt
+        self.context.attempts[operation.envelope.checksum] = attempt
         try:
             receipt = client.put(self._put_topic, value, create=True)
         except errors.OnceMQError as error:

@@ -1,4 +1,4 @@
-"""Processes that own a subscription: open, get, ack, crash, come back; some have a twin that fences them."""
+"""Processes that own a subscription: open, get, ack, crash, come back; some have a rival that fences them."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import AckReply, GetReply, OpenReply, SubscribeReply
-from tests.simulation.checks.subscriptions import SubscriptionBook
+from tests.simulation.checks.subscriptions import SubscriptionModel
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.process import Context, Process
 
 _GONE = (errors.TopicGone, errors.NotSubscribed, errors.TopicUnknown)
 
 
 class Consumer(Process):
-    """`start`: where its subscription begins. `polite`: holds it. `churns`: unsubscribes now and then."""
+    """`start`: where its subscription begins. `holds`: holds it. `resubscribes`: unsubscribes now and then."""
 
     def __init__(
         self,
-        around: Surroundings,
+        context: Context,
         name: str,
         topic: str,
         subscriber: str,
         start: int,
         *,
-        twin: bool = False,
-        polite: bool = False,
-        churns: bool = False,
+        rival: bool = False,
+        holds: bool = False,
+        resubscribes: bool = False,
         own_session: bool = False,
     ) -> None:
-        super().__init__(around, name)
+        super().__init__(context, name)
         self.topic = topic
         self.subscriber = subscriber
         self.start_at = start
-        self.twin = twin
-        self.polite = polite
-        self.churns = churns
+        self.rival = rival
+        self.holds = holds
+        self.resubscribes = resubscribes
         self.own_session = own_session
         self.is_fenced = False
         self._opened: OpenReply | None = None
@@ -47,12 +47,12 @@ class Consumer(Process):
         self._looked_ms = 0
         self._ack_sent = 0
         self._acked = 0
-        self.book: SubscriptionBook | None = None
-        if churns:
-            around.subscriptions.vanishing.add((topic, subscriber))
+        self.model: SubscriptionModel | None = None
+        if resubscribes:
+            context.subscriptions.deletable.add((topic, subscriber))
 
     def session(self) -> str:
-        return self.name.rstrip("'") if self.twin and not self.own_session else self.name
+        return self.name.rstrip("'") if self.rival and not self.own_session else self.name
 
     def begin(self) -> None:
         self.is_fenced = False
@@ -61,24 +61,24 @@ class Consumer(Process):
     @property
     def is_settled(self) -> bool:
         if self.core is None or self.is_fenced:
-            return self.yields
+            return self.gives_way
         quiet_ms = self.world.quiet_ms
         if quiet_ms is None or self._looked_ms <= quiet_ms:
             return False
         return self._position == self._end_offset == self._acked
 
-    def trouble(self) -> str:
-        return f"{super().trouble()}: at {self._position} of {self._end_offset}, {self._acked} acked"
+    def problem(self) -> str:
+        return f"{super().problem()}: at {self._position} of {self._end_offset}, {self._acked} acked"
 
     # Becoming the owner.
 
     def _subscribe(self) -> None:
         self._opened = None
         self._end_offset = -1
-        self.around.subscriptions.asked.setdefault(self.topic, set()).add(self.subscriber)
+        self.context.subscriptions.requested.setdefault(self.topic, set()).add(self.subscriber)
         self.submit(commands.Subscribe(self.topic, self.subscriber, self.start_at), None, self._subscribed)
 
-    def _again(self, pending: Pending) -> bool:
+    def _handle_error(self, pending: Pending) -> bool:
         """The command failed for a reason that passes: begin anew in a while."""
         if self.is_over(pending):
             return True
@@ -90,7 +90,7 @@ class Consumer(Process):
         elif isinstance(error, errors.Sought):
             self._note_sought()
         elif isinstance(error, _GONE):
-            if not self.around.subscriptions.may_vanish(self.topic, self.subscriber):
+            if not self.context.subscriptions.may_be_deleted(self.topic, self.subscriber):
                 raise Violation(f"lost: {self.name}: {error.code}, and nobody removed it")
         elif not isinstance(error, errors.BrokerAway | errors.NotNow | errors.LimitReached):
             raise Violation(f"{self.name} got {error.code}: {error}")
@@ -98,14 +98,14 @@ class Consumer(Process):
         return True
 
     def _subscribed(self, pending: Pending) -> None:
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, SubscribeReply)
         self.world.note(f"{self.name} subscribed to '{self.topic}': {reply}")
-        self.book = self.around.subscriptions.subscribed(self.topic, self.subscriber, reply)
-        acked_before, marks = self.book.ack_confirmed, self.book.seek_marks
-        hold_ms = 300 if self.polite else 0
+        self.model = self.context.subscriptions.subscribed(self.topic, self.subscriber, reply)
+        acked_before, marks = self.model.ack_confirmed, self.model.seek_marks
+        hold_ms = 300 if self.holds else 0
         self.submit(
             commands.Open(self.topic, self.subscriber, hold_ms),
             None,
@@ -113,25 +113,25 @@ class Consumer(Process):
         )
 
     def _note_sought(self) -> None:
-        assert self.book is not None
-        if not self.book.seek_marks:
+        assert self.model is not None
+        if not self.model.seek_marks:
             raise Violation(f"{self.name} was told that it was moved, and nobody has moved it")
         self.world.tally["client: sought"] += 1
         self._opened = None
 
     def _open_done(self, pending: Pending, acked_before: int, marks: int) -> None:
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, OpenReply)
-        assert self.book is not None
-        book = self.around.subscriptions.books.get((reply.topic_id, self.subscriber))
-        if book is not self.book:
+        assert self.model is not None
+        model = self.context.subscriptions.models.get((reply.topic_id, self.subscriber))
+        if model is not self.model:
             # Its topic was deleted and made again between the two commands.
             self._subscribe()
             return
         self.world.note(f"{self.name} opened: {reply}")
-        book.opened(reply, f"{self.name}~{self.lives}", acked_before, marks)
+        model.opened(reply, f"{self.name}~{self.incarnation}", acked_before, marks)
         self._opened = reply
         self._position = self._ack_sent = self._acked = reply.acked
         self._delivery = Delivery(self.topic, reply.acked)
@@ -142,7 +142,7 @@ class Consumer(Process):
     def _get(self) -> None:
         opened = self._opened
         assert opened is not None
-        assert self.book is not None
+        assert self.model is not None
         random = self.random.random
         ack = self._ack_on_get()
         wait_ms = 0 if random() < 0.4 else int(random() * 500)
@@ -150,15 +150,15 @@ class Consumer(Process):
         command = commands.Get(
             opened.topic_id, self.subscriber, opened.epoch, self._delivery.position, bytes_max, wait_ms, ack
         )
-        epoch, now_ms = self.book.least_epoch, self.world.now_ms
+        epoch, now_ms = self.model.least_epoch, self.world.now_ms
         self.ask(command, lambda pending: self._got(pending, command, epoch, now_ms))
 
     def _ack_on_get(self) -> int:
-        assert self.book is not None
+        assert self.model is not None
         if self.random.random() >= 0.5:
             return -1
         self._ack_sent = self._done_upto()
-        self.book.ack_sent = max(self.book.ack_sent, self._ack_sent)
+        self.model.ack_sent = max(self.model.ack_sent, self._ack_sent)
         return self._ack_sent
 
     def _fenced(self, pending: Pending) -> bool:
@@ -166,19 +166,19 @@ class Consumer(Process):
             return False
         if self.is_over(pending):
             return True
-        assert self.book is not None
-        if not self.twin and not self.book.may_vanish and self.lives == 1:
-            raise Violation(f"{self.name} was fenced, and has no twin")
+        assert self.model is not None
+        if not self.rival and not self.model.may_be_deleted and self.incarnation == 1:
+            raise Violation(f"{self.name} was fenced, and has no rival")
         self.world.note(f"{self.name} was fenced")
         self.world.tally["client: fenced owner"] += 1
         self._opened = None
         self.is_fenced = True
-        if not (self.world.healed and self.yields):
+        if not (self.world.healed and self.gives_way):
             self.later(100 + int(self.random.random() * 800), self._take_back)
         return True
 
     def _take_back(self) -> None:
-        if not (self.world.healed and self.yields):
+        if not (self.world.healed and self.gives_way):
             self.is_fenced = False
             self._subscribe()
 
@@ -186,17 +186,17 @@ class Consumer(Process):
         if self._fenced(pending):
             return
         if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
-            self._think()
+            self._pause()
             return
         if isinstance(pending.error, errors.RangeGone):
             raise Violation(f"lost: {self.name} asks for {command.position}: {pending.error}")
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, GetReply)
-        assert self.book is not None
-        self.book.succeeded(command.epoch, epoch_when_sent, "get")
-        self.book.check_position(reply.acked, 0)
+        assert self.model is not None
+        self.model.succeeded(command.epoch, epoch_when_sent, "get")
+        self.model.check_position(reply.acked, 0)
         try:
             self._delivery.take(reply, pending.payloads)
         except errors.DamagedInTransit:
@@ -209,18 +209,20 @@ class Consumer(Process):
             self._end_offset = reply.end_offset
             self._looked_ms = sent_ms
             self._note_acked(reply.acked, command.ack)
-        self._go_on()
+        self._continue()
 
     def _take_messages(self, reply: GetReply, sent_ms: int) -> None:
         messages = self._delivery.decode()
-        assert self.book is not None
+        assert self.model is not None
         first = messages[0].offset
         for message in messages:
             if message.offset != self._position:
                 self._skip_to(message.offset, reply)
-            self.around.ledger.observe(message.topic_id, message.offset, message.value, message.timestamp_ms, self.name)
+            self.context.history.observe(
+                message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
+            )
             self._position += 1
-            self.book.given(message.offset, self._position)
+            self.model.given(message.offset, self._position)
             self._check_alive(message, sent_ms)
         self._keep(messages)
         self.world.tally["messages delivered"] += len(messages)
@@ -237,11 +239,11 @@ class Consumer(Process):
         """For those who do something with them."""
 
     def _note_acked(self, acked: int, upto: int) -> None:
-        assert self.book is not None
+        assert self.model is not None
         if acked < upto:
             raise Violation(f"{self.name}: an ack of {upto} was answered by {acked}")
         self._acked = max(self._acked, acked)
-        self.book.ack_confirmed = max(self.book.ack_confirmed, acked)
+        self.model.ack_confirmed = max(self.model.ack_confirmed, acked)
 
     def _done_upto(self) -> int:
         """Everything that it was given, or not quite: an ack may fall into the middle of a batch."""
@@ -251,19 +253,19 @@ class Consumer(Process):
 
     # What it does next.
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         random = self.random.random
         if random() < 0.25 and self._position > self._acked:
             self._ack()
-        elif not self.world.healed and self.churns and random() < 0.06:
+        elif not self.world.healed and self.resubscribes and random() < 0.06:
             self.submit(commands.Unsubscribe(self.topic, self.subscriber), None, self._left)
-        elif not self.world.healed and self.polite and random() < 0.08:
+        elif not self.world.healed and self.holds and random() < 0.08:
             self._close()
         else:
-            self._think()
+            self._pause()
 
-    def _think(self) -> None:
-        self.later(int(self.random.random() * self.world.weather.think_ms), self._get_if_open)
+    def _pause(self) -> None:
+        self.later(int(self.random.random() * self.world.faults.think_ms), self._get_if_open)
 
     def _get_if_open(self) -> None:
         if self._opened is not None:
@@ -272,30 +274,30 @@ class Consumer(Process):
     def _ack(self) -> None:
         opened = self._opened
         assert opened is not None
-        assert self.book is not None
+        assert self.model is not None
         upto = self._ack_sent = self._done_upto()
-        self.book.ack_sent = max(self.book.ack_sent, upto)
+        self.model.ack_sent = max(self.model.ack_sent, upto)
         command = commands.Ack(opened.topic_id, self.subscriber, opened.epoch, upto)
-        epoch = self.book.least_epoch
+        epoch = self.model.least_epoch
         self.ask(command, lambda pending: self._ack_done(pending, command, epoch))
 
     def _ack_done(self, pending: Pending, command: commands.Ack, epoch_when_sent: int) -> None:
         if self._fenced(pending):
             return
         if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
-            self._think()
+            self._pause()
             return
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         assert isinstance(pending.reply, AckReply)
-        assert self.book is not None
-        self.book.succeeded(command.epoch, epoch_when_sent, "ack")
+        assert self.model is not None
+        self.model.succeeded(command.epoch, epoch_when_sent, "ack")
         self._note_acked(pending.reply.acked, command.upto)
-        self._think()
+        self._pause()
 
     def _left(self, pending: Pending) -> None:
         self.world.note(f"{self.name} left: {pending.error or pending.reply}")
-        if not self._again(pending):
+        if not self._handle_error(pending):
             self.start_at = (commands.START_NEW, commands.START_EARLIEST, self._position)[int(self.random.random() * 3)]
             self.later(50, self._subscribe)
 
@@ -308,5 +310,5 @@ class Consumer(Process):
     def _closed(self, pending: Pending) -> None:
         core = self.core
         was_taken_over = isinstance(pending.error, errors.Fenced) and core is not None and core.finished is None
-        if was_taken_over or not self._again(pending):
+        if was_taken_over or not self._handle_error(pending):
             self._subscribe()

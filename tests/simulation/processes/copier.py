@@ -8,16 +8,16 @@ from oncemq.protocol import commands, errors
 from oncemq.protocol.message import Message
 from tests.simulation.environment.world import Violation
 from tests.simulation.processes.consumer import Consumer
-from tests.simulation.processes.process import Surroundings
+from tests.simulation.processes.process import Context
 
 _PUTS_MAX = 4
 
 
 class Copier(Consumer):
-    """Gets as any consumer does, and acks only in transactions. A twin with a session of its own fences it."""
+    """Gets as any consumer does, and acks only in transactions. A rival with a session of its own fences it."""
 
-    def __init__(self, around: Surroundings, name: str, source: str, target: str, *, twin: bool) -> None:
-        super().__init__(around, name, source, "copier", commands.START_EARLIEST, twin=twin, own_session=True)
+    def __init__(self, context: Context, name: str, source: str, target: str, *, rival: bool) -> None:
+        super().__init__(context, name, source, "copier", commands.START_EARLIEST, rival=rival, own_session=True)
         self.target = target
         self._copies = 0
         self._to_copy: list[Message] = []
@@ -25,13 +25,13 @@ class Copier(Consumer):
     @property
     def is_settled(self) -> bool:
         if self.core is None or self.is_fenced:
-            return self.yields
+            return self.gives_way
         calm_ms = self.world.calm_ms
         return calm_ms is not None and self._looked_ms > calm_ms and self._position == self._end_offset == self._acked
 
     def _subscribe(self) -> None:
         # From then on everything that is copied is kept.
-        if "archive" in self.around.subscriptions.certain.get(self.target, ()):
+        if "archive" in self.context.subscriptions.certain.get(self.target, ()):
             super()._subscribe()
         else:
             self.later(40, self._subscribe)
@@ -46,16 +46,16 @@ class Copier(Consumer):
     def _keep(self, messages: list[Message]) -> None:
         self._to_copy += messages
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._to_copy and (self.world.healed or self.random.random() < 0.8):
             self._copy()
         else:
-            self._think()
+            self._pause()
 
     def _copy(self) -> None:
         opened = self._opened
         assert opened is not None
-        assert self.book is not None
+        assert self.model is not None
         count = 1 + int(self.random.random() * _PUTS_MAX)
         messages, self._to_copy = self._to_copy[:count], self._to_copy[count:]
         puts, payloads = [], []
@@ -63,15 +63,15 @@ class Copier(Consumer):
             self._copies += 1
             value = f"copy {self._copies} of {message.offset} by {self.name}".encode()
             put, payload = make_put(self.target, False, [value])
-            group = (self.book.label, message.offset)
-            attempt = self.around.ledger.attempt(value.decode(), self.target, [value], group)
-            self.around.attempts[put.envelope.checksum] = attempt
+            group = (self.model.label, message.offset)
+            attempt = self.context.history.attempt(value.decode(), self.target, [value], group)
+            self.context.attempts[put.envelope.checksum] = attempt
             puts.append(put)
             payloads.append(payload)
         upto = messages[-1].offset + 1
-        self.book.ack_sent = max(self.book.ack_sent, upto)
+        self.model.ack_sent = max(self.model.ack_sent, upto)
         ack = commands.AckUpto(opened.topic_id, self.subscriber, opened.epoch, upto)
-        epoch = self.book.least_epoch
+        epoch = self.model.least_epoch
         self.submit(
             commands.Transact((ack,), (), tuple(puts)),
             tuple(payloads),
@@ -87,22 +87,22 @@ class Copier(Consumer):
             self._opened = None
             self.later(20, self._subscribe)
             return
-        if self._again(pending):
+        if self._handle_error(pending):
             return
-        assert self.book is not None
-        self.book.succeeded(ack.epoch, epoch_when_sent, "a transaction")
+        assert self.model is not None
+        self.model.succeeded(ack.epoch, epoch_when_sent, "a transaction")
         self._note_acked(ack.upto, ack.upto)
-        self._go_on()
+        self._continue()
 
     # At the end.
 
     def check(self) -> None:
         """Each message of the source from its start on has one copy, and they are in order."""
-        book = self.book
-        assert book is not None
+        model = self.model
+        assert model is not None
         last = (-1, -1)
-        for offset in range(book.start, book.given_end):
-            effect = self.around.ledger.effect((book.label, offset))
+        for offset in range(model.start, model.given_end):
+            effect = self.context.history.effect((model.label, offset))
             if effect is None or effect.place is None:
                 raise Violation(f"lost: {offset} of '{self.topic}' was acked, and is not copied")
             if effect.place <= last:

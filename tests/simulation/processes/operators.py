@@ -10,7 +10,7 @@ from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.frames import Frame, decode_response, encode_request
 from tests.simulation.checks.history import Attempt
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.process import Context, Process
 
 _EXPECTED = (
     errors.BrokerAway,
@@ -25,9 +25,9 @@ _EXPECTED = (
 
 class Operator(Process):
     def __init__(
-        self, around: Surroundings, name: str, kept: list[commands.CreateTopic], churned: str, victim: str
+        self, context: Context, name: str, kept: list[commands.CreateTopic], churned: str, victim: str
     ) -> None:
-        super().__init__(around, name)
+        super().__init__(context, name)
         #: Topics that are made at the start.
         self._kept = kept
         self._churned = churned
@@ -36,7 +36,7 @@ class Operator(Process):
         #: (key, version) → value
         self.registered: dict[tuple[str, int], bytes] = {}
         self._values = 0
-        around.subscriptions.vanishing_topics.add(churned)
+        context.subscriptions.deletable_topics.add(churned)
 
     def begin(self) -> None:
         for operation in self._kept:
@@ -60,14 +60,14 @@ class Operator(Process):
         if pending.error is not None and not isinstance(pending.error, _EXPECTED):
             raise Violation(f"{self.name}: {operation} got {pending.error.code}: {pending.error}")
         if isinstance(operation, commands.CreateTopic) and isinstance(pending.reply, replies.TopicReply):
-            self.around.subscriptions.stays.setdefault(operation.name, pending.reply.topic_id)
+            self.context.subscriptions.stays.setdefault(operation.name, pending.reply.topic_id)
         if then is not None and pending.reply is not None:
             then(pending.reply)
-        self._think()
+        self._pause()
 
-    def _think(self) -> None:
+    def _pause(self) -> None:
         self._idle = True
-        self.later(int(self.random.random() * 8 * self.world.weather.think_ms), self._act)
+        self.later(int(self.random.random() * 8 * self.world.faults.think_ms), self._act)
 
     def _act(self) -> None:
         if self.world.healed:
@@ -78,7 +78,7 @@ class Operator(Process):
         elif chance < 0.28:
             self._do(commands.DeleteTopic(self._churned))
         elif chance < 0.36:
-            self.around.sessions.may_vanish(self._victim)
+            self.context.sessions.may_be_deleted(self._victim)
             self._do(commands.RemoveSession(self._victim))
         elif chance < 0.42:
             self._do(commands.CreateTopic(f"idle {int(self.random.random() * 9)}"))
@@ -120,9 +120,9 @@ class KeyedCaller:
     TIMEOUT_MS = 60
     GIVE_UP_MS = 400
 
-    def __init__(self, around: Surroundings, name: str, topic: str) -> None:
-        self.around = around
-        self.world = around.world
+    def __init__(self, context: Context, name: str, topic: str) -> None:
+        self.context = context
+        self.world = context.world
         self.name = name
         self.topic = topic
         self.random = self.world.random(f"caller {name}")
@@ -138,32 +138,32 @@ class KeyedCaller:
         self._is_topic_certain = False
         self.is_settled = True
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         return f"{self.name} waits for its answer"
 
     def start(self) -> None:
         self._connect()
-        self._think()
+        self._pause()
 
     def _connect(self) -> None:
         """To the next address, where there are several. Answers that are late still come."""
-        if not self._peer or len(self.around.network.ends) > 1:
-            self._peer = self.around.network.connect(self.receive, self._connects)
+        if not self._peer or len(self.context.network.listeners) > 1:
+            self._peer = self.context.network.connect(self.receive, self._connects)
             self._connects += 1
 
-    def _think(self) -> None:
+    def _pause(self) -> None:
         self.is_settled = True
-        self.world.after(int(self.random.random() * 6 * self.world.weather.think_ms), self._act)
+        self.world.after(int(self.random.random() * 6 * self.world.faults.think_ms), self._act)
 
     def _act(self) -> None:
         if self.world.healed:
             return
         self.is_settled = False
         self._count += 1
-        self._is_topic_certain = self.around.subscriptions.is_topic_certain(self.topic)
+        self._is_topic_certain = self.context.subscriptions.is_topic_certain(self.topic)
         value = f"{self.name}.{self._count}".encode()
         operation, payload = make_put(self.topic, False, [value])
-        self._attempt = self.around.ledger.attempt(f"keyed put {value!r}", self.topic, [value])
+        self._attempt = self.context.history.attempt(f"keyed put {value!r}", self.topic, [value])
         self._attempt.open += 1
         self._verdict = None
         self._since_ms = self.world.now_ms
@@ -174,7 +174,7 @@ class KeyedCaller:
         self._send()
 
     def _send(self) -> None:
-        self.around.network.request(self._peer, self._frames)
+        self.context.network.request(self._peer, self._frames)
         number, answered = self._count, self._verdict is not None
         self.world.after(self.TIMEOUT_MS, lambda: self._overdue(number, answered))
 
@@ -183,7 +183,7 @@ class KeyedCaller:
             return
         if self.world.now_ms - self._since_ms > self.GIVE_UP_MS and not self.world.healed:
             self.world.note(f"{self.name} gave up key {self._count}")
-            self._think()
+            self._pause()
         else:
             self._connect()
             self._send()
@@ -192,9 +192,9 @@ class KeyedCaller:
         """Another body under the key that was just used."""
         value = f"{self.name}.misused {self._count}".encode()
         operation, payload = make_put(self.topic, False, [value])
-        self.around.ledger.attempt(f"another body under key {self._count}", self.topic, [value])
+        self.context.history.attempt(f"another body under key {self._count}", self.topic, [value])
         command = commands.Keyed(self.name, f"key {self._count}", operation)
-        self.around.network.request(self._peer, encode_request(MISUSE, (command,), (payload,)))
+        self.context.network.request(self._peer, encode_request(MISUSE, (command,), (payload,)))
 
     def receive(self, frames: list[Frame]) -> None:
         response, _ = decode_response(frames)
@@ -213,7 +213,7 @@ class KeyedCaller:
             attempt.open -= 1
             if isinstance(reply, replies.PutReply):
                 attempt.done += 1
-                self.around.ledger.acknowledged(attempt, reply)
+                self.context.history.acknowledged(attempt, reply)
             else:
                 attempt.dead += 1
                 self._check_refusal(reply)
@@ -225,7 +225,7 @@ class KeyedCaller:
             if self.random.random() < 0.3:
                 self._misuse()
         else:
-            self._think()
+            self._pause()
 
     def _check_refusal(self, reply: replies.Reply) -> None:
         gone = isinstance(reply, replies.Refusal) and reply.code == "TOPIC_UNKNOWN"

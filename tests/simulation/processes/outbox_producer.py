@@ -12,59 +12,59 @@ from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
 from tests.simulation.checks.history import Attempt
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.outbox_storage import Killed, Mailbox
-from tests.simulation.processes.process import OPTIONS, Process, Surroundings
+from tests.simulation.processes.outbox_storage import Killed, OutboxDisk
+from tests.simulation.processes.process import OPTIONS, Context, Process
 
 
-class PostOffice:
+class OutboxUser:
     """Where the processes of one user find their outbox; they begin another when it was rewound."""
 
-    def __init__(self, around: Surroundings, name: str) -> None:
-        self._around = around
+    def __init__(self, context: Context, name: str) -> None:
+        self._around = context
         self.name = name
-        self.mailboxes: list[Mailbox] = []
+        self.disks: list[OutboxDisk] = []
         self.begin_another()
 
     def begin_another(self) -> None:
-        self.mailboxes.append(Mailbox(self._around.world, f"outbox {len(self.mailboxes)} of {self.name}"))
+        self.disks.append(OutboxDisk(self._around.world, f"outbox {len(self.disks)} of {self.name}"))
 
     @property
-    def mailbox(self) -> Mailbox:
-        return self.mailboxes[-1]
+    def disk(self) -> OutboxDisk:
+        return self.disks[-1]
 
     # At the end.
 
     def check(self) -> None:
-        for mailbox in self.mailboxes:
-            attempts = [attempt for _, attempt in sorted(mailbox.kept.items())]
-            self._around.ledger.check_order(mailbox.session, attempts)
-            refused = mailbox.refused()
-            for number, attempt in mailbox.kept.items():
+        for disk in self.disks:
+            attempts = [attempt for _, attempt in sorted(disk.kept.items())]
+            self._around.history.check_order(disk.session, attempts)
+            refused = disk.refused()
+            for number, attempt in disk.kept.items():
                 if attempt.place is not None and number in refused:
-                    raise Violation(f"unexpected: {attempt.label} was stored, and {mailbox.session} calls it refused")
-                if attempt.place is None and number not in refused and not mailbox.was_restored:
-                    raise Violation(f"lost: {attempt.label}, number {number} of {mailbox.session}")
+                    raise Violation(f"unexpected: {attempt.label} was stored, and {disk.session} calls it refused")
+                if attempt.place is None and number not in refused and not disk.was_restored:
+                    raise Violation(f"lost: {attempt.label}, number {number} of {disk.session}")
 
 
-class Mailer(Process):
-    def __init__(self, around: Surroundings, name: str, office: PostOffice, topics: list[str]) -> None:
-        super().__init__(around, name)
-        self.office = office
+class OutboxProducer(Process):
+    def __init__(self, context: Context, name: str, user: OutboxUser, topics: list[str]) -> None:
+        super().__init__(context, name)
+        self.user = user
         self.topics = topics
         self.outbox: OutboxFile | None = None
-        self._mailbox = office.mailbox
+        self._disk = user.disk
         self._values = 0
 
     # Its life.
 
     def start(self) -> None:
-        self.lives += 1
-        self._mailbox = self.office.mailbox
+        self.incarnation += 1
+        self._disk = self.user.disk
         self._guarded(self._start)
 
     def _start(self) -> None:
         try:
-            self.outbox = self._mailbox.open(f"{self.name}~{self.lives}")
+            self.outbox = self._disk.open(f"{self.name}~{self.incarnation}")
             nonce = self.random.getrandbits(62) + 1
             self.core = Core(self.outbox.session, False, nonce, OPTIONS, outbox=self.outbox)
         except errors.OutboxFull:
@@ -76,7 +76,7 @@ class Mailer(Process):
             # Before the broker has said anything.
             self._act()
         else:
-            self._think()
+            self._pause()
         self.pump()
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -103,17 +103,17 @@ class Mailer(Process):
 
     def _restore(self) -> None:
         """A backup is put back, sometimes, by somebody who does not know better."""
-        if self.world.healed or self._mailbox is not self.office.mailbox or self.random.random() < 0.7:
+        if self.world.healed or self._disk is not self.user.disk or self.random.random() < 0.7:
             return
-        if self._mailbox.restore():
-            self.world.note(f"{self._mailbox.session} was restored from a copy")
+        if self._disk.restore():
+            self.world.note(f"{self._disk.session} was restored from a copy")
             self.world.tally["outbox: restored from a copy"] += 1
 
     def pump(self) -> None:
         self._guarded(super().pump)
 
     def receive(self, frames: list[Frame]) -> None:
-        self._guarded(lambda: super(Mailer, self).receive(frames))
+        self._guarded(lambda: super(OutboxProducer, self).receive(frames))
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
         super().later(delay_ms, lambda: self._guarded(action))
@@ -121,19 +121,19 @@ class Mailer(Process):
     @property
     def is_settled(self) -> bool:
         if self.core is None or self.outbox is None:
-            return self.yields
-        mailbox = self._mailbox
+            return self.gives_way
+        disk = self._disk
         # In the file may be more, where another process has had it since.
-        is_all = mailbox.was_restored or mailbox.undecided() <= len(self.outbox._unmarked)
+        is_all = disk.was_restored or disk.undecided() <= len(self.outbox._unmarked)
         return is_all and self.outbox.pending_count == 0
 
-    def trouble(self) -> str:
-        return f"{super().trouble()}: {self._mailbox.undecided()} in the outbox"
+    def problem(self) -> str:
+        return f"{super().problem()}: {self._disk.undecided()} in the outbox"
 
     # Putting.
 
-    def _think(self) -> None:
-        self.later(int(self.random.random() * 2 * self.world.weather.think_ms), self._act)
+    def _pause(self) -> None:
+        self.later(int(self.random.random() * 2 * self.world.faults.think_ms), self._act)
 
     def _act(self) -> None:
         if self._is_finished():
@@ -141,13 +141,13 @@ class Mailer(Process):
         if not self.world.healed:
             random = self.random.random
             if random() < 0.2:
-                self._mailbox.back_up()
+                self._disk.back_up()
             for _ in range(1 if random() < 0.7 else 4):
                 self._put()
         self._look_at_refusals()
         if self.world.healed:
             self._look_at_owner()
-        self._think()
+        self._pause()
 
     def _put(self) -> None:
         random = self.random.random
@@ -157,8 +157,8 @@ class Mailer(Process):
         if random() < 0.03:
             value += bytes(2_500)
         operation, payload = make_put(topic, False, [value])
-        attempt = self.around.ledger.attempt(f"put {value[:12]!r} to '{topic}' by {self.name}", topic, [value])
-        self.around.attempts[operation.envelope.checksum] = attempt
+        attempt = self.context.history.attempt(f"put {value[:12]!r} to '{topic}' by {self.name}", topic, [value])
+        self.context.attempts[operation.envelope.checksum] = attempt
         if self.outbox is None:
             return
         number = self.outbox.next_number
@@ -171,8 +171,8 @@ class Mailer(Process):
                 raise Violation(f"{self.name}: {attempt.label} was not kept: {error}") from error
         finally:
             # Whatever became of the process.
-            if self._mailbox.holds(number, payload):
-                self._mailbox.kept[number] = attempt
+            if self._disk.holds(number, payload):
+                self._disk.kept[number] = attempt
 
     def _put_done(self, pending: Pending, attempt: Attempt) -> None:
         outcome = pending.error.code if pending.error is not None else pending.reply
@@ -190,15 +190,15 @@ class Mailer(Process):
         self.world.tally["client: " + error.code] += 1
         if not isinstance(error, errors.Fenced) and not self._is_about_copy(error):
             raise Violation(f"{self.name} got {error.code}: {error}")
-        if isinstance(error, errors.OutboxRewound) and self._mailbox is self.office.mailbox:
-            self.office.begin_another()
+        if isinstance(error, errors.OutboxRewound) and self._disk is self.user.disk:
+            self.user.begin_another()
         self.stop()
-        if not (self.world.healed and self.yields):
+        if not (self.world.healed and self.gives_way):
             self.world.after(50 + int(self.random.random() * 300), self._start_again)
         return True
 
     def _is_about_copy(self, error: errors.OnceMQError) -> bool:
-        return isinstance(error, errors.OutboxError) and self._mailbox.was_restored
+        return isinstance(error, errors.OutboxError) and self._disk.was_restored
 
     def _look_at_owner(self) -> None:
         """Who has nothing to write would not notice that it was fenced."""
@@ -217,7 +217,7 @@ class Mailer(Process):
             return
         try:
             for refusal in list(self.outbox.refusals()):
-                self._mailbox.seen.add(refusal.number)
+                self._disk.seen.add(refusal.number)
                 self.outbox.seen(refusal.number)
         except errors.OnceMQError as error:
             if not isinstance(error, errors.Fenced | errors.OutboxFull) and not self._is_about_copy(error):

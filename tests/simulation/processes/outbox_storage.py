@@ -26,7 +26,7 @@ class Killed(Exception):
     """The process has ended. None of OnceMQ's errors: nothing may catch this and go on."""
 
 
-class Mailbox:
+class OutboxDisk:
     """The file of an outbox, which outlives its processes, and what was put into it."""
 
     def __init__(self, world: World, session: str) -> None:
@@ -86,31 +86,31 @@ class Mailbox:
 
 
 class MemoryStorage(Storage):
-    def __init__(self, mailbox: Mailbox, owner: str) -> None:
-        self._mailbox = mailbox
-        self.path = mailbox.session
-        self.connection = mailbox.file
+    def __init__(self, disk: OutboxDisk, owner: str) -> None:
+        self._disk = disk
+        self.path = disk.session
+        self.connection = disk.file
         self._owner = owner
         self._process_id = os.getpid()
         self._failure = None
-        self._take_over(mailbox.session)
+        self._take_over(disk.session)
 
     def _check_inode(self) -> None:
-        if self.connection is not self._mailbox.file:
+        if self.connection is not self._disk.file:
             self._fail(errors.OutboxError(f"'{self.path}' was replaced while it was in use"))
 
     def check_space(self, size: int) -> None:
         """A full disk shows when it is written to."""
-        self._mailbox.has_reserve = True
+        self._disk.has_reserve = True
 
     def release_reserve(self) -> bool:
-        had, self._mailbox.has_reserve = self._mailbox.has_reserve, False
+        had, self._disk.has_reserve = self._disk.has_reserve, False
         return had
 
     @contextlib.contextmanager
     def _transaction(self, kind: str) -> Iterator[Execute]:
-        mailbox = self._mailbox
-        chance = 1.0 if kind != "IMMEDIATE" or mailbox.world.healed else mailbox.random.random()
+        disk = self._disk
+        chance = 1.0 if kind != "IMMEDIATE" or disk.world.healed else disk.random.random()
         if chance < FULL:
             raise errors.OutboxFull("no room: nothing was written")
         chance -= FULL
@@ -124,7 +124,7 @@ class MemoryStorage(Storage):
             self._kill("after a write")
 
     def _kill(self, when: str) -> None:
-        self._mailbox.world.tally[f"outbox: killed {when}"] += 1
+        self._disk.world.tally[f"outbox: killed {when}"] += 1
         raise Killed
 
     def close(self) -> None: ...

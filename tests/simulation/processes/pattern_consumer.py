@@ -9,20 +9,20 @@ from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.commands import BY_PATTERN
 from oncemq.protocol.frames import Frame
-from tests.simulation.checks.subscriptions import SubscriptionBook
+from tests.simulation.checks.subscriptions import SubscriptionModel
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.process import Context, Process
 
 _PASSING = errors.BrokerAway | errors.NotNow
 
 
-class Watcher(Process):
-    """`churns`: unsubscribes now and then. `topics`: those that match and that somebody puts to."""
+class PatternConsumer(Process):
+    """`resubscribes`: unsubscribes now and then. `topics`: those that match and that somebody puts to."""
 
-    def __init__(self, around: Surroundings, name: str, pattern: str, topics: list[str], *, churns: bool) -> None:
-        super().__init__(around, name)
+    def __init__(self, context: Context, name: str, pattern: str, topics: list[str], *, resubscribes: bool) -> None:
+        super().__init__(context, name)
         self.pattern = pattern
-        self.churns = churns
+        self.resubscribes = resubscribes
         self.key = name + BY_PATTERN + pattern
         #: Since then it is there for certain.
         self._since_ms = 0
@@ -34,17 +34,17 @@ class Watcher(Process):
         #: What was known of seeks when it was opened; the same for the opening that began with a topic, by its id.
         self._opened_marks = 0
         self._marks: dict[int, int] = {}
-        self.owner = self._book(0, f"'{name}' on '{pattern}'", 0)
+        self.owner = self._model(0, f"'{name}' on '{pattern}'", 0)
         for topic in topics:
-            around.subscriptions.asked.setdefault(topic, set()).add(self.key)
+            context.subscriptions.requested.setdefault(topic, set()).add(self.key)
 
-    def _book(self, topic_id: int, label: str, start: int) -> SubscriptionBook:
-        book = SubscriptionBook((self.pattern, self.name), label, start)
-        self.around.subscriptions.books[topic_id, self.key] = book
-        return book
+    def _model(self, topic_id: int, label: str, start: int) -> SubscriptionModel:
+        model = SubscriptionModel((self.pattern, self.name), label, start)
+        self.context.subscriptions.models[topic_id, self.key] = model
+        return model
 
-    def _book_of(self, topic_id: int) -> SubscriptionBook | None:
-        return self.around.subscriptions.books.get((topic_id, self.key))
+    def _model_of(self, topic_id: int) -> SubscriptionModel | None:
+        return self.context.subscriptions.models.get((topic_id, self.key))
 
     def begin(self) -> None:
         self._looked_ms = 0
@@ -55,8 +55,8 @@ class Watcher(Process):
         quiet_ms = self.world.quiet_ms
         return quiet_ms is not None and self._looked_ms > quiet_ms and not self._unacked()
 
-    def trouble(self) -> str:
-        return f"{super().trouble()}: {self._unacked()} to be acked"
+    def problem(self) -> str:
+        return f"{super().problem()}: {self._unacked()} to be acked"
 
     def _unacked(self) -> tuple[tuple[int, int], ...]:
         return tuple(
@@ -72,13 +72,13 @@ class Watcher(Process):
         start = commands.START_EARLIEST if self.random.random() < 0.5 else commands.START_NEW
         self.submit(commands.Subscribe(self.pattern, self.name, start), None, self._subscribed)
 
-    def _again(self, pending: Pending) -> bool:
+    def _handle_error(self, pending: Pending) -> bool:
         if self.is_over(pending):
             return True
         error = pending.error
         if error is None:
             return False
-        if isinstance(error, errors.Fenced) and self.lives > 1:
+        if isinstance(error, errors.Fenced) and self.incarnation > 1:
             pass  # A former life opened it late.
         elif isinstance(error, errors.Sought):
             if not self.owner.seek_marks:
@@ -92,7 +92,7 @@ class Watcher(Process):
         return True
 
     def _subscribed(self, pending: Pending) -> None:
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, replies.SubscribeReply)
@@ -107,18 +107,18 @@ class Watcher(Process):
     def _forget(self) -> None:
         """It is another subscription from here on."""
         self._since_ms = self.world.now_ms
-        books = self.around.subscriptions.books
-        for key in [key for key in books if key[1] == self.key and key[0]]:
-            del books[key]
+        models = self.context.subscriptions.models
+        for key in [key for key in models if key[1] == self.key and key[0]]:
+            del models[key]
         self._marks = {}
 
     def _open_done(self, pending: Pending, marks: int) -> None:
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, replies.OpenReply)
         self.world.note(f"{self.name} opened: {reply}")
-        owner = f"{self.name}~{self.lives}"
+        owner = f"{self.name}~{self.incarnation}"
         if self.owner.openers.setdefault(reply.epoch, owner) != owner:
             raise Violation(f"{self.owner.label}: epoch {reply.epoch} was given twice")
         self.owner.epoch = max(self.owner.epoch, reply.epoch)
@@ -137,9 +137,9 @@ class Watcher(Process):
         random = self.random.random
         acks = self._unacked() if random() < 0.6 or self.world.healed else ()
         for topic_id, upto in acks:
-            book = self._book_of(topic_id)
-            assert book is not None
-            book.ack_sent = max(book.ack_sent, upto)
+            model = self._model_of(topic_id)
+            assert model is not None
+            model.ack_sent = max(model.ack_sent, upto)
         positions = tuple((topic_id, delivery.position) for topic_id, delivery in self._deliveries.items())
         wait_ms = 0 if random() < 0.4 else int(random() * 400)
         bytes_max = 400 if random() < 0.3 else 5_000
@@ -149,18 +149,18 @@ class Watcher(Process):
 
     def _got(self, pending: Pending, command: commands.GetAny, epoch_when_sent: int, sent_ms: int) -> None:
         if isinstance(pending.error, _PASSING):
-            self._think()
+            self._pause()
             return
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, replies.GetAnyReply)
         self.owner.succeeded(command.epoch, epoch_when_sent, "get")
         for topic_id, upto in command.acks:
             self._acked[topic_id] = max(self._acked[topic_id], upto)
-            book = self._book_of(topic_id)
-            assert book is not None
-            book.ack_confirmed = max(book.ack_confirmed, upto)
+            model = self._model_of(topic_id)
+            assert model is not None
+            model.ack_confirmed = max(model.ack_confirmed, upto)
         frames = list(pending.payloads)
         for part in reply.parts:
             count = len(part.batches)
@@ -168,11 +168,11 @@ class Watcher(Process):
             frames = frames[count:]
         if not reply.parts and reply.is_all:
             self._looked_ms = sent_ms
-        if not self.world.healed and self.churns and self.random.random() < 0.06:
+        if not self.world.healed and self.resubscribes and self.random.random() < 0.06:
             self._may_be_new = True
             self.submit(commands.Unsubscribe(self.pattern, self.name), None, self._left)
         else:
-            self._think()
+            self._pause()
 
     def _take(self, part: replies.AnyPart, frames: Sequence[Frame]) -> None:
         delivery = self._deliveries.get(part.topic_id)
@@ -180,8 +180,8 @@ class Watcher(Process):
             self._begin_topic(part)
             delivery = self._deliveries[part.topic_id] = Delivery(part.topic, part.acked)
             self._acked[part.topic_id] = part.acked
-        book = self._book_of(part.topic_id)
-        assert book is not None
+        model = self._model_of(part.topic_id)
+        assert model is not None
         expected = delivery.position
         reply = replies.GetReply(part.topic_id, part.next_position, part.end_offset, part.acked, part.batches)
         try:
@@ -193,46 +193,46 @@ class Watcher(Process):
                 if message.offset != expected:
                     raise Violation(f"out of order: {self.name} got {message.offset} of '{part.topic}', not {expected}")
                 expected += 1
-                self.around.ledger.observe(
+                self.context.history.observe(
                     message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
                 )
-                book.given(message.offset, expected)
+                model.given(message.offset, expected)
                 self.world.tally["messages delivered"] += 1
         self.world.note(f"{self.name} got '{part.topic}' up to {expected - 1}")
 
     def _begin_topic(self, part: replies.AnyPart) -> None:
         """The first of a topic that this owner sees: it begins where the former one stopped."""
-        book = self._book_of(part.topic_id)
-        if book is None:
-            book = self._book(part.topic_id, f"{self.owner.label} ('{part.topic}')", part.acked)
+        model = self._model_of(part.topic_id)
+        if model is None:
+            model = self._model(part.topic_id, f"{self.owner.label} ('{part.topic}')", part.acked)
         elif self.owner.seeks_open or self._marks[part.topic_id] != self.owner.seek_marks:
             # A seek whose answer nobody has seen may have happened since.
-            book.go_on_at(part.acked)
+            model.restart_at(part.acked)
         else:
-            book.check_position(part.acked, 0)
+            model.check_position(part.acked, 0)
         self._marks[part.topic_id] = self._opened_marks
 
     def _left(self, pending: Pending) -> None:
         self.world.note(f"{self.name} left: {pending.error or pending.reply}")
-        if not self._again(pending):
+        if not self._handle_error(pending):
             self.later(50, self._subscribe)
 
-    def _think(self) -> None:
-        self.later(int(self.random.random() * self.world.weather.think_ms), self._get)
+    def _pause(self) -> None:
+        self.later(int(self.random.random() * self.world.faults.think_ms), self._get)
 
     # At the end.
 
     def check(self, topic: replies.TopicInfo, info: replies.SubscriptionInfo) -> None:
         if info.acked != info.end_offset:
             raise Violation(f"lost: {self.owner.label} was acked up to {info.acked} of {info}")
-        book = self._book_of(topic.topic_id)
+        model = self._model_of(topic.topic_id)
         # A seek may have put it at the end, where there is nothing to be given.
         is_sure = not self.owner.seeks_open and self._marks.get(topic.topic_id) == self.owner.seek_marks
-        if book is not None and is_sure and book.given_end != info.end_offset:
-            raise Violation(f"lost: {book.label} was given all below {book.given_end} of {info.end_offset}")
+        if model is not None and is_sure and model.given_end != info.end_offset:
+            raise Violation(f"lost: {model.label} was given all below {model.given_end} of {info.end_offset}")
         if self.owner.seek_marks:
             return
-        given = range(book.start, book.given_end) if book is not None else range(0)
-        for offset, (value, time_ms) in self.around.ledger.log.get(topic.topic_id, {}).items():
+        given = range(model.start, model.given_end) if model is not None else range(0)
+        for offset, (value, time_ms) in self.context.history.log.get(topic.topic_id, {}).items():
             if time_ms > self._since_ms and offset not in given:
                 raise Violation(f"lost: {self.owner.label} was never given {offset} of '{topic.name}', {value[:20]!r}")

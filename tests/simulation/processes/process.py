@@ -27,8 +27,8 @@ from oncemq.protocol.commands import (
     envelopes_of,
 )
 from oncemq.protocol.frames import Frame, Request, Response
-from tests.simulation.checks.history import Attempt, Ledger
-from tests.simulation.checks.leases import Tasks
+from tests.simulation.checks.history import Attempt, History
+from tests.simulation.checks.leases import Leases
 from tests.simulation.checks.sessions import Sessions
 from tests.simulation.checks.subscriptions import Subscriptions
 from tests.simulation.environment.network import SimNetwork
@@ -52,23 +52,23 @@ _decode_response = msgspec.msgpack.Decoder(Response).decode
 Answered = Callable[[Pending], None]
 
 
-class Surroundings:
+class Context:
     """What every process of a run shares."""
 
     def __init__(self, world: World, network: SimNetwork) -> None:
         self.world = world
         self.network = network
-        self.ledger = Ledger(world)
-        self.sessions = Sessions(world, self.ledger, self._begun, self._decided)
+        self.history = History(world)
+        self.sessions = Sessions(world, self.history, self._begun, self._decided)
         self.subscriptions = Subscriptions()
-        self.tasks = Tasks(world, self.ledger)
+        self.leases = Leases(world, self.history)
         #: What an operation on the wire is an attempt at: by checksum of its payload, or by commit.
         self.attempts: dict[object, Attempt] = {}
         self.commits: dict[Commit, tuple[Attempt, ...]] = {}
         #: Subscriptions that somebody may move: topic and subscriber.
         self.seekable: list[tuple[str, str]] = []
         #: Topics whose messages may go by themselves.
-        self.fading: set[str] = set()
+        self.lossy: set[str] = set()
 
     def attempts_of(self, operation: Operation) -> tuple[Attempt, ...]:
         """What an operation stores, if it succeeds."""
@@ -80,13 +80,13 @@ class Surroundings:
 
     def _begun(self, operation: Operation) -> None:
         if isinstance(operation, Settle | Transact):
-            self.tasks.sent(operation)
+            self.leases.sent(operation)
         elif isinstance(operation, Seek):
             self.subscriptions.seek_sent(operation)
 
     def _decided(self, operation: Operation, verdict: replies.Verdict | None) -> None:
         if isinstance(operation, Settle | Transact):
-            self.tasks.decided(operation, verdict)
+            self.leases.decided(operation, verdict)
         elif isinstance(operation, Seek):
             self.subscriptions.sought(operation, verdict)
         elif isinstance(verdict, replies.CommitReply) and verdict.before:
@@ -103,12 +103,12 @@ class Process:
 
     anonymous = False
 
-    def __init__(self, around: Surroundings, name: str) -> None:
-        self.around = around
-        self.world = around.world
+    def __init__(self, context: Context, name: str) -> None:
+        self.context = context
+        self.world = context.world
         self.name = name
         self.random = self.world.random(f"process {name}")
-        self.lives = 0
+        self.incarnation = 0
         self.core: Core | None = None
         self._peer = b""
         #: Of the addresses that it connects to, one after the other.
@@ -121,13 +121,13 @@ class Process:
     # Its life.
 
     def session(self) -> str:
-        return f"{self.name}~{self.lives}" if self.anonymous else self.name
+        return f"{self.name}~{self.incarnation}" if self.anonymous else self.name
 
     def start(self) -> None:
-        self.lives += 1
+        self.incarnation += 1
         self.core = Core(self.session(), self.anonymous, self.random.getrandbits(62) + 1, OPTIONS)
         if self.anonymous:
-            self.around.sessions.may_vanish(self.core.session)
+            self.context.sessions.may_be_deleted(self.core.session)
         self._connect()
         self.begin()
         self.pump()
@@ -141,7 +141,7 @@ class Process:
         self.world.after(20 + int(self.random.random() ** 2 * 500), self.start)
 
     def stop(self) -> None:
-        self.around.network.disconnect(self._peer)
+        self.context.network.disconnect(self._peer)
         self.core = None
         self._alarms += 1
         self._alarm_ms = inf
@@ -155,7 +155,7 @@ class Process:
     def is_settled(self) -> bool:
         raise NotImplementedError
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """What it waits for, when it should be settled and is not."""
         core = self.core
         waiting = (
@@ -167,10 +167,10 @@ class Process:
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
         """Unless it crashes meanwhile."""
-        life = self.lives
+        life = self.incarnation
 
         def act() -> None:
-            if self.core is not None and self.lives == life:
+            if self.core is not None and self.incarnation == life:
                 action()
                 self.pump()
 
@@ -196,12 +196,12 @@ class Process:
     # Driving the core.
 
     def _connect(self) -> None:
-        self.around.network.disconnect(self._peer)
-        self._peer = self.around.network.connect(self.receive, self._connects)
+        self.context.network.disconnect(self._peer)
+        self._peer = self.context.network.connect(self.receive, self._connects)
         self._connects += 1
 
     def cut_off(self, duration_ms: int) -> None:
-        self.around.network.cut_off(self._peer, duration_ms)
+        self.context.network.cut_off(self._peer, duration_ms)
 
     def pump(self) -> None:
         """As the client's driver does."""
@@ -245,20 +245,20 @@ class Process:
         self._requests[request.request_id] = request.commands
         for command in request.commands:
             if isinstance(command, Numbered):
-                self.around.sessions.book(command.session).sent(command, self.around.attempts_of(command.operation))
-                self._sent_numbered(command)
-        self.around.network.request(self._peer, frames)
+                self.context.sessions.model(command.session).sent(command, self.context.attempts_of(command.operation))
+                self._on_sent(command)
+        self.context.network.request(self._peer, frames)
 
     def receive(self, frames: list[Frame]) -> None:
         core = self.core
         if core is None:
             return
-        self._overhear(frames)
+        self._observe(frames)
         core.receive(float(self.world.now_ms), frames)
         self._handle_done()
         self.pump()
 
-    def _overhear(self, frames: list[Frame]) -> None:
+    def _observe(self, frames: list[Frame]) -> None:
         response = _decode_response(frames[0])
         commands = self._requests[response.request_id]
         if len(commands) != len(response.replies):
@@ -271,15 +271,15 @@ class Process:
                 if reply.code in ("BROKER_BUG", "RECORD_CORRUPT"):
                     raise Violation(f"{self.name}: {command} was answered by {reply}")
             if isinstance(command, Numbered):
-                self.around.sessions.book(command.session).answered(command, reply)
+                self.context.sessions.model(command.session).answered(command, reply)
             elif isinstance(command, Hello) and isinstance(reply, replies.HelloReply):
-                self.around.sessions.book(command.session).greeted(command, reply)
-            self._heard(command, reply)
+                self.context.sessions.model(command.session).on_hello(command, reply)
+            self._on_reply(command, reply)
 
-    def _sent_numbered(self, command: Numbered) -> None:
+    def _on_sent(self, command: Numbered) -> None:
         """For whoever wants to know."""
 
-    def _heard(self, command: Command, reply: replies.Reply) -> None:
+    def _on_reply(self, command: Command, reply: replies.Reply) -> None:
         """For whoever wants to know."""
 
     # Errors, in general.
@@ -293,16 +293,16 @@ class Process:
         self.world.note(f"{self.name} is finished: {error.code}")
         self.world.tally["client: " + error.code] += 1
         self.stop()
-        if not (self.world.healed and self.yields):
+        if not (self.world.healed and self.gives_way):
             self.world.after(50 + int(self.random.random() * 400), self._start_again)
         return True
 
     def _start_again(self) -> None:
-        if self.core is None and not (self.world.healed and self.yields):
+        if self.core is None and not (self.world.healed and self.gives_way):
             self.start()
 
     @property
-    def yields(self) -> bool:
-        """Leaves the field to its twin in the end. Everybody else comes back: the late hello of a process that
+    def gives_way(self) -> bool:
+        """Leaves the field to its rival in the end. Everybody else comes back: the late hello of a process that
         died may fence its successor."""
         return self.name.endswith("'")

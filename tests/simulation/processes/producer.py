@@ -8,37 +8,37 @@ from oncemq.protocol import commands, errors
 from oncemq.protocol.replies import PutReply
 from tests.simulation.checks.history import Attempt
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.process import Context, Process
 
 IN_FLIGHT_MAX = 12
 
 
 class Producer(Process):
-    def __init__(self, around: Surroundings, name: str, topics: list[str], *, anonymous: bool, twin: bool) -> None:
-        super().__init__(around, name)
+    def __init__(self, context: Context, name: str, topics: list[str], *, anonymous: bool, rival: bool) -> None:
+        super().__init__(context, name)
         self.anonymous = anonymous
         self.topics = topics
-        self.twin = twin
+        self.rival = rival
         self.made: list[Attempt] = []
         self._in_flight = 0
         self._count = 0
 
     def session(self) -> str:
-        return self.name.rstrip("'") if self.twin else super().session()
+        return self.name.rstrip("'") if self.rival else super().session()
 
     def begin(self) -> None:
         self._in_flight = 0
-        if self.twin or self.anonymous:
-            # Of several lives at once, or of several sessions, no order is promised.
+        if self.rival or self.anonymous:
+            # Of several incarnation at once, or of several sessions, no order is promised.
             self.made = []
-        self._think()
+        self._pause()
 
     @property
     def is_settled(self) -> bool:
         return self.core is None or self._in_flight == 0
 
-    def _think(self) -> None:
-        self.later(int(self.random.random() * 2 * self.world.weather.think_ms), self._act)
+    def _pause(self) -> None:
+        self.later(int(self.random.random() * 2 * self.world.faults.think_ms), self._act)
 
     def _act(self) -> None:
         if self.world.healed or self.core is None or self.core.finished is not None:
@@ -50,7 +50,7 @@ class Producer(Process):
         for _ in range(1 if chance < 0.7 else 4):
             if self._in_flight < IN_FLIGHT_MAX:
                 self._put()
-        self._think()
+        self._pause()
 
     def ask_bye(self) -> None:
         assert self.core is not None
@@ -81,10 +81,10 @@ class Producer(Process):
             values[0] += bytes(2_500)
         operation, payload = make_put(topic, create, values)
         label = f"put {values[0][:12]!r}+{count - 1} to '{topic}' by {self.session()}"
-        attempt = self.around.ledger.attempt(label, topic, values)
-        self.around.attempts[operation.envelope.checksum] = attempt
+        attempt = self.context.history.attempt(label, topic, values)
+        self.context.attempts[operation.envelope.checksum] = attempt
         operation = self._made(operation, attempt)
-        subscriptions = len(self.around.subscriptions.certain.get(topic, ()))
+        subscriptions = len(self.context.subscriptions.certain.get(topic, ()))
         self._in_flight += 1
         self.submit(operation, payload, lambda pending: self._put_done(pending, attempt, subscriptions))
 
@@ -98,7 +98,7 @@ class Producer(Process):
         reply = pending.reply
         if isinstance(reply, PutReply):
             self.world.note(f"{attempt.label} → {reply.topic_id:x}:{reply.first_offset} for {reply.subscriptions}")
-            self.around.subscriptions.check_count(attempt.topic, subscriptions, reply.subscriptions)
+            self.context.subscriptions.check_count(attempt.topic, subscriptions, reply.subscriptions)
             if attempt.acked is None:
                 raise AssertionError(f"{attempt.label} was not overheard")
             return

@@ -7,18 +7,18 @@ from oncemq.protocol import commands, errors
 from oncemq.protocol.replies import GetReply, OpenReply
 from tests.simulation.environment.world import Violation
 from tests.simulation.processes.consumer import Consumer
-from tests.simulation.processes.process import Surroundings
+from tests.simulation.processes.process import Context
 
 
 class SlowConsumer(Consumer):
     """Of a topic that refuses: it misses nothing, and makes the producers wait."""
 
-    def __init__(self, around: Surroundings, name: str, topic: str) -> None:
-        super().__init__(around, name, topic, name, commands.START_NEW)
+    def __init__(self, context: Context, name: str, topic: str) -> None:
+        super().__init__(context, name, topic, name, commands.START_NEW)
 
-    def _think(self) -> None:
+    def _pause(self) -> None:
         lazy = 1 if self.world.healed or self.random.random() < 0.5 else 6
-        self.later(int(lazy * self.random.random() * self.world.weather.think_ms), self._get_if_open)
+        self.later(int(lazy * self.random.random() * self.world.faults.think_ms), self._get_if_open)
 
 
 class DroppedConsumer(SlowConsumer):
@@ -26,27 +26,27 @@ class DroppedConsumer(SlowConsumer):
 
     def _open_done(self, pending: Pending, acked_before: int, marks: int) -> None:
         reply = pending.reply
-        if isinstance(reply, OpenReply) and self.book is not None:
-            self.book.ack_sent = max(self.book.ack_sent, reply.acked)
+        if isinstance(reply, OpenReply) and self.model is not None:
+            self.model.ack_sent = max(self.model.ack_sent, reply.acked)
         super()._open_done(pending, acked_before, marks)
-        if self._opened is not None and self.book is not None:
-            self.book.skip(self._opened.acked)
+        if self._opened is not None and self.model is not None:
+            self.model.skip(self._opened.acked)
 
     def _got(self, pending: Pending, command: commands.Get, epoch_when_sent: int, sent_ms: int) -> None:
         reply = pending.reply
-        if isinstance(reply, GetReply) and self.book is not None:
+        if isinstance(reply, GetReply) and self.model is not None:
             # The broker moved it, on nobody's behalf.
-            self.book.ack_sent = max(self.book.ack_sent, reply.acked)
+            self.model.ack_sent = max(self.model.ack_sent, reply.acked)
         super()._got(pending, command, epoch_when_sent, sent_ms)
 
     def _skip_to(self, offset: int, reply: GetReply) -> None:
-        assert self.book is not None
-        self.book.skip(offset)
+        assert self.model is not None
+        self.model.skip(offset)
         self.world.tally["client: dropped"] += offset - self._position
         self._position = offset
-        if len(self.book.skipped) > reply.dropped:
+        if len(self.model.skipped) > reply.dropped:
             raise Violation(
-                f"lost: {self.name} was not given {sorted(self.book.skipped)}, "
+                f"lost: {self.name} was not given {sorted(self.model.skipped)}, "
                 f"and was told that {reply.dropped} messages were dropped"
             )
 
@@ -54,11 +54,11 @@ class DroppedConsumer(SlowConsumer):
 class EndedConsumer(SlowConsumer):
     """Of a topic that ends its slowest subscription: it is told so, and begins again."""
 
-    def __init__(self, around: Surroundings, name: str, topic: str) -> None:
-        super().__init__(around, name, topic)
-        around.subscriptions.vanishing.add((topic, name))
+    def __init__(self, context: Context, name: str, topic: str) -> None:
+        super().__init__(context, name, topic)
+        context.subscriptions.deletable.add((topic, name))
 
-    def _again(self, pending: Pending) -> bool:
+    def _handle_error(self, pending: Pending) -> bool:
         error = pending.error
         if isinstance(error, errors.NotSubscribed):
             raise Violation(f"{self.name}: nobody told that it was ended: {error}")
@@ -68,4 +68,4 @@ class EndedConsumer(SlowConsumer):
             self._opened = None
             self.later(20, self._subscribe)
             return True
-        return super()._again(pending)
+        return super()._handle_error(pending)

@@ -7,14 +7,14 @@ from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors
 from oncemq.protocol.replies import GetReply
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.process import Context, Process
 
 
 class Reader(Process):
     anonymous = True
 
-    def __init__(self, around: Surroundings, name: str, topics: list[str]) -> None:
-        super().__init__(around, name)
+    def __init__(self, context: Context, name: str, topics: list[str]) -> None:
+        super().__init__(context, name)
         self._topics = topics
         self._delivery = Delivery(topics[0], commands.START_EARLIEST)
         self._idle = True
@@ -29,12 +29,12 @@ class Reader(Process):
     def _turn(self) -> None:
         topic = self._topics[int(self.random.random() * len(self._topics))]
         self._delivery = Delivery(topic, commands.START_EARLIEST if self.random.random() < 0.7 else commands.START_NEW)
-        self._think()
+        self._pause()
 
-    def _think(self) -> None:
+    def _pause(self) -> None:
         self._idle = True
         if not self.world.healed:
-            self.later(int(self.random.random() * 6 * self.world.weather.think_ms), self._read)
+            self.later(int(self.random.random() * 6 * self.world.faults.think_ms), self._read)
 
     def _read(self) -> None:
         self._idle = False
@@ -52,7 +52,7 @@ class Reader(Process):
                 self._check_error(pending.error, command)
                 self._turn()
             else:
-                self._think()
+                self._pause()
             return
         reply = pending.reply
         assert isinstance(reply, GetReply)
@@ -68,14 +68,12 @@ class Reader(Process):
                 if expected >= 0 and message.offset != expected:
                     raise Violation(f"out of order: {self.name} asked for {expected} and got {message.offset}")
                 expected = message.offset + 1
-                self.around.ledger.observe(
-                    reply.topic_id, message.offset, message.value, message.timestamp_ms, self.name
-                )
+                self.context.history.observe_message(message, self.name)
         self.world.note(f"{self.name} read '{delivery.topic}' {command.position}..{expected - 1}")
         if self.random.random() < 0.3:
             self._turn()
         else:
-            self._think()
+            self._pause()
 
     def _check_error(self, error: errors.OnceMQError, command: commands.Read) -> None:
         if isinstance(error, errors.TopicGone | errors.TopicUnknown | errors.RangeGone):

@@ -6,7 +6,7 @@ from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors
 from oncemq.protocol.patterns import is_pattern
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.process import Context, Process
 
 _EXPECTED = (
     errors.BrokerAway,
@@ -19,22 +19,22 @@ _EXPECTED = (
 
 
 class Seeker(Process):
-    def __init__(self, around: Surroundings, name: str, targets: list[tuple[str, str]]) -> None:
-        super().__init__(around, name)
+    def __init__(self, context: Context, name: str, targets: list[tuple[str, str]]) -> None:
+        super().__init__(context, name)
         #: Topics, or patterns, and subscribers.
         self.targets = targets
         self._idle = True
 
     def begin(self) -> None:
-        self._think()
+        self._pause()
 
     @property
     def is_settled(self) -> bool:
         return self.core is not None and self._idle
 
-    def _think(self) -> None:
+    def _pause(self) -> None:
         self._idle = True
-        self.later(30 + int(self.random.random() * 6 * self.world.weather.think_ms), self._act)
+        self.later(30 + int(self.random.random() * 6 * self.world.faults.think_ms), self._act)
 
     def _act(self) -> None:
         if self.world.healed:
@@ -62,4 +62,4 @@ class Seeker(Process):
         self.world.note(f"{self.name}: {seek} → {error.code if error is not None else pending.reply}")
         if error is not None and not isinstance(error, _EXPECTED):
             raise Violation(f"{self.name}: {seek} got {error.code}: {error}")
-        self._think()
+        self._pause()

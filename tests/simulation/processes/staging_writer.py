@@ -15,7 +15,7 @@ from oncemq.protocol import commands, errors
 from oncemq.protocol.replies import CommitReply, StageReply
 from tests.simulation.checks.history import Attempt
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.process import Context, Process
 
 #: What a driver must live through. All of it fails the batch, which is tried anew.
 _EXPECTED = (errors.BrokerAway, errors.NotNow, errors.TopicUnknown, errors.TopicGone, errors.LimitReached)
@@ -53,11 +53,11 @@ class Plan(msgspec.Struct):
         return commands.Commit(self.writer, self.batch, "", (), parts)
 
 
-class Writer(Process):
-    """A driver and its tasks. A twin (') commits the same writer's batches from a session of its own."""
+class StagingWriter(Process):
+    """A driver and its tasks. A rival (') commits the same writer's batches from a session of its own."""
 
-    def __init__(self, around: Surroundings, name: str, topics: list[str]) -> None:
-        super().__init__(around, name)
+    def __init__(self, context: Context, name: str, topics: list[str]) -> None:
+        super().__init__(context, name)
         self.topics = topics
         self.writer = name.rstrip("'")
         #: The driver's own memory of its progress, which survives (a checkpoint).
@@ -71,15 +71,15 @@ class Writer(Process):
         self._commits: list[tuple[commands.Commit, Plan]] = []
 
     def begin(self) -> None:
-        self._think()
+        self._pause()
 
     @property
     def is_settled(self) -> bool:
         return self.core is not None and self._idle
 
-    def _think(self) -> None:
+    def _pause(self) -> None:
         self._idle = True
-        self.later(int(self.random.random() * 4 * self.world.weather.think_ms), self._act)
+        self.later(int(self.random.random() * 4 * self.world.faults.think_ms), self._act)
 
     def _act(self) -> None:
         if self.world.healed:
@@ -98,13 +98,13 @@ class Writer(Process):
         batch = 0 if one_off else self._batch
         what = "a one-off" if one_off else f"batch {batch} of {self.writer}"
         label = f"try {self._tries} of {self.name} at {what}"
-        is_certain = all(map(self.around.subscriptions.is_topic_certain, self.topics))
+        is_certain = all(map(self.context.subscriptions.is_topic_certain, self.topics))
         plan = Plan(label, "" if one_off else self.writer, batch, self.world.now_ms, is_certain)
         for task in range(1 + int(self.random.random() * 3)):
             self._plan_task(plan, f"{self.name}/{batch}/{task}/{self._tries}")
         group = None if one_off else (self.writer, batch)
-        attempts = [self.around.ledger.attempt(label, topic, values, group) for topic, values in plan.values.items()]
-        plan.attempts = self.around.ledger.together(attempts)
+        attempts = [self.context.history.attempt(label, topic, values, group) for topic, values in plan.values.items()]
+        plan.attempts = self.context.history.together(attempts)
         return plan
 
     def _plan_task(self, plan: Plan, stage: str) -> None:
@@ -139,7 +139,7 @@ class Writer(Process):
             self._finish_batch(plan)
         elif plan.left[0][0] in self._staged_ms and self.random.random() < 0.1:
             # A task that takes so long that what it had staged expires: its stage must not be taken for whole.
-            self.later(self.world.weather.limits.stage_ms + 100, lambda: self._stage_some(plan))
+            self.later(self.world.faults.limits.stage_ms + 100, lambda: self._stage_some(plan))
         else:
             self._stage_some(plan)
 
@@ -181,12 +181,12 @@ class Writer(Process):
             raise Violation(f"{plan.label} got {error.code}: {error}")
         if isinstance(error, errors.TopicUnknown | errors.TopicGone) and plan.is_topic_certain:
             raise Violation(f"lost: {plan.label} got {error.code}, and nobody deleted one of {self.topics}")
-        self._think()
+        self._pause()
         return True
 
     def _is_expected(self, error: errors.OnceMQError, plan: Plan) -> bool:
         if isinstance(error, errors.StageMismatch):
-            is_old = self.world.now_ms - plan.begun_ms >= self.world.weather.limits.stage_ms
+            is_old = self.world.now_ms - plan.begun_ms >= self.world.faults.limits.stage_ms
             return is_old or not plan.is_topic_certain
         if isinstance(error, errors.TooLarge):
             return "bounded" in self.topics
@@ -195,7 +195,7 @@ class Writer(Process):
     def _check_expired(self, error: errors.StageUnknown) -> None:
         stage = error.text.split("'")[1]
         age_ms = self.world.now_ms - self._staged_ms.get(stage, 0)
-        if stage not in self._aborted and age_ms < self.world.weather.limits.stage_ms:
+        if stage not in self._aborted and age_ms < self.world.faults.limits.stage_ms:
             raise Violation(f"lost: stage {stage} is {age_ms} ms old and gone")
 
     # The driver.
@@ -205,10 +205,10 @@ class Writer(Process):
         if chance < 0.08:
             self._abort(plan)
         elif chance < 0.14:
-            self.later(self.world.weather.limits.stage_ms + 300, lambda: self._commit(plan))
+            self.later(self.world.faults.limits.stage_ms + 300, lambda: self._commit(plan))
         elif chance < 0.2:
             # A task has failed for good, and nobody knows what was staged.
-            self._think()
+            self._pause()
         else:
             self._commit(plan)
 
@@ -221,11 +221,11 @@ class Writer(Process):
     def _aborted_now(self, pending: Pending, plan: Plan) -> None:
         if not self._failed(pending, plan):
             self.world.note(f"{plan.label} is aborted")
-            self._think()
+            self._pause()
 
     def _commit(self, plan: Plan) -> None:
         operation = plan.commit(as_parts=self.random.random() < 0.4)
-        self.around.commits[operation] = plan.attempts
+        self.context.commits[operation] = plan.attempts
         if plan.writer and len(self._commits) < 4:
             self._commits.append((operation, plan))
         self.submit(operation, None, lambda pending: self._committed(pending, plan))
@@ -247,7 +247,7 @@ class Writer(Process):
         elif self.random.random() < 0.1:
             self._abort(plan)
         else:
-            self._think()
+            self._pause()
 
     @staticmethod
     def _is_fatal(error: errors.OnceMQError) -> bool:
@@ -281,7 +281,7 @@ class Writer(Process):
             raise Violation(f"lost: batch {plan.batch} of {self.writer} was committed before: {pending.error}")
         if isinstance(pending.error, errors.StageMismatch):
             # Not all of its stages got their values: it was never whole.
-            self._think()
+            self._pause()
         elif not self._failed(pending, plan):
             self._batch = max(self._batch, plan.batch + 1)
-            self._think()
+            self._pause()

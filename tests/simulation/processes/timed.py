@@ -12,7 +12,7 @@ from tests.simulation.checks.history import Attempt
 from tests.simulation.checks.leases import key_of
 from tests.simulation.environment.world import Violation
 from tests.simulation.processes.consumer import Consumer
-from tests.simulation.processes.process import Surroundings
+from tests.simulation.processes.process import Context
 from tests.simulation.processes.producer import Producer
 
 #: A broker that is there, and can write, has noticed by then what has expired.
@@ -22,10 +22,10 @@ NOTICED_MS = 120
 class TimedProducer(Producer):
     #: Shares of its puts.
     delayed = 0.5
-    mortal = 0.5
+    expiring = 0.5
 
-    def __init__(self, around: Surroundings, name: str, topics: list[str]) -> None:
-        super().__init__(around, name, topics, anonymous=False, twin=False)
+    def __init__(self, context: Context, name: str, topics: list[str]) -> None:
+        super().__init__(context, name, topics, anonymous=False, rival=False)
         self._last_due_ms = 0
 
     @property
@@ -37,7 +37,7 @@ class TimedProducer(Producer):
         envelope = operation.envelope
         if random() < self.delayed:
             envelope = msgspec.structs.replace(envelope, due_ms=self.world.now_ms + int(random() * 500))
-        if random() < self.mortal:
+        if random() < self.expiring:
             envelope = msgspec.structs.replace(envelope, ttl_ms=20 + int(random() * 500))
         attempt.due_ms, attempt.ttl_ms = envelope.due_ms, envelope.ttl_ms
         self._last_due_ms = max(self._last_due_ms, envelope.due_ms)
@@ -50,7 +50,7 @@ class JobProducer(TimedProducer):
     """Its messages have keys, most of them."""
 
     delayed = 0.15
-    mortal = 0.0
+    expiring = 0.0
 
     def values(self, count: int) -> list[bytes]:
         def keyed(value: bytes) -> bytes:
@@ -71,46 +71,46 @@ class JobProducer(TimedProducer):
 class TimedConsumer(Consumer):
     """Takes its time, so that messages expire before it gets them. Messages may be left out only for that reason."""
 
-    def __init__(self, around: Surroundings, name: str, topic: str) -> None:
-        super().__init__(around, name, topic, name, commands.START_EARLIEST)
+    def __init__(self, context: Context, name: str, topic: str) -> None:
+        super().__init__(context, name, topic, name, commands.START_EARLIEST)
         #: What was left out, and when.
         self._skips: list[tuple[int, int]] = []
 
-    def _think(self) -> None:
+    def _pause(self) -> None:
         lazy = 1 if self.world.healed or self.random.random() < 0.5 else 5
-        self.later(int(lazy * self.random.random() * self.world.weather.think_ms), self._get_if_open)
+        self.later(int(lazy * self.random.random() * self.world.faults.think_ms), self._get_if_open)
 
     def _skip_to(self, offset: int, reply: GetReply) -> None:
-        assert self.book is not None
+        assert self.model is not None
         self.world.note(f"{self.name}: {self._position}..{offset - 1} expired")
         self._skips += [(skipped, self.world.now_ms) for skipped in range(self._position, offset)]
         for skipped in range(self._position, offset):
             self._check_expired(reply.topic_id, skipped, self.world.now_ms)
-        self.book.skip(offset)
+        self.model.skip(offset)
         self._position = offset
 
     def _check_expired(self, topic_id: int, offset: int, now_ms: int) -> None:
-        attempt = self.around.ledger.attempt_at(topic_id, offset)
+        attempt = self.context.history.attempt_at(topic_id, offset)
         if attempt is None:
             return
-        _, time_ms = self.around.ledger.log[topic_id][offset]
+        _, time_ms = self.context.history.log[topic_id][offset]
         if not attempt.ttl_ms or time_ms + attempt.ttl_ms > now_ms:
             raise Violation(f"lost: {self.name} was not given {offset}, {attempt.label}, which has not expired")
 
     def _check_alive(self, message: Message, sent_ms: int) -> None:
-        attempt = self.around.ledger.attempt_at(message.topic_id, message.offset)
+        attempt = self.context.history.attempt_at(message.topic_id, message.offset)
         assert attempt is not None
         if not attempt.ttl_ms:
             return
         expired_ms = message.timestamp_ms + attempt.ttl_ms
-        if sent_ms > max(expired_ms, self.world.able_since_ms) + NOTICED_MS and self.world.is_able:
+        if sent_ms > max(expired_ms, self.world.available_since_ms) + NOTICED_MS and self.world.is_available:
             raise Violation(f"{self.name} asked for {message.offset} {sent_ms - expired_ms} ms after it had expired")
 
     # At the end.
 
     def check(self) -> None:
         """What was seen after it had been left out."""
-        assert self.book is not None
+        assert self.model is not None
         for offset, now_ms in self._skips:
             self._check_expired(self.topic_id, offset, now_ms)
 

@@ -8,9 +8,9 @@ from oncemq.client.core.pending import Pending
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.batch import checksum, decode_batch
-from tests.simulation.checks.leases import TaskBook
+from tests.simulation.checks.leases import LeaseModel
 from tests.simulation.environment.world import Violation
-from tests.simulation.processes.process import Process, Surroundings
+from tests.simulation.processes.process import Context, Process
 
 _PASSING = errors.BrokerAway | errors.NotNow
 #: Deliveries of what was returned are put off so long at the most.
@@ -28,47 +28,47 @@ class Worker(Process):
     """One member of a shared subscription; of another name in each life."""
 
     def __init__(
-        self, around: Surroundings, name: str, topic: str, subscriber: str, sharing: commands.Sharing, results: str
+        self, context: Context, name: str, topic: str, subscriber: str, sharing: commands.Sharing, results: str
     ) -> None:
-        super().__init__(around, name)
+        super().__init__(context, name)
         self.topic = topic
         self.subscriber = subscriber
         self.sharing = sharing
         self.results = results
-        self.book: TaskBook | None = None
+        self.model: LeaseModel | None = None
         self._opened: replies.OpenReply | None = None
         self._takes = 0
-        self._hand: list[Task] = []
+        self._tasks: list[Task] = []
         self._effects = 0
         #: When the last take that brought nothing was sent.
         self._empty_ms = 0
-        around.subscriptions.asked.setdefault(topic, set()).add(subscriber)
+        context.subscriptions.requested.setdefault(topic, set()).add(subscriber)
 
     def begin(self) -> None:
         self._takes = 0
-        self._hand = []
+        self._tasks = []
         self._empty_ms = 0
         self._subscribe()
 
     @property
     def member(self) -> str:
-        return f"{self.name}~{self.lives}"
+        return f"{self.name}~{self.incarnation}"
 
     @property
     def is_settled(self) -> bool:
         calm_ms = self.world.calm_ms
         # What nobody knows to have comes back when its lease is over, or its delay.
         lost_ms = self.sharing.lease_ms + DELAY_MS_MAX
-        return calm_ms is not None and not self._hand and self._empty_ms > calm_ms + lost_ms
+        return calm_ms is not None and not self._tasks and self._empty_ms > calm_ms + lost_ms
 
-    def trouble(self) -> str:
-        return f"{super().trouble()}: {len(self._hand)} in hand"
+    def problem(self) -> str:
+        return f"{super().problem()}: {len(self._tasks)} in hand"
 
     def _subscribe(self) -> None:
         operation = commands.Subscribe(self.topic, self.subscriber, commands.START_EARLIEST, self.sharing)
         self.submit(operation, None, self._subscribed)
 
-    def _again(self, pending: Pending) -> bool:
+    def _handle_error(self, pending: Pending) -> bool:
         """It failed: begin anew in a while."""
         if self.is_over(pending):
             return True
@@ -81,27 +81,27 @@ class Worker(Process):
         return True
 
     def _subscribed(self, pending: Pending) -> None:
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, replies.SubscribeReply)
-        self.around.subscriptions.subscribed(self.topic, self.subscriber, reply)
+        self.context.subscriptions.subscribed(self.topic, self.subscriber, reply)
         label = f"'{self.subscriber}' on '{self.topic}'"
-        self.book = self.around.tasks.subscribed(label, self.subscriber, reply, self.sharing)
+        self.model = self.context.leases.subscribed(label, self.subscriber, reply, self.sharing)
         self.submit(commands.Open(self.topic, self.subscriber), None, self._open_done)
 
     def _open_done(self, pending: Pending) -> None:
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, replies.OpenReply)
         if reply.sharing != self.sharing:
             raise Violation(f"{self.name} opened {reply}")
         self._opened = reply
-        self._think()
+        self._pause()
 
-    def _think(self) -> None:
-        self.later(int(self.random.random() * self.world.weather.think_ms), self._take)
+    def _pause(self) -> None:
+        self.later(int(self.random.random() * self.world.faults.think_ms), self._take)
 
     # Taking.
 
@@ -121,26 +121,26 @@ class Worker(Process):
 
     def _taken(self, pending: Pending, command: commands.Take, sent_ms: int) -> None:
         if isinstance(pending.error, _PASSING):
-            self._think()
+            self._pause()
             return
-        if self._again(pending):
+        if self._handle_error(pending):
             return
         reply = pending.reply
         assert isinstance(reply, replies.TakeReply)
         if not reply.heads:
             self._empty_ms = sent_ms
-            self._think()
+            self._pause()
             return
         if not self._receive(reply, pending, sent_ms + self.sharing.lease_ms):
             # Damaged: under the same number it is the same lease.
             self.ask(command, lambda pending: self._taken(pending, command, sent_ms))
             return
-        self.world.note(f"{self.name} took {[task.offset for task in self._hand]} under {reply.token}")
+        self.world.note(f"{self.name} took {[task.offset for task in self._tasks]} under {reply.token}")
         self._work()
 
     def _receive(self, reply: replies.TakeReply, pending: Pending, until_ms: int) -> bool:
-        assert self.book is not None
-        hand: list[Task] = []
+        assert self.model is not None
+        received: list[Task] = []
         for head in reply.heads:
             payload = bytes(pending.payloads[head.payload])
             if checksum(payload) != head.checksum:
@@ -149,14 +149,12 @@ class Worker(Process):
                 payload, self.topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, head.skip + head.count
             )
             for message in messages:
-                self.around.ledger.observe(
-                    reply.topic_id, message.offset, message.value, message.timestamp_ms, self.name
-                )
-                hand.append(Task(message.offset, reply.token, head.tries, message.value))
-        for task in hand:
-            self.book.taken(task.offset, task.token, self.member, task.tries, until_ms, task.value)
-        self.world.tally["messages delivered"] += len(hand)
-        self._hand = hand
+                self.context.history.observe_message(message, self.name)
+                received.append(Task(message.offset, reply.token, head.tries, message.value))
+        for task in received:
+            self.model.taken(task.offset, task.token, self.member, task.tries, until_ms, task.value)
+        self.world.tally["messages delivered"] += len(received)
+        self._tasks = received
         return True
 
     # Working.
@@ -179,33 +177,33 @@ class Worker(Process):
 
     def _extend(self) -> None:
         assert self._opened is not None
-        tokens = tuple(dict.fromkeys(task.token for task in self._hand))
+        tokens = tuple(dict.fromkeys(task.token for task in self._tasks))
         command = commands.Extend(self._opened.topic_id, self.subscriber, self._opened.epoch, tokens)
         until_ms = self.world.now_ms + self.sharing.lease_ms
         self.ask(command, lambda pending: self._extended(pending, tokens, until_ms))
 
     def _extended(self, pending: Pending, tokens: tuple[int, ...], until_ms: int) -> None:
-        assert self.book is not None
+        assert self.model is not None
         reply = pending.reply
         if isinstance(reply, replies.ExtendReply):
-            self.book.extended(tuple(token for token in tokens if token not in reply.lost), until_ms)
+            self.model.extended(tuple(token for token in tokens if token not in reply.lost), until_ms)
         elif not isinstance(pending.error, _PASSING):
-            self._again(pending)
+            self._handle_error(pending)
             return
         self._work()
 
     def _leave(self) -> None:
         assert self._opened is not None
-        assert self.book is not None
-        self.book.left(self.member)
-        self._hand = []
+        assert self.model is not None
+        self.model.left(self.member)
+        self._tasks = []
         command = commands.Leave(self._opened.topic_id, self.subscriber, self._opened.epoch, self.member)
         self.ask(command, self._left)
 
     def _left(self, pending: Pending) -> None:
         if isinstance(pending.error, _PASSING):
-            self._think()
-        elif not self._again(pending):
+            self._pause()
+        elif not self._handle_error(pending):
             # A late repetition of this may come any time: it is another member from here on.
             self.world.note(f"{self.name} left")
             self.stop()
@@ -215,18 +213,18 @@ class Worker(Process):
 
     def _finish(self) -> None:
         """Some of what it has, in some way; then the rest."""
-        if not self._hand:
-            self._think()
+        if not self._tasks:
+            self._pause()
             return
         random = self.random.random
-        count = len(self._hand) if random() < 0.6 else 1 + int(random() * len(self._hand))
-        tasks, self._hand = self._hand[:count], self._hand[count:]
+        count = len(self._tasks) if random() < 0.6 else 1 + int(random() * len(self._tasks))
+        tasks, self._tasks = self._tasks[:count], self._tasks[count:]
         exhausted = [task for task in tasks if self.sharing.tries_max and task.tries >= self.sharing.tries_max]
         if exhausted:
-            self._hand = [task for task in tasks if task not in exhausted] + self._hand
+            self._tasks = [task for task in tasks if task not in exhausted] + self._tasks
             self._transact(exhausted[:3], self.sharing.dead_topic)
         elif random() < 0.25:
-            self._hand = tasks[3:] + self._hand
+            self._tasks = tasks[3:] + self._tasks
             self._transact(tasks[:3], self.results)
         elif random() < 0.25 and not self.world.healed:
             self._submit(self._settle((), self._returns(tasks)))
@@ -263,8 +261,8 @@ class Worker(Process):
             value = f"{topic} of {task.offset} by {self.name}.{self._effects}".encode()
             put, payload = make_put(topic, True, [value])
             label = f"{value.decode()} ({self.subscriber})"
-            attempt = self.around.ledger.attempt(label, topic, [value], (self.subscriber, task.offset))
-            self.around.attempts[put.envelope.checksum] = attempt
+            attempt = self.context.history.attempt(label, topic, [value], (self.subscriber, task.offset))
+            self.context.attempts[put.envelope.checksum] = attempt
             puts.append(put)
             payloads.append(payload)
         settle = self._settle(self._ranges(tasks), ())
@@ -283,18 +281,18 @@ class Worker(Process):
             # What it has not settled comes back by itself.
             self.later(int(self.random.random() * 30), self._finish)
         else:
-            self._again(pending)
+            self._handle_error(pending)
 
     # At the end.
 
     def check(self, info: replies.SubscriptionInfo) -> None:
         """What was done in a transaction has its effect, and nothing else has."""
-        assert self.book is not None
-        for offset in range(self.book.start, info.end_offset):
-            effect = self.around.ledger.effect((self.subscriber, offset))
-            transacted = isinstance(self.book.done.get(offset), commands.Transact)
+        assert self.model is not None
+        for offset in range(self.model.start, info.end_offset):
+            effect = self.context.history.effect((self.subscriber, offset))
+            transacted = isinstance(self.model.done.get(offset), commands.Transact)
             if transacted and effect is None:
-                raise Violation(f"lost: {self.book.label}: {offset} was done, and what came of it is not there")
+                raise Violation(f"lost: {self.model.label}: {offset} was done, and what came of it is not there")
             if effect is not None and not transacted:
                 raise Violation(f"unexpected: {effect.label} is there, and {offset} was not done with it")
 
