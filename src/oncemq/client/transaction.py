@@ -85,9 +85,9 @@ class BaseTransaction:
         #: The epoch in which they were delivered: if the subscription was moved since, the broker refuses the acks.
         self._epochs: dict[Consumer, int] = {}
         #: The thread or task that entered the block; 0: none did.
-        self._who = 0
+        self._owner = 0
         self._tasks: list[BaseTask] = []
-        self._is_over = False
+        self._has_ended = False
         #: One for each run of puts to a topic, once the transaction is committed.
         self.receipts: list[Receipt] = []
 
@@ -185,16 +185,16 @@ class BaseTransaction:
         acks = self._acks.setdefault(consumer, {})
         for topic_id, upto in consumer.acks_for_transaction(message).items():
             acks[topic_id] = max(upto, acks.get(topic_id, 0))
-        if self._who:
+        if self._owner:
             consumer.claim(self, acks)
 
     def _check_open(self) -> None:
-        if self._is_over:
+        if self._has_ended:
             raise RuntimeError("this transaction has ended; begin another one")
 
     def _commit(self) -> Flow[None]:
         self._check_open()
-        self._be_over()
+        self._mark_ended()
         try:
             puts, payloads = self._make_puts()
             operation = Transact(self._make_acks(), self._make_settles(), puts)
@@ -235,21 +235,21 @@ class BaseTransaction:
         """Deliver again what was not acked, also what was delivered before the block."""
         concerned = set(self._acks)
         for each in self._context.open_subscriptions:
-            if isinstance(each, Consumer) and not each.auto_ack and each.reader == self._who:
+            if isinstance(each, Consumer) and not each.auto_ack and each.reader == self._owner:
                 concerned.add(each)
         for consumer in concerned:
             consumer.go_back()
 
-    def _be_over(self) -> None:
-        self._is_over = True
+    def _mark_ended(self) -> None:
+        self._has_ended = True
         for consumer in self._acks:
             consumer.end_claim(self)
 
     def _end(self, error: BaseException | None) -> Flow[None]:
         if error is not None:
-            self._be_over()
+            self._mark_ended()
             self._go_back()
-        elif not self._is_over:
+        elif not self._has_ended:
             yield from self._commit()
 
 
@@ -287,7 +287,7 @@ class Transaction(BaseTransaction):
         self._driver.run(self._commit())
 
     def __enter__(self) -> Transaction:
-        self._who = threading.get_ident()
+        self._owner = threading.get_ident()
         return self
 
     def __exit__(
@@ -315,7 +315,7 @@ class AsyncTransaction(BaseTransaction):
         # Imported here, since a blocking client needs no event loop, whose import takes as long as the client's own.
         from asyncio import current_task
 
-        self._who = id(current_task())
+        self._owner = id(current_task())
         return self
 
     async def __aexit__(

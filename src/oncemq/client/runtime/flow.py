@@ -49,14 +49,11 @@ Work that becomes due without a call is a periodic task: see background.py.
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, TypeVar
 
 from oncemq.client.core.pending import Pending
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -88,87 +85,3 @@ class WouldWait(Exception):
 
 Wait: TypeAlias = Pending | Until | Outside
 Flow: TypeAlias = Generator[Wait, Any, T]
-
-
-# From flows to methods.
-
-
-class method(Generic[P, T]):  # noqa: N801 - used as a decorator
-    """Makes a flow a method of each shell that inherits it."""
-
-    def __init__(self, flow: Callable[Concatenate[Any, P], Flow[T]]) -> None:
-        self.flow = flow
-        self.__doc__ = flow.__doc__
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __get__(self, shell: None, owner: Any = None) -> Callable[Concatenate[Any, P], Any]: ...
-        @overload
-        def __get__(self, shell: Blocking, owner: Any = None) -> Callable[P, T]: ...
-        @overload
-        def __get__(self, shell: Asynchronous, owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
-        def __get__(self, shell: Any, owner: Any = None) -> Any: ...
-
-
-class Blocking:
-    """A shell whose methods return when they are done."""
-
-    #: A ThreadDriver.
-    _driver: Any
-
-    def __init_subclass__(cls) -> None:
-        for name, flow in _flows_of(cls):
-            setattr(cls, name, _blocking(flow))
-
-    def _run(self, flow: Flow[T]) -> T:
-        result: T = self._driver.run(flow)
-        return result
-
-
-class Asynchronous:
-    """A shell whose methods are awaited."""
-
-    #: A EventLoopDriver.
-    _driver: Any
-
-    def __init_subclass__(cls) -> None:
-        for name, flow in _flows_of(cls):
-            setattr(cls, name, _asynchronous(flow))
-
-    async def _run(self, flow: Flow[T]) -> T:
-        result: T = await self._driver.run(flow)
-        return result
-
-
-def _flows_of(shell: type) -> Iterator[tuple[str, Callable[..., Flow[Any]]]]:
-    attributes: dict[str, Any] = {}
-    for base in reversed(shell.__mro__):
-        attributes.update(vars(base))
-    for name, found in attributes.items():
-        if isinstance(found, method):
-            yield name, found.flow
-
-
-def _blocking(flow: Callable[..., Flow[Any]]) -> Callable[..., Any]:
-    @functools.wraps(flow)
-    def call(self: Blocking, *args: Any, **options: Any) -> Any:
-        return self._driver.run(flow(self, *args, **options))
-
-    return _named(call, flow)
-
-
-def _asynchronous(flow: Callable[..., Flow[Any]]) -> Callable[..., Any]:
-    @functools.wraps(flow)
-    async def call(self: Asynchronous, *args: Any, **options: Any) -> Any:
-        return await self._driver.run(flow(self, *args, **options))
-
-    return _named(call, flow)
-
-
-def _named(call: Callable[..., Any], flow: Callable[..., Flow[Any]]) -> Callable[..., Any]:
-    """For `help`: a method returns its flow's result, not a flow."""
-    signature = inspect.signature(flow)
-    result = str(signature.return_annotation).removeprefix("Flow[").removesuffix("]")
-    call.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
-    return call
