@@ -102,5 +102,5 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         BatchWriter(chosen, data_source.ROWS, overwrite=False).commit(written[::-1])
 
     monkeypatch.setattr(restorer, "_save", save)
-    monkeypatch.setattr(restorer, "_session", lambda *_: nullcontext())
-    monkeypatch.setattr(job_progress, "following", lambda *_: nullcontext())
+    monkeypatch.setattr(restorer, "session_for", lambda *_: nullcontext())
+    monkeypatch.setattr(job_progress, "report_progress", lambda *_: nullcontext())

@@ -98,7 +98,9 @@ def test_what_was_archived_and_collected_comes_back_as_it_was(
     assert seen(lake, kind) == [(topic, offset) for topic in (STRANGE, ORDERS) for offset in range(26)]
 
     # More than one task for a topic.
-    monkeypatch.setattr(restorer, "plan_of", lambda lives, chosen: plan.plan_of(lives, chosen, part_bytes=1000))
+    monkeypatch.setattr(
+        restorer, "make_plan", lambda incarnations, chosen: plan.make_plan(incarnations, chosen, part_bytes=1000)
+    )
     done = restore(str(lake), prefix="again.", create=True, url=broker.url, session=spark)
     assert [(one.target, one.messages, one.first_offset, one.last_offset) for one in done] == [
         (f"again.{STRANGE}", 26, 0, 25),

@@ -69,7 +69,7 @@ def test_every_option_of_an_archive_reaches_it(archived: list[Pipeline], tmp_pat
         (("--topic", "a", "--pattern", "b"), "the source has topic and pattern"),
         (("--topic", "a", "--trigger", "often"), "neither available-now nor a span of time"),
         (("--topic", "a", "--trigger", "5s", "--ack-last"), "only a run that ends has a last batch to ack"),
-        (("--topic", "a", "--checkpoint", "c"), "needs the name of the subscription"),
+        (("--topic", "a", "--checkpoint", "c"), "together with its subscription"),
         (("--topic", "a", "--url", "memory:"), "tcp://"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_restore_says_what_it_did(broker: BrokerProcess, client: Client, tmp_p
     command = ["restore", "--from", str(tmp_path), "--url", broker.url]
     made = run(*command, "--to", "x", "--create", "--retain", "1h")
     assert (made.exit_code, made.stdout) == (0, "Restored 4 messages into 'x' (offsets 0 to 3).\n")
-    assert "does not hold 2 of the messages of 'orders' between offsets 0 and 5" in made.stderr
+    assert "does not contain 2 of the messages of 'orders' between offsets 0 and 5" in made.stderr
     assert client.topics()[0].retain_ms == 3_600_000
     repeated = run(*command, "--to", "x")
     assert (repeated.exit_code, "nothing changed" in repeated.stdout) == (0, True)
@@ -114,11 +114,11 @@ def test_a_restore_once_more_can_be_finished_too(broker: BrokerProcess, client: 
     ("options", "code", "words"),
     [
         (("--to", "x"), 5, "no topic 'x' to restore into"),
-        (("--offsets", "3"), 2, "is no range of offsets"),
+        (("--offsets", "3"), 2, "is not a range of offsets"),
         (("--since", "-2h"), 2, "is not a time"),
-        (("--topic", "bills"), 2, "no message of topic 'bills'"),
+        (("--topic", "bills"), 2, "no selected message of topic 'bills'"),
         (("--retain", "1h"), 2, "--create"),
-        (("--id", "a", "--again"), 2, "an id of your own"),
+        (("--id", "a", "--again"), 2, "either an id or again"),
     ],
 )
 @pytest.mark.usefixtures("client", "without_spark")

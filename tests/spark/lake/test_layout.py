@@ -9,17 +9,17 @@ import pytest
 
 from oncemq.protocol.errors import PipelineInvalid
 from oncemq.spark.lake import archiver, layout
-from oncemq.spark.lake.files import files_of
+from oncemq.spark.lake.files import list_files
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget
 from tests.spark.lake.archives import add, row
 
 
 @pytest.mark.parametrize("topic", ["orders", "a b.c", "ä/ö", "50%", "a=b:c", "..", "007", "%2F", "null"])
 def test_a_topic_is_found_again_by_its_folder(topic: str, tmp_path: Path) -> None:
-    assert layout.topic_of(layout.topic_folder(topic)) == topic
+    assert layout.parse_topic_folder(layout.topic_folder(topic)) == topic
     add(tmp_path, 0, [row(topic, 0)])
     assert (tmp_path / layout.topic_folder(topic) / "date=2026-05-01").is_dir()
-    [file] = files_of(str(tmp_path))
+    [file] = list_files(str(tmp_path))
     assert (file.topic, file.date) == (topic, "2026-05-01")
 
 
@@ -27,49 +27,49 @@ def test_a_topic_that_no_folder_can_have_the_name_of_is_refused(tmp_path: Path) 
     layout.refuse_topic("x" * 249)
     for topic in ("x" * 250, "ä" * 42, layout.NULL_FOLDER):
         with pytest.raises(PipelineInvalid, match=topic):
-            archiver.pipeline_of(str(tmp_path), topic=topic)
+            archiver.archive_pipeline(str(tmp_path), topic=topic)
 
 
 def test_a_folder_keeps_its_format(tmp_path: Path) -> None:
-    assert isinstance(archiver.pipeline_of(str(tmp_path / "new"), topic="orders").target, ParquetTarget)
+    assert isinstance(archiver.archive_pipeline(str(tmp_path / "new"), topic="orders").target, ParquetTarget)
     add(tmp_path / "old", 0, [row("orders", 0)], kind="delta")
-    assert isinstance(archiver.pipeline_of(str(tmp_path / "old"), topic="orders").target, DeltaTarget)
-    with pytest.raises(PipelineInvalid, match="an archive in delta, not in parquet"):
-        archiver.pipeline_of(str(tmp_path / "old"), topic="orders", format="parquet")
+    assert isinstance(archiver.archive_pipeline(str(tmp_path / "old"), topic="orders").target, DeltaTarget)
+    with pytest.raises(PipelineInvalid, match="has the format delta, not parquet"):
+        archiver.archive_pipeline(str(tmp_path / "old"), topic="orders", format="parquet")
 
 
 def test_an_archive_goes_on_with_the_subscription_that_it_began_with(tmp_path: Path) -> None:
-    first = archiver.pipeline_of(str(tmp_path / "one"), topic="orders")
+    first = archiver.archive_pipeline(str(tmp_path / "one"), topic="orders")
     # As a run does.
     Path(first.checkpoint).mkdir(parents=True)
-    second = archiver.pipeline_of(str(tmp_path / "one"), topic="orders")
+    second = archiver.archive_pipeline(str(tmp_path / "one"), topic="orders")
     assert (second.subscription, second.checkpoint) == (first.subscription, first.checkpoint)
     # Another archive of the same topic must not ack what this one has not archived.
-    other = archiver.pipeline_of(str(tmp_path / "two"), topic="orders")
+    other = archiver.archive_pipeline(str(tmp_path / "two"), topic="orders")
     assert other.subscription != first.subscription
 
 
 def test_names_that_are_given_are_taken(tmp_path: Path) -> None:
     lake, own = str(tmp_path / "lake"), str(tmp_path / "own")
-    given = archiver.pipeline_of(lake, topic="orders", subscription="a/b")
+    given = archiver.archive_pipeline(lake, topic="orders", subscription="a/b")
     assert (given.subscription, given.checkpoint) == ("a/b", str(tmp_path / "lake/_checkpoints/a%2Fb"))
-    given = archiver.pipeline_of(lake, topic="orders", subscription="a", checkpoint=own)
+    given = archiver.archive_pipeline(lake, topic="orders", subscription="a", checkpoint=own)
     assert (given.subscription, given.checkpoint) == ("a", own)
-    with pytest.raises(PipelineInvalid, match="needs the name of the subscription"):
-        archiver.pipeline_of(lake, topic="orders", checkpoint=own)
+    with pytest.raises(PipelineInvalid, match="together with its subscription"):
+        archiver.archive_pipeline(lake, topic="orders", checkpoint=own)
 
 
 def test_of_several_subscriptions_one_has_to_be_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "_checkpoints" / name).mkdir(parents=True)
-    with pytest.raises(PipelineInvalid, match="say which: a, b"):
-        archiver.pipeline_of(str(tmp_path), topic="orders")
-    assert archiver.pipeline_of(str(tmp_path), topic="orders", subscription="b").subscription == "b"
+    with pytest.raises(PipelineInvalid, match="choose one: a, b"):
+        archiver.archive_pipeline(str(tmp_path), topic="orders")
+    assert archiver.archive_pipeline(str(tmp_path), topic="orders", subscription="b").subscription == "b"
 
 
 def test_a_topic_that_is_left_out_is_not_taken_for_a_deleted_one(tmp_path: Path) -> None:
     def run(**rest: Any) -> str:
-        return archiver.pipeline_of(str(tmp_path), **rest).checkpoint
+        return archiver.archive_pipeline(str(tmp_path), **rest).checkpoint
 
     offsets = Path(run(topics=["a.b", "a.c"], subscription="s")) / "offsets"
     offsets.mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_a_topic_that_is_left_out_is_not_taken_for_a_deleted_one(tmp_path: Path)
     for good in ({"topics": ["a.c", "a.b", "d"]}, {"pattern": "a.*"}, {"topic": "d", "subscription": "other"}):
         run(**good)
     for bad in ({"topic": "a.b"}, {"pattern": "d.*"}):
-        with pytest.raises(PipelineInvalid, match=r"archives 'a.[bc]' too"):
+        with pytest.raises(PipelineInvalid, match=r"also archives 'a.[bc]'"):
             run(**bad)
     (offsets / "11").write_text("v1\n")
     run(topic="a.b")
@@ -88,6 +88,6 @@ def test_a_topic_that_is_left_out_is_not_taken_for_a_deleted_one(tmp_path: Path)
 def test_what_is_wrong_with_an_archive_is_known_before_spark_starts(tmp_path: Path) -> None:
     for wrong in ({}, {"topic": "a", "pattern": "b"}, {"topic": "a", "every": "often"}, {"topic": "a.*"}):
         with pytest.raises(PipelineInvalid):
-            archiver.pipeline_of(str(tmp_path), **wrong)  # type: ignore[arg-type]
-    with pytest.raises(PipelineInvalid, match="no format of archives"):
-        archiver.pipeline_of(str(tmp_path), topic="a", format="csv")
+            archiver.archive_pipeline(str(tmp_path), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(PipelineInvalid, match="not a format of archives"):
+        archiver.archive_pipeline(str(tmp_path), topic="a", format="csv")

@@ -25,7 +25,9 @@ FORMATS = pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that every restore has many tasks."""
-    monkeypatch.setattr(restorer, "plan_of", lambda lives, selection: plan.plan_of(lives, selection, part_bytes=200))
+    monkeypatch.setattr(
+        restorer, "make_plan", lambda incarnations, selection: plan.make_plan(incarnations, selection, part_bytes=200)
+    )
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ def test_what_is_another_restore_happens(broker: BrokerProcess, client: Client, 
     # A topic that was deleted has lost what was restored: the next of its name is another one.
     client.delete_topic("x")
     assert not restore(str(lake), to="x", create=True, url=broker.url)[0].before
-    with pytest.raises(errors.PipelineInvalid, match="an id of your own"):
+    with pytest.raises(errors.PipelineInvalid, match="either an id or again"):
         restore(str(lake), to="x", id="mine", again=True, url=broker.url)
 
 

@@ -111,7 +111,7 @@ def archive(
 
         conf = conf_of(pairs)
         url = broker_url(sources.load_client(reach).url)
-        pipeline = archiver.pipeline_of(
+        pipeline = archiver.archive_pipeline(
             folder,
             topics=[name.strip() for name in topics.split(",") if name.strip()],
             format=kind or "",

@@ -1,11 +1,11 @@
-"""Topics in a lake: archived as Parquet or Delta, each message once, and put back from there, each message once.
+"""Archives topics as Parquet files or a Delta table, and restores topics from an archive, each message once.
 
     from oncemq.spark.lake import archive, restore
 
     archive("/lake/orders", topic="orders", ack_last=True)
     restore("/lake/orders", to="orders-again", create=True)
 
-On the command line: `oncemq pipeline archive` and `restore`. A JVM is started only when there is something to do.
+On the command line: `oncemq pipeline archive` and `restore`. A JVM is started only if there is something to do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Topics into a lake: an ordinary pipeline, whose target has a row per message and a folder per topic and day.
+"""Archives topics: a pipeline whose target has a row per message and a folder per topic and day.
 
-Its durable subscription keeps in the broker what is not archived; what is archived, and noted in the checkpoint, is
-acked, and so the broker may collect it.
+Its durable subscription keeps the messages that are not archived yet in the broker. Messages are acked when they are
+archived and the checkpoint contains them. Then the broker may delete them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Of one micro-batch: what is archived can be collected while the rest is still on its way.
+#: The size of a micro-batch. The broker can delete the messages of one while the next one is archived.
 MESSAGES_PER_TRIGGER = 1_000_000
 _DAY_MS = 86_400_000
 
@@ -47,21 +47,21 @@ def archive(
     reporter: Reporter | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Archive topics in a folder, each message once. Run it again to archive what has come since.
+    """Archive topics in a folder, each message once. Run it again to archive new messages.
 
     >>> archive("/lake/orders", topic="orders", ack_last=True).rows
     120000
 
-    One of `topic`, `topics` and `pattern` says what; `format` is `parquet` or `delta` ("" = what the folder holds, else
-    Parquet). `every`, as `5s`, goes on until `is_stopping`. Subscription and checkpoint have names that the folder
-    knows; who gives a checkpoint gives both.
+    Give exactly one of `topic`, `topics` and `pattern`. `format` is `parquet` or `delta` ("" = the format of the
+    folder, or Parquet if it is new). With `every`, such as `5s`, it continues until `is_stopping` returns True. The
+    names of subscription and checkpoint are stored in the folder; to choose a checkpoint, give both.
 
-    The last micro-batch of a run is acked by the next one that has something to do, or, with `ack_last`, by this one:
-    then the archive alone has it, and a checkpoint that is set back can't read it again.
+    The last micro-batch of a run is acked by the next run that has new messages, or, with `ack_last`, by this run. Then
+    only the archive has it, and a checkpoint that was reset can't read it again.
     """
     from oncemq.spark.pipeline.runner import run
 
-    pipeline = pipeline_of(
+    pipeline = archive_pipeline(
         to,
         topic=topic,
         topics=topics,
@@ -77,7 +77,7 @@ def archive(
     return run(pipeline, url=url, session=session, master=master, conf=conf, reporter=reporter, is_stopping=is_stopping)
 
 
-def pipeline_of(
+def archive_pipeline(
     to: str,
     *,
     topic: str = "",
@@ -91,11 +91,11 @@ def pipeline_of(
     max_per_trigger: int = MESSAGES_PER_TRIGGER,
     on_loss: Literal["fail", "skip"] = "fail",
 ) -> Pipeline:
-    """Raises PipelineInvalid, before Spark starts."""
+    """Declare the pipeline of an archive. Raises PipelineInvalid."""
     for name in (topic, *topics):
         layout.refuse_topic(name)
-    kind = DeltaTarget if layout.chosen_format(to, format) == "delta" else ParquetTarget
-    subscription, checkpoint = layout.names_of(to, subscription, checkpoint)
+    kind = DeltaTarget if layout.choose_format(to, format) == "delta" else ParquetTarget
+    subscription, checkpoint = layout.archive_names(to, subscription, checkpoint)
     pipeline = Pipeline(
         name="archive",
         source=Source(
@@ -108,7 +108,7 @@ def pipeline_of(
             columns=MESSAGE_COLUMNS,  # type: ignore[arg-type]
         ),
         value=Value(format="bytes"),
-        transform=Transform(function=archived),
+        transform=Transform(function=archive_rows),
         target=kind(path=to, partition_by=layout.PARTITION_BY),
         trigger=Trigger(every=every),
         checkpoint=checkpoint,
@@ -120,18 +120,18 @@ def pipeline_of(
 
 
 def _refuse_fewer_topics(folder: str, pipeline: Pipeline) -> None:
-    """The source takes a topic that it is not told of any more for a deleted one, and advises a new checkpoint."""
+    """Refuse a run without a topic of the checkpoint. The source would take it for a deleted topic."""
     source = pipeline.source
     for topic in _topics_in(pipeline.checkpoint):
         if not (matches(source.pattern.split("."), topic) if source.pattern else topic in source.names):
             raise errors.PipelineInvalid(
-                f"subscription '{source.subscription}' of {folder} archives '{topic}' too: name it as well, or give an "
+                f"subscription '{source.subscription}' of {folder} also archives '{topic}': add this topic, or give an "
                 "archive of other topics a subscription of its own"
             )
 
 
 def _topics_in(checkpoint: str) -> list[str]:
-    """Those of Spark's last entry; none where it can't be read, which is for Spark to say."""
+    """The topics in the last entry of a checkpoint; none if it can't be read, which Spark will report."""
     folder = os.path.join(checkpoint, "offsets")
     try:
         last = max(int(name) for name in os.listdir(folder) if name.isdecimal())
@@ -141,27 +141,27 @@ def _topics_in(checkpoint: str) -> list[str]:
         return []
 
 
-def archived(messages: DataFrame) -> DataFrame:
-    """Messages as rows of the archive."""
+def archive_rows(messages: DataFrame) -> DataFrame:
+    """Convert messages to rows of the archive."""
     from pyspark.sql import functions as F
 
     columns = {name: F.col(MESSAGE_PREFIX + name) for name in MESSAGE_COLUMNS} | {"value": F.col("value")}
-    # Of `TOPIC_ID-OFFSET`, where the id is hexadecimal.
+    # The key is `TOPIC_ID-OFFSET`, with a hexadecimal id.
     digits = F.substring_index(columns["idempotency_key"], "-", 1)
     columns["topic_id"] = F.conv(digits, 16, 10).cast("bigint")
-    columns["topic"] = _nameable(columns["topic"])
-    # Whatever the session's time zone is.
+    columns["topic"] = _check_folder_name(columns["topic"])
+    # Computed without the session's time zone.
     day = F.floor(F.unix_millis(columns["timestamp"]) / F.lit(_DAY_MS)).cast("int")
     columns["date"] = F.date_from_unix_date(day)
     return messages.select(*(columns[name].alias(name) for name in layout.COLUMNS))
 
 
-def _nameable(topic: Column) -> Column:
-    """A pattern may bring topics that nobody has looked at."""
+def _check_folder_name(topic: Column) -> Column:
+    """Raises an error for a topic whose name can't be a folder. With a pattern, the topics are not known before."""
     from pyspark.sql import functions as F
 
     escaped = F.octet_length(F.regexp_replace(topic, "[A-Za-z0-9._~-]", ""))
     is_too_long = F.octet_length(topic) + F.lit(2) * escaped > layout.FOLDER_BYTES_MAX - len("topic=")
-    text = F.concat(F.lit("topic '"), topic, F.lit("': no folder of the archive can have its name"))
+    text = F.concat(F.lit("topic '"), topic, F.lit("' can't be archived: no folder can have its name"))
     is_wrong = (topic == layout.NULL_FOLDER) | ((F.octet_length(topic) > layout.FOLDER_BYTES_MAX // 4) & is_too_long)
     return F.when(is_wrong, F.raise_error(text).cast("string")).otherwise(topic)

@@ -1,7 +1,7 @@
-"""An archive as a table for Spark: `oncemq_lake`, with the option `plan`, the path of a file on the driver.
+"""An archive as a data source of Spark: `oncemq_lake`, with the option `plan`, the path of a file on the driver.
 
-Each part of the plan is a partition, in the plan's order, and its rows are in the order of their offsets. So nothing
-has to be sorted between the tasks, and Spark's partitions are those in which the sink publishes.
+Each part of the plan is a partition, in the order of the plan, with rows in the order of their offsets. So Spark does
+not sort rows between tasks, and the sink publishes the partitions in this order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from oncemq.spark.lake.plan import Part, Plan
 from oncemq.spark.lake.selection import Selection
 from oncemq.spark.source.columns import TYPES
 
-#: What is put back; the topic is the target's.
+#: The columns that are restored.
 RESTORED = ("key", "value", "headers", "timestamp")
 _KINDS = {"headers": MapType(StringType(), BinaryType()), "timestamp": TimestampType()}
 ROWS = StructType([StructField(name, _KINDS.get(name, BinaryType())) for name in RESTORED])
@@ -55,7 +55,7 @@ class LakeReader(DataSourceReader):
         self._selection = plan.selection
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get their own part alone."""
+        """A task does not need the parts of others."""
         return {"_parts": (), "_selection": self._selection}
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -67,14 +67,14 @@ class LakeReader(DataSourceReader):
 
 
 def read_part(part: Part, selection: Selection) -> Iterator[Any]:
-    """Record batches, in the order of the offsets. Raises PipelineFailed where the archive is not as it was."""
+    """Yield record batches in the order of the offsets. Raises PipelineFailed if the archive was changed."""
     table = ds.dataset(list(part.paths), schema=_STORED, format="parquet").to_table(filter=_filter(part, selection))
     if not _is_rising(table):
         table = table.sort_by("offset")
     if table.num_rows != part.count or not _is_rising(table):
         raise errors.PipelineFailed(
-            f"offsets {part.first} to {part.stop - 1} were {part.count} messages when the restore began, and are "
-            f"{table.num_rows} rows by now: has somebody changed the archive meanwhile?"
+            f"offsets {part.first} to {part.stop - 1} had {part.count} messages when the restore started, but now have "
+            f"{table.num_rows} rows: was the archive changed in the meantime?"
         )
     yield from table.select(list(RESTORED)).to_batches(max_chunksize=_BATCH_ROWS)
 

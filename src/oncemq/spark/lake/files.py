@@ -1,4 +1,4 @@
-"""Which files an archive consists of at this moment, each with its topic and day."""
+"""Lists the files of an archive, each with its topic and day."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ from oncemq.spark.targets.files.file_writer import local_path
 class ArchiveFile(msgspec.Struct, frozen=True):
     path: str
     topic: str
-    #: As 2026-01-31.
+    #: In the form 2026-01-31.
     date: str
 
 
-def files_of(folder: str) -> list[ArchiveFile]:
-    """In no particular order. Raises PipelineInvalid where there is no archive, and PipelineFailed for half a batch."""
+def list_files(folder: str) -> list[ArchiveFile]:
+    """List the files, in no particular order. Raises PipelineInvalid if the folder is not an archive, and
+    PipelineFailed if it contains a batch that is not completely published."""
     root = local_path(folder)
-    kind = layout.format_of(root)
+    kind = layout.detect_format(root)
     if kind is None:
-        raise errors.PipelineInvalid(f"{folder} is no archive: it holds neither a Delta table nor folders `topic=…`")
-    return list(_of_delta(root) if kind == "delta" else _of_parquet(root))
+        raise errors.PipelineInvalid(
+            f"{folder} is not an archive: it contains neither a Delta table nor folders `topic=…`"
+        )
+    return list(_delta_files(root) if kind == "delta" else _parquet_files(root))
 
 
-def _of_delta(root: str) -> Iterator[ArchiveFile]:
+def _delta_files(root: str) -> Iterator[ArchiveFile]:
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -43,39 +46,38 @@ def _of_delta(root: str) -> Iterator[ArchiveFile]:
     except DeltaError as error:
         raise errors.PipelineFailed(f"the Delta table {root} can't be read: {error}") from error
     if table.metadata().partition_columns != list(layout.PARTITION_BY):
-        raise errors.PipelineInvalid(f"the Delta table {root} is no archive: it is not partitioned by topic and date")
+        raise errors.PipelineInvalid(
+            f"the Delta table {root} is not an archive: it is not partitioned by topic and date"
+        )
     for fragment in fragments:
         keys = ds.get_partition_keys(fragment.partition_expression)
         yield ArchiveFile(os.path.join(root, fragment.path), keys["topic"], keys["date"].isoformat())
 
 
-def _of_parquet(root: str) -> list[ArchiveFile]:
+def _parquet_files(root: str) -> list[ArchiveFile]:
     with contextlib.ExitStack() as stack:
-        for publishing in Path(root, "_oncemq").glob("*"):
-            _wait_for(publishing, stack)
-            _refuse_half_a_batch(publishing)
+        for commit_log in Path(root, "_oncemq").glob("*"):
+            # Wait until no run is publishing a batch, and let none begin. A folder that is not writable can't be
+            # locked, but there nothing is archived either.
+            with contextlib.suppress(OSError):
+                stack.enter_context(Disk().locked(str(commit_log / "lock")))
+            _refuse_partial_batch(commit_log)
         paths = Path(root).glob("topic=*/date=*/*.parquet")
         return [
-            ArchiveFile(str(path), layout.topic_of(path.parts[-3]), path.parts[-2].removeprefix("date="))
+            ArchiveFile(str(path), layout.parse_topic_folder(path.parts[-3]), path.parts[-2].removeprefix("date="))
             for path in paths
         ]
 
 
-def _wait_for(publishing: Path, stack: contextlib.ExitStack) -> None:
-    """Until no run is in the middle of publishing a batch, and none begins."""
-    # Where nothing can be written, nobody archives.
-    with contextlib.suppress(OSError):
-        stack.enter_context(Disk().locked(str(publishing / "lock")))
-
-
-def _refuse_half_a_batch(publishing: Path) -> None:
+def _refuse_partial_batch(commit_log: Path) -> None:
     disk = Disk()
-    manifest = disk.read_file(str(publishing / "manifest.json"))
+    manifest = disk.read_file(str(commit_log / "manifest.json"))
     if manifest is None:
         return
-    last = disk.read_file(str(publishing / "last.json"))
+    last = disk.read_file(str(commit_log / "last.json"))
     done = -1 if last is None else msgspec.json.decode(last, type=LastBatch).batch
     if msgspec.json.decode(manifest, type=Manifest).batch > done:
         raise errors.PipelineFailed(
-            f"a run of the archive was cut off while it published a batch ({publishing}); archive again to finish it"
+            f"a run of the archive was interrupted while it published a batch ({commit_log}); archive again to "
+            "complete the batch"
         )

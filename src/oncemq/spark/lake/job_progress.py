@@ -1,4 +1,4 @@
-"""How far a batch job of Spark is, for a reporter: by its tasks, each of which has a known number of rows."""
+"""Reports the progress of a batch job of Spark by its tasks, each of which has a known number of rows."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ _POLL_S = 0.5
 
 
 @contextmanager
-def following(spark: SparkSession, name: str, rows: Sequence[int], reporter: Reporter) -> Iterator[None]:
-    """Inside, the reporter is told of what this thread's jobs have done; a task of `rows` counts when it has ended."""
+def report_progress(spark: SparkSession, name: str, rows: Sequence[int], reporter: Reporter) -> Iterator[None]:
+    """Inside, the progress of this thread's jobs is reported. `rows` are the rows of each task; they count when the
+    task has ended."""
     group = str(uuid.uuid4())
     spark.sparkContext.setJobGroup(group, name)
-    is_over = threading.Event()
-    follower = threading.Thread(target=_follow, args=(spark, group, rows, reporter, is_over), daemon=True)
+    is_ended = threading.Event()
+    poller = threading.Thread(target=_poll, args=(spark, group, rows, reporter, is_ended), daemon=True)
     reporter.begin(name)
-    follower.start()
+    poller.start()
     try:
         yield
     finally:
-        is_over.set()
-        follower.join()
+        is_ended.set()
+        poller.join()
         reporter.end(None)
 
 
-def _follow(spark: SparkSession, group: str, rows: Sequence[int], reporter: Reporter, is_over: threading.Event) -> None:
+def _poll(spark: SparkSession, group: str, rows: Sequence[int], reporter: Reporter, is_ended: threading.Event) -> None:
     done_rows = [0, *accumulate(rows)]
     tasks, at_s = 0, time.monotonic()
-    while not is_over.wait(_POLL_S):
+    while not is_ended.wait(_POLL_S):
         done = min(_done_tasks(spark, group), len(rows))
         if done > tasks:
             span_s = time.monotonic() - at_s

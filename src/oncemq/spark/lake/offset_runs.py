@@ -1,6 +1,6 @@
-"""Offsets as runs without gaps, each (first, stop), `stop` not being part of it. Arithmetic only.
+"""Offsets as runs without gaps, each (first, stop), where `stop` is excluded. Contains only arithmetic.
 
-What a file holds is a run or a few, whatever its size: so an archive of any size is checked in little memory.
+A file contains one run or a few, whatever its size, so that an archive of any size is checked in little memory.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 Run = tuple[int, int]
 
 
-class Runs(msgspec.Struct, frozen=True):
-    """Offsets, as runs."""
+class OffsetRuns(msgspec.Struct, frozen=True):
+    """Offsets as runs."""
 
-    #: In order; neighbours are one run.
+    #: In order; adjacent runs are merged.
     runs: tuple[Run, ...]
 
     @property
@@ -33,63 +33,63 @@ class Runs(msgspec.Struct, frozen=True):
         return sum(stop - first for first, stop in self.runs)
 
 
-class Coverage(Runs, frozen=True):
-    """What some runs cover together."""
+class Coverage(OffsetRuns, frozen=True):
+    """The union of some runs."""
 
-    #: Offsets that come more than once.
+    #: Offsets that occur more than once.
     doubles: tuple[Run, ...]
 
     @property
     def missing(self) -> int:
-        """Offsets between the first and the last that are not there."""
+        """The number of offsets between the first and the last that do not occur."""
         return self.stop - self.first - self.count
 
 
-def runs_of(offsets: Any) -> list[Run]:
-    """Of an array, in any order. An offset that is there twice ends one run and begins another."""
+def find_runs(offsets: Any) -> list[Run]:
+    """The runs of an array in any order. An offset that occurs twice ends one run and begins another."""
     if not len(offsets):
         return []
     ordered = np.sort(offsets)
-    cuts = np.flatnonzero(np.diff(ordered) != 1)
-    firsts = ordered[np.concatenate(([0], cuts + 1))]
-    lasts = ordered[np.concatenate((cuts, [len(ordered) - 1]))]
+    ends = np.flatnonzero(np.diff(ordered) != 1)
+    firsts = ordered[np.concatenate(([0], ends + 1))]
+    lasts = ordered[np.concatenate((ends, [len(ordered) - 1]))]
     return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
-def coverage_of(runs: Iterable[Run]) -> Coverage:
+def merge_runs(runs: Iterable[Run]) -> Coverage:
     """
-    >>> coverage_of([(5, 9), (0, 3), (3, 6)])
+    >>> merge_runs([(5, 9), (0, 3), (3, 6)])
     Coverage(runs=((0, 9),), doubles=((5, 6),))
     """
     covered: list[Run] = []
     doubles: list[Run] = []
     for first, stop in sorted(runs):
         if covered and first <= covered[-1][1]:
-            begun, reached = covered.pop()
-            if first < reached:
-                doubles.append((first, min(stop, reached)))
-            first, stop = begun, max(reached, stop)
+            previous_first, previous_stop = covered.pop()
+            if first < previous_stop:
+                doubles.append((first, min(stop, previous_stop)))
+            first, stop = previous_first, max(previous_stop, stop)
         covered.append((first, stop))
     return Coverage(tuple(covered), tuple(doubles))
 
 
-def cut(runs: Sequence[Run], rows: int) -> list[tuple[int, int, int]]:
-    """Into pieces of `rows` offsets, the last one of fewer: (first, stop, count), where gaps don't count.
+def split_runs(runs: Sequence[Run], rows: int) -> list[tuple[int, int, int]]:
+    """Split into parts (first, stop, count) of `rows` offsets, the last one of fewer. Gaps do not count.
 
-    >>> cut([(0, 3), (10, 15)], 4)
+    >>> split_runs([(0, 3), (10, 15)], 4)
     [(0, 11, 4), (11, 15, 4)]
     """
-    pieces: list[tuple[int, int, int]] = []
-    begun, count = 0, 0
+    parts: list[tuple[int, int, int]] = []
+    start, count = 0, 0
     for first, stop in runs:
         at = first
         while at < stop:
-            begun = begun if count else at
+            start = start if count else at
             taken = min(stop - at, rows - count)
             at, count = at + taken, count + taken
             if count == rows:
-                pieces.append((begun, at, count))
+                parts.append((start, at, count))
                 count = 0
     if count:
-        pieces.append((begun, runs[-1][1], count))
-    return pieces
+        parts.append((start, runs[-1][1], count))
+    return parts

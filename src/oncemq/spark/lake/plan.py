@@ -1,5 +1,5 @@
-"""How a restore is cut into tasks. Each part is a range of offsets of one topic id; the parts are in the order in which
-their messages come, and so are the stages that they become."""
+"""Splits a restore into tasks. Each part is a range of offsets of one topic id. The parts, and so the stages that they
+become, are in the order of their messages."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 
 from oncemq.protocol import errors
 from oncemq.protocol.limits import STAGES_PER_COMMIT_MAX
-from oncemq.spark.lake.offset_runs import cut
+from oncemq.spark.lake.offset_runs import split_runs
 from oncemq.spark.lake.selection import Selection
-from oncemq.spark.lake.survey import Life
+from oncemq.spark.lake.survey import TopicIncarnation
 
-#: Of one task, in memory, about.
+#: The approximate size of one task in memory.
 PART_BYTES = 32 * 1024 * 1024
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one task reads: all that is selected of an id from `first` up to `stop`."""
+    """The range that one task reads: the selected messages of a topic id from `first` up to `stop`."""
 
     topic_id: int
     first: int
@@ -30,7 +30,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All of one topic."""
+    """The parts of one topic."""
 
     parts: tuple[Part, ...]
     selection: Selection
@@ -40,28 +40,34 @@ class Plan(msgspec.Struct, frozen=True):
         return sum(part.count for part in self.parts)
 
 
-def plan_of(
-    lives: Sequence[Life], selection: Selection, *, part_bytes: int = PART_BYTES, parts_max: int = STAGES_PER_COMMIT_MAX
+def make_plan(
+    incarnations: Sequence[TopicIncarnation],
+    selection: Selection,
+    *,
+    part_bytes: int = PART_BYTES,
+    parts_max: int = STAGES_PER_COMMIT_MAX,
 ) -> Plan:
-    """As many parts as it takes, and no more than one commit can publish."""
-    # Each life may have one part that is not full.
-    allowed = parts_max - len(lives)
+    """Split into as many parts as needed, but at most as many as one commit can publish. Raises PipelineFailed."""
+    # Each incarnation may have one part that is not full.
+    allowed = parts_max - len(incarnations)
     if allowed < 1:
-        text = f"{len(lives):,} topics of the name '{lives[0].topic}' are too many for one restore"
-        raise errors.PipelineFailed(f"{text}: choose some by their times")
-    rows_min = -(-sum(life.coverage.count for life in lives) // allowed)
+        raise errors.PipelineFailed(
+            f"topic '{incarnations[0].topic}' was deleted and created again {len(incarnations):,} times, which is too "
+            "much for one restore: restore them separately, with --since and --until"
+        )
+    rows_min = -(-sum(incarnation.coverage.count for incarnation in incarnations) // allowed)
     parts: list[Part] = []
-    for life in lives:
-        rows = max(1, rows_min, int(part_bytes / max(1.0, life.row_bytes)))
-        parts += _parts(life, rows)
+    for incarnation in incarnations:
+        rows = max(1, rows_min, int(part_bytes / max(1.0, incarnation.row_bytes)))
+        parts += _parts(incarnation, rows)
     return Plan(tuple(parts), selection)
 
 
-def _parts(life: Life, rows: int) -> Iterator[Part]:
-    firsts = [piece.first for piece in life.pieces]
-    # How far the pieces up to each one reach: what ends before a part begins is left out without a look.
-    reached = list(accumulate((piece.stop for piece in life.pieces), max))
-    for first, stop, count in cut(life.coverage.runs, rows):
-        near = life.pieces[bisect_right(reached, first) : bisect_left(firsts, stop)]
-        paths = tuple(piece.path for piece in near if piece.stop > first)
-        yield Part(life.topic_id, first, stop, count, paths)
+def _parts(incarnation: TopicIncarnation, rows: int) -> Iterator[Part]:
+    firsts = [file.first for file in incarnation.files]
+    # The highest offset of the files up to each one. With it, files that end before a part starts are skipped.
+    reached = list(accumulate((file.stop for file in incarnation.files), max))
+    for first, stop, count in split_runs(incarnation.coverage.runs, rows):
+        near = incarnation.files[bisect_right(reached, first) : bisect_left(firsts, stop)]
+        paths = tuple(file.path for file in near if file.stop > first)
+        yield Part(incarnation.topic_id, first, stop, count, paths)

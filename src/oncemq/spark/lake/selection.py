@@ -1,4 +1,4 @@
-"""Which of an archive's messages are meant."""
+"""The selection of messages of an archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Each bound that is given holds; the lower ones are part of it, the upper ones are not."""
+    """All bounds that are set must hold. Lower bounds are inclusive, upper bounds are exclusive."""
 
     #: "" = all topics of the archive.
     topic: str = ""
@@ -29,8 +29,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     def has_offsets(self) -> bool:
         return self.first > 0 or self.stop is not None
 
-    def may_hold(self, topic: str, date: str) -> bool:
-        """Whether a folder can have something of it."""
+    def may_match(self, topic: str, date: str) -> bool:
+        """Whether a folder may contain selected messages."""
         if self.topic and topic != self.topic:
             return False
         if self.since_us is not None and date < _day(self.since_us):
@@ -38,14 +38,14 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         return self.until_us is None or date <= _day(self.until_us)
 
 
-def selection_of(
+def make_selection(
     *, topic: str = "", since: datetime | None = None, until: datetime | None = None, offsets: str = ""
 ) -> Selection:
-    """Raises PipelineInvalid for what selects nothing or has no meaning."""
+    """Raises PipelineInvalid for bounds that are invalid or select nothing."""
     first, stop = _bounds(offsets)
     chosen = Selection(topic=topic, since_us=_us(since), until_us=_us(until), first=first, stop=stop)
     if chosen.since_us is not None and chosen.until_us is not None and chosen.since_us >= chosen.until_us:
-        raise errors.PipelineInvalid("nothing lies between these times: the first is not before the second")
+        raise errors.PipelineInvalid("these times select nothing: the first is not before the second")
     return chosen
 
 
@@ -56,17 +56,17 @@ def _bounds(offsets: str) -> tuple[int, int | None]:
     is_good = bool(colon) and all(not text or (text.isascii() and text.isdecimal()) for text in (first, stop))
     bounds = (int(first or 0), int(stop) if stop else None) if is_good else (0, 0)
     if bounds[1] is not None and bounds[0] >= bounds[1]:
-        text = f"{offsets!r} is no range of offsets; 100:200 is 100 to 199, 100: is all from 100 on"
+        text = f"{offsets!r} is not a range of offsets; 100:200 is 100 to 199, 100: is all from 100"
         raise errors.PipelineInvalid(text)
     return bounds
 
 
-def _us(moment: datetime | None) -> int | None:
-    if moment is None:
+def _us(time: datetime | None) -> int | None:
+    if time is None:
         return None
-    if moment.tzinfo is None:
-        raise errors.PipelineInvalid(f"{moment} has no time zone: it could mean any of several moments")
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    if time.tzinfo is None:
+        raise errors.PipelineInvalid(f"{time} has no time zone, so it is ambiguous: add one")
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def _day(time_us: int) -> str:

@@ -1,12 +1,13 @@
-"""What an archive holds, as runs of offsets, before anything is written anywhere. Reads three small columns.
+"""Finds out which offsets an archive contains, before anything is restored. Reads three small columns.
 
-A topic that was deleted and made again is another topic, with an id of its own and offsets from 0: the archive holds
-both under one name. They are told apart by their ids, and come in the order of their first time stamps.
+A topic that was deleted and created again is another topic, with another id and offsets from 0. The archive contains
+both incarnations under one name. They are distinguished by their ids, and ordered by their first time stamps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,102 +17,100 @@ import pyarrow.parquet as pq
 
 from oncemq.protocol import errors
 from oncemq.spark.lake.files import ArchiveFile
-from oncemq.spark.lake.offset_runs import Coverage, Runs, coverage_of, runs_of
+from oncemq.spark.lake.offset_runs import Coverage, OffsetRuns, find_runs, merge_runs
 from oncemq.spark.lake.selection import Selection
 from oncemq.spark.source.columns import TYPES
 
 _THREADS = 8
-_LOOKED_AT = ("topic_id", "offset", "timestamp")
+_COLUMNS = ("topic_id", "offset", "timestamp")
 _DOUBLES_SHOWN = 3
 
 
-class Piece(Runs, frozen=True):
-    """What one file holds of one topic id."""
+class FileOffsets(OffsetRuns, frozen=True):
+    """The selected offsets of one topic id in one file."""
 
     path: str
     first_time_us: int
     row_bytes: float
 
 
-class Life(msgspec.Struct, frozen=True):
-    """One topic of one id: all that the archive holds of it and that is selected."""
+class TopicIncarnation(msgspec.Struct, frozen=True):
+    """The selected messages of one topic id."""
 
     topic: str
     topic_id: int
     coverage: Coverage
     #: In the order of their first offsets.
-    pieces: tuple[Piece, ...]
+    files: tuple[FileOffsets, ...]
 
     @property
     def first_time_us(self) -> int:
-        return min(piece.first_time_us for piece in self.pieces)
+        return min(file.first_time_us for file in self.files)
 
     @property
     def row_bytes(self) -> float:
-        """About, in memory."""
-        return sum(piece.row_bytes * piece.count for piece in self.pieces) / self.coverage.count
+        """The approximate size of a row in memory."""
+        return sum(file.row_bytes * file.count for file in self.files) / self.coverage.count
 
 
-def survey(files: Iterable[ArchiveFile], selection: Selection) -> dict[str, list[Life]]:
-    """By topic, in the order of their names; each topic's lives one after the other. Raises PipelineFailed for an
-    archive that holds a message twice."""
-    wanted = [file for file in files if selection.may_hold(file.topic, file.date)]
-    pieces: dict[tuple[str, int], list[Piece]] = {}
+def survey(files: Iterable[ArchiveFile], selection: Selection) -> dict[str, list[TopicIncarnation]]:
+    """Return the incarnations of each topic in their order, by topic in the order of names. Raises PipelineFailed if
+    the archive contains a message twice or a file can't be read."""
+    wanted = [file for file in files if selection.may_match(file.topic, file.date)]
+    found: dict[tuple[str, int], list[FileOffsets]] = {}
     with ThreadPoolExecutor(_THREADS) as threads:
-        for file, found in zip(wanted, threads.map(_looking_for(selection), wanted), strict=True):
-            for topic_id, piece in found:
-                pieces.setdefault((file.topic, topic_id), []).append(piece)
-    topics: dict[str, list[Life]] = {}
-    for (topic, topic_id), its in sorted(pieces.items()):
-        topics.setdefault(topic, []).append(_life(topic, topic_id, its))
-    return {topic: sorted(lives, key=_age) for topic, lives in topics.items()}
+        read = functools.partial(_read_offsets, selection=selection)
+        for file, by_id in zip(wanted, threads.map(read, wanted), strict=True):
+            for topic_id, offsets in by_id:
+                found.setdefault((file.topic, topic_id), []).append(offsets)
+    topics: dict[str, list[TopicIncarnation]] = {}
+    for (topic, topic_id), offsets_of_files in sorted(found.items()):
+        topics.setdefault(topic, []).append(_incarnation(topic, topic_id, offsets_of_files))
+    return {
+        topic: sorted(incarnations, key=lambda each: (each.first_time_us, each.topic_id))
+        for topic, incarnations in topics.items()
+    }
 
 
-def _age(life: Life) -> tuple[int, int]:
-    return life.first_time_us, life.topic_id
-
-
-def _life(topic: str, topic_id: int, pieces: Sequence[Piece]) -> Life:
-    coverage = coverage_of(run for piece in pieces for run in piece.runs)
+def _incarnation(topic: str, topic_id: int, files: Sequence[FileOffsets]) -> TopicIncarnation:
+    coverage = merge_runs(run for file in files for run in file.runs)
     if coverage.doubles:
         count = sum(stop - first for first, stop in coverage.doubles)
         shown = ", ".join(f"{first} to {stop - 1}" for first, stop in coverage.doubles[:_DOUBLES_SHOWN])
         raise errors.PipelineFailed(
-            f"the archive holds {count:,} of the messages of '{topic}' more than once (offsets {shown}"
+            f"the archive contains {count:,} of the messages of '{topic}' more than once (offsets {shown}"
             f"{', …' if len(coverage.doubles) > _DOUBLES_SHOWN else ''}): was it written with two checkpoints? "
-            "Remove one of the copies"
+            "Delete one of the copies"
         )
-    return Life(topic, topic_id, coverage, tuple(sorted(pieces, key=lambda piece: (piece.first, piece.path))))
+    ordered = tuple(sorted(files, key=lambda file: (file.first, file.path)))
+    return TopicIncarnation(topic, topic_id, coverage, ordered)
 
 
-def _looking_for(selection: Selection) -> Callable[[ArchiveFile], list[tuple[int, Piece]]]:
-    def look(file: ArchiveFile) -> list[tuple[int, Piece]]:
-        try:
-            return list(_pieces(file, selection))
-        except (OSError, ValueError, KeyError) as error:
-            # Arrow's errors are of these kinds.
-            raise errors.PipelineFailed(f"{file.path} can't be read: {error}") from error
-
-    return look
+def _read_offsets(file: ArchiveFile, selection: Selection) -> list[tuple[int, FileOffsets]]:
+    try:
+        return list(_file_offsets(file, selection))
+    except (OSError, ValueError, KeyError) as error:
+        # Arrow raises these kinds of errors.
+        raise errors.PipelineFailed(f"{file.path} can't be read: {error}") from error
 
 
-def _pieces(file: ArchiveFile, selection: Selection) -> Iterator[tuple[int, Piece]]:
+def _file_offsets(file: ArchiveFile, selection: Selection) -> Iterator[tuple[int, FileOffsets]]:
     with pq.ParquetFile(file.path) as parquet:
         metadata = parquet.metadata
         sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-        table = parquet.read(columns=list(_LOOKED_AT))
-    if any(table.column(name).null_count for name in _LOOKED_AT):
-        raise ValueError(f"there are rows without {', '.join(_LOOKED_AT)}")
+        table = parquet.read(columns=list(_COLUMNS))
+    if any(table.column(name).null_count for name in _COLUMNS):
+        raise ValueError(f"there are rows without {', '.join(_COLUMNS)}")
     ids, offsets = (table.column(name).to_numpy() for name in ("topic_id", "offset"))
     times_us = table.column("timestamp").cast(TYPES["timestamp"]).cast("int64").to_numpy()
     chosen = _mask(selection, offsets, times_us)
     for topic_id in np.unique(ids).tolist():
         mine = ids == topic_id
-        runs = runs_of(offsets[mine & chosen])
+        runs = find_runs(offsets[mine & chosen])
         if runs:
-            # Of all that it has: which life came first does not depend on what is selected.
+            # Of all messages in the file: the order of the incarnations must not depend on the selection.
             first_time_us = int(times_us[mine].min())
-            yield topic_id, Piece(tuple(runs), file.path, first_time_us, sum(sizes) / len(ids))
+            yield topic_id, FileOffsets(tuple(runs), file.path, first_time_us, sum(sizes) / len(ids))
 
 
 def _mask(selection: Selection, offsets: Any, times_us: Any) -> Any:
