@@ -118,7 +118,7 @@ class ForkedBroker(BrokerProcess):
             streams = (nothing.fileno(), log.fileno(), log.fileno())
             self._process = cast("subprocess.Popen[bytes]", Forked(self._arguments(), environment, streams))
         if wait:
-            self.wait_until_it_answers()
+            self.wait_until_active()
 
 
 class _Streams:

@@ -21,7 +21,7 @@ from oncemq.protocol import errors
 from oncemq.protocol.commands import Health, Read
 from oncemq.protocol.frames import decode_response, encode_not_now, encode_request
 from oncemq.protocol.replies import NotNow, Refusal
-from oncemq.server.serve import run_turn
+from oncemq.server.serve import run_broker
 from oncemq.testing.broker_process import free_url
 from oncemq.testing.postgres import PostgresServer
 from tests.acceptance.processes import wait_until
@@ -86,7 +86,7 @@ class Serving:
 
     def _turn(self, journal: Journal, network: ZmqNetwork) -> int:
         self.turns += 1
-        return run_turn(journal, network, self._settings, lambda _: None, lambda: self._is_stopping)
+        return run_broker(journal, network, self._settings, lambda _: None, lambda: self._is_stopping)
 
     def stop(self) -> None:
         self._is_stopping = True

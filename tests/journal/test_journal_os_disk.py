@@ -140,5 +140,5 @@ def test_a_journal_with_its_thread_lives_and_comes_back(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(errors.JournalError, match="can't be made"):
+    with pytest.raises(errors.JournalError, match="can't be created"):
         OsDisk(tmp_path / "file" / "data")

@@ -1,4 +1,4 @@
-"""The gateway process beside a broker: it is restarted, and never outlives the broker."""
+"""The gateway process of a broker: it is restarted, and never outlives the broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oncemq.config.gateways import HttpOptions, PushOptions
 from oncemq.config.settings import ServeSettings
 from oncemq.protocol import errors
 from oncemq.server import supervisor
-from oncemq.server.serve_gateways import arguments_for, gateways_beside
+from oncemq.server.serve_gateways import arguments_for, gateway_supervisor
 from oncemq.server.supervisor import Supervisor
 from tests.acceptance.processes import SMALL, wait_until
 from tests.forking import ForkedBroker
@@ -98,14 +98,14 @@ def test_a_gateway_is_ended_with_its_broker_s_turn_and_started_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", _program(tmp_path, "exec sleep 60"))
-    beside = Supervisor(lambda: ["gateway"])
+    gateways = Supervisor(lambda: ["gateway"])
     seen = set()
     for _ in range(3):
-        beside.start("tcp://127.0.0.1:1")
+        gateways.start("tcp://127.0.0.1:1")
         wait_until(lambda: bool(gateways_of(os.getpid(), "sleep")), "it runs")
         [pid] = gateways_of(os.getpid(), "sleep")
         seen.add(pid)
-        beside.end()
+        gateways.end()
         assert is_gone(pid)
     assert len(seen) == 3
 
@@ -114,25 +114,25 @@ def test_a_gateway_that_can_not_run_as_it_is_set_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "executable", _program(tmp_path, "exit 2"))
-    beside = Supervisor(lambda: ["gateway"])
+    gateways = Supervisor(lambda: ["gateway"])
     with caplog.at_level(logging.ERROR, "oncemq.gateways"):
-        beside.start("tcp://127.0.0.1:1")
-        assert beside._thread is not None
-        beside._thread.join(60)
+        gateways.start("tcp://127.0.0.1:1")
+        assert gateways._thread is not None
+        gateways._thread.join(60)
     assert [record.message for record in caplog.records] == [
-        "the gateway can't run as it is set; the broker goes on without it"
+        "the gateway can't run with its settings; the broker continues without it"
     ]
-    assert beside.has_drained()
+    assert gateways.has_drained()
 
 
 # Whether there is one.
 
 
 def test_no_gateway_is_started_where_none_is_wanted() -> None:
-    beside = gateways_beside(ServeSettings(http="none"), lambda _: None)
-    beside.start("tcp://127.0.0.1:1")
-    assert beside.has_drained()
-    beside.end()
+    gateways = gateway_supervisor(ServeSettings(http="none"), lambda _: None)
+    gateways.start("tcp://127.0.0.1:1")
+    assert gateways.has_drained()
+    gateways.end()
 
 
 @pytest.fixture
@@ -144,32 +144,32 @@ def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_extra")
 def test_a_missing_extra_is_said_and_is_an_error_where_a_gateway_was_asked_for() -> None:
     said: list[str] = []
-    assert gateways_beside(ServeSettings(http="auto"), said.append).has_drained()
-    assert said == ["HTTP is off: pip install 'oncemq[http]' brings it."]
+    assert gateway_supervisor(ServeSettings(http="auto"), said.append).has_drained()
+    assert said == ["HTTP is off: pip install 'oncemq[http]' installs it."]
     with pytest.raises(errors.MissingExtra, match="pip install"):
-        gateways_beside(ServeSettings(http="127.0.0.1:8002"), said.append)
+        gateway_supervisor(ServeSettings(http="127.0.0.1:8002"), said.append)
 
 
 def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", _program(tmp_path, "exec sleep 60"))
-    monkeypatch.setattr(supervisor, "_LOOK_S", 0.01)
+    monkeypatch.setattr(supervisor, "_CHECK_EVERY_S", 0.01)
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for name in ("http", "text", "push"):
             with pytest.raises(errors.ListenFailed, match=f"{taken.getsockname()[1]}.* for {name}") as refused:
-                gateways_beside(ServeSettings(**{"http": "none", name: address}), lambda _: None)  # type: ignore[arg-type]
+                gateway_supervisor(ServeSettings(**{"http": "none", name: address}), lambda _: None)  # type: ignore[arg-type]
             assert f"`--{name}`" in refused.value.advice
         monkeypatch.setitem(GATEWAY_ADDRESSES, "http", address)
-        beside = gateways_beside(ServeSettings(http="auto"), said.append)
-        beside.start("tcp://127.0.0.1:1")
+        gateways = gateway_supervisor(ServeSettings(http="auto"), said.append)
+        gateways.start("tcp://127.0.0.1:1")
         assert not gateways_of(os.getpid(), "sleep")
     wait_until(lambda: bool(gateways_of(os.getpid(), "sleep")), "HTTP begins when the port is free")
-    beside.end()
+    gateways.end()
     [text] = said
-    assert text.startswith("There is no HTTP: ")
+    assert text.startswith("HTTP is off: ")
     assert "--http" in text
 
 
@@ -178,8 +178,8 @@ def test_http_that_nobody_has_asked_for_leaves_its_port_to_a_gateway(monkeypatch
         address = f"127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setitem(GATEWAY_ADDRESSES, "http", address)
     said: list[str] = []
-    gateways_beside(ServeSettings(http="auto", text=address), said.append)
-    assert [line.partition(":")[0] for line in said] == ["There is no HTTP"]
+    gateway_supervisor(ServeSettings(http="auto", text=address), said.append)
+    assert [line.partition(":")[0] for line in said] == ["HTTP is off"]
 
 
 def test_the_gateway_is_told_what_the_broker_was_told() -> None:
@@ -209,4 +209,4 @@ def test_the_gateway_is_told_what_the_broker_was_told() -> None:
     ],
 )
 def test_an_address_that_stands_for_all_is_called_at_loopback(bound: str, called: str) -> None:
-    assert supervisor.reachable(bound) == called
+    assert supervisor.connectable(bound) == called

@@ -1,8 +1,8 @@
-"""The disk seam: everything that the file journal does to a disk, and nothing else.
+"""The disk interface: the operations that the file journal needs.
 
-In production it is the operating system (`OsDisk`); in the simulator and in crash tests a disk that drops,
-tears or flips what was not synced. Every sync carries a label that says what it makes durable: a test leaves
-each of them out in turn and must see the damage.
+In production it is the operating system (`OsDisk`). In the simulator and in crash tests it is a disk that drops, tears
+or flips unsynced data. Every sync has a label that says what it makes durable: a test omits each of them in turn and
+must detect the damage.
 
 Paths are relative to the disk's root, with "/" between folders.
 """
@@ -15,13 +15,13 @@ from typing import Protocol
 
 class DiskFile(Protocol):
     def write(self, offset: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Write all parts one after the other, or raise OSError. Not durable before `sync`."""
+        """Write all parts one after the other, or raise OSError. They are not durable before `sync`."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return `size` bytes, or fewer at the end of the file."""
 
     def sync(self, label: str) -> None:
-        """Make the file's content and size durable."""
+        """Make the content and size of the file durable."""
 
     def size(self) -> int: ...
 
@@ -36,31 +36,32 @@ class Disk(Protocol):
     def describe(self) -> str: ...
 
     def open(self, path: str, create: bool = False) -> DiskFile:
-        """Raises FileNotFoundError; with `create`, FileExistsError."""
+        """Raise FileNotFoundError, or FileExistsError with `create`."""
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, folder: str) -> list[str]:
-        """Names, sorted."""
+        """Return the names in a folder, sorted."""
 
     def make_folder(self, folder: str) -> None: ...
 
     def rename(self, old: str, new: str) -> None:
-        """Not durable before `sync_folder`."""
+        """Rename a file. The new name is not durable before `sync_folder`."""
 
     def remove(self, path: str) -> None: ...
 
     def sync_folder(self, folder: str, label: str) -> None:
-        """Make a folder's names durable."""
+        """Make the names in a folder durable."""
 
     def free_bytes(self) -> int: ...
 
     def lock(self, path: str) -> Lock:
-        """Held until closed or until this process ends; raises JournalLocked. Not inherited by children."""
+        """Take a lock that is held until it is closed or this process ends, and that children do not inherit. Raise
+        JournalLocked."""
 
 
 def write_file(disk: Disk, path: str, content: bytes, label: str) -> None:
-    """A whole file, synced; its name is not."""
+    """Create or replace a file and sync it. Its name is not durable before the folder is synced."""
     if disk.exists(path):
         disk.remove(path)
     file = disk.open(path, create=True)

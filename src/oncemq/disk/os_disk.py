@@ -1,7 +1,7 @@
-"""The disk seam on the operating system: files under one root folder.
+"""The disk interface on the operating system: files under one root folder.
 
-Linux: fdatasync. macOS: F_FULLFSYNC where the file system has it, best effort. Elsewhere it refuses, since
-nothing is known there about what a sync makes durable.
+A sync is fdatasync on Linux and F_FULLFSYNC on macOS, if the file system supports it (best effort). On other systems it
+refuses to work, because it is not known there what a sync makes durable.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from oncemq.protocol import errors
 
 _IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
-#: Up to here one copy is cheaper than a list of parts.
+#: Up to this size one copy is cheaper than a list of parts.
 _JOIN_BYTES_MAX = 512 * 1024
 _PART_BYTES_MIN = 16 * 1024
 
 
 def durable_sync(descriptor: int) -> None:
-    """Content and size of a file, on stable storage when this returns."""
+    """Make content and size of a file durable."""
     if sys.platform == "linux":
         os.fdatasync(descriptor)
     elif sys.platform == "darwin":
@@ -32,7 +32,11 @@ def durable_sync(descriptor: int) -> None:
         except OSError:
             os.fsync(descriptor)
     else:
-        raise errors.JournalError(f"OnceMQ does not know how to sync durably on {sys.platform}; run it on Linux")
+        raise _unsupported()
+
+
+def _unsupported() -> errors.JournalError:
+    return errors.JournalError(f"OnceMQ does not know how to sync durably on {sys.platform}; run it on Linux")
 
 
 _disks: weakref.WeakSet[OsDisk] = weakref.WeakSet()
@@ -62,10 +66,10 @@ class OsFile:
             if written < total:
                 self._write_all(offset + written, [memoryview(data)[written:]])
             return
-        self._write_all(offset, _joined(parts))
+        self._write_all(offset, _merge_small(parts))
 
     def _write_all(self, offset: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Again and again until all is written: the system may take less at a time."""
+        """Write until everything is written: the system may accept less than that at a time."""
         left = [memoryview(part) for part in parts]
         first = 0
         while first < len(left):
@@ -102,8 +106,8 @@ class OsFile:
             os.close(descriptor)
 
 
-def _joined(parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Large parts as they are; the small ones between them together."""
+def _merge_small(parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return large parts unchanged, and join the small parts between them."""
     result: list[bytes | memoryview] = []
     small: list[bytes | memoryview] = []
     for part in parts:
@@ -130,11 +134,11 @@ class OsLock:
 
 
 class OsDisk:
-    """`read_only`: for looking at a journal that may lie where nothing can be written."""
+    """`read_only` is for inspecting a journal in a folder that may not be writable."""
 
     def __init__(self, root: str | Path, *, read_only: bool = False) -> None:
         if sys.platform not in ("linux", "darwin"):
-            raise errors.JournalError(f"OnceMQ does not know how to sync durably on {sys.platform}; run it on Linux")
+            raise _unsupported()
         self._root = os.path.abspath(root)
         self._read_only = read_only
         self._forked = False
@@ -149,7 +153,7 @@ class OsDisk:
         path = self._root
         while not os.path.isdir(path):
             if os.path.exists(path):
-                raise errors.JournalError(f"the data folder {self._root} can't be made: {path} is a file")
+                raise errors.JournalError(f"the data folder {self._root} can't be created: {path} is a file")
             missing.append(path)
             path = os.path.dirname(path)
         try:
@@ -157,14 +161,15 @@ class OsDisk:
                 os.mkdir(path)
                 _sync_folder(os.path.dirname(path))
         except OSError as error:
-            raise errors.JournalError(f"the data folder {self._root} can't be made: {error.strerror}") from None
+            raise errors.JournalError(f"the data folder {self._root} can't be created: {error.strerror}") from None
 
     def check_owner(self) -> None:
         if self._forked:
             raise errors.ForkedError(f"the journal in {self._root} belongs to the parent process")
 
     def disown(self) -> None:
-        """In a forked child: its copies of the descriptors would keep the lock when the parent is gone."""
+        """Close everything in a forked child: its copies of the descriptors would hold the lock after the parent
+        ends."""
         self._forked = True
         for lock in self._locks:
             lock.close()
@@ -217,7 +222,7 @@ class OsDisk:
             raise errors.JournalLocked(
                 f"{self._root} is in use by the process with pid {owner}. {errors.JournalLocked.advice}"
             ) from None
-        # The pid is for people only: a disk that is too full for it must not keep the broker from starting.
+        # The pid is only for people: a disk that is too full for it must not prevent the broker from starting.
         with contextlib.suppress(OSError):
             os.pwrite(descriptor, f"{os.getpid():<10}\n".encode(), 0)
         lock = OsLock(descriptor)
@@ -228,7 +233,7 @@ class OsDisk:
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            # A lock can be taken on a file that can only be read.
+            # A file that is not writable can be locked too.
             if self._read_only:
                 with contextlib.suppress(OSError):
                     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

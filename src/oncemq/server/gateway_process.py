@@ -1,4 +1,4 @@
-"""Gateways in a process of their own, until a signal ends it, or whoever started it is gone."""
+"""Runs gateways in a process of their own, until a signal or the end of the parent process ends it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from oncemq.gateways.contract import Gateway
 
 
 def run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None], *, with_parent: bool = False) -> int:
-    """Returns the exit code. `announce` is told where they listen. `with_parent`: standard input is the other end of a
-    pipe that its parent holds, and ends with it. Raises ListenFailed."""
+    """Run the gateways and return the exit code. `announce` is called with their addresses. `with_parent` means that
+    standard input is a pipe from the parent process, and that its end ends this process. Raise ListenFailed."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run(gateways, announce, with_parent))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The quicker one, where it is installed (it comes with the extra `http`)."""
+    """Return that of uvloop, which is faster, if it is installed (the extra `http` includes it)."""
     try:
         import uvloop
     except ImportError:
@@ -29,22 +29,22 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None], with_parent: bool) -> int:
-    is_over = asyncio.Event()
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, is_over.set)
+        loop.add_signal_handler(number, stopped.set)
     if with_parent:
-        loop.add_reader(sys.stdin.fileno(), _look_at_parent, loop, is_over)
+        loop.add_reader(sys.stdin.fileno(), _check_parent, loop, stopped)
     async with AsyncExitStack() as started:
         for gateway in gateways:
             await gateway.start()
             started.push_async_callback(gateway.stop)
         announce([address for gateway in gateways for address in gateway.addresses])
-        await is_over.wait()
+        await stopped.wait()
     return 0
 
 
-def _look_at_parent(loop: asyncio.AbstractEventLoop, is_over: asyncio.Event) -> None:
+def _check_parent(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         loop.remove_reader(sys.stdin.fileno())
-        is_over.set()
+        stopped.set()

@@ -1,4 +1,4 @@
-"""`oncemq serve`: a broker as a process of its own."""
+"""`oncemq serve`: runs a broker as a process of its own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from oncemq.config.settings import ServeSettings
 from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Journal
 from oncemq.protocol import errors
-from oncemq.server.serve_gateways import gateways_beside
+from oncemq.server.serve_gateways import gateway_supervisor
 from oncemq.server.supervisor import Supervisor
 
 log = logging.getLogger("oncemq.broker")
 
 
 class _StopSignal:
-    """Set by SIGTERM or SIGINT; the loop looks at it between rounds."""
+    """Set by SIGTERM or SIGINT. The loop checks it between rounds."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -36,40 +36,40 @@ class _StopSignal:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.number = number
 
+    def is_set(self) -> bool:
+        return bool(self.number)
+
 
 def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callable[[str], None]) -> int:
-    """Run a broker until a signal ends it; returns the exit code.
+    """Run a broker until a signal ends it. Return the exit code.
 
-    SIGTERM and SIGINT end it cleanly: what was taken in is answered, a snapshot is left behind. A write or
-    sync that failed ends it at once, without an answer; on a database, it waits for its next turn. `announce` is told
-    each address when it serves there, `say` whatever else people want to know."""
+    SIGTERM and SIGINT end it cleanly: it answers the requests that it has taken and writes a snapshot. A failed write
+    or sync ends it immediately, without an answer; with a database, it waits as a standby again. `announce` is called
+    with each address when the broker serves there, and `say` with other texts for the user."""
     if sys.platform not in ("linux", "darwin"):
         raise errors.SettingInvalid("the broker runs on Linux (macOS: best effort); clients run anywhere")
     stop = _StopSignal()
-    beside = gateways_beside(settings, say, lambda: bool(stop.number))
+    gateways = gateway_supervisor(settings, say, stop.is_set)
 
     def serve_journal(journal: Journal, network: ZmqNetwork) -> int:
         try:
-            return run_turn(journal, network, settings, announce, lambda: bool(stop.number), beside)
+            return run_broker(journal, network, settings, announce, stop.is_set, gateways)
         finally:
-            beside.end()
+            gateways.end()
 
     if settings.is_on_database:
-        return serve_with_lease(settings, partial(_lease, settings), serve_journal, lambda: bool(stop.number), say)
+        return serve_with_lease(settings, partial(_postgres_lease, settings), serve_journal, stop.is_set, say)
+    from oncemq.journal.files.journal import open_files
+
     network = ZmqNetwork(settings.listen, settings.batch_bytes_max)
     try:
-        return _to_the_end(partial(serve_journal, _open_files(settings), network))
+        journal = open_files(settings.folder, segment_bytes=settings.segment_bytes)
+        return _exit_code(partial(serve_journal, journal, network))
     finally:
         network.close()
 
 
-def _open_files(settings: ServeSettings) -> Journal:
-    from oncemq.journal.files.journal import open_files
-
-    return open_files(settings.folder, segment_bytes=settings.segment_bytes)
-
-
-def _lease(settings: ServeSettings, address: str) -> Lease:
+def _postgres_lease(settings: ServeSettings, address: str) -> Lease:
     from oncemq.journal.postgres.standby import PostgresStandby
 
     return PostgresStandby(
@@ -84,11 +84,11 @@ def run(
     announce: Callable[[str], None],
     stopping: Callable[[], bool],
 ) -> int:
-    """A broker that is set up, on a journal that is its own; returns the exit code."""
-    return _to_the_end(partial(run_turn, journal, network, settings, announce, stopping))
+    """Run a broker without gateways, on a journal that has no other writer. Return the exit code."""
+    return _exit_code(partial(run_broker, journal, network, settings, announce, stopping))
 
 
-def _to_the_end(serve_journal: Callable[[], int]) -> int:
+def _exit_code(serve_journal: Callable[[], int]) -> int:
     try:
         return serve_journal()
     except errors.JournalFailed as failure:
@@ -96,24 +96,25 @@ def _to_the_end(serve_journal: Callable[[], int]) -> int:
         return failure.exit_code
 
 
-def run_turn(
+def run_broker(
     journal: Journal,
     network: ZmqNetwork,
     settings: ServeSettings,
     announce: Callable[[str], None],
     stopping: Callable[[], bool],
-    beside: Supervisor | None = None,
+    gateways: Supervisor | None = None,
 ) -> int:
-    """From recovery to the end. Raises JournalFailed: then what was in hand was not answered."""
-    beside = beside or Supervisor()
+    """Recover, and serve until the broker is stopped. Raise JournalFailed; then the requests of the last round were not
+    answered."""
+    gateways = gateways or Supervisor()
     broker = _recover(journal, network, settings)
     for address in network.addresses:
         announce(address)
-    beside.start(network.addresses[0])
+    gateways.start(network.addresses[0])
     try:
-        while not (stopping() and beside.has_drained()):
+        while not (stopping() and gateways.has_drained()):
             broker.run_once(broker.wait_ms())
-        log.info("stopping: answering what is in hand, then a snapshot")
+        log.info("stopping: answering open requests, then writing a snapshot")
         broker.stop()
     except ApplyFailed as failure:
         log.critical("stopped without an answer: %s", failure)
@@ -133,7 +134,7 @@ def _recover(journal: Journal, network: ZmqNetwork, settings: ServeSettings) -> 
         journal.describe(),
         broker.counters["groups_replayed"],
     )
-    # What was just loaded lives long: keep the garbage collector from walking it again and again.
+    # The recovered state lives long: the garbage collector need not traverse it again and again.
     gc.collect()
     gc.freeze()
     return broker

@@ -1,4 +1,4 @@
-"""Which gateways `oncemq serve` has beside it, and what their process is told."""
+"""Which gateways `oncemq serve` runs, and with which arguments their process is started."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from oncemq.server.supervisor import Supervisor
 _NEEDED_FOR_HTTP = ("starlette", "uvicorn")
 
 
-def gateways_beside(
+def gateway_supervisor(
     settings: ServeSettings, say: Callable[[str], None], is_stopping: Callable[[], bool] = lambda: False
 ) -> Supervisor:
-    """What runs them. Raises MissingExtra and ListenFailed for those that were asked for."""
+    """Return the supervisor of the gateways. Raise MissingExtra or ListenFailed for a gateway that was requested."""
     addresses = {name: gateway_address(name, getattr(settings, name)) for name in GATEWAY_ADDRESSES}
     addresses = {name: address for name, address in addresses.items() if address}
-    #: HTTP is there unless it can't be.
-    is_http_a_must = settings.http != "auto"
+    #: Otherwise HTTP is started only if that is possible.
+    is_http_required = settings.http != "auto"
     if "http" in addresses and not all(importlib.util.find_spec(name) for name in _NEEDED_FOR_HTTP):
-        if is_http_a_must:
+        if is_http_required:
             raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'")
-        say("HTTP is off: pip install 'oncemq[http]' brings it.")
+        say("HTTP is off: pip install 'oncemq[http]' installs it.")
         del addresses["http"]
-    if "http" in addresses and not is_http_a_must:
-        _make_way(addresses, say)
+    if "http" in addresses and not is_http_required:
+        _drop_http_on_clash(addresses, say)
     for name, address in addresses.items():
-        if name != "http" or is_http_a_must:
+        if name != "http" or is_http_required:
             _probe(name, address)
 
-    if "http" in addresses and not is_http_a_must:
-        return Supervisor(_Patience(settings, addresses, say).arguments, is_stopping)
+    if "http" in addresses and not is_http_required:
+        return Supervisor(_OptionalHttp(settings, addresses, say).arguments, is_stopping)
     return Supervisor(lambda: arguments_for(settings, addresses), is_stopping)
 
 
-def _make_way(addresses: dict[str, str], say: Callable[[str], None]) -> None:
-    """HTTP that nobody has asked for leaves its port to a gateway that somebody has."""
+def _drop_http_on_clash(addresses: dict[str, str], say: Callable[[str], None]) -> None:
+    """Remove HTTP, which was not requested, if a gateway that was requested needs its port."""
     clash = clash_of([claim_of(name, address) for name, address in addresses.items()])
     if clash is not None and clash.one.setting == "http":
-        why = f"{clash.other.setting} has port {clash.port}"
-        say(f"There is no HTTP: {why}. `--http HOST:PORT` chooses another address.")
+        why = f"{clash.other.setting} uses port {clash.port}"
+        say(f"HTTP is off: {why}. `--http HOST:PORT` selects another address.")
         del addresses["http"]
 
 
-class _Patience:
-    """HTTP that nobody has asked for: when its port is taken, the broker goes on without it, and says so, once."""
+class _OptionalHttp:
+    """HTTP that was not requested: if its port is in use, the broker continues without it, and says so once."""
 
     def __init__(self, settings: ServeSettings, addresses: dict[str, str], say: Callable[[str], None]) -> None:
         self._settings = settings
@@ -59,8 +59,8 @@ class _Patience:
         self._has_said = False
 
     def arguments(self) -> list[str] | None:
-        """A standby's turn comes later: whether the port is free shows then. None: HTTP is the only gateway, so that
-        it may come whenever the port is free."""
+        """Return the arguments. They are computed when the broker becomes active, since only then does a standby use
+        the port. None means that HTTP is the only gateway and may start later, when the port is free."""
         try:
             _probe("http", self._addresses["http"])
         except errors.ListenFailed as error:
@@ -71,13 +71,13 @@ class _Patience:
         others = {name: address for name, address in self._addresses.items() if name != "http"}
         if not self._has_said:
             self._has_said = True
-            begins = "" if others else "It begins when the port is free; "
-            self._say(f"There is no HTTP: {error}. {begins}`--http HOST:PORT` chooses another address.")
+            later = "" if others else "It starts when the port is free; "
+            self._say(f"HTTP is off: {error}. {later}`--http HOST:PORT` selects another address.")
         return arguments_for(self._settings, others) if others else None
 
 
 def _probe(name: str, address: str) -> None:
-    """A conflict shows before anything is served. Raises ListenFailed."""
+    """Raise ListenFailed if a port is in use, before the broker serves anything."""
     _, host, ports, is_udp = claim_of(name, address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     kind = socket.SOCK_DGRAM if is_udp else socket.SOCK_STREAM
@@ -93,7 +93,7 @@ def _probe(name: str, address: str) -> None:
 
 
 def arguments_for(settings: ServeSettings, addresses: dict[str, str]) -> list[str]:
-    """Of the command that runs the gateways at these addresses; none where there are none."""
+    """Return the arguments of the command that runs gateways at these addresses; empty if there are none."""
     if not addresses:
         return []
     arguments = ["gateway", "several"]

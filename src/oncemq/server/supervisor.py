@@ -1,7 +1,9 @@
-"""The gateway process beside a broker: started with it, restarted when it dies, ended before it.
+"""Supervises the gateway process of a broker: starts it with the broker, restarts it when it dies, ends it before the
+broker.
 
-A gateway ends by itself when its standard input does, which is the other end of a pipe that this process holds: so
-it never outlives its broker, however that ends. Knows how to run a command, and nothing of what a gateway does.
+The standard input of the gateway is a pipe that this process holds open, and the gateway ends when the pipe is closed.
+So it never outlives its broker, no matter how the broker ends. This module knows how to run a command, and not what a
+gateway does.
 """
 
 from __future__ import annotations
@@ -20,49 +22,50 @@ from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.gateways")
 
-#: A gateway that died is started again after so long; the time doubles, and begins anew when one has lived.
+#: The pause before a gateway that died is restarted. It doubles each time, and starts again after a stable run.
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 10.0
-_LIVED_S = 30.0
-#: Whether a gateway that can't run yet may be started, is looked at so often.
-_LOOK_S = 5.0
-#: What is being answered may take so long when everything stops.
+_STABLE_S = 30.0
+#: How often it is checked whether a gateway that can't run yet may be started.
+_CHECK_EVERY_S = 5.0
+#: How long open requests may take when everything stops.
 _DRAIN_S = 5.0
-#: An address that stands for all of the machine's can be listened at, but not be called.
+#: The address of all interfaces can be listened on, but not connected to.
 _WILDCARD = re.compile(r"(?<=^tcp://)(0\.0\.0\.0|\[::\])(?=:)")
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 class Supervisor:
-    """One gateway at a time, or none: with no arguments for it, nothing happens here."""
+    """Runs at most one gateway process. Without arguments for it, it does nothing."""
 
     def __init__(
         self,
         arguments: Callable[[], Sequence[str] | None] = tuple,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`arguments` of `oncemq`, without the broker's address; asked for at each `start`, and again as long as they
-        are None: not yet."""
+        """`arguments` returns the arguments of `oncemq`, without the broker's address. It is called at each `start`,
+        and again while it returns None, which means "not yet"."""
         self._arguments = arguments
         self._is_stopping = is_stopping
-        self._is_over = threading.Event()
+        self._ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._drain_until_s = 0.0
 
     def start(self, url: str) -> None:
-        """Run it for a broker that listens at this address, until `end`."""
+        """Run the gateway for a broker that listens on this address, until `end` is called."""
         arguments = self._arguments()
         if arguments is not None and not arguments:
             return
-        self._is_over.clear()
+        self._ended.clear()
         self._drain_until_s = 0.0
         self._thread = threading.Thread(target=self._watch, args=(arguments, url), name="oncemq-gateway", daemon=True)
         self._thread.start()
 
     def has_drained(self) -> bool:
-        """Asks it to finish what it has in hand, the first time. True: it has ended, or its time is over."""
+        """Ask the gateway, at the first call, to finish its open requests. Return True once it has ended, or its time
+        is over."""
         if self._thread is None or not self._thread.is_alive():
             return True
         if not self._drain_until_s:
@@ -71,7 +74,7 @@ class Supervisor:
         return time.monotonic() >= self._drain_until_s
 
     def end(self) -> None:
-        """At once."""
+        """End the gateway immediately."""
         self._signal(signal.SIGKILL)
         if self._thread is not None:
             self._thread.join()
@@ -79,42 +82,42 @@ class Supervisor:
 
     def _signal(self, number: int) -> None:
         with self._lock:
-            self._is_over.set()
+            self._ended.set()
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(number)
 
-    # In the thread.
+    # The following runs in the thread.
 
     def _watch(self, arguments: Sequence[str] | None, url: str) -> None:
         while arguments is None:
-            if self._is_over.wait(_LOOK_S) or self._is_stopping():
+            if self._ended.wait(_CHECK_EVERY_S) or self._is_stopping():
                 return
             arguments = self._arguments()
-        self._keep_alive([sys.executable, "-m", "oncemq", *arguments, "--broker", reachable(url), "--with-parent"])
+        self._keep_running([sys.executable, "-m", "oncemq", *arguments, "--broker", connectable(url), "--with-parent"])
 
-    def _keep_alive(self, command: Sequence[str]) -> None:
+    def _keep_running(self, command: Sequence[str]) -> None:
         pause_s = _PAUSE_S
         while True:
             began_s = time.monotonic()
-            code = self._live(command)
-            if self._is_over.is_set() or self._is_stopping():
+            code = self._run_once(command)
+            if self._ended.is_set() or self._is_stopping():
                 return
             if code == errors.SettingInvalid.exit_code:
-                log.error("the gateway can't run as it is set; the broker goes on without it")
+                log.error("the gateway can't run with its settings; the broker continues without it")
                 return
-            if time.monotonic() - began_s >= _LIVED_S:
+            if time.monotonic() - began_s >= _STABLE_S:
                 pause_s = _PAUSE_S
-            log.error("the gateway %s; it is started again in %g s", ending_of(code), pause_s)
-            if self._is_over.wait(pause_s) or self._is_stopping():
+            log.error("the gateway %s; it is restarted in %g s", describe_exit(code), pause_s)
+            if self._ended.wait(pause_s) or self._is_stopping():
                 return
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    def _live(self, command: Sequence[str]) -> int:
-        """One life of it; returns its exit code."""
+    def _run_once(self, command: Sequence[str]) -> int:
+        """Run the gateway until it ends. Return its exit code."""
         its_stdin, ours = os.pipe()
         try:
             with self._lock:
-                if self._is_over.is_set():
+                if self._ended.is_set():
                     return 0
                 self._process = subprocess.Popen(command, stdin=its_stdin)
             return self._process.wait()
@@ -123,9 +126,9 @@ class Supervisor:
             os.close(ours)
 
 
-def ending_of(code: int) -> str:
+def describe_exit(code: int) -> str:
     """
-    >>> ending_of(-9)
+    >>> describe_exit(-9)
     'was killed by SIGKILL'
     """
     if code >= 0:
@@ -136,6 +139,6 @@ def ending_of(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def reachable(url: str) -> str:
-    """Where a broker that listens there is called from this machine."""
+def connectable(url: str) -> str:
+    """Return the address at which this machine can connect to a broker that listens on `url`."""
     return _WILDCARD.sub(lambda match: _LOOPBACK[match[0]], url)

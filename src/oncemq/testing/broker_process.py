@@ -1,4 +1,4 @@
-"""A broker in a process of its own: started, killed, started again. For tests, benchmarks and demonstrations."""
+"""A broker in a process of its own that can be killed and restarted. For tests, benchmarks and demonstrations."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _STOP_S = 30.0
 
 
 def free_url() -> str:
-    """An address on this machine where nobody listens."""
+    """Return an address on this machine that is not in use."""
     return f"tcp://127.0.0.1:{free_port()}"
 
 
 def free_port() -> int:
-    """Below the ephemeral range: there, no client's own end can be given the port while the broker is down."""
+    """Return a port that is not in use. It is below the ephemeral range, so that the system does not give it to a
+    client connection while the broker is down."""
     ports = random.SystemRandom()
     while True:
         port = ports.randrange(20_000, 32_000)
@@ -39,18 +40,18 @@ def free_port() -> int:
 
 
 class BrokerProcess:
-    """A broker and its folder, which outlives it: `restart` goes on with what is stored.
+    """A broker and its folder. The folder outlives the process: `restart` continues with the stored messages.
 
     >>> with BrokerProcess(tmp_path / "data") as broker:
     ...     broker.connect().put("orders", b"one pizza", create=True)
 
-    With `http=True` it has an HTTP gateway, at `http_url`. With a flag `--journal postgresql://…` several of them share
-    one database: the first to start serves, the others wait as standbys.
+    With `http=True` it has an HTTP gateway, at `http_url`. With the flag `--journal postgresql://…` several brokers can
+    share one database: the first one serves, the others wait as standbys.
     """
 
     def __init__(self, folder: Path, *flags: str, module: str = "oncemq", http: bool = False) -> None:
         self.url = free_url()
-        #: Where its gateway listens; empty if it has none.
+        #: The address of its HTTP gateway; empty if it has none.
         self.http_url = f"http://127.0.0.1:{free_port()}" if http else ""
         self.folder = folder
         self.log_path = folder.with_name(folder.name + ".log")
@@ -67,12 +68,13 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "the broker does not run"
+        assert self._process is not None, "the broker is not running"
         return self._process.pid
 
     def start(self, prefix: Sequence[str] = (), *, wait: bool = True) -> None:
-        """Start it. `prefix` stands in front of the command, such as a tracer; `wait`: until it answers."""
-        assert self._process is None or self._process.poll() is not None, "the last life has not ended"
+        """Start it. `prefix` is put in front of the command, for a tracer for example. With `wait`, return when it
+        answers."""
+        assert self._process is None or self._process.poll() is not None, "the broker is already running"
         command = [*prefix, sys.executable, "-m", self._module, *self._arguments()]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEMQ_")}
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,18 +83,18 @@ class BrokerProcess:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         if wait:
-            self.wait_until_it_answers()
+            self.wait_until_active()
 
     def _arguments(self) -> list[str]:
         http = self.http_url.removeprefix("http://") or "none"
         return ["serve", "--listen", self.url, "--data", str(self.folder), "--http", http, *self._flags]
 
-    def wait_until_it_answers(self) -> None:
-        """As the active broker."""
+    def wait_until_active(self) -> None:
+        """Wait until it answers as the active broker. Raise RuntimeError."""
         self._wait_until(lambda: self.role() == "active", "does not answer")
 
     def wait_until_http(self) -> None:
-        """Until somebody listens at `http_url`."""
+        """Wait until its HTTP gateway accepts connections. Raise RuntimeError."""
         host, _, port = self.http_url.removeprefix("http://").partition(":")
 
         def is_there() -> bool:
@@ -102,7 +104,7 @@ class BrokerProcess:
         self._wait_until(is_there, "has no gateway")
 
     def role(self) -> Literal["active", "standby", "away"]:
-        """What it answers as, asked now."""
+        """Return the role in which it answers now."""
         from oncemq.protocol.errors import BrokerAway, Standby
 
         try:
@@ -113,44 +115,44 @@ class BrokerProcess:
             return "standby"
         return "active"
 
-    def _wait_until(self, is_so: Callable[[], bool], what_not: str) -> None:
+    def _wait_until(self, condition: Callable[[], bool], failure: str) -> None:
         assert self._process is not None
         until_s = time.monotonic() + _START_S
         while self._process.poll() is None and time.monotonic() < until_s:
-            if is_so():
+            if condition():
                 return
             time.sleep(0.005)
-        raise RuntimeError(f"the broker {what_not} (exit code {self._process.poll()}):\n{self.log_tail()}")
+        raise RuntimeError(f"the broker {failure} (exit code {self._process.poll()}):\n{self.log_tail()}")
 
     def connect(self, **options: Any) -> Client:
-        """A client of this broker; patient unless told otherwise."""
+        """Return a client of this broker. It makes 20 attempts unless `tries` is given."""
         import oncemq
 
         client: Client = oncemq.connect(self.url, **{"tries": 20, **options})
         return client
 
     def kill(self) -> None:
-        """Without warning, as a crash would."""
+        """Kill it without warning, as a crash would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Politely: it finishes what it has in hand. Returns its exit code."""
+        """Stop it cleanly, so that it answers open requests. Return its exit code."""
         return self._end(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Kill it, and start it on the same folder and address."""
+        """Kill it, and start it again with the same folder and address."""
         self.kill()
         self.start()
 
     def pause(self) -> None:
-        """It stays, but does not answer until `resume`."""
+        """Suspend the process: it does not answer until `resume` is called."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait(self, timeout_s: float = _STOP_S) -> int:
-        """Its exit code, when it ends by itself."""
+        """Wait until it ends, and return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout_s)
 

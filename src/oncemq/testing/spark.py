@@ -1,7 +1,7 @@
-"""A Spark session for tests: small, quiet, on two cores, with folders of its own.
+"""A Spark session for tests: small, on two cores, with folders of its own.
 
-One for all tests of a process: its JVM takes seconds to start. Under pytest-xdist each worker that runs a test
-with it has its own: keep those tests in one file, and run `pytest --dist loadfile`.
+All tests of a process share it, because its JVM takes seconds to start. With pytest-xdist each worker that runs such a
+test has its own session: keep those tests in one file, and run `pytest --dist loadfile`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oncemq.spark import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Tests are over before a thorough compiler pays: this halves the JVM's time.
+#: Tests end before an optimizing compiler pays off: this halves the time of the JVM.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SMALL: dict[str, object] = {
     "spark.driver.extraJavaOptions": QUICK_START,
@@ -27,9 +27,9 @@ _SMALL: dict[str, object] = {
 
 @contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """A session that keeps its tables and temporary files in `folder`, and is stopped at the end."""
-    places = {"spark.sql.warehouse.dir": (folder / "warehouse").as_uri(), "spark.local.dir": folder / "local"}
-    spark = session.build("oncemq-tests", master="local[2]", conf=_SMALL | places)
+    """Yield a session that keeps its tables and temporary files in `folder`. It is stopped at the end."""
+    folders = {"spark.sql.warehouse.dir": (folder / "warehouse").as_uri(), "spark.local.dir": folder / "local"}
+    spark = session.build("oncemq-tests", master="local[2]", conf=_SMALL | folders)
     try:
         yield spark
     finally:
