@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from oncemq.gateways import link as link_module
-from oncemq.gateways.link import MERGED_BYTES, Link
-from oncemq.gateways.put_batcher import _fitting
+from oncemq.gateways.link import Link
+from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, _next_batch_count
 from oncemq.protocol.commands import START_NEW, Command, CreateTopic, Read
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import GetReply, Reply
 
 
 def test_keys_and_headers_count_for_the_size_of_what_is_merged() -> None:
-    half = b"x" * (MERGED_BYTES // 2 - 100)
+    half = b"x" * (BATCH_BYTES_MAX // 2 - 100)
     nobody: Any = None
     for item in ((half, None, None), (b"", half, None), (b"", b"", {"h": half})):
-        assert _fitting([(*item, nobody)] * 5) == 2
+        assert _next_batch_count([(*item, nobody)] * 5) == 2
 
 
 def test_a_message_that_comes_between_two_slices_of_a_wait_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""What every gateway is: an ordinary client of the broker that speaks another protocol to everybody else.
+"""What every gateway is: an ordinary client of the broker that speaks another protocol to its own clients.
 
-One process runs one gateway or several, on one event loop. A gateway remembers nothing of its own: what must survive
-it is in the broker's sessions, keys and registry, so that it may be killed at any moment.
+One process runs one or more gateways on one event loop. A gateway has no durable state of its own: what must survive it
+is in the broker's sessions, keys and registry, so that it may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Protocol
 
 
 class Gateway(Protocol):
-    #: For people: where it listens, once it has started.
+    #: Where it listens, for people. Set by `start`.
     addresses: list[str]
 
     async def start(self) -> None:
         """Listen. Raises ListenFailed."""
 
     async def stop(self) -> None:
-        """Answer what is in hand, for a moment, then close everything."""
+        """Answer the requests that are in progress, for a short time, then close everything."""

@@ -1,43 +1,37 @@
-"""Messages that are given under a key: a repeated key gets the same message, a new one confirms what was given before.
+"""Messages that are delivered under a key: a repeated key gets the same message; a new key acks the message of the key
+before it.
 
-Which key was given what is in the registry, before it is answered: namespace "given", `<subscriber>/<topic's id>`,
-{"keys": [[key, offset], …]}, the latest at the end; an offset of -1 there says that what was given before is confirmed,
-so that a seek may bring it again. A crash before that is harmless: the message is still the first
-one, and the repeated request finds it. All gateways share these entries, so that a subscriber may change the door.
+The registry records which key got which message, before the caller gets its answer: namespace "given",
+`<subscriber>/<topic's id>`, {"keys": [[key, offset], …]}, the latest at the end. An offset of -1 at the end says that
+the message before it is acked, so that a seek may deliver it again. A crash before the entry is written does no harm:
+the message is still the first one, and the repeated request gets it. All gateways share these entries, so that a
+subscriber may change the protocol.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
 
-from oncemq.gateways.link import Link, expect
-from oncemq.gateways.subscription_cache import keep
-from oncemq.gateways.subscription_reader import Reading
+from oncemq.gateways.bounded_dict import BoundedDict
+from oncemq.gateways.link import Link
+from oncemq.gateways.registry import find_entry
+from oncemq.gateways.subscription_reader import SubscriptionReader
 from oncemq.protocol import errors
-from oncemq.protocol.commands import RegistryList, RegistrySet
+from oncemq.protocol.commands import RegistrySet
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import RegistryListReply, RegistryReply
+from oncemq.protocol.replies import RegistryReply
 
 NAMESPACE = "given"
-#: The key of a request that has none: it is always a new one.
+#: The key of a request without a key: it is always a new one.
 NO_KEY = ""
 
 #: Keys that are remembered per subscription.
 _KEYS_MAX = 16
-#: Another gateway consumes for the same subscriber, or the subscription was moved: from the start again, so often, and
-#: after a pause of any length up to this, which grows.
-_TRIES = 8
-_PAUSE_S = 0.005
 
-T = TypeVar("T")
 #: (subscriber, topic's id)
-_Whose = tuple[str, int]
+_Owner = tuple[str, int]
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -47,158 +41,135 @@ class _Entry(msgspec.Struct, frozen=True):
 _decode_entry = msgspec.json.Decoder(_Entry).decode
 
 
-class GivenKeys(msgspec.Struct, frozen=True):
-    """Which message each of a subscription's last keys was given."""
+class DeliveredKeys(msgspec.Struct, frozen=True):
+    """Which message each of a subscription's last keys got."""
 
     #: (key, offset), the latest one at the end
     keys: tuple[tuple[str, int], ...] = ()
-    #: Of the registry's entry.
+    #: The version of the registry's entry.
     version: int = 0
 
     def offset_of(self, key: str) -> int | None:
+        """Return the offset that a key got; None if the key is new."""
         return dict(self.keys).get(key) if key != NO_KEY else None
 
     @property
     def last_offset(self) -> int:
-        """-1: none was given."""
+        """The offset of the last key; -1 if its message is acked, or if there is no key."""
         return self.keys[-1][1] if self.keys else -1
 
     def followed_by(self, key: str, offset: int) -> tuple[tuple[str, int], ...]:
+        """Return the keys with one more."""
         named = [former for former in self.keys if former[0] != NO_KEY]
         return (*named[1 - _KEYS_MAX :], (key, offset))
 
-    def followed_by_nothing(self) -> tuple[tuple[str, int], ...]:
+    def followed_by_ack(self) -> tuple[tuple[str, int], ...]:
+        """Return the keys, with the last message marked as acked."""
         return (*(former for former in self.keys if former[0] != NO_KEY), (NO_KEY, -1))
 
 
-class Giving:
-    """What it keeps are caches with bounds. The registry knows the same, but for keys that came and found nothing:
-    what has overtaken them is known to the gateway that they came to, and a copy that comes late comes there."""
+class KeyedDelivery:
+    """Keeps bounded caches. The registry knows the same, except for keys that found no message: only this gateway knows
+    which later keys overtook them. A late copy of such a request comes to this gateway."""
 
-    def __init__(self) -> None:
-        self.given: dict[_Whose, GivenKeys] = {}
-        #: Keys that have found nothing since something was given.
-        self._in_vain: dict[_Whose, tuple[str, ...]] = {}
-        #: Later keys were given messages: whoever sends one of these again is late.
-        self._overtaken: dict[tuple[str, int, str], bool] = {}
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.delivered: BoundedDict[_Owner, DeliveredKeys] = BoundedDict()
+        #: Keys that have found no message since the last delivery.
+        self._empty_keys: BoundedDict[_Owner, tuple[str, ...]] = BoundedDict()
+        #: Keys that later keys have overtaken: a request that repeats one is late.
+        self._overtaken: BoundedDict[tuple[str, int, str], bool] = BoundedDict()
 
-    async def under_key(self, link: Link, reading: Reading, key: str) -> Message:
-        """The key's message. Raises NothingNew, which decides nothing, and Consumed: a later key has confirmed it; and
-        as Reading does."""
+    async def deliver(self, reader: SubscriptionReader, key: str) -> Message:
+        """Return the key's message. Raises NothingNew, which decides nothing; Consumed if a later key has acked the
+        message; and what the reader raises."""
         try:
-            return await self._under_key(link, reading, key)
+            return await self._deliver(reader, key)
         except errors.Sought:
-            # A new key gets what is at the new place, also where that was given before.
-            await self._give_nothing(link, reading, await self._given(link, reading))
+            # A new key gets the message at the new position, even if that message was delivered before.
+            await self._record_ack(reader, await self._find_delivered(reader))
             raise
         except (errors.TopicGone, errors.NotSubscribed):
-            if reading.topic_id:
-                await self._forget_known(link, reading)
+            if reader.topic_id:
+                await self._delete_known(reader)
             raise
 
-    async def _under_key(self, link: Link, reading: Reading, key: str) -> Message:
-        message = await reading.first()
-        given = await self._given(link, reading)
-        known = given.offset_of(key)
+    async def _deliver(self, reader: SubscriptionReader, key: str) -> Message:
+        message = await reader.first()
+        delivered = await self._find_delivered(reader)
+        known = delivered.offset_of(key)
         if known is not None:
             if message is not None and message.offset == known:
                 return message
             raise errors.Consumed(f"the message of key '{key}', at {known}, was confirmed by a later request")
-        if (*_whose(reading), key) in self._overtaken:
-            raise errors.Consumed(f"key '{key}' comes late: a later request was given a message")
-        if message is not None and message.offset == given.last_offset:
-            message = await reading.confirm(message.offset + 1)
+        if (*_owner(reader), key) in self._overtaken:
+            raise errors.Consumed(f"key '{key}' is late: a later request got a message")
+        if message is not None and message.offset == delivered.last_offset:
+            message = await reader.confirm(message.offset + 1)
             if message is None:
-                await self._give_nothing(link, reading, given)
+                await self._record_ack(reader, delivered)
         if message is None:
-            self._note_in_vain(_whose(reading), key)
-            raise nothing_for(reading)
-        await self._give(link, reading, given, key, message.offset)
+            self._note_empty(_owner(reader), key)
+            raise nothing_new(reader)
+        await self._record(reader, delivered, key, message.offset)
         return message
 
-    async def _given(self, link: Link, reading: Reading) -> GivenKeys:
-        known = self.given.get(_whose(reading))
+    async def _find_delivered(self, reader: SubscriptionReader) -> DeliveredKeys:
+        owner = _owner(reader)
+        known = self.delivered.get(owner)
         if known is None:
-            known = await _read_entry(link, _entry_key(reading.subscriber, reading.topic_id))
-            keep(self.given, _whose(reading), known)
+            entry = await find_entry(self._link, NAMESPACE, _entry_key(*owner))
+            known = DeliveredKeys() if entry is None else DeliveredKeys(_decode_entry(entry.value).keys, entry.version)
+            self.delivered[owner] = known
         return known
 
-    async def _give(self, link: Link, reading: Reading, given: GivenKeys, key: str, offset: int) -> None:
-        """Raises RegistryConflict: another gateway was quicker."""
-        whose, keys = _whose(reading), given.followed_by(key, offset)
-        await self._write(link, whose, keys, given.version)
-        forgotten = {former for former, _ in given.keys} - {former for former, _ in keys}
-        self._note_overtaken(whose, {*forgotten, *self._in_vain.pop(whose, ())} - {key, NO_KEY})
+    async def _record(self, reader: SubscriptionReader, delivered: DeliveredKeys, key: str, offset: int) -> None:
+        """Raises RegistryConflict if another gateway was faster."""
+        owner, keys = _owner(reader), delivered.followed_by(key, offset)
+        await self._write(owner, keys, delivered.version)
+        forgotten = {former for former, _ in delivered.keys} - {former for former, _ in keys}
+        for overtaken in {*forgotten, *self._empty_keys.pop(owner, ())} - {key, NO_KEY}:
+            self._overtaken[*owner, overtaken] = True
 
-    async def _give_nothing(self, link: Link, reading: Reading, given: GivenKeys) -> None:
-        """As `_give`. Keys keep what they were given."""
-        if given.last_offset >= 0:
-            await self._write(link, _whose(reading), given.followed_by_nothing(), given.version)
+    async def _record_ack(self, reader: SubscriptionReader, delivered: DeliveredKeys) -> None:
+        """Raises as `_record` does. The keys keep their offsets."""
+        if delivered.last_offset >= 0:
+            await self._write(_owner(reader), delivered.followed_by_ack(), delivered.version)
 
-    async def _write(self, link: Link, whose: _Whose, keys: tuple[tuple[str, int], ...], version: int) -> None:
-        # Whatever becomes of it, what was known before may be wrong.
-        self.given.pop(whose, None)
+    async def _write(self, owner: _Owner, keys: tuple[tuple[str, int], ...], version: int) -> None:
+        # If this fails, its outcome is unknown: what is cached may be wrong.
+        self.delivered.pop(owner, None)
         value = msgspec.json.encode(_Entry(keys))
-        written = await link.operate(RegistrySet(NAMESPACE, _entry_key(*whose), value, version))
-        keep(self.given, whose, GivenKeys(keys, expect(written, RegistryReply).version))
+        written = await self._link.call(RegistrySet(NAMESPACE, _entry_key(*owner), value, version), RegistryReply)
+        self.delivered[owner] = DeliveredKeys(keys, written.version)
 
-    def _note_in_vain(self, whose: _Whose, key: str) -> None:
-        former = self._in_vain.get(whose, ())
+    def _note_empty(self, owner: _Owner, key: str) -> None:
+        former = self._empty_keys.get(owner, ())
         if key != NO_KEY and key not in former:
-            keep(self._in_vain, whose, (*former[1 - _KEYS_MAX :], key))
+            self._empty_keys[owner] = (*former[1 - _KEYS_MAX :], key)
 
-    def _note_overtaken(self, whose: _Whose, keys: set[str]) -> None:
-        for key in keys:
-            keep(self._overtaken, (*whose, key), True)
+    async def delete(self, subscriber: str, topic_id: int, version: int = -1) -> None:
+        """Delete the entry of a subscription that has ended."""
+        self.delivered.pop((subscriber, topic_id), None)
+        self._empty_keys.pop((subscriber, topic_id), None)
+        await self._link.operate(RegistrySet(NAMESPACE, _entry_key(subscriber, topic_id), None, version))
 
-    async def forget(self, link: Link, subscriber: str, topic_id: int, version: int = -1) -> None:
-        """The subscription has ended: its entry goes."""
-        self.given.pop((subscriber, topic_id), None)
-        self._in_vain.pop((subscriber, topic_id), None)
-        await link.operate(RegistrySet(NAMESPACE, _entry_key(subscriber, topic_id), None, version))
-
-    async def _forget_known(self, link: Link, reading: Reading) -> None:
-        """Only as it is known: the subscriber may have come back elsewhere, and been given something."""
+    async def _delete_known(self, reader: SubscriptionReader) -> None:
+        """Delete the entry only in the version that is known: the subscriber may have come back through another
+        gateway, and got a message there."""
         with suppress(errors.OnceMQError):
-            given = await self._given(link, reading)
-            if given.version:
-                await self.forget(link, *_whose(reading), given.version)
+            delivered = await self._find_delivered(reader)
+            if delivered.version:
+                await self.delete(*_owner(reader), delivered.version)
 
 
-async def until_settled(reading: Reading, consume: Callable[[], Awaitable[T]], *, names_offsets: bool = False) -> T:
-    """An ack belongs to what was read under the same epoch, so that whatever moves the subscription meanwhile makes
-    it all begin again. Offsets of the caller's mean nothing after a seek, or in a topic that was made again: who
-    `names_offsets` is told, once."""
-    tries = 0
-    while True:
-        try:
-            return await consume()
-        except (errors.Fenced, errors.Sought, errors.TopicGone, errors.RegistryConflict) as error:
-            tries += 1
-            if names_offsets and isinstance(error, errors.Sought | errors.TopicGone):
-                reading.drop()
-                raise
-            if tries == _TRIES:
-                raise
-        reading.forget()
-        await asyncio.sleep(random.uniform(0, _PAUSE_S * (tries - 1)))
+def nothing_new(reader: SubscriptionReader) -> errors.NothingNew:
+    """Return the error of an empty subscription."""
+    return errors.NothingNew(f"there is no message for '{reader.subscriber}' on '{reader.topic}'")
 
 
-def nothing_for(reading: Reading) -> errors.NothingNew:
-    return errors.NothingNew(f"there is no message for '{reading.subscriber}' on '{reading.topic}'")
-
-
-async def _read_entry(link: Link, key: str) -> GivenKeys:
-    # Among the keys that start like it, it is the first.
-    reply = expect((await link.ask(RegistryList(NAMESPACE, key, limit=1)))[0], RegistryListReply)
-    if not reply.entries or reply.entries[0].key != key:
-        return GivenKeys()
-    entry = reply.entries[0]
-    return GivenKeys(_decode_entry(entry.value).keys, entry.version)
-
-
-def _whose(reading: Reading) -> _Whose:
-    return reading.subscriber, reading.topic_id
+def _owner(reader: SubscriptionReader) -> _Owner:
+    return reader.subscriber, reader.topic_id
 
 
 def _entry_key(subscriber: str, topic_id: int) -> str:

@@ -1,4 +1,4 @@
-"""Whose turn it is: one at a time per name."""
+"""A lock per name."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from contextlib import asynccontextmanager
 from oncemq.protocol import errors
 
 
-class _Turn:
+class _Entry:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        #: Those who wait, and the one whose turn it is.
-        self.count = 0
+        #: The holder, and those who wait.
+        self.users = 0
         self.failure = ""
 
 
-class Turns:
-    """One at a time per name, in the order in which they came. A name that nobody waits for takes no room.
+class KeyedLock:
+    """One holder at a time per name, in the order of arrival. A name without users takes no memory.
 
-    Where one finds the broker away, those behind him are told the same at once. Else they would find it back one after
-    the other, long after their callers have gone, and take messages for nobody."""
+    If a holder finds the broker away, those who wait behind it get the same error at once. Otherwise they would find
+    the broker back one after the other, long after their callers have gone, and consume messages for nobody.
+    """
 
     def __init__(self) -> None:
-        self._turns: dict[Hashable, _Turn] = {}
+        self._entries: dict[Hashable, _Entry] = {}
 
     @asynccontextmanager
-    async def of(self, name: Hashable) -> AsyncIterator[None]:
-        """Raises BrokerAway."""
-        turn = self._turns.setdefault(name, _Turn())
-        turn.count += 1
+    async def hold(self, name: Hashable) -> AsyncIterator[None]:
+        """Wait for the name's lock and hold it. Raises BrokerAway."""
+        entry = self._entries.setdefault(name, _Entry())
+        entry.users += 1
         try:
-            async with turn.lock:
-                if turn.failure:
-                    raise errors.BrokerAway(turn.failure)
+            async with entry.lock:
+                if entry.failure:
+                    raise errors.BrokerAway(entry.failure)
                 yield
         except errors.BrokerAway as error:
-            turn.failure = error.text
+            entry.failure = error.text
             raise
         finally:
-            turn.count -= 1
-            if not turn.count:
-                del self._turns[name]
+            entry.users -= 1
+            if not entry.users:
+                del self._entries[name]

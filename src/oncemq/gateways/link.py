@@ -1,10 +1,10 @@
-"""A gateway's one connection to the broker, shared by everybody who calls the gateway.
+"""A gateway's connection to the broker, shared by all callers of the gateway.
 
-Commands go out as the gateway's callers mean them: an operation under a number of the gateway's own session
-(`operate`), or a command as it is (`ask`): a get, or an operation that somebody else's key or number protects. What
-is asked for in one turn of the event loop travels together. Single messages for one topic become one batch (`put`).
+A numbered operation goes out under the gateway's own session (`operate`, `call`). A command that is safe to repeat goes
+out as it is (`ask`, `query`): a get, or an operation that a caller's own key or number protects. Commands of one turn
+of the event loop travel together. Single messages for one topic are put as one batch (`put`).
 
-Knows commands and replies; nothing of HTTP or any other protocol.
+Knows commands and replies; knows nothing of HTTP or any other protocol.
 """
 
 from __future__ import annotations
@@ -20,30 +20,28 @@ from oncemq.client.core.pending import Pending, again
 from oncemq.client.options import ConnectSettings
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import open_transport
-from oncemq.gateways.put_batcher import MERGED_BYTES, Headers, Merging, bytes_of, error_for_caller, make_put
+from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, Headers, PutBatcher, error_for_caller
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_NEW, Command, Get, GetAny, Operation, Put, Read, Take
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import GetReply, PutReply, Reply
 
-__all__ = ["MERGED_BYTES", "Link", "bytes_of", "expect", "make_put"]
-
 R = TypeVar("R", bound=Reply)
 
-#: Obstacles that may stay for long.
-_OF_ROOM: frozenset[str] = frozenset({"DISK_FULL", "TOPIC_FULL", "BUSY", "KEYS_FULL"})
+#: Obstacles that may last long.
+_LACK_OF_SPACE: frozenset[str] = frozenset({"DISK_FULL", "TOPIC_FULL", "BUSY", "KEYS_FULL"})
 
-#: So long a command waits at the broker before it is sent again.
+#: How long a command waits at the broker before it is sent again.
 WAIT_SLICE_MS = 5_000
-#: A wait that is answered before its time, with nothing, was replaced by another one for the same subscription.
+#: A long poll that returns early and empty was replaced by a newer one for the same subscription.
 _REPLACED_PAUSE_S = 0.2
 _TICK_S = 0.005
 
-Waiting = Get | GetAny | Read | Take
+LongPoll = Get | GetAny | Read | Take
 
 
 class Link:
-    """Belongs to the event loop that was running when it was made."""
+    """Belongs to the event loop that is running when it is created."""
 
     def __init__(
         self,
@@ -52,47 +50,42 @@ class Link:
         label: str,
         timeout_s: float = 1.0,
         tries: int = 5,
-        waits_for_room: bool = True,
+        waits_for_space: bool = True,
     ) -> None:
-        """The broker may be away: who asks for something is told. Where callers have nothing to do with each other,
-        none of them `waits_for_room`: operations keep their order, so it would hold up all others."""
-        self._settings = ConnectSettings(
-            urls=list(urls),
-            label=label,
-            timeout_s=timeout_s,
-            tries=tries,
-            window=256,
-        )
-        self._told_at_once = frozenset() if waits_for_room else _OF_ROOM
+        """The broker may be away: then calls raise BrokerAway.
+
+        `waits_for_space`: an operation that lacks space waits for it, and so do the operations after it, since they
+        keep their order. Use False where callers are independent of each other: the operation fails at once.
+        """
+        self._settings = ConnectSettings(urls=list(urls), label=label, timeout_s=timeout_s, tries=tries, window=256)
+        self._told_at_once = frozenset() if waits_for_space else _LACK_OF_SPACE
         self._loop = asyncio.get_running_loop()
         self._driver = self._connect()
-        #: For what waits, from the first such command on: a thousand of them don't slow the others down.
-        self._patient: EventLoopDriver | None = None
-        self._merging: dict[tuple[str, bool], Merging] = {}
+        #: For commands that wait, from the first one on: a thousand long polls don't slow the other commands down.
+        self._poll_driver: EventLoopDriver | None = None
+        self._batchers: dict[tuple[str, bool], PutBatcher] = {}
 
     def _connect(self) -> EventLoopDriver:
         core = self._settings.make_core()
         core.report_at_once(self._told_at_once)
         return EventLoopDriver(core, open_transport(self._settings.urls), self._loop)
 
-    @property
-    def _usable(self) -> EventLoopDriver:
+    def _usable_driver(self) -> EventLoopDriver:
         self._check_open()
         if self._driver.core.finished is not None:
             self._driver = self._replace(self._driver)
         return self._driver
 
-    @property
-    def _waiting(self) -> EventLoopDriver:
+    def _usable_poll_driver(self) -> EventLoopDriver:
         self._check_open()
-        if self._patient is None:
-            self._patient = self._connect()
-        elif self._patient.core.finished is not None:
-            self._patient = self._replace(self._patient)
-        return self._patient
+        if self._poll_driver is None:
+            self._poll_driver = self._connect()
+        elif self._poll_driver.core.finished is not None:
+            self._poll_driver = self._replace(self._poll_driver)
+        return self._poll_driver
 
     def _replace(self, former: EventLoopDriver) -> EventLoopDriver:
-        """Its session was removed, or is in doubt. Whoever waited was told; others go on with another one."""
+        """Start another session: the former one was deleted, or is in doubt. Its waiting callers get the error."""
         # In this order: an embedded broker ends with its last client.
         driver = self._connect()
         former.stop(errors.ClientClosed("the session ended"))
@@ -103,27 +96,31 @@ class Link:
             raise errors.Stopping("the gateway is stopping")
 
     async def operate(self, operation: Operation, payload: Payloads = None) -> Reply:
-        """An operation under a number of the gateway's own: it happens once, as long as the gateway lives. Raises what
-        it was refused with, and BrokerAway."""
+        """Send an operation under the next number of the gateway's session: it happens once, while the gateway lives.
+        Raises what the broker refuses it with, and BrokerAway."""
         if payload is not None:
             await self._learn_limits(payload)
-        driver = self._usable
+        driver = self._usable_driver()
         try:
-            return (await self._answer(driver, driver.core.submit(operation, payload)))[0]
+            return (await self._wait_for(driver, driver.core.submit(operation, payload)))[0]
         except (errors.Fenced, errors.SessionUnknown) as error:
             raise error_for_caller(driver, error) from None
+
+    async def call(self, operation: Operation, kind: type[R], payload: Payloads = None) -> R:
+        """Like `operate`, with the type of the reply. Raises BrokerBug if the reply has another type."""
+        return expect(await self.operate(operation, payload), kind)
 
     async def ask(
         self, command: Command, payload: Payloads = None, *, give_up_ms: float = 0.0
     ) -> tuple[Reply, Sequence[Frame]]:
-        """A command that may be repeated: the reply and its payloads. Raises as `operate` does. Where the caller is
-        cancelled, it is given up."""
+        """Send a command that is safe to repeat. Returns the reply and its payloads. Raises as `operate` does. If the
+        caller is cancelled, the command is dropped."""
         if payload is not None:
             await self._learn_limits(payload)
-        driver = self._waiting if getattr(command, "wait_ms", 0) else self._usable
+        driver = self._usable_poll_driver() if getattr(command, "wait_ms", 0) else self._usable_driver()
         pending = driver.core.ask(command, payload, give_up_ms=give_up_ms)
         try:
-            return await self._answer(driver, pending)
+            return await self._wait_for(driver, pending)
         except asyncio.CancelledError:
             driver.drop(pending)
             driver.pump_soon()
@@ -131,12 +128,16 @@ class Link:
         except (errors.Fenced, errors.SessionUnknown):
             if driver.core.finished is None:
                 raise
-        # The gateway's own session has ended meanwhile. Repeating this can't harm.
+        # The gateway's own session has ended meanwhile. Repeating the command does no harm.
         return await self.ask(command, payload, give_up_ms=give_up_ms)
 
-    async def wait(self, command: Waiting) -> tuple[Reply, Sequence[Frame]]:
-        """The same for what brings messages: waits for some, for its `wait_ms`. In slices, so that a broker that was
-        restarted meanwhile is asked again soon."""
+    async def query(self, command: Command, kind: type[R]) -> R:
+        """Like `ask` for a reply without payloads, with its type. Raises BrokerBug if the reply has another type."""
+        return expect((await self.ask(command))[0], kind)
+
+    async def wait(self, command: LongPoll) -> tuple[Reply, Sequence[Frame]]:
+        """Like `ask`, for a command that waits for messages for its `wait_ms`. The wait is divided into slices, so
+        that a broker that was restarted meanwhile soon gets the command again."""
         until_s = self._loop.time() + command.wait_ms / 1000
         while True:
             asked_s = self._loop.time()
@@ -145,24 +146,24 @@ class Link:
             if payloads or self._loop.time() + _TICK_S >= until_s:
                 return reply, payloads
             if isinstance(command, Read) and command.position == START_NEW:
-                # What comes between two slices is new as well.
+                # Messages that are stored between two slices are new as well.
                 found = expect(reply, GetReply)
                 command = msgspec.structs.replace(command, position=found.next_position, topic_id=found.topic_id)
             if self._loop.time() - asked_s < slice_ms / 2000:
-                # Replaced by somebody else's. Callers who take turns at this must not do so as fast as they can.
+                # Another caller's long poll replaced it. Without a pause the two would replace each other in a loop.
                 await asyncio.sleep(_REPLACED_PAUSE_S)
                 return reply, payloads
 
     async def _learn_limits(self, payload: Frame | tuple[Frame, ...]) -> None:
-        """What is too large the broker does not even receive, so it has to say first how much it takes."""
-        core = self._usable.core
+        """Ask the broker for its limits before a large payload: a payload that is too large is not even received."""
+        core = self._usable_driver().core
         if core.batch_bytes_max:
             return
         size = sum(map(len, payload)) if isinstance(payload, tuple) else len(payload)
-        if size > MERGED_BYTES:
-            await self._answer(self._usable, core.greet())
+        if size > BATCH_BYTES_MAX:
+            await self._wait_for(self._usable_driver(), core.greet())
 
-    def _answer(self, driver: EventLoopDriver, pending: Pending) -> asyncio.Future[tuple[Reply, Sequence[Frame]]]:
+    def _wait_for(self, driver: EventLoopDriver, pending: Pending) -> asyncio.Future[tuple[Reply, Sequence[Frame]]]:
         future: asyncio.Future[tuple[Reply, Sequence[Frame]]] = self._loop.create_future()
         if pending.done:
             _resolve(future, pending)
@@ -176,23 +177,24 @@ class Link:
     def put(
         self, topic: str, value: bytes, key: bytes | None = None, headers: Headers | None = None, create: bool = False
     ) -> asyncio.Future[PutReply]:
-        """Store one message, together with whatever others put on the same topic at this moment; each learns its own
-        offset. Raises as `operate` does."""
-        merging = self._merging.get((topic, create))
-        if merging is None:
-            merging = self._merging[topic, create] = Merging(self._loop, self._begin, self._forget, topic, create)
-        return merging.add(value, key, headers)
+        """Store one message, in one batch with the messages that other callers put on the topic at this moment. Each
+        caller gets its own offset. Raises as `operate` does."""
+        batcher = self._batchers.get((topic, create))
+        if batcher is None:
+            batcher = PutBatcher(self._loop, self._submit_put, self._discard_batcher, topic, create)
+            self._batchers[topic, create] = batcher
+        return batcher.add(value, key, headers)
 
-    def _begin(self, operation: Put, payload: bytes) -> tuple[EventLoopDriver, Pending]:
-        driver = self._usable
+    def _submit_put(self, operation: Put, payload: bytes) -> tuple[EventLoopDriver, Pending]:
+        driver = self._usable_driver()
         return driver, driver.core.submit(operation, payload)
 
-    def _forget(self, merging: Merging) -> None:
-        self._merging.pop((merging.topic, merging.create), None)
+    def _discard_batcher(self, batcher: PutBatcher) -> None:
+        self._batchers.pop((batcher.topic, batcher.create), None)
 
     def close(self) -> None:
-        """Whoever asks for something from now on is told."""
-        for driver in (self._driver, self._patient):
+        """Close the connection. Later calls raise Stopping."""
+        for driver in (self._driver, self._poll_driver):
             if driver is not None and driver.stopped is None:
                 driver.stop(errors.ClientClosed("the gateway is stopping"))
 
@@ -208,7 +210,7 @@ def _resolve(future: asyncio.Future[tuple[Reply, Sequence[Frame]]], pending: Pen
 
 
 def expect(reply: Reply, kind: type[R]) -> R:
-    """The reply, of the kind that its command has. Raises BrokerBug: the broker speaks another language."""
+    """Return the reply with its type. Raises BrokerBug if it has another type than its command asks for."""
     if not isinstance(reply, kind):
-        raise errors.BrokerBug(f"the broker answered with {type(reply).__name__} where {kind.__name__} belongs")
+        raise errors.BrokerBug(f"the broker replied with {type(reply).__name__} instead of {kind.__name__}")
     return reply

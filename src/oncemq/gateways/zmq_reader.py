@@ -1,4 +1,4 @@
-"""A bound ZeroMQ socket on an event loop: watched through its descriptor, drained in turns.
+"""A ZeroMQ socket on an event loop: the loop watches its descriptor, and its messages are read in turns.
 
 Knows nothing of what the frames mean.
 """
@@ -6,6 +6,7 @@ Knows nothing of what the frames mean.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,78 +17,116 @@ from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.gateways")
 
-#: Messages that are taken in before others have their turn.
+#: Messages that are read before other tasks of the event loop run.
 _TURN_MESSAGES = 500
 _NOW = int(zmq.NOBLOCK)
 
 
-class Watched:
-    """Calls `take` with the frames of each message. Belongs to the event loop that was running when it was made."""
+class ZmqReader:
+    """Calls `receive` with the frames of each message, and `after_turn` after each turn of reading. Belongs to the
+    event loop that is running when it is created."""
 
-    def __init__(self, kind: int, take: Callable[[list[bytes]], None]) -> None:
+    def __init__(
+        self, kind: int, receive: Callable[[list[bytes]], None], after_turn: Callable[[], None] = lambda: None
+    ) -> None:
         self.address = ""
-        self._take = take
+        self._receive = receive
+        self._after_turn = after_turn
         self._loop = asyncio.get_running_loop()
-        self._is_due = False
-        self._is_watching = False
+        self._is_scheduled = False
+        self._is_reading = False
         self._socket: Any = zmq.Context.instance().socket(kind)
         self.set(zmq.LINGER, 0)
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
 
     def set(self, option: int, value: int) -> None:
+        """Set a socket option."""
         self._socket.setsockopt(option, value)
 
     def bind(self, url: str) -> None:
-        """Raises ListenFailed."""
+        """Listen at an address and start reading. Raises ListenFailed."""
         try:
             self._socket.bind(url)
         except zmq.ZMQError as error:
             self.close()
             raise errors.ListenFailed(f"can't listen at {url}: {error.strerror or error}") from None
         self.address = self._socket.getsockopt(zmq.LAST_ENDPOINT).decode()
-        self._is_watching = True
+        self._start_reading()
+
+    def connect(self, url: str) -> None:
+        """Connect to an address and start reading. Raises SettingInvalid."""
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise errors.SettingInvalid(f"can't connect to {url}: {error.strerror or error}") from None
+        self._start_reading()
+
+    def _start_reading(self) -> None:
+        self._is_reading = True
         self._loop.add_reader(self._descriptor, self._drain)
-        self._look()
+        self.read_soon()
+
+    def unbind(self) -> None:
+        """Accept no more connections."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.unbind(self.address)
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Raises zmq.Again: the peer does not read; and zmq.ZMQError: it is gone."""
+        """Raises zmq.Again if the peer does not read, and another zmq.ZMQError if it is gone."""
         try:
             self._socket.send_multipart(frames, _NOW)
         finally:
-            # Sending may have used up the descriptor's word of what has arrived.
-            self._look()
+            self.read_soon()
 
-    def _look(self) -> None:
-        if not self._is_due and self._is_watching:
-            self._is_due = True
-            self._loop.call_soon(self._drain_again)
+    @property
+    def socket(self) -> Any:
+        """The socket itself, for sending many messages. Call `read_soon` afterwards."""
+        return self._socket
 
-    def _drain_again(self) -> None:
-        self._is_due = False
+    @property
+    def has_messages(self) -> bool:
+        """Messages have arrived that were not read yet."""
+        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+
+    def read_soon(self) -> None:
+        """Must be called after sending: the descriptor is edge-triggered, and sending may have consumed its signal that
+        messages have arrived."""
+        if not self._is_scheduled and self._is_reading:
+            self._is_scheduled = True
+            self._loop.call_soon(self._drain_scheduled)
+
+    def _drain_scheduled(self) -> None:
+        self._is_scheduled = False
         self._drain()
 
     def _drain(self) -> None:
-        receive, take = self._socket.recv_multipart, self._take
+        if self._is_reading:
+            self._read_turn()
+            self._after_turn()
+
+    def _read_turn(self) -> None:
+        read, receive = self._socket.recv_multipart, self._receive
         for _ in range(_TURN_MESSAGES):
-            if not self._is_watching:
+            if not self._is_reading:
                 return
             try:
-                frames = receive(_NOW)
+                frames = read(_NOW)
             except zmq.Again:
                 return
             try:
-                take(frames)
+                receive(frames)
             except Exception:
-                log.exception("a message of a peer could not be handled")
-        self._look()
+                log.exception("a peer's message could not be handled")
+        self.read_soon()
 
-    def unwatch(self) -> None:
-        """Take nothing more in. What is in hand can still be answered."""
-        if self._is_watching:
-            self._is_watching = False
+    def stop_reading(self) -> None:
+        """Read no more messages. Replies can still be sent."""
+        if self._is_reading:
+            self._is_reading = False
             self._loop.remove_reader(self._descriptor)
 
     def close(self, linger_ms: int = 0) -> None:
-        """What was sent has so long to leave."""
-        self.unwatch()
+        """Close the socket. Messages that were sent have `linger_ms` to leave."""
+        self.stop_reading()
         self._socket.close(linger_ms)

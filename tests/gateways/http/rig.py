@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from oncemq.gateways.http.endpoints import make_app
 from oncemq.gateways.http.framework.app import App
 from oncemq.gateways.http.settings import GatewaySettings
 
@@ -42,7 +43,7 @@ class Gateway:
     def __init__(self, broker: str, **settings: Any) -> None:
         self._runner = asyncio.Runner()
         self.broker = broker
-        self.app = App(GatewaySettings(brokers=(broker,), **settings))
+        self.app = make_app(GatewaySettings(brokers=(broker,), **settings))
         self._lifespan = Lifespan(self.app)
         self.run(self._lifespan.start())
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1:8002")

@@ -15,7 +15,7 @@ import pytest
 from oncemq.gateways.http.docs.openapi import document
 from oncemq.gateways.http.docs.pages.docs_page import render
 from oncemq.gateways.http.docs.pages.markup import markdown
-from oncemq.gateways.http.framework.app import ENDPOINTS
+from oncemq.gateways.http.endpoints import ENDPOINTS
 from tests.browser import Browser
 from tests.forking import ForkedBroker
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oncemq.gateways.http.framework import request
-from oncemq.gateways.http.framework.origin_check import Guard
+from oncemq.gateways.http.framework.origin_check import OriginCheck
 from oncemq.gateways.http.gateway import HttpGateway
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.protocol import errors
@@ -87,7 +87,7 @@ def test_a_head_without_end_is_cut_off() -> None:
 
 def test_a_gateway_that_others_reach_has_addresses_and_the_names_that_it_was_told() -> None:
     def check(name: str, **settings: Any) -> None:
-        guard = Guard(GatewaySettings(brokers=(), http="0.0.0.0:8002", **settings))
+        guard = OriginCheck(GatewaySettings(brokers=(), http="0.0.0.0:8002", **settings))
         guard.check({b"host": name.encode()}, b"/v1/topics")
 
     for name in ("10.1.2.3:8002", "[fe80::1]:8002", "localhost", "127.0.0.1:8002", ""):

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from oncemq.cli.main import cli
 from oncemq.gateways.http.docs.openapi import TAGS, document
 from oncemq.gateways.http.docs.site import endpoints as site_endpoints
-from oncemq.gateways.http.framework.app import ENDPOINTS
+from oncemq.gateways.http.endpoints import ENDPOINTS
 from oncemq.gateways.http.framework.endpoint import ALWAYS, ANY, JSON, PROBLEM, Answer, Call
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.protocol.version import __version__

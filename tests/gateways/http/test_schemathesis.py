@@ -22,7 +22,7 @@ from schemathesis import Case, CheckContext, Response, SerializationContext
 from schemathesis.config import SchemathesisConfig
 
 from oncemq.gateways.http.docs.openapi import document
-from oncemq.gateways.http.framework.app import ENDPOINTS, App
+from oncemq.gateways.http.endpoints import ENDPOINTS, make_app
 from oncemq.gateways.http.framework.endpoint import ANY, EVENTS, NDJSON
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.protocol.limits import WAIT_MS_MAX
@@ -233,7 +233,7 @@ def good_requests_can_be_read(context: CheckContext, response: Response, case: C
 @contextmanager
 def _serving(settings: GatewaySettings) -> Iterator[str]:
     """The gateway in a thread of this process, on a port of its own."""
-    app = App(settings)
+    app = make_app(settings)
 
     async def bounded(scope: Message, receive: Receive, send: Send) -> None:
         await app(scope, *(_without_end(receive, send) if scope["type"] == "http" else (receive, send)))

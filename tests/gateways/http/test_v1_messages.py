@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from oncemq.gateways import link, subscription_cache
+from oncemq.gateways import bounded_dict, link
 from oncemq.protocol.commands import Get
-from oncemq.protocol.replies import OpenReply
 from tests.gateways.http.rig import Json
 from tests.gateways.http.v1 import V1, Visit, code_of, eventually, v1, values_of
 
@@ -84,7 +83,7 @@ def test_an_ack_elsewhere_is_seen_by_the_next_get(v1: V1) -> None:
     v1.ok("POST", f"{PATH}/ack", {"upto": 2, "epoch": epoch})
     assert (get(v1)["position"], get(v1, epoch=epoch)["position"]) == (2, 2)
     # Behind the gateway's back.
-    v1.app._state.opened[("orders", "kitchen")] = OpenReply(get(v1)["topic_id"], epoch, 0)
+    v1.app._state.subscriptions.opened["orders", "kitchen"].owned.acked = 0
     assert values_of(get(v1)) == ["c"]
 
 
@@ -121,12 +120,12 @@ def test_callers_who_come_at_once_share_one_opening(v1: V1) -> None:
 
 
 def test_what_the_gateway_keeps_of_subscriptions_is_bounded(v1: V1, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription_cache, "_ENTRIES_MAX", 2)
+    monkeypatch.setattr(bounded_dict, "_ENTRIES_MAX", 2)
     v1.store("orders", "a")
     for name in ("b", "c", "d"):
         v1.subscribe("orders", name)
         v1.got("orders", name)
-    assert len(v1.app._state.opened) == 2
+    assert len(v1.app._state.subscriptions.opened) == 2
     assert values_of(get(v1)) == ["a"]
 
 
@@ -314,5 +313,5 @@ def test_who_waits_is_told_when_the_gateway_stops(v1: V1) -> None:
 
 
 def _parked(v1: V1) -> int:
-    patient = v1.app._link._patient if v1.app._link is not None else None
+    patient = v1.app._link._poll_driver if v1.app._link is not None else None
     return 0 if patient is None else len(patient.core._commands.unnumbered)

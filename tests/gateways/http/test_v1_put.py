@@ -222,7 +222,7 @@ def test_headers_that_protect_by_halves_are_refused(v1: V1, headers: dict[str, s
 
 def test_a_session_without_its_numbers_is_told_what_is_missing(v1: V1) -> None:
     detail = post(v1, b"a", headers={"oncemq-session": "s"}).json()["detail"]
-    assert detail == "oncemq-session is given, and oncemq-epoch and oncemq-number are missing"
+    assert detail == "oncemq-session is given without oncemq-epoch and oncemq-number"
 
 
 def test_a_key_that_is_no_key_is_refused(v1: V1) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from oncemq.gateways.http.docs.openapi import refusals_of
-from oncemq.gateways.http.framework.app import ENDPOINTS, App
+from oncemq.gateways.http.endpoints import ENDPOINTS, make_app
 from oncemq.gateways.http.gateway import with_origins
 from oncemq.gateways.http.settings import GatewaySettings
 from tests.gateways.http.v1 import V1, Visit, code_of
@@ -146,7 +146,7 @@ def test_a_page_of_an_origin_that_is_allowed_is_answered_as_browsers_want_it() -
 
 def test_an_app_that_allows_no_origin_has_nothing_in_front() -> None:
     settings = GatewaySettings(brokers=("memory:none",))
-    app = App(settings)
+    app = make_app(settings)
     assert with_origins(app, settings) is app
 
 

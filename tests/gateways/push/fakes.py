@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from oncemq.gateways.link import Link
 from oncemq.protocol import errors
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import Ack, Get, Hello, Numbered, Open, Subscribe, Unsubscribe
@@ -35,8 +36,8 @@ async def until(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.001)
 
 
-class FakeLink:
-    """Fulfils what the gateway wants of a Link."""
+class FakeLink(Link):
+    """A link whose commands are answered here."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -69,7 +70,9 @@ class FakeLink:
             self.is_subscribed = False
         return RegistryReply(1)
 
-    async def ask(self, command: Any, payload: object = None) -> tuple[Reply, Sequence[bytes]]:
+    async def ask(
+        self, command: Any, payload: object = None, *, give_up_ms: float = 0.0
+    ) -> tuple[Reply, Sequence[bytes]]:
         await self._reach()
         if isinstance(command, Get):
             return await self._get(command)

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from oncemq.gateways.link import Link, make_put
+from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.settings import PushSettings
-from oncemq.gateways.push.subscribers.subscriber_cursor import Place
-from oncemq.gateways.push.subscribers.subscribers import Reliable
+from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
+from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
+from oncemq.gateways.put_batcher import make_put
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, CreateTopic, Seek
 
 DEADLINE_S = 30.0
@@ -34,31 +35,31 @@ def in_memory(work: Callable[[Link], Awaitable[None]]) -> None:
 
 
 class Feed:
-    """Fulfils what places want of the feed. It sends nothing, and follows nothing by itself."""
+    """Fulfils what cursors want of the feed. It sends nothing, and follows nothing by itself."""
 
     def __init__(self) -> None:
-        self.followings: dict[str, Any] = {}
+        self.followers: dict[str, Any] = {}
 
     def hold(self, topic: str, holder: object) -> Any:
-        return self.followings.setdefault(topic, following(topic))
+        return self.followers.setdefault(topic, follower(topic))
 
     def release(self, topic: str, holder: object) -> None: ...
 
 
-def following(topic: str, **fields: Any) -> Any:
+def follower(topic: str, **fields: Any) -> Any:
     state = {"topic": topic, "topic_id": 0, "position": -1, "is_live": False, "sent_before": lambda at_s: -1}
     return SimpleNamespace(**(state | fields))
 
 
-def reliable_of(link: Link) -> Reliable:
+def reliable_of(link: Link) -> ReliableSubscribers:
     feed: Any = Feed()
-    return Reliable(SETTINGS, link, feed, Counters())
+    return ReliableSubscribers(SETTINGS, link, feed, Counters())
 
 
-def place_of(link: Link, topic: str = "orders", *, start: int = START_NEW) -> Place:
-    place = Place(link, Counters(), following(topic), "kitchen", start)
-    place.is_registered = True
-    return place
+def cursor_of(link: Link, topic: str = "orders", *, start: int = START_NEW) -> SubscriberCursor:
+    cursor = SubscriberCursor(link, Counters(), follower(topic), "kitchen", start)
+    cursor.is_registered = True
+    return cursor
 
 
 async def make(link: Link, topic: str, *contents: bytes) -> None:

@@ -10,8 +10,9 @@ from typing import Any, cast
 import zmq
 
 from oncemq.client.sync import Client
-from oncemq.gateways.link import Link, make_put
+from oncemq.gateways.link import Link
 from oncemq.gateways.push.publishers.origin import Origin
+from oncemq.gateways.put_batcher import make_put
 from tests.gateways.push.fakes import FakeLink
 from tests.gateways.push.peers import DEADLINE_S, Asker
 from tests.gateways.push.processes import GatewayProcess

@@ -105,7 +105,7 @@ class GatewayThread:
 
     def forget_everything(self) -> None:
         """As a gateway that starts anew: what it must know is in the broker."""
-        self.gateway._desk.__init__(self.gateway._link)  # type: ignore[misc]
+        self.gateway._server.__init__(self.gateway._link)  # type: ignore[misc]
 
     def stop(self) -> None:
         for client in self._clients:

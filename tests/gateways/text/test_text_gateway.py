@@ -106,9 +106,9 @@ def test_a_get_that_is_sent_again_before_it_is_answered_takes_no_other_message(
     client.ask("sub orders alice")
     for number in range(3):
         client.ask(f"put orders {number}")
-    desk = gateway.gateway._desk
+    server = gateway.gateway._server
     arrived: list[tuple[str, str]] = []
-    get, get_unnamed = desk._get, desk._get_unnamed
+    get, get_unnamed = server._get, server._get_unnamed
 
     async def slowly(*arguments: str) -> bytes:
         while len(arrived) < 3:
@@ -119,8 +119,8 @@ def test_a_get_that_is_sent_again_before_it_is_answered_takes_no_other_message(
         arrived.append(place)
         return await get_unnamed(place)
 
-    monkeypatch.setattr(desk, "_get", slowly)
-    monkeypatch.setattr(desk, "_get_unnamed", counted)
+    monkeypatch.setattr(server, "_get", slowly)
+    monkeypatch.setattr(server, "_get_unnamed", counted)
     clients = [gateway.client() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         assert set(pool.map(lambda each: each.ask("get orders alice"), clients)) == {"OK 0"}
@@ -342,10 +342,10 @@ def test_peers_that_are_made_up_take_no_room() -> None:
 
     async def flood() -> tuple[int, int]:
         peers = Peers(TextSettings(listen="tcp://127.0.0.1:*", requests_max=5), answer)
-        peers._take([b"dealer", b"x" * 5000, b"", b"get orders alice"])
+        peers._receive([b"dealer", b"x" * 5000, b"", b"get orders alice"])
         for number in range(100):
             # Each seems to come from somebody else, behind a proxy.
-            peers._take([b"dealer", b"%d" % number, b"", b"get orders alice"])
+            peers._receive([b"dealer", b"%d" % number, b"", b"get orders alice"])
         held = sum(len(peer.waiting) for peer in peers._peers.values())
         await peers.stop(TIMEOUT_S)
         return held, len(peers._peers)

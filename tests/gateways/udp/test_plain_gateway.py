@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from oncemq.gateways.contract import Gateway
-from oncemq.gateways.udp.endpoint import says_nobody_listens
+from oncemq.gateways.udp.endpoint import is_port_closed
 from oncemq.gateways.udp.gateway import UdpGateway
 from oncemq.gateways.udp.plain.feed import Feed
 from oncemq.gateways.udp.settings import SLACK_BYTES, UNPROVED_MESSAGES
@@ -206,10 +206,10 @@ def test_only_a_closed_port_says_that_nobody_listens() -> None:
     def told(number: int) -> list[tuple[int, int, bytes]]:
         return [(socket.IPPROTO_IP, 11, number.to_bytes(4, sys.byteorder) + bytes(12))]
 
-    assert says_nobody_listens(told(errno.ECONNREFUSED))
-    assert not says_nobody_listens(told(errno.EHOSTUNREACH))
-    assert not says_nobody_listens(told(errno.EMSGSIZE))
-    assert not says_nobody_listens([])
+    assert is_port_closed(told(errno.ECONNREFUSED))
+    assert not is_port_closed(told(errno.EHOSTUNREACH))
+    assert not is_port_closed(told(errno.EMSGSIZE))
+    assert not is_port_closed([])
 
 
 def test_malformed_packets_are_answered_and_counted(gateway: GatewayThread, one: PlainClient) -> None:
@@ -239,7 +239,7 @@ def strict(broker: BrokerProcess) -> Iterator[GatewayThread]:
 
 def test_a_packet_that_is_too_long_is_refused_with_the_limit(strict: GatewayThread) -> None:
     with closing(PlainClient(strict.address)) as client:
-        assert client.ask(b"1 long " + b"x" * 3000) == "Error TOO_LARGE: a packet has at most 2000 bytes"
+        assert client.ask(b"1 long " + b"x" * 3000) == "Error TOO_LARGE: a packet may have at most 2000 bytes"
         assert strict.counter("oversized") == 1
 
 

@@ -97,7 +97,7 @@ def http(ctx: click.Context, /, openapi: bool, **flags: Any) -> None:
 
 def _print_document() -> None:
     from oncemq.gateways.http.docs.openapi import document
-    from oncemq.gateways.http.framework.app import ENDPOINTS
+    from oncemq.gateways.http.endpoints import ENDPOINTS
 
     click.echo(json.dumps(document(ENDPOINTS), indent=2, ensure_ascii=False))
 

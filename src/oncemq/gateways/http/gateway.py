@@ -12,7 +12,7 @@ from typing import Any
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.protocol import errors
 
-#: Headers of replies that a web page may read.
+#: Response headers that a web page may read.
 EXPOSED = (
     "OnceMQ-Offset",
     "OnceMQ-Position",
@@ -27,17 +27,17 @@ EXPOSED = (
     "Retry-After",
 )
 
-#: How long requests that are being answered may take when the gateway stops.
+#: How long requests in progress may take when the gateway stops.
 _DRAIN_S = 3
-#: Connections beyond those that are served, before new ones are turned away without a word of ours.
+#: Connections beyond `connections_max`, before uvicorn refuses new ones with its own response.
 _IDLE_CONNECTIONS = 1000
-#: The request line and the headers.
+#: Limit of the request line and the headers.
 _HEAD_BYTES_MAX = 64 * 1024
 _HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class HttpGateway:
-    """Fulfils `gateways.contract.Gateway`."""
+    """Implements `gateways.contract.Gateway`."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         """Raises MissingExtra."""
@@ -47,7 +47,7 @@ class HttpGateway:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises ListenFailed. The broker may be away: who asks for something is told."""
+        """Listen. Raises ListenFailed. The broker may be away: then requests are answered with an error."""
         listening = listen(self._settings)
         self.addresses = [f"http://{self._settings.host_text}:{listening.getsockname()[1]}"]
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
@@ -64,7 +64,7 @@ def _make_server(settings: GatewaySettings) -> Any:
         import uvicorn
     except ImportError:
         raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'") from None
-    from oncemq.gateways.http.framework.app import App
+    from oncemq.gateways.http.endpoints import make_app
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -73,12 +73,12 @@ def _make_server(settings: GatewaySettings) -> Any:
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            # What ends a gateway is not this server's business.
+            # The process handles signals, not this server.
             yield
 
-    # When it starts and stops is said elsewhere.
+    # The command line logs when the gateway starts and stops.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    app = App(settings)
+    app = make_app(settings)
     return Server(
         uvicorn.Config(
             with_origins(app, settings),
@@ -97,7 +97,7 @@ def _make_server(settings: GatewaySettings) -> Any:
 
 
 def _protocol() -> Any:
-    """As uvicorn chooses it; httptools alone sets no bound to what stands before a body."""
+    """Return the HTTP implementation that uvicorn would choose; httptools gets a limit for headers, which it lacks."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
@@ -105,7 +105,7 @@ def _protocol() -> Any:
 
     class BoundedProtocol(HttpToolsProtocol):
         _is_in_head = False
-        #: Beyond the piece that the head began in.
+        #: Bytes after the chunk in which the headers began.
         _head_bytes = 0
 
         def on_message_begin(self) -> None:
@@ -130,7 +130,7 @@ def _protocol() -> Any:
 
 
 def with_origins(app: Any, settings: GatewaySettings) -> Any:
-    """Web pages of these origins are answered as browsers want it. Who else may call is the app's to decide."""
+    """Add CORS headers for web pages of the configured origins. The application itself refuses other origins."""
     if not settings.origins:
         return app
     from starlette.middleware.cors import CORSMiddleware

@@ -1,4 +1,4 @@
-"""What the HTTP gateway must be told."""
+"""Settings of the HTTP gateway."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ DEFAULT_ADDRESS = "127.0.0.1:8002"
 
 
 class GatewaySettings(HttpOptions, frozen=True, kw_only=True):
-    #: Addresses of the broker, and of its standby.
+    #: Addresses of the broker and its standbys.
     brokers: tuple[str, ...]
-    #: HOST:PORT where it listens.
+    #: HOST:PORT to listen at.
     http: str = DEFAULT_ADDRESS
 
     @property
@@ -19,7 +19,7 @@ class GatewaySettings(HttpOptions, frozen=True, kw_only=True):
 
     @property
     def host_text(self) -> str:
-        """As it stands in a URL."""
+        """The host as it is written in a URL."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property

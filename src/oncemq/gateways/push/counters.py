@@ -1,4 +1,4 @@
-"""What happened, by name: counted always, and said in the log now and then."""
+"""Counters by name. Problems are also logged, with a limited rate."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import time
 
 log = logging.getLogger("oncemq.push")
 
-#: One kind of trouble is logged so often at the most.
+#: Minimum time between two log lines of the same kind.
 _LOG_EVERY_S = 1.0
 
 
 class Counters:
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        self._said: dict[str, tuple[float, int]] = {}
+        #: name → when it was last logged, and its count at that time
+        self._logged: dict[str, tuple[float, int]] = {}
 
     def __getitem__(self, name: str) -> int:
         return self.counts.get(name, 0)
@@ -22,14 +23,14 @@ class Counters:
     def add(self, name: str, count: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + count
 
-    def trouble(self, name: str, text: str, count: int = 1, level: int = logging.WARNING) -> None:
-        """Count it, and say so: once a second at the most, with how many of the kind came since it was said last."""
+    def report(self, name: str, text: str, count: int = 1, level: int = logging.WARNING) -> None:
+        """Count a problem and log it: at most once a second per name, with the count since the last log line."""
         self.add(name, count)
         now_s = time.monotonic()
-        said_s, said_count = self._said.get(name, (-_LOG_EVERY_S, 0))
-        if now_s - said_s >= _LOG_EVERY_S:
+        logged_s, logged_count = self._logged.get(name, (-_LOG_EVERY_S, 0))
+        if now_s - logged_s >= _LOG_EVERY_S:
             total = self.counts[name]
-            self._said[name] = (now_s, total)
-            # Peers' own words may be in it: they must not pose as lines of the log.
+            self._logged[name] = (now_s, total)
+            # The text may contain input of peers, which must not look like further log lines.
             text = text if text.isprintable() else ascii(text)
-            log.log(level, "%s (%s: %d, in all %d)", text, name, total - said_count, total)
+            log.log(level, "%s (%s: %d, total %d)", text, name, total - logged_count, total)

@@ -1,5 +1,5 @@
-"""The messages of the ack socket and of retransmission: one JSON object each, in a frame of its own; the content of a
-message is the frame behind it. docs/push.md describes every field."""
+"""The messages of the ack socket and of retransmission: each is one JSON object in a frame of its own. The content of a
+message is the frame after it. docs/push.md describes every field."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from msgspec import UNSET, Meta, UnsetType
 from oncemq.protocol import errors
 from oncemq.protocol.limits import KEY_BYTES_MAX, NAME_BYTES_MAX
 
-#: What a subscriber may name in one hello.
+#: Maximum number of topics of a subscriber, and of offsets in one ack.
 TOPICS_MAX = 1_000
 OFFSETS_MAX = 10_000
-#: The broker knows an origin by the gateway's name, a slash and this: `push/ORIGIN`, up to 255 bytes.
+#: At the broker an origin's name is the gateway's name, a slash and this: `push/ORIGIN`, up to 255 bytes.
 ORIGIN_BYTES_MAX = 250
 
-#: At the most, since these are characters. What may be a name is asked where it is one.
+#: An upper bound, since these are characters, not bytes. Where a name is used, it is checked again.
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Offset = Annotated[int, Meta(ge=0, lt=2**62)]
 Topics = Annotated[tuple[Name, ...], Meta(max_length=TOPICS_MAX)]
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+class _Tagged(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     pass
 
 
 def _check_bytes(field: str, text: str, bytes_max: int) -> None:
     size = len(text.encode())
     if size > bytes_max:
-        raise ValueError(f"`{field}` has up to {bytes_max} bytes of UTF-8, this one has {size}")
+        raise ValueError(f"`{field}` may have at most {bytes_max} bytes of UTF-8; this one has {size}")
 
 
-# What clients say.
+# Requests of clients.
 
 
-class Hello(_Said, frozen=True, kw_only=True, tag="hello"):
-    """Be a reliable subscriber of these topics, with those of former hellos; call me at this address."""
+class Hello(_Tagged, frozen=True, kw_only=True, tag="hello"):
+    """Become a reliable subscriber of these topics, in addition to those of former hellos. The gateway sends messages
+    again to this address."""
 
     subscriber: Name
     topics: Topics = ()
@@ -47,32 +48,32 @@ class Hello(_Said, frozen=True, kw_only=True, tag="hello"):
     start: Literal["new", "earliest"] = "new"
 
 
-class Goodbye(_Said, frozen=True, kw_only=True, tag="goodbye"):
-    """Not of these topics any more; of none, where they are left out."""
+class Goodbye(_Tagged, frozen=True, kw_only=True, tag="goodbye"):
+    """Unsubscribe from these topics; without topics, from all."""
 
     subscriber: Name
     topics: Topics = ()
 
 
-class AckReceived(_Said, frozen=True, kw_only=True, tag="ack_received"):
-    """One message, or several, or all below an offset."""
+class AckReceived(_Tagged, frozen=True, kw_only=True, tag="ack_received"):
+    """Ack one message, several messages, or all offsets below `upto`."""
 
     subscriber: Name
     topic: Name
     offset: Offset | UnsetType = UNSET
     offsets: Annotated[tuple[Offset, ...], Meta(max_length=OFFSETS_MAX)] = ()
     upto: Offset | UnsetType = UNSET
-    #: As the message had it: of a topic that was deleted since, nothing is acknowledged.
+    #: The message's topic id: an ack for a topic that was deleted since is refused.
     topic_id: int = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
         if self.offset is UNSET and self.upto is UNSET and not self.offsets:
-            raise ValueError("an ack names one of `offset`, `offsets` and `upto`")
+            raise ValueError("an ack needs one of `offset`, `offsets` and `upto`")
 
 
-class Publish(_Said, frozen=True, kw_only=True, tag="publish"):
-    """Store the content behind it, once under this id or number of this origin."""
+class Publish(_Tagged, frozen=True, kw_only=True, tag="publish"):
+    """Store the content in the next frame, once under this id or number of this origin."""
 
     origin: Name
     topic: Name
@@ -89,29 +90,29 @@ class Publish(_Said, frozen=True, kw_only=True, tag="publish"):
 Request = Hello | Goodbye | AckReceived | Publish
 
 
-# What the gateway says.
+# Messages of the gateway.
 
 
-class AckWelcome(_Said, frozen=True, kw_only=True, tag="ack_welcome"):
+class AckWelcome(_Tagged, frozen=True, kw_only=True, tag="ack_welcome"):
     subscriber: str
-    #: Topic → the offset of the first message that is not acknowledged.
+    #: Topic → the offset of the first message that is not acked.
     topics: dict[str, int]
 
 
-class AckGoodbye(_Said, frozen=True, kw_only=True, tag="ack_goodbye"):
+class AckGoodbye(_Tagged, frozen=True, kw_only=True, tag="ack_goodbye"):
     subscriber: str
-    #: What it is still subscribed to.
+    #: The topics that it is still subscribed to.
     topics: tuple[str, ...]
 
 
-class AckNoted(_Said, frozen=True, kw_only=True, tag="ack_noted"):
+class AckNoted(_Tagged, frozen=True, kw_only=True, tag="ack_noted"):
     subscriber: str
     topic: str
-    #: Everything below is acknowledged, and on the broker's disk.
+    #: All offsets below are acked durably.
     acked: int
 
 
-class AckPublished(_Said, frozen=True, kw_only=True, tag="ack_published"):
+class AckPublished(_Tagged, frozen=True, kw_only=True, tag="ack_published"):
     origin: str
     topic: str
     id: str | UnsetType = UNSET
@@ -119,7 +120,7 @@ class AckPublished(_Said, frozen=True, kw_only=True, tag="ack_published"):
     offset: int
 
 
-class Data(_Said, frozen=True, kw_only=True, tag="data"):
+class Data(_Tagged, frozen=True, kw_only=True, tag="data"):
     """A retransmission: the content is the next frame."""
 
     subscriber: str
@@ -127,12 +128,12 @@ class Data(_Said, frozen=True, kw_only=True, tag="data"):
     offset: int
     time_ms: int
     topic_id: int
-    #: Of a message that came by `publish`.
+    #: Only of a message that came by `publish`.
     origin: str | UnsetType = UNSET
     id: str | UnsetType = UNSET
 
 
-class Error(_Said, frozen=True, kw_only=True, tag="error"):
+class Error(_Tagged, frozen=True, kw_only=True, tag="error"):
     """`code` is one of docs/reference/errors.md."""
 
     code: str
@@ -153,15 +154,15 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode_request(frame: bytes) -> Request:
-    """Raises Malformed."""
+    """Return a client's request. Raises Malformed."""
     try:
         return _decode_request(frame)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise errors.Malformed(f"not a request: {error}") from None
+        raise errors.Malformed(f"this is not a request: {error}") from None
 
 
 def decode_received(frames: list[bytes]) -> AckReceived | None:
-    """A subscriber's answer to `data`; None: something else."""
+    """Return a subscriber's answer to `data`; None if it is something else."""
     if len(frames) != 1:
         return None
     try:
@@ -171,5 +172,6 @@ def decode_received(frames: list[bytes]) -> AckReceived | None:
 
 
 def error_of(error: errors.OnceMQError) -> Error:
-    is_passing = isinstance(error, errors.NotNow | errors.BrokerAway)
-    return Error(code=error.code, text=error.text, again=is_passing)
+    """Return an error as a message."""
+    is_transient = isinstance(error, errors.NotNow | errors.BrokerAway)
+    return Error(code=error.code, text=error.text, again=is_transient)

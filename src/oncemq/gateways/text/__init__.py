@@ -1,1 +1,1 @@
-"""The text gateway: requests that are one text each, over any ZeroMQ REQ or DEALER socket (docs/howto/text.md)."""
+"""The text gateway: requests and replies as text, over any ZeroMQ REQ or DEALER socket (docs/howto/text.md)."""

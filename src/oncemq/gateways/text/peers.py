@@ -1,6 +1,7 @@
-"""Requests of many peers: those of one are answered one after the other, in their order, those of all side by side.
+"""Requests of many peers: the requests of one peer are answered one after the other, in order; peers are served
+concurrently.
 
-Knows frames, and that every request gets one reply; nothing of what either means.
+Knows frames, and that every request gets one reply; knows nothing of their content.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ import zmq
 
 from oncemq.gateways.text.requests import format_error
 from oncemq.gateways.text.settings import TextSettings
-from oncemq.gateways.zmq_reader import Watched
+from oncemq.gateways.zmq_reader import ZmqReader
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.text")
 
-#: Between tries to send to a peer that does not read; it doubles with each, up to the other.
+#: Pause between attempts to send to a peer that does not read. It doubles with each attempt, up to the maximum.
 _PAUSE_S = 0.01
 _PAUSE_S_MAX = 0.5
-#: What a reply must begin with has to be kept. No proxies on the way add that much.
+#: The envelope must be kept for the reply. Proxies on the way never add this much.
 _ENVELOPE_BYTES_MAX = 4096
-_OVERLOADED = format_error(errors.Overloaded("too many requests are in hand; send it again"))
+_OVERLOADED = format_error(errors.Overloaded("too many requests are in progress; send it again later"))
 
 Envelope = tuple[bytes, ...]
 
 
 class _Waiting:
-    """A request; or, without a body, requests in a row that were too many."""
+    """A request; or, without a body, a number of consecutive requests that were too many."""
 
     __slots__ = ("body", "count", "envelope", "size")
 
@@ -46,36 +47,36 @@ class _Peer:
 
     def __init__(self) -> None:
         self.waiting: deque[_Waiting] = deque()
-        #: Those with a body, and the one that is being answered.
+        #: How many requests with a body wait or are being answered.
         self.requests = 0
 
 
 class Peers:
     def __init__(self, settings: TextSettings, answer: Callable[[list[bytes]], Awaitable[bytes]]) -> None:
-        """Raises ListenFailed. `answer` does not raise."""
+        """Listen. `answer` returns the reply to a request, and must not raise. Raises ListenFailed."""
         self._settings = settings
         self._answer = answer
         self._peers: dict[Envelope, _Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests = 0
         self._bytes = 0
-        #: Rows of requests that were too many, and are to be told so.
-        self._rows = 0
-        self._watched = Watched(zmq.ROUTER, self._take)
-        self._watched.set(zmq.ROUTER_MANDATORY, 1)
-        self._watched.set(zmq.MAXMSGSIZE, 2 * settings.request_bytes_max)
-        # Of one peer: replies may be large, and whoever does not read them must not fill the memory.
-        self._watched.set(zmq.SNDHWM, 16)
-        self._watched.set(zmq.RCVHWM, 1000)
-        self._watched.bind(settings.listen)
-        self.address = self._watched.address
+        #: Runs of requests that were too many, and still must be refused.
+        self._refused_runs = 0
+        self._socket = ZmqReader(zmq.ROUTER, self._receive)
+        self._socket.set(zmq.ROUTER_MANDATORY, 1)
+        self._socket.set(zmq.MAXMSGSIZE, 2 * settings.request_bytes_max)
+        # Per peer: replies may be large, and a peer that does not read them must not fill the memory.
+        self._socket.set(zmq.SNDHWM, 16)
+        self._socket.set(zmq.RCVHWM, 1000)
+        self._socket.bind(settings.listen)
+        self.address = self._socket.address
 
-    def _take(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes]) -> None:
         envelope, body = split(frames)
         if sum(map(len, envelope)) > _ENVELOPE_BYTES_MAX:
-            log.debug("a request has more before it than could be sent back: it was dropped")
+            log.debug("a request was dropped: its envelope is too large")
             return
-        # Of one peer, even if it sends an empty frame only sometimes.
+        # The same peer, whether or not it sends an empty frame.
         name = envelope[:-1] if not envelope[-1] else envelope
         peer = self._peers.get(name)
         if peer is None:
@@ -84,29 +85,29 @@ class Peers:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         size = sum(map(len, body))
-        if self._has_room(peer, size):
+        if self._has_capacity(peer, size):
             self._count(peer, 1, size)
             peer.waiting.append(_Waiting(envelope, body, size))
         else:
             self._note_refused(peer, envelope)
 
-    def _has_room(self, peer: _Peer, size: int) -> bool:
-        most = self._settings
-        if self._requests >= most.requests_max or peer.requests >= most.peer_requests_max:
+    def _has_capacity(self, peer: _Peer, size: int) -> bool:
+        limits = self._settings
+        if self._requests >= limits.requests_max or peer.requests >= limits.peer_requests_max:
             return False
-        return not self._requests or self._bytes + size <= most.requests_bytes_max
+        return not self._requests or self._bytes + size <= limits.requests_bytes_max
 
     def _note_refused(self, peer: _Peer, envelope: Envelope) -> None:
-        """However many there are, they take no room."""
+        """Count refused requests in runs, so that they take no memory."""
         last = peer.waiting[-1] if peer.waiting else None
         if last is not None and last.body is None and last.envelope == envelope:
             last.count += 1
-        elif self._rows < self._settings.requests_max:
-            self._rows += 1
+        elif self._refused_runs < self._settings.requests_max:
+            self._refused_runs += 1
             peer.waiting.append(_Waiting(envelope, None, 0))
         else:
-            # Somebody makes up peers. Who is left without an answer by that sends his request again.
-            log.debug("too many peers have sent too many requests: one was dropped")
+            # A client invents peers. A peer that gets no reply because of this sends its request again.
+            log.debug("a request was dropped: too many peers have sent too many requests")
 
     def _count(self, peer: _Peer, requests: int, size: int) -> None:
         peer.requests += requests
@@ -114,14 +115,14 @@ class Peers:
         self._bytes += size
 
     async def _serve(self, name: Envelope, peer: _Peer) -> None:
-        """Until nothing of it waits."""
+        """Answer the peer's requests until none waits."""
         while peer.waiting:
             await self._serve_one(peer, peer.waiting.popleft())
         del self._peers[name]
 
     async def _serve_one(self, peer: _Peer, waiting: _Waiting) -> None:
         if waiting.body is None:
-            self._rows -= 1
+            self._refused_runs -= 1
             for _ in range(waiting.count):
                 await self._send(waiting.envelope, _OVERLOADED)
             return
@@ -135,35 +136,35 @@ class Peers:
         until_s, pause_s = 0.0, _PAUSE_S
         while True:
             try:
-                self._watched.send((*envelope, reply))
+                self._socket.send((*envelope, reply))
             except zmq.Again:
                 now_s = asyncio.get_running_loop().time()
                 until_s = until_s or now_s + self._settings.patience_ms / 1000
                 if now_s > until_s:
-                    log.warning("a peer does not read its replies: one was dropped")
+                    log.warning("a reply was dropped: the peer does not read its replies")
                     return
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             except zmq.ZMQError:
-                # It is gone.
+                # The peer is gone.
                 return
             else:
                 return
 
     async def stop(self, drain_s: float) -> None:
-        """What is in hand has so long to be answered, and as long to leave."""
-        self._watched.unwatch()
+        """Requests in progress have `drain_s` to be answered, and their replies the same time to leave."""
+        self._socket.stop_reading()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=drain_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._watched.close(int(1000 * drain_s))
+        self._socket.close(int(1000 * drain_s))
 
 
 def split(frames: list[bytes]) -> tuple[Envelope, list[bytes]]:
-    """What a reply must begin with, and the rest. A REQ socket sends an empty frame before its request; proxies on the
-    way add frames before that. A DEALER socket may do without."""
+    """Return the envelope, with which the reply must begin, and the rest. A REQ socket sends an empty frame before its
+    request, and proxies add frames before that. A DEALER socket may omit the empty frame."""
     for number in range(1, len(frames) - 1):
         if not frames[number]:
             return tuple(frames[: number + 1]), frames[number + 1 :]

@@ -1,7 +1,8 @@
-"""Answers requests: what each operation is at the broker.
+"""Answers requests: translates each operation to the broker's commands.
 
-With an id, an operation happens once (a key of the broker's), and a get is given its message under that id (giving.py).
-Without one, nothing can be told from its repetition: a get is a new one, unless the one before is not answered yet.
+With an id, an operation happens once (the id is a key of the broker), and a get gets its message under that id
+(keyed_delivery.py). Without an id, a repetition can't be told from a new request: a get is a new one, unless the one
+before it is not answered yet.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from oncemq.gateways.keyed_delivery import NO_KEY, Giving, until_settled
-from oncemq.gateways.keyed_lock import Turns
-from oncemq.gateways.link import MERGED_BYTES, Link, expect, make_put
-from oncemq.gateways.subscription_cache import Place, Places
-from oncemq.gateways.subscription_reader import Reading
+from oncemq.gateways.keyed_delivery import NO_KEY, KeyedDelivery
+from oncemq.gateways.keyed_lock import KeyedLock
+from oncemq.gateways.link import Link, expect
+from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, make_put
+from oncemq.gateways.subscription import SubscriptionKey
+from oncemq.gateways.subscription_cache import SubscriptionCache
+from oncemq.gateways.subscription_reader import SubscriptionReader, retry_when_stale
 from oncemq.gateways.text.requests import Request, format_done, format_message
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, Find, Keyed, Operation, Subscribe, Unsubscribe
@@ -22,17 +25,17 @@ from oncemq.protocol.replies import FindReply, PutReply, Reply, SubscribeReply
 PRINCIPAL = "text"
 
 
-class Desk:
+class TextServer:
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._places = Places()
-        self._giving = Giving()
-        self._turns = Turns()
-        #: Gets without an id that are on their way.
-        self._unnamed: dict[Place, asyncio.Task[bytes]] = {}
+        self._subscriptions = SubscriptionCache(link)
+        self._delivery = KeyedDelivery(link)
+        self._lock = KeyedLock()
+        #: Gets without an id that are in progress.
+        self._unnamed: dict[SubscriptionKey, asyncio.Task[bytes]] = {}
 
     async def answer(self, request: Request) -> bytes:
-        """Raises what it is refused with."""
+        """Return the reply to a request. Raises what the broker refuses it with."""
         if request.verb == "put":
             return await self._put(request)
         if request.verb == "sub":
@@ -47,7 +50,7 @@ class Desk:
         if request.id:
             operation, payload = make_put(request.topic, [request.content])
             stored = expect((await self._link.ask(_keyed(request, operation), payload))[0], PutReply)
-        elif len(request.content) > MERGED_BYTES:
+        elif len(request.content) > BATCH_BYTES_MAX:
             stored = expect(await self._link.operate(*make_put(request.topic, [request.content])), PutReply)
         else:
             stored = await self._link.put(request.topic, request.content)
@@ -60,12 +63,12 @@ class Desk:
 
     async def _unsubscribe(self, request: Request) -> bytes:
         topic_id = await self._topic_id(request.topic)
-        async with self._turns.of((request.topic, request.subscriber)):
+        async with self._lock.hold((request.topic, request.subscriber)):
             await self._perform(request, Unsubscribe(request.topic, request.subscriber))
             if topic_id:
-                # Whatever becomes of it, the subscription is ended.
+                # The subscription is deleted even if this fails.
                 with contextlib.suppress(errors.OnceMQError):
-                    await self._forget(topic_id, request.subscriber)
+                    await self._delete_keys(topic_id, request.subscriber)
         return format_done("UNSUBSCRIBED")
 
     async def _perform(self, request: Request, operation: Operation) -> Reply:
@@ -74,43 +77,43 @@ class Desk:
         return await self._link.operate(operation)
 
     async def _topic_id(self, topic: str) -> int:
-        """0: there is no such topic."""
+        """Return the topic's id; 0 if it does not exist."""
         try:
-            return expect((await self._link.ask(Find(topic, 0)))[0], FindReply).topic_id
+            return (await self._link.query(Find(topic, 0), FindReply)).topic_id
         except errors.TopicUnknown:
             return 0
 
-    async def _forget(self, topic_id: int, subscriber: str) -> None:
-        """A repeated unsub may come when the client has subscribed again, and been given something."""
+    async def _delete_keys(self, topic_id: int, subscriber: str) -> None:
+        """A repeated unsub may arrive after the client has subscribed again and got a message: then keep the keys."""
         try:
             await self._link.ask(Ack(topic_id, subscriber, 0, 0))
         except (errors.NotSubscribed, errors.TopicGone):
-            await self._giving.forget(self._link, subscriber, topic_id)
+            await self._delivery.delete(subscriber, topic_id)
 
-    # Getting.
+    # Gets.
 
     async def _get(self, topic: str, subscriber: str, key: str) -> bytes:
-        async with self._turns.of((topic, subscriber)):
-            reading = Reading(self._link, self._places, topic, subscriber)
-            message = await until_settled(reading, lambda: self._giving.under_key(self._link, reading, key))
+        async with self._lock.hold((topic, subscriber)):
+            reader = SubscriptionReader(self._subscriptions, topic, subscriber)
+            message = await retry_when_stale(reader, lambda: self._delivery.deliver(reader, key))
         return format_message(message.value)
 
-    async def _get_unnamed(self, place: Place) -> bytes:
-        """One that comes while another is on its way is that one, sent again by a client that has lost patience."""
-        task = self._unnamed.get(place)
+    async def _get_unnamed(self, key: SubscriptionKey) -> bytes:
+        """A get that comes while another one is in progress is a repetition of that one: the client had a timeout."""
+        task = self._unnamed.get(key)
         if task is None:
-            task = self._unnamed[place] = asyncio.ensure_future(self._get(*place, NO_KEY))
-            task.add_done_callback(lambda done: self._over(place, done))
-        # A gateway that stops does not leave a get half done.
+            task = self._unnamed[key] = asyncio.ensure_future(self._get(*key, NO_KEY))
+            task.add_done_callback(lambda done: self._finish_unnamed(key, done))
+        # A gateway that stops must not leave a get unfinished.
         return await asyncio.shield(task)
 
-    def _over(self, place: Place, task: asyncio.Task[bytes]) -> None:
-        del self._unnamed[place]
+    def _finish_unnamed(self, key: SubscriptionKey, task: asyncio.Task[bytes]) -> None:
+        del self._unnamed[key]
         if not task.cancelled():
-            # Where nobody waits any more, nobody would ask for it.
+            # Retrieve the exception: if no caller waits any more, asyncio would log it.
             task.exception()
 
 
 def _keyed(request: Request, operation: Operation) -> Keyed:
-    # An id holds no space: no two clients have the same key.
+    # An id contains no space, so that two clients never have the same key.
     return Keyed(PRINCIPAL, f"{request.id} {request.subscriber}", operation)

@@ -1,4 +1,4 @@
-"""What the text gateway must be told."""
+"""Settings of the text gateway."""
 
 from __future__ import annotations
 

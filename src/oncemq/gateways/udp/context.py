@@ -1,4 +1,4 @@
-"""What every part of the gateway shares: the link, the socket, the guests, the counters, and errands to the broker."""
+"""What all parts of the gateway share: the link, the socket, the peers, the counters, and the running tasks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 
 from oncemq.gateways.link import Link
 from oncemq.gateways.udp.endpoint import Endpoint
-from oncemq.gateways.udp.peers import Guests
-from oncemq.gateways.udp.settings import ERRANDS_MAX, UdpSettings
+from oncemq.gateways.udp.peers import Peers
+from oncemq.gateways.udp.settings import PACKET_TASKS_MAX, UdpSettings
 from oncemq.gateways.udp.tokens import Address, Tokens
 from oncemq.protocol import errors
 
@@ -19,78 +19,81 @@ log = logging.getLogger("oncemq.gateways.udp")
 
 
 def clock_ms() -> float:
+    """Return a monotonic time."""
     return time.monotonic() * 1000
 
 
-class Station:
+class UdpContext:
     def __init__(self, link: Link, endpoint: Endpoint, settings: UdpSettings) -> None:
         self.link = link
         self.settings = settings
         self.tokens = Tokens()
-        self.guests = Guests(settings, clock_ms())
+        self.peers = Peers(settings, clock_ms())
         self.counters: Counter[str] = Counter()
         self._endpoint = endpoint
-        self._errands: set[asyncio.Task[None]] = set()
-        self._lasting: set[asyncio.Task[None]] = set()
+        self._packet_tasks: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
-    # Out.
+    # Sending.
 
     def send(self, packet: bytes, address: Address) -> bool:
-        """To whoever has proved himself, or little of it. False: it was dropped."""
-        if not self.guests.may_send(clock_ms(), address, len(packet)):
+        """Send a packet. To addresses that have not proved themselves the rate is limited. False: it was dropped."""
+        if not self.peers.may_send(clock_ms(), address, len(packet)):
             self.counters["dropped_unproved"] += 1
             return False
         return self.send_short(packet, address)
 
     def send_short(self, packet: bytes, address: Address) -> bool:
-        """What is no longer than the question that it answers, to anybody: lies about an address gain nothing by it."""
+        """Send a packet that is not longer than the one that it answers, to any address: a forged sender address gains
+        nothing by it. False: it was dropped."""
         if not self._endpoint.send(packet, address):
             self.counters["dropped_unsent"] += 1
             return False
         self.counters["packets_out"] += 1
         return True
 
-    # Work that waits for the broker.
+    # Tasks that wait for the broker.
 
-    def run_errand(self, errand: Coroutine[None, None, None]) -> bool:
-        """For one packet. Whoever sent it sends it again if nothing comes of it. False: there are too many."""
-        if len(self._errands) >= ERRANDS_MAX:
-            errand.close()
+    def run_for_packet(self, work: Coroutine[None, None, None]) -> bool:
+        """Start the work for one packet. If it fails, the sender repeats the packet. False: there are too many tasks,
+        and the packet is dropped."""
+        if len(self._packet_tasks) >= PACKET_TASKS_MAX:
+            work.close()
             self.counters["dropped_busy"] += 1
             return False
-        self._begin(self._errands, errand)
+        self._start(self._packet_tasks, work)
         return True
 
-    def run_lasting(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Until it ends, or the gateway does."""
-        return self._begin(self._lasting, work)
+    def run_in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start work that runs until it ends or the gateway stops."""
+        return self._start(self._background_tasks, work)
 
-    def _begin(self, tasks: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(self._attempt(work))
+    def _start(self, tasks: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self._run(work))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        # If it was cancelled before it began.
+        # It may have been cancelled before it started.
         task.add_done_callback(lambda _: work.close())
         return task
 
-    async def _attempt(self, work: Coroutine[None, None, None]) -> None:
+    async def _run(self, work: Coroutine[None, None, None]) -> None:
         try:
             await work
         except errors.OnceMQError as error:
             self.counters["errands_failed"] += 1
-            log.debug("a packet came to nothing: %s", error)
+            log.debug("a packet failed: %s", error)
         except Exception:
-            self.note_bug()
+            self.log_bug()
 
-    def note_bug(self) -> None:
-        """In place of the gateway's end: nobody's packet may bring that about."""
+    def log_bug(self) -> None:
+        """Count and log an unexpected exception. No packet may stop the gateway."""
         self.counters["bugs"] += 1
-        log.exception("a packet met a fault of the gateway")
+        log.exception("a packet failed because of an error in the gateway")
 
-    async def finish(self, patience_s: float) -> None:
-        """What is in hand is answered, for a moment."""
-        if self._errands:
-            await asyncio.wait(self._errands, timeout=patience_s)
-        for task in (*self._errands, *self._lasting):
+    async def finish(self, drain_s: float) -> None:
+        """Wait for the tasks of packets for at most `drain_s`, then cancel all tasks."""
+        if self._packet_tasks:
+            await asyncio.wait(self._packet_tasks, timeout=drain_s)
+        for task in (*self._packet_tasks, *self._background_tasks):
             task.cancel()
-        await asyncio.gather(*self._errands, *self._lasting, return_exceptions=True)
+        await asyncio.gather(*self._packet_tasks, *self._background_tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""The socket: datagrams in, datagrams out, and word of addresses at which nobody listens. Knows nothing of packets.
+"""The socket: receives and sends datagrams, and reports addresses at which nobody listens. Knows nothing of packets.
 
-Linux tells on the socket's error queue which address a returned ICMP error is about. While that queue is not empty
-the socket is in error, which some event loops take for its end; so the loop watches an epoll object that watches the
+On Linux the socket's error queue tells which address an ICMP error is about. While that queue is not empty the socket
+is in an error state, which some event loops treat as its end. So the loop watches an epoll object that watches the
 socket.
 """
 
@@ -18,20 +18,20 @@ from contextlib import suppress
 from oncemq.gateways.udp.tokens import Address
 from oncemq.protocol import errors
 
-#: Packets taken in one turn of the event loop, so that everybody else has his turn too.
+#: Packets that are read in one turn of the event loop, so that other tasks can run.
 _PACKETS_PER_TURN = 64
 _BUFFER_BYTES = 4 * 1024 * 1024
-#: Of linux/in.h and linux/in6.h; the module socket does not have them everywhere.
+#: From linux/in.h and linux/in6.h; Python's socket module does not define them on all platforms.
 _IP_RECVERR = 11
 _IPV6_RECVERR = 25
-#: More than the kernel says about an error.
+#: More than the kernel's description of an error.
 _ERROR_BYTES = 512
 _HAS_ERROR_QUEUE = sys.platform == "linux"
 
 
 class Endpoint:
     def __init__(self, host: str, port: int, packet_bytes_max: int) -> None:
-        """Raises ListenFailed."""
+        """Bind. Raises ListenFailed."""
         self._packet_bytes_max = packet_bytes_max
         self._is_six = ":" in host
         self._socket = self._bind(host, port)
@@ -64,6 +64,7 @@ class Endpoint:
         return f"udp://[{host}]:{port}" if self._is_six else f"udp://{host}:{port}"
 
     def start(self, on_packet: Callable[[bytes, Address], None], on_unreachable: Callable[[Address], None]) -> None:
+        """Start reading. `on_unreachable` is called with addresses at which nobody listens."""
         self._on_packet, self._on_unreachable = on_packet, on_unreachable
         self._loop = asyncio.get_running_loop()
         if self._epoll is not None:
@@ -76,7 +77,7 @@ class Endpoint:
         assert self._on_packet is not None
         for _ in range(_PACKETS_PER_TURN):
             try:
-                # One byte more than allowed, so that what is too long shows.
+                # One byte more than allowed, so that a packet that is too long can be recognised.
                 data, address = self._socket.recvfrom(self._packet_bytes_max + 1)
             except (BlockingIOError, InterruptedError):
                 break
@@ -94,18 +95,18 @@ class Endpoint:
                 _, told, _, address = self._socket.recvmsg(0, _ERROR_BYTES, socket.MSG_ERRQUEUE)
             except OSError:
                 return
-            if address and says_nobody_listens(told) and self._on_unreachable is not None:
+            if address and is_port_closed(told) and self._on_unreachable is not None:
                 self._on_unreachable(address[:2])
 
     def send(self, data: bytes, address: Address) -> bool:
-        """False: it was not sent."""
+        """Send a packet. False: it was not sent."""
         for _ in range(2):
             try:
                 self._socket.sendto(data, address)
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError:
-                # It may be word of an earlier packet, and no fault of this one.
+                # The error may be about an earlier packet.
                 self._read_errors()
                 continue
             return True
@@ -120,9 +121,10 @@ class Endpoint:
         self._socket.close()
 
 
-def says_nobody_listens(told: Iterable[tuple[int, int, bytes]]) -> bool:
-    """A port is closed. A network that is down, or a packet that is too long, says nothing of who is there."""
+def is_port_closed(told: Iterable[tuple[int, int, bytes]]) -> bool:
+    """Return whether an error says that a port is closed. Other errors, such as a network that is down or a packet that
+    is too long, don't tell whether somebody listens."""
     kinds = ((socket.IPPROTO_IP, _IP_RECVERR), (socket.IPPROTO_IPV6, _IPV6_RECVERR))
-    # The struct sock_extended_err begins with the number of the error.
+    # struct sock_extended_err begins with the error number.
     numbers = (int.from_bytes(data[:4], sys.byteorder) for level, kind, data in told if (level, kind) in kinds)
     return errno.ECONNREFUSED in numbers

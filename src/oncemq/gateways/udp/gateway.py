@@ -1,7 +1,7 @@
-"""The datagram gateway: one socket, plain packets at one desk, extended ones at the other.
+"""The datagram gateway: one socket, a server for plain packets and one for extended packets.
 
-It remembers nothing that must survive it: who is subscribed is in the broker's registry, what was put in its sessions,
-what was acked in its subscriptions.
+It has no durable state: the plain subscribers are in the broker's registry, puts in its sessions, and acks in its
+subscriptions.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Sequence
 
 from oncemq.gateways.link import Link
-from oncemq.gateways.udp.context import Station, clock_ms, log
+from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.endpoint import Endpoint
 from oncemq.gateways.udp.extended.packets import is_extended
-from oncemq.gateways.udp.extended.server import ExtendedDesk
+from oncemq.gateways.udp.extended.server import ExtendedServer
 from oncemq.gateways.udp.plain.feeds import Feeds
-from oncemq.gateways.udp.plain.server import PlainDesk
+from oncemq.gateways.udp.plain.server import PlainServer
 from oncemq.gateways.udp.rates import Rates
 from oncemq.gateways.udp.settings import UdpSettings
 from oncemq.gateways.udp.tokens import Address
@@ -28,38 +28,38 @@ _PAUSE_S = 0.2
 
 
 class UdpGateway:
-    """Fulfils `gateways.contract.Gateway`."""
+    """Implements `gateways.contract.Gateway`."""
 
     def __init__(self, broker: Sequence[str] | Link, settings: UdpSettings) -> None:
-        """`broker`: its addresses, and those of its standbys; or a link to it, which stays open."""
+        """`broker`: the addresses of the broker and its standbys, or a link to it, which `stop` does not close."""
         self.addresses: list[str] = []
         self._broker = broker
         self._settings = settings
         self._endpoint: Endpoint | None = None
         self._link: Link | None = None
-        #: When they were last logged.
-        self._counters: dict[str, int] = {}
+        #: The counters as they were last logged.
+        self._logged_counters: dict[str, int] = {}
 
     async def start(self) -> None:
-        """Listen. Raises ListenFailed. The broker may be away: packets are dropped then, and come again."""
+        """Listen. Raises ListenFailed. The broker may be away: then packets are dropped, and peers repeat them."""
         settings = self._settings
         self._endpoint = Endpoint(settings.host, settings.port, settings.packet_bytes_max)
         self._link = self._broker if isinstance(self._broker, Link) else Link(self._broker, label="udp")
         self._rates = Rates(settings.source_packets_per_s, settings.packets_per_s, clock_ms())
-        self._station = Station(self._link, self._endpoint, settings)
-        self._feeds = Feeds(self._station)
-        self._plain = PlainDesk(self._station, self._feeds)
-        self._extended = ExtendedDesk(self._station)
+        self._context = UdpContext(self._link, self._endpoint, settings)
+        self._feeds = Feeds(self._context)
+        self._plain = PlainServer(self._context, self._feeds)
+        self._extended = ExtendedServer(self._context)
         self._endpoint.start(self._receive, self._unreachable)
-        self._station.run_lasting(self._load())
-        self._station.run_lasting(self._look_after())
+        self._context.run_in_background(self._load())
+        self._context.run_in_background(self._maintain())
         self.addresses = [self._endpoint.address]
         log.info("waiting for contact at %s", self._endpoint.address)
 
     async def stop(self) -> None:
         if self._endpoint is None or self._link is None:
             return
-        await self._station.finish(_DRAIN_S)
+        await self._context.finish(_DRAIN_S)
         self._extended.end()
         self._endpoint.close()
         if self._link is not self._broker:
@@ -67,19 +67,19 @@ class UdpGateway:
         self._log_counters()
 
     def counters(self) -> dict[str, int]:
-        """Since the start, by name (docs/howto/datagrams.md)."""
-        return dict(self._station.counters)
+        """Return counters since the start, by name (docs/howto/datagrams.md)."""
+        return dict(self._context.counters)
 
-    # In.
+    # Receiving.
 
     def _receive(self, packet: bytes, address: Address) -> None:
         try:
             self._dispatch(packet, address)
         except Exception:
-            self._station.note_bug()
+            self._context.log_bug()
 
     def _dispatch(self, packet: bytes, address: Address) -> None:
-        counters = self._station.counters
+        counters = self._context.counters
         counters["packets_in"] += 1
         if not self._rates.admits(clock_ms(), address):
             counters["dropped_rate"] += 1
@@ -95,41 +95,41 @@ class UdpGateway:
             self._plain.receive(packet, address)
 
     def _unreachable(self, address: Address) -> None:
-        self._station.counters["unreachable"] += 1
-        if self._station.guests.strike(clock_ms(), address):
-            self._feeds.forget(address)
+        self._context.counters["unreachable"] += 1
+        if self._context.peers.strike(clock_ms(), address):
+            self._feeds.delete_address(address)
 
-    # By itself.
+    # In the background.
 
     async def _load(self) -> None:
         while True:
             try:
                 await self._feeds.load()
             except errors.OnceMQError as error:
-                log.warning("who is subscribed by plain packets is not known yet: %s", error)
+                log.warning("the plain subscribers can't be loaded yet: %s", error)
                 await asyncio.sleep(_PAUSE_S)
             else:
                 self._plain.is_ready = True
                 return
 
-    async def _look_after(self) -> None:
+    async def _maintain(self) -> None:
         turns = 0
         while True:
             await asyncio.sleep(_SWEEP_S)
             turns += 1
             self._sweep()
-            if turns % int(_LOG_S / _SWEEP_S) == 0 and self._counters != self._station.counters:
+            if turns % int(_LOG_S / _SWEEP_S) == 0 and self._logged_counters != self._context.counters:
                 self._log_counters()
 
     def _sweep(self) -> None:
         try:
             self._extended.sweep()
-            for address in self._station.guests.silent(clock_ms()):
-                self._feeds.forget(address)
+            for address in self._context.peers.silent(clock_ms()):
+                self._feeds.delete_address(address)
         except Exception:
-            self._station.note_bug()
+            self._context.log_bug()
 
     def _log_counters(self) -> None:
-        self._counters = self.counters()
-        counts = ", ".join(f"{name} {count}" for name, count in sorted(self._counters.items()))
+        self._logged_counters = self.counters()
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(self._logged_counters.items()))
         log.info("since the start: %s", counts or "nothing")

@@ -1,8 +1,9 @@
-"""What the gateway knows of the addresses that it talks to: who has proved himself, who was heard when. Pure.
+"""The addresses that the gateway talks to: whether they have proved themselves, and when they were last heard. It does
+no I/O: the time is an argument.
 
-Plain packets prove nothing: anybody can send one with somebody else's address. So an address that has not proved
-itself gets little: short replies, and so many messages until it says something again; and all such addresses
-together so many bytes a second. Everything here is bounded, and nothing has to survive.
+A plain packet proves nothing: anybody can send one with a forged address. So an address that has not proved itself gets
+only short replies, a limited number of messages until it sends a packet again, and, together with all other such
+addresses, a limited number of bytes per second. All data here is bounded, and none of it needs to survive a restart.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ from oncemq.gateways.udp.rates import Bucket
 from oncemq.gateways.udp.settings import PLAIN_SILENT_MS, SLACK_BYTES, UNPROVED_MESSAGES, UdpSettings
 from oncemq.gateways.udp.tokens import Address, is_loopback
 
-#: What a datagram costs on the wire beside its content.
+#: Size of a datagram's headers.
 _HEADERS_BYTES = 28
-#: An address stays proved for so long after its last packet with a token.
+#: How long an address stays proved after its last packet with a token.
 _PROVED_MS = 600_000
 _PROVED_MAX = 10_000
-#: An address at which nobody listens, by the word of its own host, that often, is gone.
+#: After this many reports of its own host that nobody listens there, an address is gone.
 _STRIKES = 3
-#: Strikes within this time are one: a program that starts anew is not gone.
+#: Reports within this time count as one: a program that is being restarted is not gone.
 _STRIKE_MS = 1000
 
 
-class Guest(msgspec.Struct):
+class PlainPeer(msgspec.Struct):
     """A plain subscriber's address."""
 
     heard_ms: float
-    #: Messages that it may be sent before it says something, while it has not proved itself.
+    #: How many messages it may still get before it must send a packet, while it has not proved itself.
     credit: int = UNPROVED_MESSAGES
     strikes: int = 0
     struck_ms: float = float("-inf")
 
 
-class Guests:
+class Peers:
     def __init__(self, settings: UdpSettings, now_ms: float) -> None:
         self._loopback_is_proved = settings.loopback_is_proved
         self._unproved = Bucket(settings.unproved_bytes_per_s, now_ms)
         self._proved: OrderedDict[Address, float] = OrderedDict()
-        self._plain: dict[Address, Guest] = {}
+        self._plain: dict[Address, PlainPeer] = {}
 
     # Proof.
 
@@ -57,49 +58,50 @@ class Guests:
         return self._proved.get(address, float("-inf")) > now_ms
 
     def reply_bytes_max(self, now_ms: float, address: Address, question_bytes: int, bytes_max: int) -> int:
-        """How long a reply to a question may be."""
+        """Return the maximum length of a reply to a packet."""
         if self.is_proved(now_ms, address):
             return bytes_max
         return min(bytes_max, question_bytes + SLACK_BYTES)
 
     def may_send(self, now_ms: float, address: Address, size: int) -> bool:
-        """Any packet at all."""
+        """Return whether the rate limit allows a packet."""
         return self.is_proved(now_ms, address) or self._unproved.take(now_ms, size + _HEADERS_BYTES)
 
     # Plain subscribers.
 
     def add(self, now_ms: float, address: Address) -> None:
-        self._plain.setdefault(address, Guest(now_ms))
+        self._plain.setdefault(address, PlainPeer(now_ms))
 
     def remove(self, address: Address) -> None:
         self._plain.pop(address, None)
 
-    def heard(self, now_ms: float, address: Address) -> None:
-        guest = self._plain.get(address)
-        if guest is not None:
-            guest.heard_ms, guest.credit, guest.strikes = now_ms, UNPROVED_MESSAGES, 0
+    def note_heard(self, now_ms: float, address: Address) -> None:
+        """The address has sent a packet."""
+        peer = self._plain.get(address)
+        if peer is not None:
+            peer.heard_ms, peer.credit, peer.strikes = now_ms, UNPROVED_MESSAGES, 0
 
     def take_credit(self, now_ms: float, address: Address) -> bool:
-        """For one message. False: it has had too many without a word."""
-        guest = self._plain.get(address)
-        if guest is None or self.is_proved(now_ms, address):
-            return guest is not None
-        guest.credit -= 1
-        return guest.credit >= 0
+        """Count one message to the address. False: it got too many without sending a packet."""
+        peer = self._plain.get(address)
+        if peer is None or self.is_proved(now_ms, address):
+            return peer is not None
+        peer.credit -= 1
+        return peer.credit >= 0
 
     def strike(self, now_ms: float, address: Address) -> bool:
-        """Its host says that nobody listens there. True: it is gone."""
-        guest = self._plain.get(address)
-        if guest is None or now_ms - guest.struck_ms < _STRIKE_MS:
+        """Its host reports that nobody listens there. Returns whether it is gone."""
+        peer = self._plain.get(address)
+        if peer is None or now_ms - peer.struck_ms < _STRIKE_MS:
             return False
-        guest.strikes += 1
-        guest.struck_ms = now_ms
-        return guest.strikes >= _STRIKES
+        peer.strikes += 1
+        peer.struck_ms = now_ms
+        return peer.strikes >= _STRIKES
 
     def silent(self, now_ms: float) -> list[Address]:
-        """Those that were not heard for too long. On loopback a strike tells who is gone."""
+        """Return addresses that were not heard for too long. On loopback, strikes tell who is gone."""
         return [
             address
-            for address, guest in self._plain.items()
-            if now_ms - guest.heard_ms > PLAIN_SILENT_MS and not self.is_proved(now_ms, address)
+            for address, peer in self._plain.items()
+            if now_ms - peer.heard_ms > PLAIN_SILENT_MS and not self.is_proved(now_ms, address)
         ]

@@ -1,4 +1,5 @@
-"""How much is taken from whom: token buckets, for each source and for all together. Pure, the time comes in."""
+"""Rate limits for received packets: token buckets, one per source and one for all. It does no I/O: the time is an
+argument."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ from collections import OrderedDict
 
 from oncemq.gateways.udp.tokens import Address, is_loopback
 
-#: Sources that are told apart. Behind them the one that was heard longest ago is forgotten, and begins with a full
-#: bucket; the bucket of all together bounds what that can be used for.
+#: Maximum number of sources with a bucket. Beyond it, the source that was silent for longest is forgotten and starts
+#: again with a full bucket; the bucket for all sources limits how this can be abused.
 SOURCES_MAX = 10_000
 
 
 class Bucket:
-    """Holds one second's worth."""
+    """Holds at most the amount of one second."""
 
     __slots__ = ("_level", "_per_s", "_since_ms")
 
@@ -22,15 +23,16 @@ class Bucket:
         self._since_ms = now_ms
 
     def take(self, now_ms: float, amount: float = 1.0) -> bool:
+        """Take an amount. False: there is not enough."""
         level = min(self._per_s, self._level + (now_ms - self._since_ms) * self._per_s / 1000)
         self._since_ms = now_ms
-        is_there = level >= amount
-        self._level = level - amount if is_there else level
-        return is_there
+        is_enough = level >= amount
+        self._level = level - amount if is_enough else level
+        return is_enough
 
 
 class Rates:
-    """Of packets that arrive."""
+    """The rates of received packets."""
 
     def __init__(self, per_source_per_s: float, per_s: float, now_ms: float) -> None:
         self._per_source_per_s = per_source_per_s
@@ -38,11 +40,13 @@ class Rates:
         self._sources: OrderedDict[str, Bucket] = OrderedDict()
 
     def admits(self, now_ms: float, address: Address) -> bool:
-        # A source over its own rate must not use up that of the others.
+        """Return whether a packet is within the limits."""
+        # A source over its own limit must not use the common one.
         return self._bucket(now_ms, address).take(now_ms) and self._all.take(now_ms)
 
     def _bucket(self, now_ms: float, address: Address) -> Bucket:
-        # A host can use any number of its ports, so they count together; on this machine they are different programs.
+        # A remote host can use any number of ports, so all its ports share a bucket. On this machine, different ports
+        # are different programs.
         source = f"{address[0]} {address[1]}" if is_loopback(address) else address[0]
         bucket = self._sources.get(source)
         if bucket is None:

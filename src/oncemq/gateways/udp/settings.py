@@ -1,4 +1,4 @@
-"""What the datagram gateway must be told, and what it does not let anybody change."""
+"""Settings of the datagram gateway, and its fixed limits."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ from oncemq.config.gateways import UdpOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:5560"
 
-#: Puts of a publisher, and messages to a subscriber, that may be without an answer.
+#: Maximum number of puts of a publisher, and of messages to a subscriber, in flight.
 WINDOW = 64
-#: The same for messages to a subscriber, in bytes; one packet goes in any case.
+#: Maximum number of bytes in flight to a subscriber; a single packet is always allowed.
 WINDOW_BYTES = 128 * 1024
-#: A reply to an address that has not proved itself is at most so much longer than its question: S4's own fit.
+#: How much longer than its request a reply to an unproved address may be. S4's replies fit.
 SLACK_BYTES = 48
-#: Such an address is sent so many messages before it has to say something again.
+#: How many messages an unproved address gets before it must send a packet again.
 UNPROVED_MESSAGES = 1000
-#: A plain subscriber elsewhere that says nothing for so long is forgotten: it has no other way to be gone.
+#: A plain subscriber on another machine is deleted after this time without a packet: nothing else shows that it is
+#: gone.
 PLAIN_SILENT_MS = 24 * 3600 * 1000
-#: A subscriber of the extended form that says nothing for so long is not sent to; its subscription stays.
+#: Messages to an extended subscriber stop after this time without a packet; its subscription stays.
 SUBSCRIBER_SILENT_MS = 30_000
 PUBLISHER_SILENT_MS = 600_000
-#: A list of topics is cut at so many bytes, so that no network cuts its packet.
+#: Maximum size of a list of topics, so that its packet is not fragmented.
 LIST_BYTES_MAX = 1200
-#: Packets that wait for the broker's answer. Others are dropped meanwhile, and come again.
-ERRANDS_MAX = 2048
+#: Maximum number of packets that wait for the broker. Further packets are dropped, and peers repeat them.
+PACKET_TASKS_MAX = 2048
 
 
 class UdpSettings(UdpOptions, frozen=True, kw_only=True):
-    #: HOST:PORT where it listens.
+    #: HOST:PORT to listen at.
     listen: str = DEFAULT_ADDRESS
-    #: Nobody elsewhere can send with an address of this machine's loopback, so those count as proved.
+    #: Other machines can't send from a loopback address, so these addresses count as proved.
     loopback_is_proved: bool = True
-    #: An idle subscription asks the broker again so often: the longest that it overlooks a broker's restart.
+    #: How long a get waits at the broker: the longest time in which a restart of the broker goes unnoticed.
     wait_ms: int = 2000
 
     @property
     def feed_name(self) -> str:
-        """The subscriber in whose name plain subscribers get their messages."""
+        """The name of the subscriber that all plain subscribers share."""
         return f"{self.name}/plain"
 
     @property

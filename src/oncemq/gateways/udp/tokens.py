@@ -1,7 +1,7 @@
-"""Who can receive at an address: whoever knows the token that was sent there.
+"""Tokens that prove an address: a peer that knows the token that was sent to an address can receive there.
 
-A token is a keyed hash of the address. Nothing is stored for it; the key is drawn anew each hour and in each process,
-and the last one still counts. Pure but for the draw.
+A token is a keyed hash of the address, so nothing is stored per address. The key is random, and changes every hour and
+with each process; tokens of the key before are still valid.
 """
 
 from __future__ import annotations
@@ -16,41 +16,43 @@ Address = tuple[str, int]
 KEY_MS = 3600 * 1000
 
 
-def _draw() -> bytes:
+def _make_key() -> bytes:
     return secrets.token_bytes(32)
 
 
 class Tokens:
-    def __init__(self, draw: Callable[[], bytes] = _draw) -> None:
-        self._draw = draw
-        self._key = draw()
-        self._last_key = draw()
+    def __init__(self, make_key: Callable[[], bytes] = _make_key) -> None:
+        self._make_key = make_key
+        self._key = make_key()
+        self._last_key = make_key()
         self._since_ms = float("-inf")
 
     def token(self, now_ms: float, address: Address) -> int:
-        self._turn(now_ms)
+        """Return the token of an address."""
+        self._rotate(now_ms)
         return _hash(self._key, address)
 
     def is_valid(self, now_ms: float, address: Address, token: int) -> bool:
-        self._turn(now_ms)
-        given = token.to_bytes(8, "big")
+        """Return whether a token is that of the address."""
+        self._rotate(now_ms)
+        received = token.to_bytes(8, "big")
         return any(
-            hmac.compare_digest(given, _hash(key, address).to_bytes(8, "big")) for key in (self._key, self._last_key)
+            hmac.compare_digest(received, _hash(key, address).to_bytes(8, "big")) for key in (self._key, self._last_key)
         )
 
-    def _turn(self, now_ms: float) -> None:
+    def _rotate(self, now_ms: float) -> None:
         if self._since_ms == float("-inf"):
             self._since_ms = now_ms
         while now_ms - self._since_ms >= KEY_MS:
-            self._key, self._last_key = self._draw(), self._key
-            # After a long silence both are new.
+            self._key, self._last_key = self._make_key(), self._key
+            # After a long idle time both keys are new.
             self._since_ms = max(self._since_ms + KEY_MS, now_ms - KEY_MS)
 
 
 def _hash(key: bytes, address: Address) -> int:
     host, port = address
     digest = hashlib.blake2b(f"{host} {port}".encode(), key=key, digest_size=8).digest()
-    # 0 stands for no token.
+    # 0 means: no token.
     return int.from_bytes(digest, "big") or 1
 
 

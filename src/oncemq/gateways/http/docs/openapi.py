@@ -207,7 +207,7 @@ def _reply_content(reply: Reply, media: str, schemas: Schemas) -> Json:
 
 
 def _refusals(endpoint: Endpoint, schemas: Schemas) -> dict[str, Json]:
-    status_of = endpoint.refusing.status_of if endpoint.refusing is not None else problems.status_of
+    status_of = endpoint.error_format.status_of if endpoint.error_format is not None else problems.status_of
     by_status: dict[int, list[type[errors.OnceMQError]]] = {}
     for kind in refusals_of(endpoint):
         by_status.setdefault(status_of(kind), []).append(kind)
@@ -226,7 +226,7 @@ def _refusal(endpoint: Endpoint, kinds: list[type[errors.OnceMQError]], schemas:
             "examples": {kind.code: {"$ref": f"#/components/examples/{kind.code}"} for kind in kinds},
         }
     }
-    refusing = endpoint.refusing
+    refusing = endpoint.error_format
     if refusing is not None:
         examples = {
             kind.code: {"summary": meaning(kind), "value": msgspec.to_builtins(refusing.failure_of(kind()))}

@@ -56,8 +56,8 @@ def _kinds_of(endpoint: Endpoint) -> Iterator[Any]:
     yield from endpoint.body_kinds.values()
     for reply in endpoint.replies:
         yield reply.body
-    if endpoint.refusing is not None:
-        yield endpoint.refusing.body
+    if endpoint.error_format is not None:
+        yield endpoint.error_format.body
 
 
 def _described(kinds: list[Any]) -> tuple[tuple[Json, ...], dict[str, Json]]:

@@ -1,28 +1,23 @@
-"""The gateway as an ASGI application: who may call, which endpoint is meant, what is answered.
+"""The gateway as an ASGI application: checks the caller, finds the endpoint, runs it and sends its answer.
 
-No framework on the way: a request costs little more than what uvicorn makes of it.
+It uses no web framework: a request costs little more than uvicorn's own work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import msgspec
 
-from oncemq.gateways.http.docs import site
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Streamed
-from oncemq.gateways.http.framework.origin_check import Guard
+from oncemq.gateways.http.framework.origin_check import OriginCheck
 from oncemq.gateways.http.framework.problems import answer_of
-from oncemq.gateways.http.framework.request import BODY_S, BodyLate, Disconnected, Reader, read_body
+from oncemq.gateways.http.framework.request import BODY_S, BodyLate, Disconnected, RequestParser, read_body
 from oncemq.gateways.http.framework.router import Router
-from oncemq.gateways.http.framework.state import State
-from oncemq.gateways.http.metrics import endpoint as metrics
-from oncemq.gateways.http.queue import endpoints as queue
 from oncemq.gateways.http.settings import GatewaySettings
-from oncemq.gateways.http.v1 import events, health, messages, put, sessions, shared, subscriptions, topics, transactions
 from oncemq.gateways.link import Link
 from oncemq.protocol import errors
 
@@ -32,49 +27,40 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-ENDPOINTS: list[Endpoint] = [
-    *topics.ENDPOINTS,
-    *put.ENDPOINTS,
-    *subscriptions.ENDPOINTS,
-    *messages.ENDPOINTS,
-    *events.ENDPOINTS,
-    *shared.ENDPOINTS,
-    *transactions.ENDPOINTS,
-    *sessions.ENDPOINTS,
-    *health.ENDPOINTS,
-    *metrics.ENDPOINTS,
-    *queue.ENDPOINTS,
-]
-
 
 class App:
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(
+        self, settings: GatewaySettings, endpoints: Sequence[Endpoint], make_state: Callable[[Link], Any]
+    ) -> None:
+        """`make_state` returns what the endpoints keep between requests (`Call.state`)."""
         self._settings = settings
-        endpoints = [*ENDPOINTS, *site.endpoints(ENDPOINTS)]
         self._router = Router(endpoints)
-        self._readers = {id(endpoint): Reader(endpoint) for endpoint in endpoints}
-        self._guard = Guard(settings)
+        self._parsers = {id(endpoint): RequestParser(endpoint) for endpoint in endpoints}
+        self._origin_check = OriginCheck(settings)
+        self._make_state = make_state
+        #: Set when the application starts, on its event loop.
         self._link: Link | None = None
-        self._state = State()
+        self._state: Any = None
         #: Requests that are being answered.
         self._busy = 0
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """End what would go on and on: streams, and requests that wait for messages."""
+        """End streams, and requests that wait for messages."""
         self._stopping.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await self._serve(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._link = Link(self._settings.brokers, label="http", waits_for_room=False)
+        self._link = Link(self._settings.brokers, label="http", waits_for_space=False)
+        self._state = self._make_state(self._link)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self._link.close()
@@ -94,13 +80,13 @@ class App:
         except Disconnected:
             return
         except BodyLate:
-            late = answer_of(errors.Malformed(f"the body has not come whole within {BODY_S} seconds"))
+            late = answer_of(errors.Malformed(f"the body was not complete within {BODY_S} seconds"))
             answer = msgspec.structs.replace(late, headers=(*late.headers, (b"connection", b"close")))
         except errors.OnceMQError as error:
             answer = answer_of(error)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            answer = answer_of(errors.BrokerBug("the gateway failed; its log says how"))
+            answer = answer_of(errors.BrokerBug("the gateway failed; its log has the details"))
         if isinstance(answer, Streamed):
             await self._send_stream(answer, receive, send)
         else:
@@ -108,36 +94,37 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | Streamed:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._guard.check(headers, scope["raw_path"])
+        self._origin_check.check(headers, scope["raw_path"])
         try:
             endpoint, path = self._router.find(scope["method"], scope["raw_path"])
         except errors.MethodUnknown as error:
-            refusing = self._router.refusing(scope["raw_path"])
-            if refusing is None:
+            error_format = self._router.error_format(scope["raw_path"])
+            if error_format is None:
                 raise
-            return refusing.answer_of(error)
+            return error_format.answer_of(error)
         try:
             return await self._call(endpoint, path, headers, scope, receive)
         except errors.OnceMQError as error:
-            if endpoint.refusing is None:
+            if endpoint.error_format is None:
                 raise
-            return endpoint.refusing.answer_of(error)
+            return endpoint.error_format.answer_of(error)
 
     async def _call(
         self, endpoint: Endpoint, path: dict[str, str], headers: dict[bytes, bytes], scope: Scope, receive: Receive
     ) -> Answer | Streamed:
-        reader = self._readers[id(endpoint)]
+        parser = self._parsers[id(endpoint)]
         body = await self._read_body(headers, receive)
         assert self._link is not None
         call: Call[Any, Any] = Call(self._link, self._settings, None, None, headers, self._state)
-        call.parameters = reader.parameters(path, scope["query_string"], headers, body, call.media)
-        call.body = reader.body(body, call.media)
+        call.parameters = parser.parameters(path, scope["query_string"], headers, body, call.media)
+        call.body = parser.body(body, call.media)
         if endpoint.waits and _wait_ms_of(call):
-            return await self._while_there(endpoint.handler(call), receive)
+            return await self._while_connected(endpoint.handler(call), receive)
         return await endpoint.handler(call)
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """Who has not sent its request yet is not being answered, and keeps nobody from it. Raises Overloaded."""
+        """A client that has not sent its whole request yet does not count as busy, so it can't keep others out. Raises
+        Overloaded."""
         self._busy -= 1
         try:
             body = await read_body(receive, self._settings.body_bytes_max, headers)
@@ -150,16 +137,16 @@ class App:
         if self._busy > self._settings.connections_max:
             raise errors.Overloaded(f"{self._settings.connections_max} requests are being answered")
 
-    async def _while_there(self, working: Awaitable[Answer | Streamed], receive: Receive) -> Answer | Streamed:
-        """An answer that takes its time. Raises Disconnected, Stopping."""
+    async def _while_connected(self, working: Awaitable[Answer | Streamed], receive: Receive) -> Answer | Streamed:
+        """Wait for a slow answer. Raises Disconnected, Stopping."""
         answering = asyncio.ensure_future(working)
         ending = asyncio.ensure_future(self._wait_for_end(receive))
         try:
             await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(ending)
+            await _cancel(ending)
             if not answering.done():
-                await _end(answering)
+                await _cancel(answering)
         if not answering.cancelled():
             return answering.result()
         if self._stopping.is_set():
@@ -167,12 +154,13 @@ class App:
         raise Disconnected
 
     async def _wait_for_end(self, receive: Receive) -> None:
-        """Until the client has gone, or the gateway stops."""
-        gone, stopping = asyncio.ensure_future(_wait_for_leave(receive)), asyncio.ensure_future(self._stopping.wait())
+        """Wait until the client has disconnected or the gateway stops."""
+        gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(gone, stopping)
+            await _cancel(gone, stopping)
 
     async def _send_stream(self, streamed: Streamed, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", streamed.media.encode()), (b"cache-control", b"no-store")]
@@ -182,7 +170,7 @@ class App:
         try:
             await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(sending, ending)
+            await _cancel(sending, ending)
         if self._stopping.is_set() and sending.cancelled():
             await send({"type": "http.response.body", "body": b""})
         elif not sending.cancelled() and sending.exception() is not None:
@@ -211,12 +199,12 @@ async def _send_parts(streamed: Streamed, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _wait_for_leave(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _end(*tasks: asyncio.Future[Any]) -> None:
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

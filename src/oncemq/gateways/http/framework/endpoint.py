@@ -1,4 +1,4 @@
-"""What an endpoint is: one method of one path, declared once for the router, the OpenAPI document and /docs.
+"""An endpoint is one method of one path. It is declared once, for the router, the OpenAPI document and /docs.
 
     class TopicParameters(msgspec.Struct):
         topic: Annotated[str, Meta(description="The topic's name.")]                  # in the path: {topic}
@@ -8,13 +8,14 @@
     ENDPOINTS: list[Endpoint] = []
 
     @endpoint(ENDPOINTS, "DELETE", "/v1/topics/{topic}", tag="topics", summary="Delete a topic",
-              parameters=TopicParameters, replies=(Reply(status=204, description="It is gone."),),
+              parameters=TopicParameters, replies=(Reply(status=204, description="The topic is deleted."),),
               refusals=(errors.TopicUnknown,))
     async def delete_topic(call: Call[TopicParameters, None]) -> Answer:
         ...
 
-A module's endpoints are in its `ENDPOINTS`, in the order in which they are declared; app.py puts the modules together.
-Handlers raise errors of errors.py; problems.py turns them into replies.
+A module's endpoints are in its `ENDPOINTS`, in the order of their declaration. `gateways/http/endpoints.py` lists all
+modules: a new module is added there. Handlers raise errors of `oncemq.protocol.errors`; problems.py turns them into
+responses.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ EVENTS = "text/event-stream"
 PROBLEM = "application/problem+json"
 FORM = "application/x-www-form-urlencoded"
 ANY = "*/*"
-#: Other names that the same media type goes by.
+#: Other names of the same media type.
 SYNONYMS = dict.fromkeys(
     ("application/ndjson", "application/jsonl", "application/x-jsonlines", "application/jsonlines"), NDJSON
 )
 
 _encode = msgspec.json.Encoder().encode
 
-#: Refusals that any endpoint may answer with, so that each need not name them.
+#: Errors that any endpoint may answer with, so that an endpoint need not list them.
 ALWAYS: tuple[type[errors.OnceMQError], ...] = (
     errors.Malformed,
     errors.OriginRefused,
@@ -60,7 +61,7 @@ ALWAYS: tuple[type[errors.OnceMQError], ...] = (
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A reply as a whole."""
+    """A response that is sent as a whole."""
 
     body: bytes = b""
     status: int = 200
@@ -69,19 +70,19 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Streamed(msgspec.Struct, frozen=True):
-    """A reply that goes on and on; it is closed when the client goes."""
+    """A response without an end; it is closed when the client disconnects."""
 
     parts: AsyncIterator[bytes]
     media: str = EVENTS
 
 
 def answer(value: object, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
-    """A struct as JSON."""
+    """Return a struct as a JSON response."""
     return Answer(_encode(value), status, JSON, headers)
 
 
 class Call(Generic[P, B]):
-    """One request, read and checked."""
+    """One request, parsed and validated."""
 
     __slots__ = ("body", "headers", "link", "media", "parameters", "settings", "state")
 
@@ -91,14 +92,14 @@ class Call(Generic[P, B]):
         self.link = link
         self.settings = settings
         self.parameters = parameters
-        #: The endpoint's `body`, decoded; bytes where that is `bytes`; None where it takes none.
+        #: The endpoint's `body`, decoded; bytes if that is `bytes`; None if the endpoint takes no body.
         self.body = body
         #: Names in lower case.
         self.headers = headers
         #: The media type of the body, without its parameters.
         media = headers.get(b"content-type", b"").split(b";")[0].strip().lower().decode("latin-1")
         self.media = SYNONYMS.get(media, media)
-        #: What the app keeps between requests (app.State).
+        #: What the endpoints keep between requests (`gateways.http.state.State`).
         self.state = state
 
 
@@ -106,27 +107,27 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Answer | Streamed]]
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply that is no refusal, for the OpenAPI document."""
+    """A successful response, for the OpenAPI document."""
 
     status: int = 200
-    #: A struct for JSON; None: there is no body, or no JSON one.
+    #: A struct for JSON; None: there is no body, or it is not JSON.
     body: Any = None
     media: tuple[str, ...] = (JSON,)
     description: str
-    #: Of a JSON body: a struct or a JSON value; of another one: text.
+    #: For a JSON body: a struct or a JSON value; otherwise text.
     example: Any = None
-    #: media type → example, where one does not serve all of them
+    #: media type → example, if one example does not fit all media types
     examples: dict[str, Any] = {}
     #: name → description
     headers: dict[str, str] = {}
 
 
-class Refusing(msgspec.Struct, frozen=True, kw_only=True):
-    """How an endpoint answers refusals, where problems.py does not do it."""
+class ErrorFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of an endpoint's error responses, if it is not that of problems.py."""
 
     #: A struct, for JSON.
     body: Any
-    #: An error as such a struct, as a status, and as the whole reply.
+    #: An error as such a struct, as a status, and as the whole response.
     failure_of: Callable[[errors.OnceMQError], Any]
     status_of: Callable[[type[errors.OnceMQError]], int]
     answer_of: Callable[[errors.OnceMQError], Answer]
@@ -144,23 +145,23 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Any = None
     #: What the body is decoded to: a struct (JSON), `bytes` (as it is), or None.
     body: Any = None
-    #: Media types that are taken; a body of another one is MEDIA_UNSUPPORTED. Empty, or with ANY: all.
+    #: Accepted media types; other bodies are refused with MEDIA_UNSUPPORTED. Empty, or with ANY: all.
     body_media: tuple[str, ...] = ()
     #: name → an example of the body: a JSON value, or text; the name may be its media type
     body_examples: dict[str, Any] = {}
-    #: media type → what a body of it is, for the OpenAPI document; where `body` is bytes and the handler decodes it
+    #: media type → type of its body, for the OpenAPI document, if `body` is bytes and the handler decodes it
     body_kinds: dict[str, Any] = {}
     is_body_required: bool = True
-    #: Query parameters may come in a JSON or form body as well.
+    #: Query parameters may also be given in a JSON or form body.
     is_in_body: bool = False
-    #: It waits for messages, `wait_ms` of its parameters or its body: given up when the caller goes.
+    #: It waits for messages (`wait_ms` of its parameters or its body). It is cancelled when the caller disconnects.
     waits: bool = False
     replies: tuple[Reply, ...]
-    #: Beside ALWAYS.
+    #: In addition to ALWAYS.
     refusals: tuple[type[errors.OnceMQError], ...] = ()
-    #: None: as problems.py does.
-    refusing: Refusing | None = None
-    #: A GET that changes something: HEAD does not stand for it.
+    #: None: the form of problems.py.
+    error_format: ErrorFormat | None = None
+    #: A GET that changes something: it does not answer HEAD.
     is_changing: bool = False
 
     @property
@@ -168,7 +169,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.path.strip("/").split("/")
 
     def example_media(self, name: str, value: object) -> str:
-        """The media type that an example of the body has."""
+        """Return the media type of an example of the body."""
         if name in self.body_media:
             return name
         medias = self.body_media or (JSON,)
@@ -177,8 +178,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def header(name: str, description: str, *, length_max: int = 0, **constraints: Any) -> Meta:
-    """A parameter that travels in a header. `length_max` is for the document: the broker itself refuses what is longer,
-    as it does what is empty."""
+    """Declare a parameter that is sent in a header. `length_max` is for the OpenAPI document: the broker itself refuses
+    values that are empty or too long."""
     schema: dict[str, Any] = {"x-header": name}
     if length_max:
         schema["maxLength"] = length_max
@@ -186,7 +187,7 @@ def header(name: str, description: str, *, length_max: int = 0, **constraints: A
 
 
 def endpoint(endpoints: list[Endpoint], method: str, path: str, **declared: Any) -> Callable[[Handler], Handler]:
-    """Declare a handler in a module's list."""
+    """Declare an endpoint: its handler is added to a module's list. The docstring is the description."""
 
     def declare(handler: Handler) -> Handler:
         description = "\n".join(line.strip() for line in (handler.__doc__ or "").strip().splitlines())

@@ -1,4 +1,4 @@
-"""Types of parameters and members that several endpoints have: what they hold, and their bounds."""
+"""Types of parameters and fields that several endpoints use, with their bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTEGER_MAX = 2**63 - 1
 
 
 def _name(description: str, reserved: str = "") -> Meta:
-    # The pattern is for the document: the broker itself refuses names, and says better why.
+    # The pattern is only for the OpenAPI document: the broker itself refuses invalid names, with a better message.
     pattern = rf"^[^\u0000-\u001f\u007f-\u009f{reserved}]*$"
     return Meta(
         description=description, min_length=1, max_length=NAME_BYTES_MAX, extra_json_schema={"pattern": pattern}
@@ -28,33 +28,45 @@ SessionName = Annotated[str, _name("The session's name.")]
 
 Offset = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Id = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
-Epoch = Annotated[int, Meta(ge=0, le=INTEGER_MAX, description="As POST …/open gave it. 0: the gateway's own.")]
+Epoch = Annotated[
+    int, Meta(ge=0, le=INTEGER_MAX, description="The epoch that POST …/open returned. 0: the gateway's own.")
+]
 TopicId = Annotated[
-    int, Meta(ge=0, le=INTEGER_MAX, description="The topic must have this id. 0: of the topic that has the name.")
+    int, Meta(ge=0, le=INTEGER_MAX, description="The topic must have this id. 0: the topic that has the name now.")
 ]
 Start = Annotated[int, Meta(ge=0, le=INTEGER_MAX)] | Literal["new", "earliest"]
 Moment = Annotated[int, Meta(ge=1, le=INTEGER_MAX)] | Annotated[datetime, Meta(tz=True)]
 
-Limit = Annotated[int, Meta(ge=1, le=10_000, description="So many messages at the most.")]
-PageLimit = Annotated[int, Meta(ge=1, le=LIST_PAGE_MAX, description="So many at the most.")]
+Limit = Annotated[int, Meta(ge=1, le=10_000, description="Maximum number of messages.")]
+PageLimit = Annotated[int, Meta(ge=1, le=LIST_PAGE_MAX, description="Maximum number of entries.")]
 BytesMax = Annotated[
-    int, Meta(ge=1, le=8 * 2**20, description="So many bytes at the most, as they are stored, beyond the first batch.")
+    int, Meta(ge=1, le=8 * 2**20, description="Maximum number of bytes, as they are stored, beyond the first batch.")
 ]
-WaitMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX, description="Wait so long for something new.")]
-TtlMs = Annotated[int, Meta(ge=0, le=TTL_MS_MAX, description="Messages expire after so long; 0: they don't.")]
-DelayMs = Annotated[int, Meta(ge=0, le=TTL_MS_MAX, description="Messages become visible after so long.")]
+WaitMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX, description="How long to wait for new messages, in milliseconds.")]
+TtlMs = Annotated[
+    int,
+    Meta(ge=0, le=TTL_MS_MAX, description="Messages expire after this time, in milliseconds; 0: they do not expire."),
+]
+DelayMs = Annotated[
+    int, Meta(ge=0, le=TTL_MS_MAX, description="Messages become visible after this time, in milliseconds.")
+]
 DueMs = Annotated[
     int,
-    Meta(ge=0, le=INTEGER_MAX, description="The same as a moment, in milliseconds since 1970; 0: at once."),
+    Meta(
+        ge=0,
+        le=INTEGER_MAX,
+        description="The time at which messages become visible, in milliseconds since 1970; 0: at once.",
+    ),
 ]
 
 
 def start_of(start: int | str) -> int:
-    """As the broker writes it."""
+    """Return a start as the protocol encodes it."""
     if isinstance(start, int):
         return start
     return START_NEW if start == "new" else START_EARLIEST
 
 
 def milliseconds_of(moment: int | datetime) -> int:
+    """Return a time in milliseconds since 1970."""
     return moment if isinstance(moment, int) else int(moment.timestamp() * 1000)

@@ -1,8 +1,8 @@
-"""Who may call: no web page of another origin, and nobody under a host name that is not ours.
+"""Refuses requests of web pages of other origins, and requests under a host name that is not the gateway's.
 
-The gateway asks nobody for a password, and a browser on this machine runs pages of strangers. A page that posts here
-carries its origin; one whose name was made to point here (DNS rebinding) carries a foreign host; one that merely links
-here, or shows what is here as a picture, has no origin to carry, but its browser says that it is another site.
+The gateway has no passwords, and a browser on this machine runs pages of any site. A page that posts to the gateway
+sends its origin. A page whose host name was made to point here (DNS rebinding) sends a foreign host. A page that only
+links here, or embeds a response as an image, sends no origin, but its browser says that it belongs to another site.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import re
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.protocol import errors
 
-#: What another site may link to: pages for people, where nothing happens by looking.
+#: What other sites may link to: pages for people, without side effects.
 _PAGES = (b"/", b"/docs")
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 
 
-class Guard:
+class OriginCheck:
     def __init__(self, settings: GatewaySettings) -> None:
         self._origins = {origin.rstrip("/").lower().encode() for origin in settings.origins}
         self._hosts = {name.lower() for name in (*settings.hosts, settings.host)}
-        #: Bound to an address that others reach (which only `insecure` allows): which of our addresses they see is not
-        #: ours to know. A name has to be told, since a stranger can make any name of his own point here.
+        #: The gateway listens at an address that other machines reach (only `insecure` allows it). It can't know which
+        #: of its addresses they use, so any address is accepted. A host name must be configured, since anybody can
+        #: make a name of their own point here.
         self._is_open = not _LOOPBACK.fullmatch(settings.host) and settings.host != "::1" and not settings.hosts
-        #: Host headers that were found good before.
+        #: Host headers that were accepted before.
         self._good: set[bytes] = set()
 
     def check(self, headers: dict[bytes, bytes], path: bytes) -> None:
@@ -36,14 +37,14 @@ class Guard:
         origin = headers.get(b"origin")
         if origin is None:
             if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not _is_link(headers, path):
-                raise errors.OriginRefused("a page of another site may not call this gateway")
+                raise errors.OriginRefused("a web page of another site may not call this gateway")
         elif not self._is_allowed(origin.lower(), host.lower()):
-            raise errors.OriginRefused(f"a page of {origin.decode('latin-1')} may not call this gateway")
+            raise errors.OriginRefused(f"a web page of {origin.decode('latin-1')} may not call this gateway")
 
     def _check_host(self, host: bytes) -> None:
         name = re.sub(r":\d*$", "", host.decode("latin-1")).lower()
         if host and not self._is_ours(name):
-            raise errors.OriginRefused(f"this gateway is not called '{name}'")
+            raise errors.OriginRefused(f"'{name}' is not a host name of this gateway")
         if len(self._good) < 100:
             self._good.add(host)
 

@@ -1,4 +1,4 @@
-"""Refusals as HTTP knows them: application/problem+json, out of the one table of errors.py."""
+"""Errors as HTTP responses: application/problem+json, from the table of `oncemq.protocol.errors`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from oncemq.protocol import errors
 
 _encode = msgspec.json.Encoder().encode
 
-#: These are worth another try, after so many seconds.
+#: Errors after which a request may be repeated, after this time.
 RETRYABLE = (errors.NotNow, errors.BrokerAway)
 _RETRY_AFTER_S = b"1"
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong: `code` is stable, `detail` is for people, `advice` says what to do."""
+    """An error: `code` is stable, `detail` is for people, `advice` says what to do."""
 
-    type: Annotated[str, Meta(description="`urn:oncemq:error:` and the code.")]
+    type: Annotated[str, Meta(description="`urn:oncemq:error:` followed by the code.")]
     title: Annotated[str, Meta(description="What the code means.")]
     status: Annotated[int, Meta(description="The HTTP status.")]
-    detail: Annotated[str, Meta(description="What happened this time, in words for people.")]
+    detail: Annotated[str, Meta(description="What happened in this case, for people.")]
     code: Annotated[str, Meta(description="Stable; the same in every protocol.")]
     advice: Annotated[str, Meta(description="What to do about it.")]
 
 
 def problem_of(error: errors.OnceMQError) -> Problem:
+    """Return the body of an error response."""
     return Problem(
         type=f"urn:oncemq:error:{error.code}",
         title=(error.__doc__ or "").strip().splitlines()[0],
@@ -40,6 +41,7 @@ def problem_of(error: errors.OnceMQError) -> Problem:
 
 
 def advice_of(error: errors.OnceMQError) -> str:
+    """Return what to do about an error, over HTTP."""
     return error.http_advice or error.advice
 
 
@@ -48,6 +50,7 @@ def status_of(kind: type[errors.OnceMQError]) -> int:
 
 
 def answer_of(error: errors.OnceMQError) -> Answer:
+    """Return an error response."""
     headers: list[tuple[bytes, bytes]] = []
     if isinstance(error, RETRYABLE):
         headers.append((b"retry-after", _RETRY_AFTER_S))

@@ -1,4 +1,4 @@
-"""A request's parts, read and checked: parameters out of path, query, headers and body."""
+"""Parses and validates a request: parameters from path, query, headers and body."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from oncemq.gateways.http.framework.endpoint import ANY, FORM, JSON, Endpoint
-from oncemq.gateways.http.framework.validation_errors import in_words, listed
+from oncemq.gateways.http.framework.validation_errors import explain, listed
 from oncemq.protocol import errors
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,26 +20,26 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-#: A body that has not come whole by then does not come.
+#: Time limit for receiving a body.
 BODY_S = 30
 
 
 class Disconnected(Exception):
-    """The client has gone before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 class BodyLate(Exception):
-    """The client has sent only a part of its body, and is waited for no longer."""
+    """The client has sent only a part of its body within the time limit."""
 
 
 class _Fields(msgspec.Struct, frozen=True):
-    """Where an endpoint's parameters travel."""
+    """Where an endpoint's parameters are sent."""
 
     #: (field, header)
     headers: list[tuple[str, bytes]]
-    #: Query parameters that may be given several times.
+    #: Query parameters that may be repeated.
     lists: set[str]
-    #: All that are not in headers.
+    #: All parameters that are not in headers.
     names: set[str]
 
 
@@ -59,8 +59,8 @@ def _fields_of(parameters: Any) -> _Fields:
     return found
 
 
-class Reader:
-    """What one endpoint expects, prepared once."""
+class RequestParser:
+    """Parses the requests of one endpoint."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -73,7 +73,7 @@ class Reader:
     def parameters(
         self, path: dict[str, str], query: bytes, headers: dict[bytes, bytes], body: bytes, media: str
     ) -> Any:
-        """The endpoint's `parameters`. Raises Malformed."""
+        """Return the endpoint's `parameters`. Raises Malformed."""
         kind = self._endpoint.parameters
         if kind is None:
             if query:
@@ -81,9 +81,9 @@ class Reader:
             return None
         given: dict[str, Any] = {}
         if query:
-            self._take_pairs(query, given)
+            self._parse_pairs(query, given)
         if self._endpoint.is_in_body and body:
-            self._take_body(body, media, given)
+            self._parse_body(body, media, given)
         for field, name in self._headers:
             value = headers.get(name)
             if value is not None:
@@ -92,25 +92,25 @@ class Reader:
         try:
             return msgspec.convert(given, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise errors.Malformed(in_words(str(error), kind)) from None
+            raise errors.Malformed(explain(str(error), kind)) from None
 
-    def _take_pairs(self, query: bytes, given: dict[str, Any]) -> None:
+    def _parse_pairs(self, query: bytes, given: dict[str, Any]) -> None:
         try:
             pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
         except ValueError:
-            raise errors.Malformed("not percent-encoded UTF-8 of 100 fields at most: the query") from None
+            raise errors.Malformed("the query is not percent-encoded UTF-8 with at most 100 fields") from None
         for name, value in pairs:
             self._check_name(name)
             if name in self._lists:
                 given.setdefault(name, []).append(value)
             elif name in given:
-                raise errors.Malformed(f"'{name}' is given twice")
+                raise errors.Malformed(f"'{name}' is given more than once")
             else:
                 given[name] = value
 
-    def _take_body(self, body: bytes, media: str, given: dict[str, Any]) -> None:
+    def _parse_body(self, body: bytes, media: str, given: dict[str, Any]) -> None:
         if media == FORM:
-            self._take_pairs(body, given)
+            self._parse_pairs(body, given)
         elif media in (JSON, ""):
             try:
                 members = _decode_object(body)
@@ -119,49 +119,47 @@ class Reader:
             for name, value in members.items():
                 self._check_name(name)
                 if given.setdefault(name, value) != value:
-                    raise errors.Malformed(f"'{name}' is given in the query and, otherwise, in the body")
+                    raise errors.Malformed(f"'{name}' has different values in the query and in the body")
         else:
-            raise errors.MediaUnsupported(f"'{media}'; {JSON} and {FORM} are taken")
+            raise errors.MediaUnsupported(f"'{media}' is not accepted; use {JSON} or {FORM}")
 
     def _check_name(self, name: str) -> None:
         if name not in self._names:
-            names = sorted(self._names)
-            there = f"there {'is' if len(names) == 1 else 'are'} {listed(names) or 'none'}"
-            raise errors.Malformed(f"'{name}' is no parameter; {there}")
+            known = listed(sorted(self._names)) or "none"
+            raise errors.Malformed(f"'{name}' is not a parameter of this endpoint; its parameters: {known}")
 
     def body(self, body: bytes, media: str) -> Any:
-        """The endpoint's `body`. Raises Malformed, MediaUnsupported."""
+        """Return the endpoint's `body`. Raises Malformed, MediaUnsupported."""
         endpoint = self._endpoint
         if endpoint.body is None:
             if body and not endpoint.is_in_body:
                 raise errors.Malformed(f"{endpoint.method} {endpoint.path} takes no body")
             return None
-        if media and not self._takes(media):
-            verb = "is" if len(endpoint.body_media) == 1 else "are"
-            raise errors.MediaUnsupported(f"'{media}'; {listed(endpoint.body_media)} {verb} taken")
+        if media and not self._accepts(media):
+            raise errors.MediaUnsupported(f"'{media}' is not accepted; use {listed(endpoint.body_media, 'or')}")
         if self._decode is None:
             return body
         if not body and not endpoint.is_body_required:
             body = b"{}"
         if not body:
-            raise errors.Malformed("the body is empty; JSON is wanted")
+            raise errors.Malformed("the body is empty; it must be JSON")
         try:
             return self._decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise errors.Malformed(f"the body: {in_words(str(error), endpoint.body)}") from None
+            raise errors.Malformed(f"the body: {explain(str(error), endpoint.body)}") from None
 
-    def _takes(self, media: str) -> bool:
+    def _accepts(self, media: str) -> bool:
         medias = self._endpoint.body_media
         return not medias or media in medias or ANY in medias
 
 
 async def read_body(receive: Receive, bytes_max: int, headers: dict[bytes, bytes]) -> bytes:
-    """Raises TooLarge as soon as it shows, Disconnected, BodyLate."""
+    """Receive a request's body. Raises TooLarge as early as possible, Disconnected, BodyLate."""
     announced = headers.get(b"content-length")
     if announced is None and b"transfer-encoding" not in headers:
         return await _read_parts(receive, bytes_max)
     if announced is not None and announced.isdigit() and int(announced) > bytes_max:
-        raise too_large(bytes_max)
+        raise _too_large(bytes_max)
     try:
         async with asyncio.timeout(BODY_S):
             return await _read_parts(receive, bytes_max)
@@ -176,7 +174,7 @@ async def _read_parts(receive: Receive, bytes_max: int) -> bytes:
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         if len(body) > bytes_max:
-            raise too_large(bytes_max)
+            raise _too_large(bytes_max)
         return body
     parts = [body]
     size = len(body)
@@ -187,16 +185,16 @@ async def _read_parts(receive: Receive, bytes_max: int) -> bytes:
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > bytes_max:
-            raise too_large(bytes_max)
+            raise _too_large(bytes_max)
     return b"".join(parts)
 
 
-def too_large(bytes_max: int) -> errors.TooLarge:
-    return errors.TooLarge(f"a body has at most {bytes_max} bytes")
+def _too_large(bytes_max: int) -> errors.TooLarge:
+    return errors.TooLarge(f"the body is too large: the limit is {bytes_max} bytes")
 
 
 def header_name(hint: Any) -> str:
-    """The header that a parameter travels in; empty where it is none."""
+    """Return the header that a parameter is sent in; empty if it is not sent in a header."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.extra_json_schema:
             return str(meta.extra_json_schema.get("x-header", ""))

@@ -1,12 +1,12 @@
-"""Which endpoint a path belongs to. Paths are taken apart before they are decoded, so that a topic's name may hold
-anything, a slash too, when it is percent-encoded."""
+"""Finds the endpoint of a path. Paths are split before they are decoded, so that a percent-encoded topic name may
+contain any character, even a slash."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
-from oncemq.gateways.http.framework.endpoint import Endpoint, Refusing
+from oncemq.gateways.http.framework.endpoint import Endpoint, ErrorFormat
 from oncemq.protocol import errors
 
 
@@ -33,7 +33,7 @@ class Router:
             if segment.startswith("{"):
                 name = segment.strip("{}")
                 node.parameter = node.parameter or _Node()
-                assert node.parameter_name in ("", name), f"{endpoint.path}: two names for one place"
+                assert node.parameter_name in ("", name), f"{endpoint.path}: two names for one parameter"
                 node.parameter_name = name
                 node = node.parameter
             else:
@@ -42,8 +42,8 @@ class Router:
         node.endpoints[endpoint.method] = endpoint
 
     def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
-        """The endpoint, and the parameters in its path. Raises PathUnknown, MethodUnknown, Malformed."""
-        node, found = self._walk(raw_path)
+        """Return the endpoint and the parameters in its path. Raises PathUnknown, MethodUnknown, Malformed."""
+        node, found = self._find_node(raw_path)
         endpoint = node.endpoints.get(method)
         if endpoint is None and method == "HEAD":
             endpoint = node.endpoints.get("GET")
@@ -51,18 +51,19 @@ class Router:
                 endpoint = None
         if endpoint is None:
             if not node.endpoints:
-                raise errors.PathUnknown(f"there is nothing at {raw_path.decode('latin-1')}")
-            error = errors.MethodUnknown(f"{raw_path.decode('latin-1')} has {', '.join(sorted(node.endpoints))}")
+                raise _path_unknown(raw_path)
+            methods = ", ".join(sorted(node.endpoints))
+            error = errors.MethodUnknown(f"{raw_path.decode('latin-1')} has no {method}; it has {methods}")
             error.methods = tuple(sorted(node.endpoints))
             raise error
         return endpoint, found
 
-    def refusing(self, raw_path: bytes) -> Refusing | None:
-        """How the path answers refusals, whatever the method. Raises as `find` does."""
-        node, _ = self._walk(raw_path)
-        return next((endpoint.refusing for endpoint in node.endpoints.values()), None)
+    def error_format(self, raw_path: bytes) -> ErrorFormat | None:
+        """Return the form of the path's error responses, for any method. Raises as `find` does."""
+        node, _ = self._find_node(raw_path)
+        return next((endpoint.error_format for endpoint in node.endpoints.values()), None)
 
-    def _walk(self, raw_path: bytes) -> tuple[_Node, dict[str, str]]:
+    def _find_node(self, raw_path: bytes) -> tuple[_Node, dict[str, str]]:
         node = self._root
         found: dict[str, str] = {}
         for segment in raw_path.decode("latin-1").strip("/").split("/"):
@@ -70,10 +71,14 @@ class Router:
             if child is None:
                 child = node.parameter
                 if child is None:
-                    raise errors.PathUnknown(f"there is nothing at {raw_path.decode('latin-1')}")
+                    raise _path_unknown(raw_path)
                 found[node.parameter_name] = _decoded(segment)
             node = child
         return node, found
+
+
+def _path_unknown(raw_path: bytes) -> errors.PathUnknown:
+    return errors.PathUnknown(f"there is no endpoint at {raw_path.decode('latin-1')}")
 
 
 def _decoded(segment: str) -> str:

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in words that help: msgspec's messages, with what would be right."""
+"""Explains what is wrong with a request: msgspec's messages, and what would be valid."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def listed(names: Sequence[str], word: str = "and") -> str:
     return f" {word} ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
-def in_words(text: str, kind: Any) -> str:
-    """msgspec's message about a `kind`, with the member's name in front.
+def explain(text: str, kind: Any) -> str:
+    """Return msgspec's message about a `kind` in plain words, with the field's name in front.
 
-    >>> in_words("Expected `bool`, got `str` - at `$.create`", dict)
-    'create: true or false is wanted'
+    >>> explain("Expected `bool`, got `str` - at `$.create`", dict)
+    'create: it must be true or false'
     """
     if text == "Input data was truncated":
         return "the JSON ends too early"
@@ -44,15 +44,15 @@ def in_words(text: str, kind: Any) -> str:
     if what.startswith("Object missing required field"):
         return f"{_inside(place, what)} is missing"
     if what.startswith("Object contains unknown field"):
-        return f"{_inside(place, what)} is not known here"
+        return f"{_inside(place, what)} is not a known field"
     if what.startswith("Invalid enum value"):
         values = [repr(value) for value in _values_at(kind, place)]
-        what = f"{what.removeprefix('Invalid enum value ')} is not possible" + (
-            f"; {listed(values, 'or')} is" if values else ""
+        what = f"{what.removeprefix('Invalid enum value ')} is not allowed" + (
+            f"; it must be {listed(values, 'or')}" if values else ""
         )
     elif expected := _EXPECTED.match(what):
         has_fraction = what.endswith("got `float`")
-        what = f"{_wanted(*expected.groups())} is wanted" + (", written without a point" if has_fraction else "")
+        what = f"it must be {_expected(*expected.groups())}" + (", without a decimal point" if has_fraction else "")
     return f"{place}: {what}" if place else what
 
 
@@ -61,15 +61,15 @@ def _inside(place: str, what: str) -> str:
     return f"`{place}.{name}`" if place else f"`{name}`"
 
 
-def _wanted(kinds: str, length: str | None, bound: str | None, number: str | None) -> str:
-    wanted = listed([_KINDS.get(kind, kind) for kind in kinds.split(" | ") if kind != "null"], "or")
+def _expected(kinds: str, length: str | None, bound: str | None, number: str | None) -> str:
+    expected = listed([_KINDS.get(kind, kind) for kind in kinds.split(" | ") if kind != "null"], "or")
     if bound is None:
-        return wanted
-    return f"{wanted} of length {_BOUNDS[bound]} {number}" if length else f"{wanted}, {_BOUNDS[bound]} {number},"
+        return expected
+    return f"{expected} of length {_BOUNDS[bound]} {number}" if length else f"{expected}, {_BOUNDS[bound]} {number}"
 
 
 def _values_at(kind: Any, place: str) -> list[Any]:
-    """What may stand there, where that is one of a few values."""
+    """Return the allowed values at a place, if there are only a few."""
     found = [msgspec.inspect.type_info(kind)]
     for match in _PLACE.finditer(place):
         found = [inner for outer in found for inner in _members(outer, match[1])]
@@ -78,7 +78,7 @@ def _values_at(kind: Any, place: str) -> list[Any]:
 
 
 def _members(outer: msgspec.inspect.Type, name: str | None) -> Iterator[msgspec.inspect.Type]:
-    """The types of a member; of the items, where it has no name."""
+    """Yield the types of a field, or (no name) of a list's items."""
     for each in _plain(outer):
         if isinstance(each, msgspec.inspect.StructType) and name is not None:
             yield from (field.type for field in each.fields if field.encode_name == name)
@@ -87,7 +87,7 @@ def _members(outer: msgspec.inspect.Type, name: str | None) -> Iterator[msgspec.
 
 
 def _plain(outer: msgspec.inspect.Type) -> list[msgspec.inspect.Type]:
-    """Without what is said about it, and each of a union."""
+    """Return a type without its metadata; for a union, each of its types."""
     if isinstance(outer, msgspec.inspect.Metadata):
         return _plain(outer.type)
     if isinstance(outer, msgspec.inspect.UnionType):

@@ -1,7 +1,7 @@
-"""GET /metrics: how the broker is, in figures that Prometheus collects.
+"""GET /metrics: the broker's metrics for Prometheus.
 
-A scrape costs the broker little, whatever there is: it looks at so many topics and subscriptions and at no more, page
-by page, and one scrape waits for the other. What it left out it counts.
+A scrape costs the broker little, however many topics there are: it reads at most `limit` topics and subscriptions, page
+by page, and only one scrape runs at a time. It counts what it left out.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from msgspec import Meta
 
 from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
 from oncemq.gateways.http.framework.endpoint import TEXT, Answer, Call, Endpoint, Reply, endpoint
+from oncemq.gateways.http.lookups import just_before
 from oncemq.gateways.http.metrics.exposition import MEDIA, Exposition, Family
-from oncemq.gateways.http.v1.ownership import just_before
-from oncemq.gateways.link import Link, expect
+from oncemq.gateways.link import Link
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Health, Patterns, Subscriptions, Topics
 from oncemq.protocol.limits import LIST_PAGE_MAX, NAME_BYTES_MAX
@@ -33,58 +33,58 @@ from oncemq.protocol.replies import (
 
 ENDPOINTS: list[Endpoint] = []
 
-#: Topics whose subscriptions are asked for together.
+#: Topics whose subscriptions are read concurrently.
 _TOGETHER = 32
 
-BUILD = Family("oncemq_build_info", "gauge", "Always 1; the labels say which broker this is.")
-UPTIME = Family("oncemq_uptime_seconds", "gauge", "Since the broker was started, or took over.")
-TOPICS = Family("oncemq_topics", "gauge", "Topics.")
-SESSIONS = Family("oncemq_sessions", "gauge", "Sessions, named and anonymous.")
-WRITABLE = Family("oncemq_writable_bytes", "gauge", "What puts may still write; left out where it is not known.")
-LEFT_OUT = Family("oncemq_metrics_left_out", "gauge", "Things of a kind that this scrape does not show.")
+BUILD = Family("oncemq_build_info", "gauge", "Always 1; the labels identify the broker.")
+UPTIME = Family("oncemq_uptime_seconds", "gauge", "Seconds since the broker was started or took over.")
+TOPICS = Family("oncemq_topics", "gauge", "Number of topics.")
+SESSIONS = Family("oncemq_sessions", "gauge", "Number of sessions, named and anonymous.")
+WRITABLE = Family("oncemq_writable_bytes", "gauge", "Bytes that puts may still write; absent if unknown.")
+LEFT_OUT = Family("oncemq_metrics_left_out", "gauge", "Objects of a kind that this scrape left out.")
 
-TOPIC_MESSAGES = Family("oncemq_topic_messages_total", "counter", "Messages that were ever put: the next offset.")
-TOPIC_STORED = Family("oncemq_topic_stored_messages", "gauge", "From the first message that is stored to the last.")
-TOPIC_BYTES = Family("oncemq_topic_stored_bytes", "gauge", "Bytes of the messages that are stored.")
+TOPIC_MESSAGES = Family("oncemq_topic_messages_total", "counter", "Messages put so far: the next offset.")
+TOPIC_STORED = Family("oncemq_topic_stored_messages", "gauge", "Messages from the first stored one to the last.")
+TOPIC_BYTES = Family("oncemq_topic_stored_bytes", "gauge", "Bytes of stored messages.")
 TOPIC_DELAYED = Family("oncemq_topic_delayed_messages", "gauge", "Messages that are not due yet.")
-TOPIC_SUBSCRIPTIONS = Family("oncemq_topic_subscriptions", "gauge", "Subscriptions, those by pattern too.")
-TOPIC_QUOTA = Family("oncemq_topic_quota_bytes", "gauge", "No more bytes than that are stored; only where it is set.")
+TOPIC_SUBSCRIPTIONS = Family("oncemq_topic_subscriptions", "gauge", "Subscriptions, including those by pattern.")
+TOPIC_QUOTA = Family("oncemq_topic_quota_bytes", "gauge", "Maximum of stored bytes; absent if there is no quota.")
 
-LAG = Family("oncemq_subscription_lag_messages", "gauge", "Messages that are not done.")
-ACKED = Family("oncemq_subscription_acked_offset", "gauge", "All offsets below are done; a seek moves it either way.")
+LAG = Family("oncemq_subscription_lag_messages", "gauge", "Messages that are not acked.")
+ACKED = Family("oncemq_subscription_acked_offset", "gauge", "All offsets below are acked; a seek may lower it.")
 DROPPED = Family("oncemq_subscription_dropped_messages_total", "counter", "Messages lost to the topic's quota.")
-LEASED = Family("oncemq_subscription_leased_messages", "gauge", "Of a shared one: messages that are out.")
-MEMBERS = Family("oncemq_subscription_members", "gauge", "Of a shared one: its consumers.")
-DEAD = Family("oncemq_dead_letters", "gauge", "Dead letters that nobody has looked after.")
+LEASED = Family("oncemq_subscription_leased_messages", "gauge", "Leased messages of a shared subscription.")
+MEMBERS = Family("oncemq_subscription_members", "gauge", "Consumers of a shared subscription.")
+DEAD = Family("oncemq_dead_letters", "gauge", "Dead letters that nobody has handled.")
 
-PATTERN_LAG = Family("oncemq_pattern_lag_messages", "gauge", "Messages on all topics that match which are not done.")
-PATTERN_TOPICS = Family("oncemq_pattern_topics", "gauge", "Topics that match.")
+PATTERN_LAG = Family("oncemq_pattern_lag_messages", "gauge", "Messages that are not acked, on all matching topics.")
+PATTERN_TOPICS = Family("oncemq_pattern_topics", "gauge", "Matching topics.")
 
-#: Of those that the broker counts since its start, by its own names.
+#: The broker's counters since its start, by the broker's names.
 COUNTERS = {
-    "commands": "Commands that were decided: puts, gets, acks and all others.",
-    "groups": "Groups that were written, each with one sync.",
+    "commands": "Commands decided: puts, gets, acks and all others.",
+    "groups": "Groups written, each with one sync.",
     "events": "Events in these groups.",
     "record_bytes": "Bytes of messages in these groups.",
-    "malformed": "Requests that could not be read.",
-    "snapshots": "Snapshots that were written.",
-    "records_moved": "Batches that were copied forward, so that their segment could be used again.",
-    "groups_replayed": "Groups that were replayed at the start.",
+    "malformed": "Requests that could not be decoded.",
+    "snapshots": "Snapshots written.",
+    "records_moved": "Batches copied forward, so that their segment could be used again.",
+    "groups_replayed": "Groups replayed at the start.",
 }
 
 
 class MetricsParameters(msgspec.Struct, frozen=True):
     prefix: Annotated[
         str,
-        Meta(max_length=NAME_BYTES_MAX, description="Only topics and patterns whose names begin like this."),
+        Meta(max_length=NAME_BYTES_MAX, description="Only topics and patterns whose names start with this."),
     ] = ""
     limit: Annotated[
-        int, Meta(ge=1, le=10_000, description="So many topics, subscriptions and patterns at the most, of each.")
+        int, Meta(ge=1, le=10_000, description="Maximum number of topics, of subscriptions and of patterns.")
     ] = LIST_PAGE_MAX
 
 
 _EXAMPLE = """\
-# HELP oncemq_subscription_lag_messages Messages that are not done.
+# HELP oncemq_subscription_lag_messages Messages that are not acked.
 # TYPE oncemq_subscription_lag_messages gauge
 oncemq_subscription_lag_messages{topic="orders",subscriber="kitchen"} 3
 """
@@ -95,21 +95,21 @@ oncemq_subscription_lag_messages{topic="orders",subscriber="kitchen"} 3
     "GET",
     "/metrics",
     tag="health",
-    summary="Figures for Prometheus",
+    summary="Metrics for Prometheus",
     parameters=MetricsParameters,
-    replies=(Reply(media=(TEXT,), description="Its text format, version 0.0.4.", example=_EXAMPLE),),
+    replies=(Reply(media=(TEXT,), description="Prometheus' text format, version 0.0.4.", example=_EXAMPLE),),
 )
 async def metrics(call: Call[MetricsParameters, None]) -> Answer:
-    """How the broker is, how much topics hold, and how far behind subscriptions are. Topics come in order of their
-    names, up to `limit`; `oncemq_metrics_left_out` counts those that are not shown."""
-    async with call.state.scraping:
+    """Metrics of the broker, its topics and its subscriptions. Topics are in the order of their names, at most `limit`;
+    `oncemq_metrics_left_out` counts the rest."""
+    async with call.state.scrape_lock:
         return Answer(await _scrape(call.link, call.parameters), media=MEDIA)
 
 
 async def _scrape(link: Link, parameters: MetricsParameters) -> bytes:
     prefix, limit = parameters.prefix, parameters.limit
     shown = Exposition()
-    health = expect((await link.ask(Health()))[0], HealthReply)
+    health = await link.query(Health(), HealthReply)
     _add_health(shown, health)
     topics = await _topics(link, prefix, limit)
     for topic in topics:
@@ -129,14 +129,14 @@ async def _scrape(link: Link, parameters: MetricsParameters) -> bytes:
     return shown.encode()
 
 
-# What there is.
+# Reading the broker's lists.
 
 
 async def _topics(link: Link, prefix: str, limit: int) -> list[TopicInfo]:
     found: list[TopicInfo] = []
     after = just_before(prefix)
     while len(found) < limit:
-        page = expect((await link.ask(Topics(after, min(LIST_PAGE_MAX, limit - len(found)))))[0], TopicsReply)
+        page = await link.query(Topics(after, min(LIST_PAGE_MAX, limit - len(found))), TopicsReply)
         found += [topic for topic in page.topics if topic.name.startswith(prefix)]
         after = page.after
         if not after or not after.startswith(prefix):
@@ -155,7 +155,7 @@ async def _subscriptions(link: Link, topics: list[TopicInfo], limit: int) -> lis
 
 
 def _within(topics: list[TopicInfo], limit: int) -> list[tuple[str, int]]:
-    """How many subscriptions to ask for of which topic, so that there are no more than `limit` of them."""
+    """Return how many subscriptions to read of which topic, at most `limit` in total."""
     asked: list[tuple[str, int]] = []
     for topic in topics:
         count = min(limit, topic.subscriptions)
@@ -171,9 +171,9 @@ async def _subscriptions_of(link: Link, topic: str, limit: int) -> list[Subscrip
     while len(found) < limit:
         command = Subscriptions(topic, after, min(LIST_PAGE_MAX, limit - len(found)))
         try:
-            page = expect((await link.ask(command))[0], SubscriptionsReply)
+            page = await link.query(command, SubscriptionsReply)
         except errors.TopicUnknown:
-            # It went meanwhile.
+            # It was deleted meanwhile.
             break
         found += page.subscriptions
         after = page.after
@@ -183,12 +183,12 @@ async def _subscriptions_of(link: Link, topic: str, limit: int) -> list[Subscrip
 
 
 async def _patterns(link: Link, prefix: str, limit: int) -> tuple[list[PatternInfo], int]:
-    """And how many there are besides: brokers have few enough of them to look at all."""
+    """Return patterns, and how many are left out. There are few enough of them to read all."""
     found: list[PatternInfo] = []
     seen = 0
     after = ""
     while True:
-        page = expect((await link.ask(Patterns(after)))[0], PatternsReply)
+        page = await link.query(Patterns(after), PatternsReply)
         seen += len(page.patterns)
         found += [pattern for pattern in page.patterns if pattern.pattern.startswith(prefix)]
         after = page.after
@@ -196,7 +196,7 @@ async def _patterns(link: Link, prefix: str, limit: int) -> tuple[list[PatternIn
             return found[:limit], seen - len(found[:limit])
 
 
-# What is said of it.
+# Adding samples.
 
 
 def _add_health(shown: Exposition, health: HealthReply) -> None:

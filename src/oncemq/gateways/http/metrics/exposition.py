@@ -1,10 +1,10 @@
-"""Prometheus' text format, version 0.0.4: families of samples as text. Knows no broker.
+"""Prometheus' text format, version 0.0.4: families of samples as text. Knows nothing of the broker.
 
-    # HELP oncemq_topic_stored_bytes Bytes of the messages that are stored.
+    # HELP oncemq_topic_stored_bytes Bytes of stored messages.
     # TYPE oncemq_topic_stored_bytes gauge
     oncemq_topic_stored_bytes{topic="orders"} 120
 
-All samples of a family stand together, whatever the order in which they were added.
+All samples of a family are written together, in whatever order they were added.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ class Exposition:
         self._samples: dict[Family, list[str]] = {}
 
     def add(self, family: Family, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add a sample."""
         pairs = ",".join(f'{name}="{escaped(text)}"' for name, text in (labels or {}).items())
-        place = f"{{{pairs}}}" if pairs else ""
-        self._samples.setdefault(family, []).append(f"{family.name}{place} {value}")
+        label_set = f"{{{pairs}}}" if pairs else ""
+        self._samples.setdefault(family, []).append(f"{family.name}{label_set} {value}")
 
     def encode(self) -> bytes:
+        """Return all samples as text."""
         lines: list[str] = []
         for family, samples in self._samples.items():
             lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}", *samples]
@@ -40,5 +42,5 @@ class Exposition:
 
 
 def escaped(text: str) -> str:
-    """As the value of a label."""
+    """Return a text as the value of a label."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

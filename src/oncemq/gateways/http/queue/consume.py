@@ -1,10 +1,11 @@
 """The queue's next message: GET /consumer/consume, in three forms.
 
-    plain          the first message that is not confirmed is given, and confirmed at once
-    position=n     what lies below n is confirmed; message n is given and stays
-    with a key     what the key before was given is confirmed; the next message is given and stays
+    plain          returns the first message that is not confirmed, and confirms it at once
+    position=n     confirms all messages below n; returns message n, which stays
+    with a key     confirms the message of the key before; returns the next message, which stays
 
-The last two may be repeated and get the same message again. Which key was given what is in the registry (giving.py).
+The last two may be repeated and return the same message again. The registry records which key got which message
+(keyed_delivery.py).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from msgspec import Meta
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint, header
 from oncemq.gateways.http.framework.fields import WaitMs
 from oncemq.gateways.http.queue.registry import check_consumer, check_names
-from oncemq.gateways.http.queue.replies import REFUSING, Success, succeed
-from oncemq.gateways.keyed_delivery import Giving, nothing_for, until_settled
-from oncemq.gateways.subscription_reader import Reading
+from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
+from oncemq.gateways.http.state import state_of
+from oncemq.gateways.keyed_delivery import nothing_new
+from oncemq.gateways.subscription_reader import SubscriptionReader, retry_when_stale
 from oncemq.protocol import errors
 from oncemq.protocol.limits import KEY_BYTES_MAX
 from oncemq.protocol.message import Message
@@ -35,10 +37,12 @@ _Encoding = Literal["text", "base64"]
 
 
 class QueueMessage(Success, frozen=True, kw_only=True):
-    message: Annotated[str, Meta(description="As it was published.")]
-    encoding: Annotated[_Encoding, Meta(description="`base64` where the message is no UTF-8 text.")]
+    message: Annotated[str, Meta(description="The message as it was published.")]
+    encoding: Annotated[_Encoding, Meta(description="`base64` if the message is not UTF-8 text.")]
     position: Annotated[int, Meta(description="The message's offset in its topic.")]
-    next_position: Annotated[int, Meta(description="As `position`, confirms this message and gets the next.")]
+    next_position: Annotated[
+        int, Meta(description="The `position` that confirms this message and returns the next one.")
+    ]
 
 
 class QueueConsumeParameters(msgspec.Struct, frozen=True):
@@ -50,7 +54,7 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
             Meta(
                 ge=0,
                 le=_POSITION_MAX,
-                description="Confirm everything below, give the message at this position, and let it stay.",
+                description="Confirm all messages below, and return the message at this position, which stays.",
             ),
         ]
         | msgspec.UnsetType
@@ -60,7 +64,7 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
         str,
         header(
             "Idempotency-Key",
-            "In place of a position: a new key confirms what the key before was given.",
+            "Instead of a position: a new key confirms the message of the key before.",
             length_max=KEY_BYTES_MAX,
         ),
     ] = ""
@@ -76,7 +80,7 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
     is_in_body=True,
     is_changing=True,
     waits=True,
-    refusing=REFUSING,
+    error_format=ERROR_FORMAT,
     replies=(
         Reply(
             body=QueueMessage,
@@ -102,71 +106,72 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
     ),
 )
 async def queue_consume(call: Call[QueueConsumeParameters, None]) -> Answer:
-    """Messages come in order. An empty queue is `NOTHING_NEW`, at once or after `wait_ms`.
+    """Returns messages in order. An empty queue is refused with `NOTHING_NEW`, at once or after `wait_ms`.
 
-    Without a position or a key, a repeated request can't be told from the next one: it takes the next message, and
-    the one whose reply was lost is gone. With either, a repetition gets the same message again, until a later
-    request confirms it; after that it is `CONSUMED`. Use one form, not both.
+    Without a position or a key, a repeated request can't be told from the next one: it consumes the next message, and
+    a message whose response was lost is lost. With either of them, a repetition returns the same message, until a
+    later request confirms it; after that it is refused with `CONSUMED`. Use one form, not both.
 
-    A position of before a seek is refused, once (`SOUGHT`), as is one of a topic that was deleted (`TOPIC_GONE`), by
-    the gateway that gave messages before; ask GET /size where the consumer stands."""
+    A position from before a seek is refused once (`SOUGHT`), and so is a position in a deleted topic (`TOPIC_GONE`), by
+    a gateway that has delivered messages before. GET /size tells the consumer's position."""
     asked = call.parameters
     check_names(asked.topic, consumer_id=asked.consumer_id)
     is_keyed = b"idempotency-key" in call.headers
     _check_form(asked, is_keyed)
     await check_consumer(call, asked.consumer_id)
-    reading = Reading(call.link, call.state, asked.topic, asked.consumer_id)
+    state = state_of(call)
+    reader = SubscriptionReader(state.subscriptions, asked.topic, asked.consumer_id)
     until_s = time.monotonic() + asked.wait_ms / 1000
     while True:
         try:
-            async with call.state.queue.turns.of((asked.topic, asked.consumer_id)):
-                return succeed(_view(await _consume(call, reading, is_keyed)))
+            async with state.queue.lock.hold((asked.topic, asked.consumer_id)):
+                return succeed(_view(await _consume(call, reader, is_keyed)))
         except errors.NothingNew:
             left_ms = round(1000 * (until_s - time.monotonic()))
             if left_ms <= 0:
                 raise
-        # While it waits, others have their turn.
-        await reading.wait(left_ms)
+        # It waits without the lock, so that other requests can proceed.
+        await reader.wait(left_ms)
 
 
-async def _consume(call: Call[QueueConsumeParameters, None], reading: Reading, is_keyed: bool) -> Message:
+async def _consume(call: Call[QueueConsumeParameters, None], reader: SubscriptionReader, is_keyed: bool) -> Message:
     asked = call.parameters
     try:
         if asked.position is not msgspec.UNSET:
             position = asked.position
-            return await until_settled(reading, lambda: _at_position(reading, position), names_offsets=True)
+            return await retry_when_stale(reader, lambda: _at_position(reader, position), names_offsets=True)
         if is_keyed:
-            giving: Giving = call.state.queue.giving
-            return await until_settled(reading, lambda: giving.under_key(call.link, reading, asked.idempotency_key))
-        return await until_settled(reading, lambda: _next(reading))
+            delivery = state_of(call).queue.delivery
+            return await retry_when_stale(reader, lambda: delivery.deliver(reader, asked.idempotency_key))
+        return await retry_when_stale(reader, lambda: _next(reader))
     except errors.Consumed as error:
-        error.position = reading.acked
+        error.position = reader.acked
         raise
 
 
 def _check_form(asked: QueueConsumeParameters, is_keyed: bool) -> None:
     if asked.position is not msgspec.UNSET and is_keyed:
-        raise errors.Malformed("a position or an Idempotency-Key, not both")
+        raise errors.Malformed("use a position or an Idempotency-Key, not both")
     refusal = refuse_key(asked.idempotency_key) if is_keyed else None
     if refusal is not None:
         raise errors.from_code(refusal.code, refusal.text)
 
 
-async def _next(reading: Reading) -> Message:
+async def _next(reader: SubscriptionReader) -> Message:
     while True:
-        message = await reading.first()
+        message = await reader.first()
         if message is None:
-            raise nothing_for(reading)
-        if await reading.ack(message.offset + 1) == message.offset + 1:
+            raise nothing_new(reader)
+        if await reader.ack(message.offset + 1) == message.offset + 1:
             return message
 
 
-async def _at_position(reading: Reading, position: int) -> Message:
-    message = await reading.confirm(position)
-    if reading.acked > position:
-        raise errors.Consumed(f"message {position} was confirmed; {reading.acked} is the first that is not")
+async def _at_position(reader: SubscriptionReader, position: int) -> Message:
+    message = await reader.confirm(position)
+    if reader.acked > position:
+        raise errors.Consumed(f"message {position} is confirmed already; the first one that is not is {reader.acked}")
     if message is None:
-        raise nothing_for(reading)
+        raise nothing_new(reader)
     return message
 
 

@@ -1,7 +1,7 @@
 """The queue's consumers: POST /consumer/register and GET /size.
 
-Registering takes two steps, the entry in the registry and then the subscription, which decides: a crash in between
-leaves a consumer without this subscription, and the repeated request makes it.
+Registering takes two steps: the entry in the registry, then the subscription. The second one decides: after a crash
+between them the consumer has no subscription, and the repeated request creates it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from oncemq.gateways.http.framework import identity
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint
-from oncemq.gateways.http.framework.state import keep
+from oncemq.gateways.http.lookups import find_subscription
 from oncemq.gateways.http.queue.registry import (
     NAMESPACE,
     check_consumer,
@@ -23,8 +23,7 @@ from oncemq.gateways.http.queue.registry import (
     is_consumer,
     new_id,
 )
-from oncemq.gateways.http.queue.replies import REFUSING, Success, succeed
-from oncemq.gateways.http.v1.ownership import subscription_info
+from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Find, RegistrySet, Subscribe
@@ -34,15 +33,15 @@ ENDPOINTS: list[Endpoint] = []
 
 
 class QueueConsumer(Success, frozen=True, kw_only=True):
-    consumer_id: Annotated[str, Meta(description="To consume with.")]
-    topic: Annotated[str, Meta(description="The one that it is subscribed to now.")]
-    position: Annotated[int, Meta(description="Of the first message that it will get.")]
+    consumer_id: Annotated[str, Meta(description="The id to consume with.")]
+    topic: Annotated[str, Meta(description="The topic that it is subscribed to now.")]
+    position: Annotated[int, Meta(description="The offset of the first message that it will get.")]
 
 
 class QueueConsumerParameters(identity.Protected, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="A topic that exists.")]
     consumer_id: Annotated[
-        str, Meta(description="An id of your own, or that of a consumer which has other topics; left out: a new one.")
+        str, Meta(description="An id of your own, or that of a consumer of other topics. Default: a new id.")
     ] = ""
 
 
@@ -54,7 +53,7 @@ class QueueConsumerParameters(identity.Protected, frozen=True, kw_only=True):
     summary="Register a consumer",
     parameters=QueueConsumerParameters,
     is_in_body=True,
-    refusing=REFUSING,
+    error_format=ERROR_FORMAT,
     body_examples={"a topic": {"topic": "T1"}, "an id": {"topic": "T1", "consumer_id": "C1"}},
     replies=(
         Reply(
@@ -72,27 +71,27 @@ class QueueConsumerParameters(identity.Protected, frozen=True, kw_only=True):
     ),
 )
 async def queue_register_consumer(call: Call[QueueConsumerParameters, None]) -> Answer:
-    """It gets every message that is published from now on. An id may be registered for several topics, once for each.
-    A repetition under the same key gets the same id."""
+    """The consumer gets every message that is published from now on. An id may be registered for several topics, once
+    for each. A repetition with the same key gets the same id."""
     topic, given_id = call.parameters.topic, call.parameters.consumer_id
     consumer_id = given_id or new_id(call, "consumer")
     check_names(topic, consumer_id=consumer_id)
-    # A subscription would make it.
+    # The topic must exist: subscribing would create it.
     await call.link.ask(Find(topic, 0))
     if not await is_consumer(call, consumer_id):
         with suppress(errors.RegistryConflict):
             await call.link.operate(RegistrySet(NAMESPACE, consumer_key(consumer_id), b"{}", 0))
-        keep(call.state.queue.consumers, consumer_id, True)
+        call.state.queue.consumers[consumer_id] = True
     made = expect(await identity.perform(call, Subscribe(topic, consumer_id)), SubscribeReply)
-    # An id that comes from this request's key was subscribed by this request, however long ago.
+    # An id that was computed from this request's key was subscribed by this request, when it was sent first.
     if not made.created and (given_id or not identity.is_protected(call)):
-        raise errors.ConsumerSubscribed(f"consumer '{consumer_id}' is subscribed to '{topic}' already")
+        raise errors.ConsumerSubscribed(f"consumer '{consumer_id}' is already subscribed to '{topic}'")
     return succeed(QueueConsumer(consumer_id=consumer_id, topic=topic, position=made.acked))
 
 
 class QueueSize(Success, frozen=True, kw_only=True):
-    size: Annotated[int, Meta(description="Messages that this consumer has left.")]
-    position: Annotated[int, Meta(description="Of the first of them, or of the next one that comes.")]
+    size: Annotated[int, Meta(description="How many messages this consumer has not consumed.")]
+    position: Annotated[int, Meta(description="The offset of the first of them, or of the next message.")]
 
 
 class QueueSizeParameters(msgspec.Struct, frozen=True):
@@ -105,17 +104,18 @@ class QueueSizeParameters(msgspec.Struct, frozen=True):
     "GET",
     "/size",
     tag="queue",
-    summary="Count what a consumer has left",
+    summary="Count the messages of a consumer",
     parameters=QueueSizeParameters,
     is_in_body=True,
-    refusing=REFUSING,
-    replies=(Reply(body=QueueSize, description="So many.", example=QueueSize(size=2, position=5)),),
+    error_format=ERROR_FORMAT,
+    replies=(Reply(body=QueueSize, description="The number of messages.", example=QueueSize(size=2, position=5)),),
     refusals=(errors.NameInvalid, errors.ConsumerUnknown, errors.NotSubscribed, errors.TopicUnknown),
 )
 async def queue_size(call: Call[QueueSizeParameters, None]) -> Answer:
-    """Messages of the topic that the consumer has not consumed: those that are not confirmed count as well."""
+    """How many messages of the topic the consumer has not consumed. Delivered messages that are not confirmed count
+    too."""
     topic, consumer_id = call.parameters.topic, call.parameters.consumer_id
     check_names(topic, consumer_id=consumer_id)
     await check_consumer(call, consumer_id)
-    found = await subscription_info(call.link, (topic, consumer_id))
+    found = await find_subscription(call.link, topic, consumer_id)
     return succeed(QueueSize(size=found.lag, position=found.acked))

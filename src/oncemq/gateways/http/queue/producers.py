@@ -1,7 +1,7 @@
 """The queue's producers: POST /producer/register and /producer/produce.
 
-Registering takes two steps, the topic and then the entry in the registry: a crash in between leaves a topic that the
-repeated request finds.
+Registering takes two steps: the topic, then the entry in the registry. After a crash between them, the repeated request
+finds the topic.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from msgspec import Meta
 
 from oncemq.gateways.http.framework import identity
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint
-from oncemq.gateways.http.framework.state import keep
+from oncemq.gateways.http.lookups import find_session, find_topic
 from oncemq.gateways.http.queue.registry import NAMESPACE, ProducerEntry, check_names, new_id, producer_key, topic_of
-from oncemq.gateways.http.queue.replies import REFUSING, Success, succeed
-from oncemq.gateways.http.v1.ownership import just_before
-from oncemq.gateways.link import Link, expect, make_put
+from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
+from oncemq.gateways.link import Link, expect
+from oncemq.gateways.put_batcher import make_put
 from oncemq.protocol import errors
-from oncemq.protocol.commands import CreateTopic, Find, RegistrySet, Sessions, Topics
-from oncemq.protocol.replies import PutReply, SessionsReply, TopicsReply
+from oncemq.protocol.commands import CreateTopic, Find, RegistrySet
+from oncemq.protocol.replies import PutReply
 
 ENDPOINTS: list[Endpoint] = []
 
 
 class QueueProducer(Success, frozen=True, kw_only=True):
-    producer_id: Annotated[str, Meta(description="To publish with.")]
-    topic: Annotated[str, Meta(description="The one that it publishes to.")]
+    producer_id: Annotated[str, Meta(description="The id to publish with.")]
+    topic: Annotated[str, Meta(description="The topic that it publishes to.")]
 
 
 class QueueProducerParameters(identity.Protected, frozen=True, kw_only=True):
-    topic: Annotated[str, Meta(description="The topic to publish to; it is made where there is none.")]
-    producer_id: Annotated[str, Meta(description="An id of your own; left out, a new one is made.")] = ""
+    topic: Annotated[str, Meta(description="The topic to publish to. It is created if it does not exist.")]
+    producer_id: Annotated[str, Meta(description="An id of your own. Default: a new id.")] = ""
 
 
 @endpoint(
@@ -46,7 +46,7 @@ class QueueProducerParameters(identity.Protected, frozen=True, kw_only=True):
     summary="Register a producer",
     parameters=QueueProducerParameters,
     is_in_body=True,
-    refusing=REFUSING,
+    error_format=ERROR_FORMAT,
     body_examples={"a topic": {"topic": "T1"}, "an id": {"topic": "T1", "producer_id": "P1"}},
     replies=(
         Reply(
@@ -58,8 +58,8 @@ class QueueProducerParameters(identity.Protected, frozen=True, kw_only=True):
     refusals=(errors.ProducerRegistered, errors.ProducerElsewhere, errors.DiskFull, *identity.REFUSALS),
 )
 async def queue_register_producer(call: Call[QueueProducerParameters, None]) -> Answer:
-    """A producer's id serves one topic, for good; whoever publishes to several has an id for each. The topic stays.
-    A repetition under the same key gets the same id."""
+    """A producer's id is for one topic, and this never changes; to publish to several topics, register one id for each.
+    The topic is not deleted with its last consumer. A repetition with the same key gets the same id."""
     topic, given_id = call.parameters.topic, call.parameters.producer_id
     producer_id = given_id or new_id(call, "producer")
     check_names(topic, producer_id=producer_id)
@@ -73,32 +73,32 @@ async def queue_register_producer(call: Call[QueueProducerParameters, None]) -> 
         await identity.perform(call, RegistrySet(NAMESPACE, producer_key(producer_id), value, 0))
     except errors.RegistryConflict:
         known = await topic_of(call, producer_id)
-        # An id that comes from this request's key was made by this request, however long ago.
+        # An id that was computed from this request's key was registered by this request, when it was sent first.
         if given_id or known != topic:
             raise _registered(producer_id, known or topic, topic) from None
-    keep(call.state.queue.producers, producer_id, topic)
+    call.state.queue.producers[producer_id] = topic
     return succeed(QueueProducer(producer_id=producer_id, topic=topic))
 
 
 def _registered(producer_id: str, known: str, topic: str) -> errors.Refused:
     if known == topic:
-        return errors.ProducerRegistered(f"producer '{producer_id}' is registered for '{topic}' already")
-    return errors.ProducerElsewhere(f"producer '{producer_id}' is registered for '{known}', and for no other topic")
+        return errors.ProducerRegistered(f"producer '{producer_id}' is already registered for '{topic}'")
+    return errors.ProducerElsewhere(
+        f"producer '{producer_id}' is registered for '{known}'; it can't be registered for another topic"
+    )
 
 
 class QueueProduced(Success, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="The topic's name.")]
     position: Annotated[int, Meta(description="The message's offset in its topic.")]
-    consumers: Annotated[int, Meta(description="For how many subscribers it is stored.")]
+    consumers: Annotated[int, Meta(description="How many subscriptions it is stored for.")]
 
 
 class QueueProduceParameters(identity.Protected, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="The topic that the producer is registered for.")]
     producer_id: Annotated[str, Meta(description="From POST /producer/register.", examples=["P1"])]
-    message: Annotated[str, Meta(description="Any text; bytes in base64, with this `encoding`.", examples=["pizza"])]
-    encoding: Annotated[
-        Literal["text", "base64"], Meta(description="`base64`: what the message stands for is stored.")
-    ] = "text"
+    message: Annotated[str, Meta(description="Any text, or bytes in base64 with that `encoding`.", examples=["pizza"])]
+    encoding: Annotated[Literal["text", "base64"], Meta(description="`base64`: the decoded bytes are stored.")] = "text"
 
 
 @endpoint(
@@ -109,12 +109,12 @@ class QueueProduceParameters(identity.Protected, frozen=True, kw_only=True):
     summary="Publish a message",
     parameters=QueueProduceParameters,
     is_in_body=True,
-    refusing=REFUSING,
+    error_format=ERROR_FORMAT,
     body_examples={"a message": {"topic": "T1", "producer_id": "P1", "message": "one pizza"}},
     replies=(
         Reply(
             body=QueueProduced,
-            description="It is stored, durably.",
+            description="It is stored durably.",
             example=QueueProduced(topic="T1", position=0, consumers=3),
         ),
     ),
@@ -129,8 +129,8 @@ class QueueProduceParameters(identity.Protected, frozen=True, kw_only=True):
     ),
 )
 async def queue_produce(call: Call[QueueProduceParameters, None]) -> Answer:
-    """It is kept until all who are subscribed now have consumed it. A topic that nobody is subscribed to takes no
-    message (`NO_CONSUMERS`), unless it has a retention, which keeps it for readers of other kinds."""
+    """The message is kept until all consumers that are subscribed now have consumed it. A topic without subscriptions
+    takes no messages (`NO_CONSUMERS`), unless it has a retention, which keeps them for other readers."""
     topic, producer_id = call.parameters.topic, call.parameters.producer_id
     check_names(topic, producer_id=producer_id)
     value = _value_of(call.parameters)
@@ -140,10 +140,10 @@ async def queue_produce(call: Call[QueueProduceParameters, None]) -> Answer:
     if known != topic:
         await call.link.ask(Find(topic, 0))
         raise errors.NotRegistered(f"producer '{producer_id}' is registered for '{known}', not for '{topic}'")
-    await _refuse_in_vain(call, topic)
+    await _refuse_without_consumers(call, topic)
     reply = await _put(call, topic, value)
     if reply.subscriptions:
-        keep(call.state.queue.consumed, topic, True)
+        call.state.queue.consumed[topic] = True
     elif not await _is_kept(call.link, topic, reply):
         call.state.queue.consumed.pop(topic, None)
         raise _no_consumers(topic)
@@ -156,34 +156,33 @@ def _value_of(asked: QueueProduceParameters) -> bytes:
     try:
         return base64.b64decode(asked.message, validate=True)
     except (binascii.Error, ValueError):
-        raise errors.Malformed("message: it is not base64") from None
+        raise errors.Malformed("message: it is not valid base64") from None
 
 
 def _no_consumers(topic: str) -> errors.NoConsumers:
-    return errors.NoConsumers(f"nobody is subscribed to '{topic}': the message was not stored")
+    return errors.NoConsumers(f"'{topic}' has no subscriptions: the message was not stored")
 
 
-async def _refuse_in_vain(call: Call[QueueProduceParameters, None], topic: str) -> None:
-    """A put uses up a position even where nothing is stored, so where it is not known that somebody is subscribed, that
-    is looked up first. What is protected may have happened already, and then gets its answer: of a number that can be
-    found out, of a key it can't. Raises NoConsumers."""
+async def _refuse_without_consumers(call: Call[QueueProduceParameters, None], topic: str) -> None:
+    """A put uses an offset even if nothing is stored. So the gateway looks up whether the topic has subscriptions,
+    unless it knows that it has. A request with a key or a number may have happened already, and then must get its
+    answer: for a number this can be looked up, for a key it can't. Raises NoConsumers."""
     if topic in call.state.queue.consumed or call.parameters.idempotency_key:
         return
-    reply = expect((await call.link.ask(Topics(just_before(topic), 1)))[0], TopicsReply)
-    for info in reply.topics:
-        takes = info.subscriptions or info.retain_ms or info.retain_bytes
-        if info.name == topic and not takes and not await _is_decided(call):
-            raise _no_consumers(topic)
+    info = await find_topic(call.link, topic)
+    if info is None or info.subscriptions or info.retain_ms or info.retain_bytes:
+        return
+    if not await _is_decided(call):
+        raise _no_consumers(topic)
 
 
 async def _is_decided(call: Call[QueueProduceParameters, None]) -> bool:
-    """It is a repetition, or its session has something to say about its number."""
+    """Return whether the broker must answer the request: it is a repetition, or its session or number is wrong."""
     if not identity.is_protected(call):
         return False
     asked = call.parameters
-    reply = expect((await call.link.ask(Sessions(just_before(asked.session_name), 1)))[0], SessionsReply)
-    found = [session for session in reply.sessions if session.name == asked.session_name]
-    return not found or found[0].epoch != asked.session_epoch or found[0].last_number >= asked.session_number
+    session = await find_session(call.link, asked.session_name)
+    return session is None or session.epoch != asked.session_epoch or session.last_number >= asked.session_number
 
 
 async def _put(call: Call[QueueProduceParameters, None], topic: str, value: bytes) -> PutReply:
@@ -194,7 +193,7 @@ async def _put(call: Call[QueueProduceParameters, None], topic: str, value: byte
 
 
 async def _is_kept(link: Link, topic: str, stored: PutReply) -> bool:
-    """By the topic's retention, which a repetition finds when the message itself has gone. Without one, a put that
-    nobody is subscribed to stores nothing."""
-    reply = expect((await link.ask(Topics(just_before(topic), 1)))[0], TopicsReply)
-    return any(info.topic_id == stored.topic_id and (info.retain_ms or info.retain_bytes) for info in reply.topics)
+    """Return whether the topic's retention keeps the message. A repetition finds the retention even if the message
+    itself was deleted meanwhile. Without retention, a put on a topic without subscriptions stores nothing."""
+    info = await find_topic(link, topic)
+    return info is not None and info.topic_id == stored.topic_id and bool(info.retain_ms or info.retain_bytes)

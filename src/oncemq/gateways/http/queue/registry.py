@@ -1,7 +1,7 @@
-"""Who is registered: the broker's registry, in the namespace "queue".
+"""Registered producers and consumers: entries of the broker's registry, in the namespace "queue".
 
-producer/<id>   {"topic": name}: the one topic that it publishes to; never changed
-consumer/<id>   {}: it is known; what it is subscribed to, the broker knows
+producer/<id>   {"topic": name}: the one topic that it publishes to; it never changes
+consumer/<id>   {}: it is registered; the broker knows its subscriptions
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import msgspec
 
 from oncemq.gateways.http.framework.endpoint import Call
 from oncemq.gateways.http.framework.identity import Protected, is_protected
-from oncemq.gateways.http.framework.state import keep
 from oncemq.gateways.http.queue.state import QueueState
-from oncemq.gateways.link import Link, expect
+from oncemq.gateways.registry import find_entry
 from oncemq.protocol import errors
-from oncemq.protocol.commands import RegistryList
 from oncemq.protocol.names import refuse_name, refuse_topic_name
-from oncemq.protocol.replies import RegistryEntry, RegistryListReply
 
 NAMESPACE = "queue"
 
@@ -41,7 +38,7 @@ def consumer_key(consumer_id: str) -> str:
 
 
 def check_names(topic: str, **ids: str) -> None:
-    """Of a topic, and whatever ids are given. Raises NameInvalid."""
+    """Check the name of a topic, and ids. Raises NameInvalid."""
     refusal = refuse_topic_name(topic)
     for name, value in ids.items():
         refusal = refusal or refuse_name(value, name)
@@ -50,7 +47,8 @@ def check_names(topic: str, **ids: str) -> None:
 
 
 def new_id(call: Call[Any, Any], kind: str) -> str:
-    """Of a producer or consumer. A repetition of the request gets the same one, and nobody has to remember it."""
+    """Return an id for a producer or consumer. It is computed from the request's key or number, if there is one: so a
+    repetition gets the same id, and it need not be stored."""
     if not is_protected(call):
         return secrets.token_hex(8)
     asked: Protected = call.parameters
@@ -58,33 +56,26 @@ def new_id(call: Call[Any, Any], kind: str) -> str:
     return hashlib.sha256(msgspec.json.encode(seed)).hexdigest()[:16]
 
 
-async def entry_of(link: Link, key: str) -> RegistryEntry | None:
-    # Among the keys that start like it, it is the first.
-    reply = expect((await link.ask(RegistryList(NAMESPACE, key, limit=1)))[0], RegistryListReply)
-    found = reply.entries[:1]
-    return found[0] if found and found[0].key == key else None
-
-
 async def topic_of(call: Call[Any, Any], producer_id: str) -> str | None:
-    """The topic that a producer is registered for; None: there is no such producer."""
+    """Return the topic that a producer is registered for; None if there is no such producer."""
     queue: QueueState = call.state.queue
     topic = queue.producers.get(producer_id)
     if topic is None:
-        entry = await entry_of(call.link, producer_key(producer_id))
+        entry = await find_entry(call.link, NAMESPACE, producer_key(producer_id))
         if entry is None:
             return None
-        topic = _decode_producer(entry.value).topic
-        keep(queue.producers, producer_id, topic)
+        topic = queue.producers[producer_id] = _decode_producer(entry.value).topic
     return topic
 
 
 async def is_consumer(call: Call[Any, Any], consumer_id: str) -> bool:
+    """Return whether a consumer is registered."""
     queue: QueueState = call.state.queue
     if consumer_id in queue.consumers:
         return True
-    is_known = await entry_of(call.link, consumer_key(consumer_id)) is not None
+    is_known = await find_entry(call.link, NAMESPACE, consumer_key(consumer_id)) is not None
     if is_known:
-        keep(queue.consumers, consumer_id, True)
+        queue.consumers[consumer_id] = True
     return is_known
 
 

@@ -1,7 +1,7 @@
-"""How the queue's endpoints answer: JSON with a `status`, "success" or "failure".
+"""Responses of the queue's endpoints: JSON with a `status`, "success" or "failure".
 
-A refusal has the code, the advice and the HTTP status of the one table (errors.py). An empty queue is a refusal too,
-NOTHING_NEW: 204, its status elsewhere, has no body that could say so, so that it is 404 here.
+An error has the code, the advice and the HTTP status of `oncemq.protocol.errors`. An empty queue is an error too,
+NOTHING_NEW. Its status is 404 here: elsewhere it is 204, but a response with 204 has no body.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework import problems
-from oncemq.gateways.http.framework.endpoint import JSON, Answer, Refusing, answer
+from oncemq.gateways.http.framework.endpoint import JSON, Answer, ErrorFormat, answer
 from oncemq.protocol import errors
 
-#: No cache on the way may answer in the queue's place.
+#: No HTTP cache may answer instead of the queue.
 _NO_STORE = ((b"cache-control", b"no-store"),)
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Success(msgspec.Struct, frozen=True, kw_only=True):
-    """What every success has."""
+    """The part that all successful responses have."""
 
-    status: Annotated[Literal["success"], Meta(description="It was done.")] = "success"
+    status: Annotated[Literal["success"], Meta(description="The request succeeded.")] = "success"
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why not: `code` is stable, `error` is for people, `advice` says what to do."""
+    """An error: `code` is stable, `error` is for people, `advice` says what to do."""
 
-    status: Annotated[Literal["failure"], Meta(description="It was not done.")] = "failure"
+    status: Annotated[Literal["failure"], Meta(description="The request failed.")] = "failure"
     error: Annotated[str, Meta(description="What is wrong, for people.")]
-    code: Annotated[str, Meta(description="What is wrong, for programs: it never changes.")]
+    code: Annotated[str, Meta(description="What is wrong, for programs. Stable.")]
     advice: Annotated[str, Meta(description="What to do about it.")]
     position: (
-        Annotated[int, Meta(description="With `CONSUMED`: of the first message that is not confirmed.")]
+        Annotated[int, Meta(description="With `CONSUMED`: the offset of the first message that is not confirmed.")]
         | msgspec.UnsetType
     ) = msgspec.UNSET
 
@@ -58,5 +58,5 @@ def answer_of(error: errors.OnceMQError) -> Answer:
     return Answer(_encode(failure_of(error)), status_of(type(error)), JSON, _NO_STORE + headers)
 
 
-#: Of all endpoints of the queue.
-REFUSING = Refusing(body=Failure, failure_of=failure_of, status_of=status_of, answer_of=answer_of)
+#: The form of errors of all endpoints of the queue.
+ERROR_FORMAT = ErrorFormat(body=Failure, failure_of=failure_of, status_of=status_of, answer_of=answer_of)

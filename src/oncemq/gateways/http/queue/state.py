@@ -1,22 +1,24 @@
-"""What the queue's endpoints keep between requests: caches with bounds (places.keep), and whose turn it is.
+"""What the queue's endpoints keep between requests: bounded caches, and locks.
 
-All of it can be lost: the broker's registry knows the same.
+All of it can be lost: the broker's registry has the same data.
 """
 
 from __future__ import annotations
 
-from oncemq.gateways.keyed_delivery import Giving
-from oncemq.gateways.keyed_lock import Turns
+from oncemq.gateways.bounded_dict import BoundedDict
+from oncemq.gateways.keyed_delivery import KeyedDelivery
+from oncemq.gateways.keyed_lock import KeyedLock
+from oncemq.gateways.link import Link
 
 
 class QueueState:
-    def __init__(self) -> None:
-        #: Producer's id → its topic. It never gets another one.
-        self.producers: dict[str, str] = {}
+    def __init__(self, link: Link) -> None:
+        #: Producer's id → its topic. It never changes.
+        self.producers: BoundedDict[str, str] = BoundedDict()
         #: Ids of consumers that are known to be registered.
-        self.consumers: dict[str, bool] = {}
+        self.consumers: BoundedDict[str, bool] = BoundedDict()
         #: Topics that had consumers when the last message was published here.
-        self.consumed: dict[str, bool] = {}
-        self.giving = Giving()
-        #: By (topic, consumer's id): two requests at a time get two messages.
-        self.turns = Turns()
+        self.consumed: BoundedDict[str, bool] = BoundedDict()
+        self.delivery = KeyedDelivery(link)
+        #: By (topic, consumer's id): two concurrent requests get two messages.
+        self.lock = KeyedLock()

@@ -10,7 +10,7 @@ from msgspec import Meta
 from oncemq.gateways.http.framework import identity
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint
 from oncemq.gateways.http.queue.registry import check_names
-from oncemq.gateways.http.queue.replies import REFUSING, Success, succeed
+from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Topics
@@ -20,13 +20,13 @@ ENDPOINTS: list[Endpoint] = []
 
 
 class QueueTopics(Success, frozen=True, kw_only=True):
-    topics: Annotated[list[str], Meta(description="Names, in their order.")]
-    after: Annotated[str, Meta(description="Ask again with this as `after`; empty: that was all.")]
+    topics: Annotated[list[str], Meta(description="The topics' names, sorted.")]
+    after: Annotated[str, Meta(description="The `after` of the next page; empty: this is the last page.")]
 
 
 class QueueTopicsParameters(msgspec.Struct, frozen=True):
-    after: Annotated[str, Meta(description="Those behind this name, in order of names.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000, description="So many at the most.")] = 1000
+    after: Annotated[str, Meta(description="List the names after this one, in their order.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of entries.")] = 1000
 
 
 @endpoint(
@@ -37,12 +37,12 @@ class QueueTopicsParameters(msgspec.Struct, frozen=True):
     summary="List topics",
     parameters=QueueTopicsParameters,
     is_in_body=True,
-    refusing=REFUSING,
+    error_format=ERROR_FORMAT,
     replies=(Reply(body=QueueTopics, description="Their names.", example=QueueTopics(topics=["T1", "T2"], after="")),),
 )
 async def queue_list_topics(call: Call[QueueTopicsParameters, None]) -> Answer:
-    """In order of their names; all topics, whoever made them."""
-    reply = expect((await call.link.ask(Topics(call.parameters.after, call.parameters.limit)))[0], TopicsReply)
+    """All topics, in the order of their names."""
+    reply = await call.link.query(Topics(call.parameters.after, call.parameters.limit), TopicsReply)
     return succeed(QueueTopics(topics=[topic.name for topic in reply.topics], after=reply.after))
 
 
@@ -62,17 +62,17 @@ class QueueTopicParameters(identity.Protected, frozen=True, kw_only=True):
     summary="Create a topic",
     parameters=QueueTopicParameters,
     is_in_body=True,
-    refusing=REFUSING,
+    error_format=ERROR_FORMAT,
     body_examples={"a topic": {"topic_name": "T1"}},
-    replies=(Reply(body=QueueTopic, description="It was made.", example=QueueTopic(topic="T1")),),
+    replies=(Reply(body=QueueTopic, description="It was created.", example=QueueTopic(topic="T1")),),
     refusals=(errors.TopicExists, errors.DiskFull, *identity.REFUSALS),
 )
 async def queue_create_topic(call: Call[QueueTopicParameters, None]) -> Answer:
-    """It stays when its last consumer leaves. A topic that exists is refused with `TOPIC_EXISTS`; a repetition under
-    the same key is not."""
+    """The topic is not deleted with its last consumer. If it exists, the request is refused with `TOPIC_EXISTS`; a
+    repetition with the same key is not refused."""
     name = call.parameters.topic_name
     check_names(name)
     made = expect(await identity.perform(call, CreateTopic(name)), TopicReply)
     if not made.created:
-        raise errors.TopicExists(f"there is a topic '{name}' already")
+        raise errors.TopicExists(f"topic '{name}' exists already")
     return succeed(QueueTopic(topic=name))

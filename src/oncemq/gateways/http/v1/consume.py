@@ -1,44 +1,38 @@
-"""Reading a subscription with one owner: from a position, with or without an epoch of the caller's own.
+"""Gets and acks of a subscription with one owner: the caller, who has an epoch, or the gateway.
 
-A get moves nothing, so it may be repeated. Without a position it starts at what is not acked.
+A get moves nothing, so it may be repeated. Without a position it starts at the first message that is not acked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from oncemq.gateways.http.framework.endpoint import Call
-from oncemq.gateways.http.framework.state import Place
-from oncemq.gateways.http.v1.ownership import as_caller, note_acked, opened_by_gateway, refuse_other_topic
-from oncemq.gateways.http.v1.rendering import cut
-from oncemq.gateways.link import expect
+from oncemq.gateways.http.v1.ownership import gateway_reader, refuse_other_topic, with_caller_epoch
+from oncemq.gateways.http.v1.rendering import decode_messages
+from oncemq.gateways.subscription import OpenSubscription, SubscriptionKey
+from oncemq.gateways.subscription_reader import retry_when_stale
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Ack, Get
-from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import AckReply, GetReply, OpenReply
 
-#: What shows that the gateway's epoch is not the subscription's any more.
-_STALE = (errors.Fenced, errors.Sought, errors.TopicGone)
+#: If another consumer has taken the subscription over, the gateway takes it back, once.
+_ATTEMPTS = 2
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What a caller asks for."""
-
+class GetRequest(msgspec.Struct, frozen=True):
     limit: int
     bytes_max: int
-    #: None: where the subscription stands.
+    #: None: the acked position.
     position: int | None = None
-    #: Everything below is done; None: nothing is said.
+    #: Ack all offsets below this one; None: no ack.
     ack: int | None = None
     wait_ms: int = 0
 
     @property
     def names_offsets(self) -> bool:
-        """It holds for the subscription as the caller knew it."""
+        """It is valid only for the subscription as the caller knew it."""
         return self.position is not None or self.ack is not None
 
 
@@ -53,86 +47,58 @@ class Fetched(msgspec.Struct, frozen=True):
     messages: list[Message]
 
 
-async def fetch(call: Call[Any, Any], place: Place, epoch: int, wanted: Wanted) -> Fetched:
-    """With the caller's epoch, or (0) the gateway's. Raises what the broker refuses."""
+async def fetch(call: Call[Any, Any], key: SubscriptionKey, epoch: int, request: GetRequest) -> Fetched:
+    """Get messages under the caller's epoch, or (0) the gateway's. Raises what the broker refuses."""
     if epoch:
-        return await _fetch_as_caller(call, place, epoch, wanted)
-    opened = await opened_by_gateway(call, place)
+        return await with_caller_epoch(call, key, epoch, lambda opened: _fetch_as_caller(opened, request))
+    reader = gateway_reader(call, key)
+
+    async def fetch_as_gateway() -> Fetched:
+        return await _fetch(await reader.open(), request)
+
+    return await retry_when_stale(reader, fetch_as_gateway, names_offsets=request.names_offsets, attempts=_ATTEMPTS)
+
+
+async def _fetch_as_caller(opened: OpenSubscription, request: GetRequest) -> Fetched:
+    if request.position is None:
+        await opened.find_acked()
+    return await _fetch(opened, request)
+
+
+async def _fetch(opened: OpenSubscription, request: GetRequest) -> Fetched:
+    """The acked position that is known here may be too low: the reply shows whether it is."""
+    bytes_max = request.bytes_max if request.limit > 1 else 1
+    ack = request.ack if request.ack is not None else -1
+    position = request.position if request.position is not None else max(opened.acked, request.ack or 0)
     try:
-        return await _fetch(call, place, opened, wanted, opened.acked)
-    except _STALE as error:
-        if wanted.names_offsets and not isinstance(error, errors.Fenced):
-            # These offsets mean nothing any more: the caller is told, once.
-            call.state.opened.pop(place, None)
-            raise
-    opened = await opened_by_gateway(call, place, opened.epoch)
-    return await _fetch(call, place, opened, wanted, opened.acked)
-
-
-async def _fetch_as_caller(call: Call[Any, Any], place: Place, epoch: int, wanted: Wanted) -> Fetched:
-    async def ask(opened: OpenReply) -> Fetched:
-        acked = await acked_of(call, place, opened) if wanted.position is None else 0
-        return await _fetch(call, place, opened, wanted, acked)
-
-    return await as_caller(call, place[0], epoch, ask)
-
-
-async def _fetch(call: Call[Any, Any], place: Place, opened: OpenReply, wanted: Wanted, acked: int) -> Fetched:
-    """`acked` is what was last heard: the reply shows whether it is true."""
-    position = wanted.position if wanted.position is not None else max(acked, wanted.ack or 0)
-    try:
-        reply, payloads = await _get(call, place, opened, wanted, position)
-        if wanted.position is None and reply.acked > position:
+        reply, payloads = await opened.poll(position, bytes_max, request.wait_ms, ack)
+        if request.position is None and reply.acked > position:
             position = reply.acked
-            reply, payloads = await _get(call, place, opened, wanted, position)
+            reply, payloads = await opened.poll(position, bytes_max, request.wait_ms, ack)
     except errors.RangeGone:
-        if wanted.position is not None:
+        if request.position is not None:
             raise
-        position = await acked_of(call, place, opened)
-        reply, payloads = await _get(call, place, opened, wanted, position)
-    note_acked(call.state, place, opened.epoch, reply.acked)
-    messages, is_cut = cut(place[0], reply.topic_id, reply.batches, payloads, wanted.limit)
-    following = messages[-1].offset + 1 if is_cut else reply.next_position
+        position = await opened.find_acked()
+        reply, payloads = await opened.poll(position, bytes_max, request.wait_ms, ack)
+    messages, is_cut = decode_messages(opened.owned.topic, reply, payloads, request.limit)
+    next_position = messages[-1].offset + 1 if is_cut else reply.next_position
     return Fetched(
-        reply.topic_id, opened.epoch, position, following, reply.acked, reply.end_offset, reply.dropped, messages
+        reply.topic_id, opened.epoch, position, next_position, reply.acked, reply.end_offset, reply.dropped, messages
     )
 
 
-async def _get(
-    call: Call[Any, Any], place: Place, opened: OpenReply, wanted: Wanted, position: int
-) -> tuple[GetReply, Sequence[Frame]]:
-    bytes_max = wanted.bytes_max if wanted.limit > 1 else 1
-    ack = wanted.ack if wanted.ack is not None else -1
-    command = Get(opened.topic_id, place[1], opened.epoch, position, bytes_max, wanted.wait_ms, ack)
-    reply, payloads = await call.link.wait(command)
-    return expect(reply, GetReply), payloads
-
-
-async def acked_of(call: Call[Any, Any], place: Place, opened: OpenReply) -> int:
-    """Where the subscription stands: an ack of nothing tells."""
-    return await _ack(call, place, opened, 0)
-
-
-async def acknowledge(call: Call[Any, Any], place: Place, epoch: int, upto: int, topic_id: int = 0) -> tuple[int, int]:
-    """Everything below is done; returns where the subscription stands, and its epoch. Raises what the broker
-    refuses."""
+async def acknowledge(
+    call: Call[Any, Any], key: SubscriptionKey, epoch: int, upto: int, topic_id: int = 0
+) -> tuple[int, int]:
+    """Ack all offsets below `upto`. Returns the acked position and the epoch. Raises what the broker refuses."""
     if epoch:
-        return await as_caller(call, place[0], epoch, lambda opened: _ack(call, place, opened, upto), topic_id), epoch
-    opened = await opened_by_gateway(call, place)
-    refuse_other_topic(opened, topic_id)
-    try:
-        return await _ack(call, place, opened, upto), opened.epoch
-    except _STALE as error:
-        if not isinstance(error, errors.Fenced):
-            call.state.opened.pop(place, None)
-            raise
-    opened = await opened_by_gateway(call, place, opened.epoch)
-    refuse_other_topic(opened, topic_id)
-    return await _ack(call, place, opened, upto), opened.epoch
+        return await with_caller_epoch(call, key, epoch, lambda opened: opened.ack(upto), topic_id), epoch
+    reader = gateway_reader(call, key)
+    refuse_other_topic(await reader.open(), topic_id)
 
+    async def ack_as_gateway() -> tuple[int, int]:
+        opened = await reader.open()
+        refuse_other_topic(opened, topic_id)
+        return await opened.ack(upto), opened.epoch
 
-async def _ack(call: Call[Any, Any], place: Place, opened: OpenReply, upto: int) -> int:
-    command = Ack(opened.topic_id, place[1], opened.epoch, upto)
-    acked = expect((await call.link.ask(command))[0], AckReply).acked
-    note_acked(call.state, place, opened.epoch, acked)
-    return acked
+    return await retry_when_stale(reader, ack_as_gateway, names_offsets=True, attempts=_ATTEMPTS)

@@ -1,11 +1,10 @@
-"""GET /v1/health."""
+"""GET /v1/health: whether the broker replies."""
 
 from __future__ import annotations
 
 import msgspec
 
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
-from oncemq.gateways.link import expect
 from oncemq.protocol.commands import Health
 from oncemq.protocol.replies import HealthReply
 
@@ -21,7 +20,7 @@ class Healthy(msgspec.Struct, frozen=True):
     uptime_ms: int
     topics: int
     sessions: int
-    #: What puts may still write before the disk is full.
+    #: How many bytes puts may still write before the disk is full.
     writable_bytes: int
 
 
@@ -33,12 +32,12 @@ _EXAMPLE = Healthy("ok", "0.5.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_00
     "GET",
     "/v1/health",
     tag="health",
-    summary="Whether the broker answers",
-    replies=(Reply(body=Healthy, description="It does.", example=_EXAMPLE),),
+    summary="Check the broker's health",
+    replies=(Reply(body=Healthy, description="The broker replies.", example=_EXAMPLE),),
 )
 async def health(call: Call[None, None]) -> Answer:
-    """Asks the broker itself; 503 when it is away."""
-    reply = expect((await call.link.ask(Health()))[0], HealthReply)
+    """Asks the broker itself; 503 if it is away."""
+    reply = await call.link.query(Health(), HealthReply)
     return answer(
         Healthy(
             "ok",

@@ -1,4 +1,4 @@
-"""Messages out of subscriptions with one owner, and out of topics: open, get, ack; read."""
+"""Reading messages: open and get of subscriptions with one owner; read of topics."""
 
 from __future__ import annotations
 
@@ -22,9 +22,16 @@ from oncemq.gateways.http.framework.fields import (
     start_of,
 )
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
-from oncemq.gateways.http.v1.consume import Fetched, Wanted, fetch
+from oncemq.gateways.http.v1.consume import Fetched, GetRequest, fetch
 from oncemq.gateways.http.v1.ownership import refuse_pattern
-from oncemq.gateways.http.v1.rendering import MessageView, cut, lines_of, raw_headers, view_of, wanted_media
+from oncemq.gateways.http.v1.rendering import (
+    MessageView,
+    accepted_media,
+    decode_messages,
+    lines_of,
+    raw_headers,
+    view_of,
+)
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Open, Read
@@ -46,9 +53,9 @@ class Opened(msgspec.Struct, frozen=True):
     subscriber: str
     #: 0 for a pattern.
     topic_id: int
-    #: Give it along with gets and acks: they are refused once somebody else has opened the subscription.
+    #: Send it with gets and acks: they are refused once another consumer has opened the subscription.
     epoch: int
-    #: All offsets below are done; 0 for a pattern.
+    #: All offsets below are acked; 0 for a pattern.
     acked: int
     shared: bool
 
@@ -56,8 +63,10 @@ class Opened(msgspec.Struct, frozen=True):
 class GetParameters(msgspec.Struct, frozen=True):
     topic: TopicName
     subscriber: SubscriberName
-    position: Annotated[Offset | UnsetType, Meta(description="Where to read; left out: at what is not acked.")] = UNSET
-    ack: Annotated[Offset | UnsetType, Meta(description="First: everything below this offset is done.")] = UNSET
+    position: Annotated[
+        Offset | UnsetType, Meta(description="Where to read. Default: the first message that is not acked.")
+    ] = UNSET
+    ack: Annotated[Offset | UnsetType, Meta(description="First ack all offsets below this one.")] = UNSET
     epoch: Epoch = 0
     limit: Limit = 100
     bytes_max: BytesMax = 2**20
@@ -68,15 +77,15 @@ class Messages(msgspec.Struct, frozen=True):
     topic: str
     topic_id: int
     epoch: int
-    #: Where this reply starts: a get with this position brings the same messages again.
+    #: Where this response starts: a get with this position returns the same messages.
     position: int
-    #: Where to go on. It may lie behind the last message: what lies between has expired.
+    #: Where to continue. It may lie after the last message, if the messages between them have expired.
     next_position: int
-    #: All offsets below are done.
+    #: All offsets below are acked.
     acked: int
     #: The offset that the topic's next message will get.
     end_offset: int
-    #: Messages that the subscription has lost to its topic's quota, ever.
+    #: How many messages the subscription has lost to its topic's quota so far.
     dropped: int
     messages: list[MessageView]
 
@@ -95,7 +104,7 @@ class ReadMessages(msgspec.Struct, frozen=True):
     topic_id: int
     position: int
     next_position: int
-    #: Of the messages that are stored.
+    #: The first offset that is still stored.
     first_offset: int
     end_offset: int
     messages: list[MessageView]
@@ -105,21 +114,21 @@ _PATH = "/v1/topics/{topic}/subscriptions/{subscriber}"
 _MESSAGE = MessageView(3, 1_790_000_000_000, "1000000000001-3", "one pizza")
 _GOT = Messages("orders", 281474976710657, 2, 3, 4, 3, 4, 0, [_MESSAGE])
 _READ = ReadMessages("orders", 281474976710657, 3, 4, 0, 4, [_MESSAGE])
-_OF_POSITIONS = {
-    "OnceMQ-Position": "Where this reply starts.",
-    "OnceMQ-Next-Position": "Where to go on.",
+_POSITION_HEADERS = {
+    "OnceMQ-Position": "Where this response starts.",
+    "OnceMQ-Next-Position": "Where to continue.",
     "OnceMQ-End-Offset": "The offset that the topic's next message will get.",
 }
-_OF_SUBSCRIPTION = {
+_SUBSCRIPTION_HEADERS = {
     "OnceMQ-Epoch": "The subscription's epoch.",
-    "OnceMQ-Acked": "All offsets below are done.",
+    "OnceMQ-Acked": "All offsets below are acked.",
 }
-_OF_MESSAGE = {
+_MESSAGE_HEADERS = {
     "OnceMQ-Offset": "The message's offset.",
     "OnceMQ-Time": "When it was stored.",
-    "OnceMQ-Idempotency-Key": "The same at every delivery, and of no other message.",
+    "OnceMQ-Idempotency-Key": "The same at every delivery, and different from that of any other message.",
     "OnceMQ-Key": "Its key, percent-encoded.",
-    "OnceMQ-Headers": "Its headers, as in a query.",
+    "OnceMQ-Headers": "Its headers, encoded like a query.",
 }
 CONSUMING = (
     errors.TopicUnknown,
@@ -143,12 +152,12 @@ CONSUMING = (
     tag="consuming",
     summary="Become the owner",
     parameters=OpenParameters,
-    replies=(Reply(body=Opened, description="It is yours.", example=Opened("orders", "kitchen", 17, 2, 3, False)),),
+    replies=(Reply(body=Opened, description="You own it now.", example=Opened("orders", "kitchen", 17, 2, 3, False)),),
     refusals=(errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired, *REFUSALS),
 )
 async def open_subscription(call: Call[OpenParameters, None]) -> Answer:
-    """Its epoch rises: whoever had it before is refused from now on (FENCED). A shared subscription has no owner;
-    then only its epoch is told."""
+    """The subscription's epoch rises: the owner until now is refused from here on (FENCED). A shared subscription has
+    no owner; then only its epoch is returned."""
     topic, subscriber = call.parameters.topic, call.parameters.subscriber
     reply = expect(await perform(call, Open(topic, subscriber)), OpenReply)
     shared = reply.sharing is not None
@@ -168,40 +177,41 @@ async def open_subscription(call: Call[OpenParameters, None]) -> Answer:
         Reply(
             body=Messages,
             media=(JSON, NDJSON, BYTES),
-            description="What is there.",
+            description="The messages.",
             example=_GOT,
-            headers=_OF_POSITIONS | _OF_SUBSCRIPTION | _OF_MESSAGE,
+            headers=_POSITION_HEADERS | _SUBSCRIPTION_HEADERS | _MESSAGE_HEADERS,
         ),
         Reply(
             status=204,
             description="There is no message (with `Accept: application/octet-stream`).",
-            headers=_OF_POSITIONS | _OF_SUBSCRIPTION,
+            headers=_POSITION_HEADERS | _SUBSCRIPTION_HEADERS,
         ),
     ),
     refusals=CONSUMING,
 )
 async def get(call: Call[GetParameters, None]) -> Answer:
-    """Moves nothing, except that `ack` says what is done: with `ack` = the last reply's `next_position` a loop gets
-    each message once. A get that is repeated with its `position` brings the same messages.
+    """A get moves nothing, unless `ack` acks offsets: a loop that sends the last response's `next_position` as `ack`
+    gets each message once. A get that is repeated with its `position` returns the same messages.
 
-    Without `epoch` the gateway owns the subscription for you, and takes it back from others. With the epoch of POST
-    …/open nobody is taken anything from: once somebody else has opened it, the get is refused (FENCED).
+    Without `epoch` the gateway owns the subscription for you, and takes it back from other consumers. With the epoch of
+    POST …/open it takes nothing from anybody: once another consumer has opened it, the get is refused (FENCED).
 
-    After a seek, a get that names offsets of before is refused once (SOUGHT); one without starts at the new place.
+    After a seek, a get that names earlier offsets is refused once (SOUGHT); a get without offsets starts at the new
+    position.
 
-    What comes depends on `Accept`: `application/json` is all in one object, `application/x-ndjson` a line for each
-    message, with the positions in headers; `application/octet-stream` is one message as it is, or 204.
+    `Accept` chooses the form: `application/json` is one object, `application/x-ndjson` is one line per message, with
+    the positions in headers; `application/octet-stream` is one message as it is, or 204.
     """
     parameters = call.parameters
-    media = wanted_media(call.headers.get(b"accept"))
-    wanted = Wanted(
+    media = accepted_media(call.headers.get(b"accept"))
+    request = GetRequest(
         1 if media == BYTES else parameters.limit,
         parameters.bytes_max,
         _given(parameters.position),
         _given(parameters.ack),
         parameters.wait_ms,
     )
-    got = await fetch(call, (parameters.topic, parameters.subscriber), parameters.epoch, wanted)
+    got = await fetch(call, (parameters.topic, parameters.subscriber), parameters.epoch, request)
     if media == JSON:
         return answer(_messages(parameters.topic, got))
     headers = _position_headers(got.position, got.next_position, got.end_offset)
@@ -221,14 +231,14 @@ async def get(call: Call[GetParameters, None]) -> Answer:
         Reply(
             body=ReadMessages,
             media=(JSON, NDJSON, BYTES),
-            description="What is stored.",
+            description="The stored messages.",
             example=_READ,
-            headers=_OF_POSITIONS | _OF_MESSAGE,
+            headers=_POSITION_HEADERS | _MESSAGE_HEADERS,
         ),
         Reply(
             status=204,
             description="There is no message (with `Accept: application/octet-stream`).",
-            headers=_OF_POSITIONS,
+            headers=_POSITION_HEADERS,
         ),
     ),
     refusals=(
@@ -240,25 +250,25 @@ async def get(call: Call[GetParameters, None]) -> Answer:
     ),
 )
 async def read(call: Call[ReadParameters, None]) -> Answer:
-    """Whatever is still stored. Belongs to nobody and moves nothing; times to live are not looked at. `Accept` decides
-    about the form, as for a get of a subscription."""
+    """Reads what is still stored, without a subscription. It moves nothing, and it ignores times to live. `Accept`
+    chooses the form, as for a get of a subscription."""
     parameters = call.parameters
     refuse_pattern(parameters.topic)
-    media = wanted_media(call.headers.get(b"accept"))
+    media = accepted_media(call.headers.get(b"accept"))
     limit = 1 if media == BYTES else parameters.limit
     topic_id = 0 if isinstance(parameters.topic_id, UnsetType) else parameters.topic_id
     bytes_max = parameters.bytes_max if limit > 1 else 1
     command = Read(parameters.topic, start_of(parameters.position), bytes_max, parameters.wait_ms, topic_id)
-    found, payloads = await call.link.wait(command)
-    reply = expect(found, GetReply)
-    messages, is_cut = cut(parameters.topic, reply.topic_id, reply.batches, payloads, limit)
-    following = messages[-1].offset + 1 if is_cut else reply.next_position
-    position = messages[0].offset if messages else following
+    raw_reply, payloads = await call.link.wait(command)
+    reply = expect(raw_reply, GetReply)
+    messages, is_cut = decode_messages(parameters.topic, reply, payloads, limit)
+    next_position = messages[-1].offset + 1 if is_cut else reply.next_position
+    position = messages[0].offset if messages else next_position
     if media != JSON:
-        return _plain_answer(media, messages, _position_headers(position, following, reply.end_offset))
+        return _plain_answer(media, messages, _position_headers(position, next_position, reply.end_offset))
     views = [view_of(message) for message in messages]
     return answer(
-        ReadMessages(parameters.topic, reply.topic_id, position, following, reply.acked, reply.end_offset, views)
+        ReadMessages(parameters.topic, reply.topic_id, position, next_position, reply.acked, reply.end_offset, views)
     )
 
 
@@ -280,10 +290,10 @@ def _messages(topic: str, got: Fetched) -> Messages:
     )
 
 
-def _position_headers(position: int, following: int, end_offset: int) -> list[Header]:
+def _position_headers(position: int, next_position: int, end_offset: int) -> list[Header]:
     return [
         (b"oncemq-position", b"%d" % position),
-        (b"oncemq-next-position", b"%d" % following),
+        (b"oncemq-next-position", b"%d" % next_position),
         (b"oncemq-end-offset", b"%d" % end_offset),
     ]
 

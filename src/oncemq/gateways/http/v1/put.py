@@ -1,4 +1,4 @@
-"""Putting messages: one, or many together."""
+"""Put messages: one, or several together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from oncemq.gateways.http.framework.endpoint import (
 from oncemq.gateways.http.framework.fields import DelayMs, DueMs, TopicName, TtlMs
 from oncemq.gateways.http.framework.identity import PROTECTING, REFUSALS, Protected, is_protected, perform
 from oncemq.gateways.http.v1.put_body import Batch, PutBody, batch_of
-from oncemq.gateways.link import MERGED_BYTES, bytes_of, expect, make_put
+from oncemq.gateways.link import expect
+from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, bytes_of, make_put
 from oncemq.protocol import errors
 from oncemq.protocol.replies import PutReply
 
@@ -33,8 +34,8 @@ ENDPOINTS: list[Endpoint] = []
 
 class PutParameters(Protected, frozen=True):
     topic: TopicName
-    create: Annotated[bool, Meta(description="Make the topic where there is none; it stays.")] = False
-    key: Annotated[str | UnsetType, Meta(description="The key of every message that has none of its own.")] = UNSET
+    create: Annotated[bool, Meta(description="Create the topic if it does not exist.")] = False
+    key: Annotated[str | UnsetType, Meta(description="The key of all messages without a key of their own.")] = UNSET
     ttl_ms: TtlMs = 0
     delay_ms: DelayMs = 0
     due_ms: DueMs = 0
@@ -43,12 +44,12 @@ class PutParameters(Protected, frozen=True):
 class Stored(msgspec.Struct, frozen=True):
     topic: str
     topic_id: int
-    #: Of the first message; the others follow without a gap. -1: they get their offsets when they are due.
+    #: The offset of the first message; the others follow without gaps. -1: they get their offsets when they are due.
     offset: int
     count: int
     #: The broker's time.
     time_ms: int
-    #: For how many subscriptions it is stored.
+    #: How many subscriptions it is stored for.
     subscriptions: int
 
 
@@ -72,19 +73,19 @@ _EXAMPLE = Stored("orders", 281474976710657, 3, 1, 1_790_000_000_000, 1)
         TEXT: "one pizza",
         BYTES: "one pizza",
     },
-    replies=(Reply(status=201, body=Stored, description="They are on the broker's disk.", example=_EXAMPLE),),
+    replies=(Reply(status=201, body=Stored, description="They are stored durably.", example=_EXAMPLE),),
     refusals=(errors.TopicUnknown, errors.DiskFull, errors.TopicFull, errors.KeysFull, *REFUSALS),
 )
 async def put(call: Call[PutParameters, bytes]) -> Answer:
-    """What the body is depends on its media type:
+    """The media type says what the body is:
 
-    - `application/json`: `{"value": …}`, with `key` and `headers` where wanted, or `{"messages": […]}`. A value that is
-      a JSON string is stored as its text, any other value as its JSON. Bytes come as `value_base64`.
-    - `application/x-ndjson`: each line is a message, stored as it is. A line that is not JSON, or is empty, refuses the
-      whole body; only the end of the last line may be missing, or not.
+    - `application/json`: `{"value": …}`, with optional `key` and `headers`, or `{"messages": […]}`. A value that is a
+      JSON string is stored as its text, any other value as its JSON. Bytes are given as `value_base64`.
+    - `application/x-ndjson`: each line is a message, stored as it is. If one line is empty or not JSON, the whole body
+      is refused. The newline at the end of the last line is optional.
     - any other: the body is one message.
 
-    Messages of one request are stored together, or not at all.
+    The messages of one request are stored together, or not at all.
     """
     parameters = call.parameters
     key = parameters.key.encode() if isinstance(parameters.key, str) else None
@@ -102,16 +103,19 @@ async def put(call: Call[PutParameters, bytes]) -> Answer:
             due_ms=_due_ms(call, parameters),
         )
         reply = expect(await perform(call, operation, payload), PutReply)
-    return answer(stored(parameters.topic, reply), 201)
+    return answer(
+        Stored(parameters.topic, reply.topic_id, reply.first_offset, reply.count, reply.time_ms, reply.subscriptions),
+        201,
+    )
 
 
 def _is_plain(call: Call[PutParameters, bytes], batch: Batch) -> bool:
-    """One message, which may travel together with those of others."""
+    """Return whether this is one message that may share a batch with those of other callers."""
     parameters = call.parameters
     return (
         len(batch.values) == 1
         and not (parameters.ttl_ms or parameters.delay_ms or parameters.due_ms)
-        and bytes_of(*batch.first) <= MERGED_BYTES
+        and bytes_of(*batch.first) <= BATCH_BYTES_MAX
         and not any(name in call.headers for name in PROTECTING)
     )
 
@@ -120,12 +124,10 @@ def _due_ms(call: Call[Any, Any], parameters: PutParameters) -> int:
     if not parameters.delay_ms:
         return parameters.due_ms
     if parameters.due_ms:
-        raise errors.Malformed("delay_ms and due_ms say the same: give one of them")
+        raise errors.Malformed("delay_ms and due_ms exclude each other: use one of them")
     if is_protected(call):
-        # Repeated, it would be another request.
-        raise errors.Malformed("with a key or a number, give due_ms in place of delay_ms: a repetition says the same")
+        # A repetition would be another request, since its time would be another one.
+        raise errors.Malformed(
+            "with a key or a number, use due_ms instead of delay_ms: a repetition must have the same content"
+        )
     return int(time.time() * 1000) + parameters.delay_ms
-
-
-def stored(topic: str, reply: PutReply) -> Stored:
-    return Stored(topic, reply.topic_id, reply.first_offset, reply.count, reply.time_ms, reply.subscriptions)

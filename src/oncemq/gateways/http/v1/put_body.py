@@ -1,4 +1,4 @@
-"""Messages as callers give them: out of a JSON body, lines of JSON, or a body as it is. Knows no broker."""
+"""The messages of a put's body: a JSON object, lines of JSON, or the body as it is. Knows nothing of the broker."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from msgspec import UNSET, Raw, UnsetType
 
 from oncemq.client.core.validation import check_headers
 from oncemq.gateways.http.framework.endpoint import FORM, JSON, NDJSON
-from oncemq.gateways.http.framework.validation_errors import in_words
+from oncemq.gateways.http.framework.validation_errors import explain
 from oncemq.protocol import errors
 
-#: Messages of one request.
+#: Maximum number of messages in one request.
 MESSAGES_MAX = 100_000
 
 
-# Out of JSON no cycle can come. Looking for one among a hundred thousand would take most of the time.
+# gc=False: JSON can't contain cycles, and the collector would spend most of the time on a hundred thousand messages.
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A message. A value that is a JSON string is stored as its text, any other as its JSON; bytes come in base64."""
+    """A message. A value that is a JSON string is stored as its text, any other as its JSON; bytes are in base64."""
 
     value: Raw | UnsetType = UNSET
     value_base64: bytes | UnsetType = UNSET
@@ -29,13 +29,13 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fa
 
 
 class PutBody(MessageBody, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """One message, or `messages`, which are stored together."""
+    """One message, or several `messages` that are stored together."""
 
     messages: list[MessageBody] | UnsetType = UNSET
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What a request brings. `keys` and `headers` are as long as `values`, or None where there are none."""
+    """The messages of a request. `keys` and `headers` are as long as `values`, or None if no message has any."""
 
     values: list[bytes]
     keys: list[bytes | None] | None = None
@@ -43,14 +43,14 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> tuple[bytes, bytes | None, Mapping[str, bytes] | None]:
-        """A message: its value, its key and its headers."""
+        """The first message: its value, its key and its headers."""
         return self.values[0], self.keys[0] if self.keys else None, self.headers[0] if self.headers else None
 
 
-#: Media types that tools send by themselves, or by mistake: what was meant is not certain.
+#: Media types that tools send by default or by mistake: the caller's intention is not certain.
 _MISTAKEN = {
     FORM: "with curl, use --json '{\"value\": …}', or -H 'Content-Type: text/plain' for a message as it is",
-    "text/json": f"{JSON} is, and text/plain stores the body as it is",
+    "text/json": f"use {JSON}, or text/plain to store the body as it is",
 }
 
 _decode_body = msgspec.json.Decoder(PutBody).decode
@@ -59,35 +59,36 @@ _check_json = msgspec.json.Decoder(Raw).decode
 
 
 def batch_of(body: bytes, media: str, key: bytes | None) -> Batch:
-    """`key` is that of every message without one of its own. Raises Malformed, MediaUnsupported, TooLarge."""
+    """Return a request's messages. `key` is the key of all messages without one of their own. Raises Malformed,
+    MediaUnsupported, TooLarge."""
     if media in _MISTAKEN:
-        raise errors.MediaUnsupported(f"'{media}' is no form of messages: {_MISTAKEN[media]}")
+        raise errors.MediaUnsupported(f"'{media}' is not accepted for messages: {_MISTAKEN[media]}")
     if not media and not body:
         raise errors.Malformed("the body is empty; an empty message needs a Content-Type")
     if media == JSON:
-        return gather(_messages(body), key)
-    values = values_of_lines(body) if media == NDJSON else [body]
+        return _gather(_messages(body), key)
+    values = _values_of_lines(body) if media == NDJSON else [body]
     return Batch(values, None if key is None else [key] * len(values))
 
 
 def _messages(body: bytes) -> list[MessageBody]:
     try:
-        # A value is kept as it is, so its characters are looked at here.
+        # Values are stored as they are, so that their encoding must be checked here.
         body.decode()
         decoded = _decode_body(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        what = in_words(str(error), PutBody) if body else "it is empty; JSON is wanted"
+        what = explain(str(error), PutBody) if body else "it is empty; it must be JSON"
         raise errors.Malformed(f"the body: {what}") from None
     if decoded.messages is UNSET:
         return [decoded]
     if decoded != PutBody(messages=decoded.messages):
-        raise errors.Malformed("the body has either `messages` or one message's members")
+        raise errors.Malformed("the body must have either `messages` or the fields of one message")
     if not decoded.messages:
         raise errors.Malformed("`messages` is empty")
     return decoded.messages
 
 
-def gather(messages: list[MessageBody], key: bytes | None = None) -> Batch:
+def _gather(messages: list[MessageBody], key: bytes | None) -> Batch:
     _check_count(len(messages))
     keys = [key_of(message, key) for message in messages]
     headers = [headers_of(message) for message in messages]
@@ -99,8 +100,9 @@ def gather(messages: list[MessageBody], key: bytes | None = None) -> Batch:
 
 
 def value_of(message: MessageBody) -> bytes:
+    """Return the bytes to store. Raises Malformed."""
     if (message.value is UNSET) == (message.value_base64 is UNSET):
-        raise errors.Malformed("a message has either `value` or `value_base64`")
+        raise errors.Malformed("a message needs either `value` or `value_base64`")
     if not isinstance(message.value_base64, UnsetType):
         return message.value_base64
     assert not isinstance(message.value, UnsetType)
@@ -108,12 +110,13 @@ def value_of(message: MessageBody) -> bytes:
     return _decode_text(raw).encode() if raw.startswith(b'"') else raw
 
 
-def key_of(message: MessageBody, otherwise: bytes | None = None) -> bytes | None:
+def key_of(message: MessageBody, default: bytes | None = None) -> bytes | None:
+    """Raises Malformed."""
     if message.key is not UNSET and message.key_base64 is not UNSET:
-        raise errors.Malformed("a message has either `key` or `key_base64`")
+        raise errors.Malformed("a message may have either `key` or `key_base64`, not both")
     if isinstance(message.key, str):
         return message.key.encode()
-    return otherwise if isinstance(message.key_base64, UnsetType) else message.key_base64
+    return default if isinstance(message.key_base64, UnsetType) else message.key_base64
 
 
 def headers_of(message: MessageBody) -> Mapping[str, bytes] | None:
@@ -125,8 +128,8 @@ def headers_of(message: MessageBody) -> Mapping[str, bytes] | None:
     return headers
 
 
-def values_of_lines(body: bytes) -> list[bytes]:
-    """Each line is a message, as it is; only the last one may be empty. Raises Malformed with the line's number."""
+def _values_of_lines(body: bytes) -> list[bytes]:
+    """Each line is a message as it is; only the last line may be empty. Raises Malformed with the line's number."""
     lines = body.removesuffix(b"\n").split(b"\n")
     _check_count(len(lines))
     return [_line(number, line) for number, line in enumerate(lines, 1)]
@@ -145,4 +148,4 @@ def _line(number: int, line: bytes) -> bytes:
 
 def _check_count(count: int) -> None:
     if count > MESSAGES_MAX:
-        raise errors.TooLarge(f"{count} messages; a request has {MESSAGES_MAX} at the most")
+        raise errors.TooLarge(f"there are {count} messages; a request may have at most {MESSAGES_MAX}")

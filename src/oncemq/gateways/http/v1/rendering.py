@@ -1,4 +1,4 @@
-"""Messages as callers get them: JSON, a line of JSON each, or one as it is. Knows payloads, and no broker."""
+"""The forms in which callers get messages: JSON, one JSON object per line, or one message as it is."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.http.framework.endpoint import BYTES, JSON, NDJSON, SYNONYMS
-from oncemq.protocol import errors
-from oncemq.protocol.batch import checksum, decode_batch
+from oncemq.protocol.batch import decode_batch
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import BatchHead
+from oncemq.protocol.replies import GetReply
 
 
 class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message. What is no UTF-8 text comes in base64, under the other name."""
+    """A message. A value that is not UTF-8 text is in base64, under the other name."""
 
     offset: int
     #: When it was stored, in milliseconds since 1970.
     time_ms: int
-    #: The same at every delivery, and of no other message.
+    #: The same at every delivery, and different from that of any other message.
     idempotency_key: str
     value: str | UnsetType = UNSET
     value_base64: bytes | UnsetType = UNSET
@@ -35,11 +35,12 @@ class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
 class TaskView(MessageView, frozen=True, omit_defaults=True, kw_only=True):
     """A message that is leased."""
 
-    #: Deliveries, this one included.
+    #: The number of deliveries, including this one.
     tries: int
 
 
 def view_of(message: Message) -> MessageView:
+    """Return a message as it appears in JSON."""
     value, value_base64 = _text_or_bytes(message.value)
     key, key_base64 = _text_or_bytes(message.key)
     headers, headers_base64 = _headers(message)
@@ -57,6 +58,7 @@ def view_of(message: Message) -> MessageView:
 
 
 def task_of(message: Message, tries: int) -> TaskView:
+    """Return a leased message as it appears in JSON."""
     view = view_of(message)
     return TaskView(**{name: getattr(view, name) for name in view.__struct_fields__}, tries=tries)
 
@@ -84,40 +86,31 @@ def _headers(message: Message) -> tuple[dict[str, str] | UnsetType, dict[str, by
     return texts or UNSET, others or UNSET
 
 
-def cut(
-    topic: str, topic_id: int, heads: Sequence[BatchHead], payloads: Sequence[Frame], limit: int
-) -> tuple[list[Message], bool]:
-    """The first messages of a reply; True: there are more in it. Raises DamagedInTransit."""
+def decode_messages(topic: str, reply: GetReply, payloads: Sequence[Frame], limit: int) -> tuple[list[Message], bool]:
+    """Return the first messages of a reply, and whether it holds more. Raises DamagedInTransit."""
     messages: list[Message] = []
-    for head, frame in zip(heads, payloads, strict=True):
+    for head, frame in zip(reply.batches, payloads, strict=True):
         if len(messages) >= limit:
             return messages, True
         count = min(head.count, limit - len(messages))
-        payload = checked(frame, head.checksum)
+        payload = verified_payload(topic, head.first_offset, frame, head.checksum)
         stop = head.skip + count
-        messages += decode_batch(payload, topic, topic_id, head.first_offset, head.time_ms, head.skip, stop)
+        messages += decode_batch(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, stop)
         if count < head.count:
             return messages, True
     return messages, False
-
-
-def checked(frame: Frame, expected: int) -> bytes:
-    """Raises DamagedInTransit."""
-    payload = frame if isinstance(frame, bytes) else bytes(frame)
-    if checksum(payload) != expected:
-        raise errors.DamagedInTransit("messages don't match their checksum")
-    return payload
 
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 def lines_of(messages: Iterable[Message]) -> bytes:
+    """Return one JSON object per line."""
     return _encode_lines([view_of(message) for message in messages])
 
 
 def raw_headers(message: Message) -> list[tuple[bytes, bytes]]:
-    """What belongs to a message whose value is the whole body. Key and headers are percent-encoded."""
+    """Return the HTTP headers of a message whose value is the whole body. Key and headers are percent-encoded."""
     headers = [
         (b"oncemq-offset", b"%d" % message.offset),
         (b"oncemq-time", b"%d" % message.timestamp_ms),
@@ -130,8 +123,8 @@ def raw_headers(message: Message) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def wanted_media(accept: bytes | None) -> str:
-    """JSON unless the caller would rather have one of the others."""
+def accepted_media(accept: bytes | None) -> str:
+    """Return the media type that the caller prefers; JSON by default."""
     if accept is None or accept in (b"*/*", b"application/json"):
         return JSON
     best, best_quality = JSON, 0.0

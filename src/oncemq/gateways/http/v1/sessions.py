@@ -1,4 +1,4 @@
-"""Sessions, for callers who number their requests: begin or go on, list, remove."""
+"""Sessions, for callers that number their requests: start or resume, list, delete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from msgspec import Meta
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageLimit, SessionName
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
-from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Hello, RemoveSession, Sessions
 from oncemq.protocol.limits import WINDOW_MAX
@@ -22,24 +21,24 @@ ENDPOINTS: list[Endpoint] = []
 
 class SessionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session: SessionName
-    #: 0: begin it, or take it over. Another: go on with this epoch.
+    #: 0: start it, or take it over. Otherwise: resume it under this epoch.
     epoch: Annotated[int, Meta(ge=0, le=INTEGER_MAX)] = 0
-    #: A random number, so that a repetition of this request is recognised, and does not take over once more. 0: the
-    #: gateway draws one.
+    #: A random number, so that a repetition of this request is recognised and does not take over again. 0: the gateway
+    #: chooses one.
     nonce: Annotated[int, Meta(ge=0, le=INTEGER_MAX)] = 0
-    #: Requests that may be under way at a time.
+    #: How many requests may be in flight at a time.
     window: Annotated[int, Meta(ge=1, le=WINDOW_MAX)] = 64
-    #: It is forgotten a day after its last request.
+    #: It is deleted a day after its last request.
     anonymous: bool = False
 
 
 class VerdictView(msgspec.Struct, frozen=True):
-    """How a request was decided whose answer was not seen yet."""
+    """The outcome of a request whose response the client has not confirmed yet."""
 
     number: int
     #: `stored`, `refused`, `topic` …
     kind: str
-    #: What there is to say, under the names of the protocol.
+    #: The reply's fields, with the names of the protocol.
     reply: dict[str, Any]
 
 
@@ -57,21 +56,21 @@ class SessionView(msgspec.Struct, frozen=True):
     epoch: int
     last_number: int
     window: int
-    #: Answers that were not seen yet.
+    #: How many outcomes the client has not confirmed yet.
     verdicts: int
-    #: It goes a day after its last command.
+    #: It is deleted a day after its last request.
     anonymous: bool
     active_ms: int
 
 
 class SessionsView(msgspec.Struct, frozen=True):
     sessions: list[SessionView]
-    #: Ask again with this as `after`; empty: that was all.
+    #: The `after` of the next page; empty: this is the last page.
     after: str
 
 
 class SessionsParameters(msgspec.Struct, frozen=True):
-    after: Annotated[str, Meta(description="Those behind this name, in order of names.")] = ""
+    after: Annotated[str, Meta(description="List the names after this one, in their order.")] = ""
     limit: PageLimit = 100
 
 
@@ -88,19 +87,19 @@ _SESSION = SessionView("shop-7", 12, 5, 64, 1, False, 1_790_000_000_000)
     "POST",
     "/v1/sessions",
     tag="sessions",
-    summary="Begin a session",
+    summary="Start a session",
     body=SessionBody,
     body_media=(JSON,),
     body_examples={"a new one": {"session": "shop-7", "nonce": 4711}},
-    replies=(Reply(body=SessionBegun, description="Its epoch, and where its numbers stand.", example=_BEGUN),),
+    replies=(Reply(body=SessionBegun, description="Its epoch and its last number.", example=_BEGUN),),
     refusals=(errors.NameInvalid, errors.Fenced, errors.SessionUnknown, errors.DiskFull),
 )
 async def begin_session(call: Call[None, SessionBody]) -> Answer:
-    """Or take it over from another client, which is fenced; or, with its epoch, go on with it. The numbers go on in
-    any case. Requests of the session carry `OnceMQ-Session`, `OnceMQ-Epoch` and `OnceMQ-Number`."""
+    """Starts a session, or takes it over from another client, which is fenced. With its epoch, resumes it. The numbers
+    continue in any case. Requests of the session have `OnceMQ-Session`, `OnceMQ-Epoch` and `OnceMQ-Number`."""
     body = call.body
     hello = Hello(body.session, body.epoch, body.nonce or secrets.randbits(63), body.window, body.anonymous)
-    reply = expect((await call.link.ask(hello))[0], HelloReply)
+    reply = await call.link.query(hello, HelloReply)
     verdicts = [_verdict(number, verdict) for number, verdict in reply.verdicts]
     return answer(SessionBegun(body.session, reply.epoch, reply.last_number, reply.window, verdicts))
 
@@ -115,9 +114,9 @@ async def begin_session(call: Call[None, SessionBody]) -> Answer:
     replies=(Reply(body=SessionsView, description="A page of sessions.", example=SessionsView([_SESSION], "")),),
 )
 async def list_sessions(call: Call[SessionsParameters, None]) -> Answer:
-    """A page of them, in order of their names; those of other clients too."""
+    """A page of all sessions, in the order of their names."""
     parameters = call.parameters
-    reply = expect((await call.link.ask(Sessions(parameters.after, parameters.limit)))[0], SessionsReply)
+    reply = await call.link.query(Sessions(parameters.after, parameters.limit), SessionsReply)
     return answer(SessionsView([_view(session) for session in reply.sessions], reply.after))
 
 
@@ -126,13 +125,14 @@ async def list_sessions(call: Call[SessionsParameters, None]) -> Answer:
     "DELETE",
     "/v1/sessions/{session}",
     tag="sessions",
-    summary="Remove a session",
+    summary="Delete a session",
     parameters=SessionParameters,
-    replies=(Reply(status=204, description="It is forgotten."),),
+    replies=(Reply(status=204, description="It is deleted."),),
     refusals=REFUSALS,
 )
 async def remove_session(call: Call[SessionParameters, None]) -> Answer:
-    """With all that it remembers: a request of it that is repeated is refused (SESSION_UNKNOWN)."""
+    """Deletes a session with all the outcomes that it remembers. Its requests are refused from then on
+    (SESSION_UNKNOWN)."""
     await perform(call, RemoveSession(call.parameters.session))
     return Answer(status=204)
 

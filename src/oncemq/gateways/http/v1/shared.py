@@ -1,4 +1,4 @@
-"""Acks of both kinds of subscription, and what only shared ones have: take, nack, extend."""
+"""Acks of both kinds of subscription; take, nack and extend of shared ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import (
     BytesMax,
@@ -20,12 +21,12 @@ from oncemq.gateways.http.framework.fields import (
     WaitMs,
 )
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, is_protected, perform, refuse_protection
-from oncemq.gateways.http.framework.state import Place
 from oncemq.gateways.http.v1.consume import acknowledge
 from oncemq.gateways.http.v1.messages import CONSUMING
-from oncemq.gateways.http.v1.ownership import as_caller, joined_by_gateway, refuse_other_topic
-from oncemq.gateways.http.v1.rendering import TaskView, checked, task_of
+from oncemq.gateways.http.v1.ownership import join_shared, refuse_other_topic, with_topic_id
+from oncemq.gateways.http.v1.rendering import TaskView, task_of
 from oncemq.gateways.link import expect
+from oncemq.gateways.subscription import SubscriptionKey
 from oncemq.protocol import errors
 from oncemq.protocol.batch import decode_batch
 from oncemq.protocol.commands import Extend, Settle, Take
@@ -52,9 +53,9 @@ class SharedChange(Protected, frozen=True):
 
 
 class TakeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    #: Drawn at random by each consumer.
+    #: A name that each consumer chooses at random.
     member: Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
-    #: Rises with each take that brought something. The same number again brings the same lease.
+    #: Rises with each take that returned messages. A repeated number returns the same lease.
     number: Id
     count_max: Annotated[int, Meta(ge=1, le=10_000)] = 1
     bytes_max: BytesMax = 2**20
@@ -66,21 +67,21 @@ class Taken(msgspec.Struct, frozen=True):
     topic: str
     topic_id: int
     epoch: int
-    #: Settle with it; 0: there is nothing, and the number may be used again.
+    #: Needed to ack or nack; 0: there is no message, and the number may be used again.
     token: int
-    #: So long these messages are nobody else's.
+    #: How long these messages are reserved for this consumer.
     lease_ms: int
-    #: A message with so many tries that can't be done is to be put into the dead-letter topic, and acked, in one
-    #: transaction; 0 = never.
+    #: Maximum delivery attempts. A message that fails at its last attempt must be put into the dead-letter topic and
+    #: acked, in one transaction. 0: unlimited.
     tries_max: int
     dead_topic: str
     tasks: list[TaskView]
 
 
 class AckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a subscription with one owner: `upto`. Of a shared one: `token` and `offsets`."""
+    """For a subscription with one owner: `upto`. For a shared one: `token` and `offsets`."""
 
-    #: Everything below this offset is done.
+    #: Ack all offsets below this one.
     upto: Offset | UnsetType = UNSET
     token: Id | UnsetType = UNSET
     offsets: Offsets | UnsetType = UNSET
@@ -92,16 +93,16 @@ class Acked(msgspec.Struct, frozen=True, omit_defaults=True):
     topic: str
     subscriber: str
     epoch: int
-    #: All offsets below are done.
+    #: All offsets below are acked.
     acked: int | UnsetType = UNSET
-    #: Of a shared one: offsets whose lease was over before. Somebody else has them, or has settled them.
+    #: Of a shared one: offsets whose lease had expired. Another consumer has them, or has settled them.
     lost: list[int] | UnsetType = UNSET
 
 
 class NackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: Id
     offsets: Offsets
-    #: They are delivered again after so long.
+    #: How long before they are delivered again.
     delay_ms: DelayMs = 0
     epoch: Epoch = 0
     topic_id: TopicId = 0
@@ -113,7 +114,7 @@ class ExtendBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Extended(msgspec.Struct, frozen=True):
-    #: Leases that are over.
+    #: Tokens of leases that have expired.
     lost: list[int]
 
 
@@ -127,7 +128,7 @@ _TAKEN = Taken("orders", 281474976710657, 5, 12, 30_000, 0, "", [_TASK])
     "POST",
     _PATH + "/take",
     tag="sharing",
-    summary="Take messages of a shared subscription",
+    summary="Take messages from a shared subscription",
     parameters=SharedParameters,
     body=TakeBody,
     body_media=(JSON,),
@@ -137,8 +138,9 @@ _TAKEN = Taken("orders", 281474976710657, 5, 12, 30_000, 0, "", [_TASK])
     refusals=CONSUMING,
 )
 async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
-    """Each message goes to one member, for the time of a lease. A take whose answer was lost is repeated with its
-    number, and brings the same lease. Settle with POST …/ack or …/nack, or the messages are delivered again."""
+    """Each message goes to one member, for the duration of a lease. If the response is lost, repeat the take with the
+    same number: it returns the same lease. Settle the messages with POST …/ack or …/nack; otherwise they are delivered
+    again when the lease expires."""
     topic, subscriber = call.parameters.topic, call.parameters.subscriber
     body = call.body
 
@@ -156,7 +158,7 @@ async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
         reply, payloads = await call.link.wait(command)
         return _taken(topic, opened, expect(reply, TakeReply), payloads)
 
-    return answer(await as_member(call, (topic, subscriber), body.epoch, ask))
+    return answer(await _as_member(call, (topic, subscriber), body.epoch, ask))
 
 
 @endpoint(
@@ -164,29 +166,35 @@ async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
     "POST",
     _PATH + "/ack",
     tag="consuming",
-    summary="Say what is done",
+    summary="Ack messages",
     parameters=SharedChange,
     body=AckBody,
     body_media=(JSON,),
     body_examples={"one owner": {"upto": 4}, "shared": {"token": 12, "offsets": [3, 4]}},
-    replies=(Reply(body=Acked, description="It never comes again.", example=Acked("orders", "kitchen", 2, 4)),),
+    replies=(
+        Reply(
+            body=Acked,
+            description="They are acked, and are not delivered again.",
+            example=Acked("orders", "kitchen", 2, 4),
+        ),
+    ),
     refusals=(*CONSUMING, *REFUSALS),
 )
 async def ack(call: Call[SharedChange, AckBody]) -> Answer:
-    """An `upto` is a maximum: repeating it, or an older one, changes nothing; so it takes no key and no number. Offsets
-    of a shared subscription whose lease was over are in `lost`; the others are done. With a key or a number they name
-    the `epoch` and the `topic_id` that the take had, so that a repetition says the same."""
-    body, place = call.body, (call.parameters.topic, call.parameters.subscriber)
+    """`upto` is a maximum: repeating it, or an older one, changes nothing, so it takes no key and no number. Offsets of
+    a shared subscription whose lease had expired are in `lost`; the others are acked. With a key or a number, an ack of
+    offsets must have the `epoch` and the `topic_id` of the take, so that a repetition has the same content."""
+    body, key = call.body, (call.parameters.topic, call.parameters.subscriber)
     if isinstance(body.upto, int):
         if body.token is not UNSET or body.offsets is not UNSET:
-            raise errors.Malformed("an ack has either `upto`, or `token` and `offsets`")
+            raise errors.Malformed("an ack needs either `upto`, or `token` and `offsets`")
         refuse_protection(call)
-        acked, epoch = await acknowledge(call, place, body.epoch, body.upto, body.topic_id)
-        return answer(Acked(*place, epoch, acked))
+        acked, epoch = await acknowledge(call, key, body.epoch, body.upto, body.topic_id)
+        return answer(Acked(*key, epoch, acked))
     if isinstance(body.token, UnsetType) or isinstance(body.offsets, UnsetType):
-        raise errors.Malformed("an ack has either `upto`, or `token` and `offsets`")
+        raise errors.Malformed("an ack needs either `upto`, or `token` and `offsets`")
     done = tuple((body.token, first, count) for first, count in ranges_of(body.offsets))
-    return await _settle(call, place, body, done, ())
+    return await _settle(call, key, body, done, ())
 
 
 @endpoint(
@@ -194,19 +202,21 @@ async def ack(call: Call[SharedChange, AckBody]) -> Answer:
     "POST",
     _PATH + "/nack",
     tag="sharing",
-    summary="Give messages back",
+    summary="Nack messages",
     parameters=SharedChange,
     body=NackBody,
     body_media=(JSON,),
     body_examples={"in a second": {"token": 12, "offsets": [5], "delay_ms": 1000}},
-    replies=(Reply(body=Acked, description="They come again.", example=Acked("orders", "cooks", 5, UNSET, [])),),
+    replies=(
+        Reply(body=Acked, description="They are delivered again.", example=Acked("orders", "cooks", 5, UNSET, [])),
+    ),
     refusals=(*CONSUMING, *REFUSALS),
 )
 async def nack(call: Call[SharedChange, NackBody]) -> Answer:
-    """To whoever takes them next, after `delay_ms`."""
-    body, place = call.body, (call.parameters.topic, call.parameters.subscriber)
+    """They are delivered to the next consumer that takes them, after `delay_ms`."""
+    body, key = call.body, (call.parameters.topic, call.parameters.subscriber)
     returned = tuple((body.token, first, count, body.delay_ms) for first, count in ranges_of(body.offsets))
-    return await _settle(call, place, body, (), returned)
+    return await _settle(call, key, body, (), returned)
 
 
 @endpoint(
@@ -214,67 +224,75 @@ async def nack(call: Call[SharedChange, NackBody]) -> Answer:
     "POST",
     _PATH + "/extend",
     tag="sharing",
-    summary="Begin leases anew",
+    summary="Renew leases",
     parameters=SharedParameters,
     body=ExtendBody,
     body_media=(JSON,),
     body_examples={"one": {"tokens": [12]}},
-    replies=(Reply(body=Extended, description="They have their full time.", example=Extended([])),),
+    replies=(Reply(body=Extended, description="They have their full duration again.", example=Extended([])),),
     refusals=CONSUMING,
 )
 async def extend(call: Call[SharedParameters, ExtendBody]) -> Answer:
-    """Those in `lost` are over."""
-    body, place = call.body, (call.parameters.topic, call.parameters.subscriber)
+    """Start the leases again from now. Leases in `lost` have expired."""
+    body, key = call.body, (call.parameters.topic, call.parameters.subscriber)
 
     async def ask(opened: OpenReply) -> Extended:
-        command = Extend(opened.topic_id, place[1], opened.epoch, tuple(body.tokens))
-        return Extended(list(expect((await call.link.ask(command))[0], ExtendReply).lost))
+        command = Extend(opened.topic_id, key[1], opened.epoch, tuple(body.tokens))
+        return Extended(list((await call.link.query(command, ExtendReply)).lost))
 
-    return answer(await as_member(call, place, body.epoch, ask))
+    return answer(await _as_member(call, key, body.epoch, ask))
 
 
 async def _settle(
-    call: Call[Any, Any], place: Place, body: AckBody | NackBody, done: tuple[Any, ...], returned: tuple[Any, ...]
+    call: Call[Any, Any],
+    key: SubscriptionKey,
+    body: AckBody | NackBody,
+    done: tuple[Any, ...],
+    returned: tuple[Any, ...],
 ) -> Answer:
     require_identity(call, body.epoch, body.topic_id)
 
     async def ask(opened: OpenReply) -> Acked:
         refuse_other_topic(opened, body.topic_id)
-        operation = Settle(opened.topic_id, place[1], opened.epoch, done, returned)
+        operation = Settle(opened.topic_id, key[1], opened.epoch, done, returned)
         lost = expect(await perform(call, operation), SettleReply).lost
         offsets = [offset for first, count in lost for offset in range(first, first + count)]
-        return Acked(*place, opened.epoch, UNSET, offsets)
+        return Acked(*key, opened.epoch, UNSET, offsets)
 
-    return answer(await as_member(call, place, body.epoch, ask, body.topic_id))
+    return answer(await _as_member(call, key, body.epoch, ask, body.topic_id))
 
 
 def require_identity(call: Call[Any, Any], epoch: int, topic_id: int) -> None:
-    """Raises Malformed: what is protected has to be the same when it is repeated, also through another gateway, and
-    when the topic is gone."""
+    """Raises Malformed: a request with a key or a number must have the same content when it is repeated, even through
+    another gateway, and even if the topic was deleted meanwhile."""
     if is_protected(call) and not (epoch and topic_id):
         raise errors.Malformed(
-            "with a key or a number, give `epoch` and `topic_id` too, as the open, the get or the take replied them: "
-            "a repetition says the same"
+            "with a key or a number, also give the `epoch` and `topic_id` that the open, the get or the take returned: "
+            "a repetition must have the same content"
         )
 
 
-async def as_member(
-    call: Call[Any, Any], place: Place, epoch: int, ask: Callable[[OpenReply], Awaitable[T]], topic_id: int = 0
+async def _as_member(
+    call: Call[Any, Any],
+    key: SubscriptionKey,
+    epoch: int,
+    ask: Callable[[OpenReply], Awaitable[T]],
+    topic_id: int = 0,
 ) -> T:
-    """Under the caller's epoch, or (0) the one that the subscription has: it rises with a seek, which is no reason
-    to refuse who did not name it."""
+    """Run `ask` under the caller's epoch, or (0) the subscription's epoch. That epoch rises with a seek, which is no
+    reason to refuse a caller that named no epoch: then `ask` runs once more."""
     if epoch:
-        return await as_caller(call, place[0], epoch, ask, topic_id)
-    opened = await joined_by_gateway(call, place)
+        return await with_topic_id(call, key[0], lambda found: ask(OpenReply(found, epoch, 0)), topic_id)
+    opened = await join_shared(call, key)
     try:
         return await ask(opened)
     except (errors.Fenced, errors.Sought, errors.TopicGone):
-        opened = await joined_by_gateway(call, place, opened.epoch)
+        opened = await join_shared(call, key, opened.epoch)
     return await ask(opened)
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """(first, count) of offsets without gaps. Raises Malformed where there are too many."""
+    """Return offsets as ranges (first, count). Raises Malformed if there are too many ranges."""
     ranges: list[tuple[int, int]] = []
     for offset in sorted(set(offsets)):
         if ranges and sum(ranges[-1]) == offset:
@@ -282,14 +300,14 @@ def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((offset, 1))
     if len(ranges) > RANGES_MAX:
-        raise errors.Malformed(f"{len(ranges)} ranges of offsets; {RANGES_MAX} is the limit")
+        raise errors.Malformed(f"there are {len(ranges)} ranges of offsets; the limit is {RANGES_MAX}")
     return ranges
 
 
 def _taken(topic: str, opened: OpenReply, reply: TakeReply, payloads: Sequence[Frame]) -> Taken:
     tasks: list[TaskView] = []
     for head in reply.heads:
-        payload = checked(payloads[head.payload], head.checksum)
+        payload = verified_payload(topic, head.first_offset, payloads[head.payload], head.checksum)
         start, stop = head.skip, head.skip + head.count
         messages = decode_batch(payload, topic, reply.topic_id, head.first_offset, head.time_ms, start, stop)
         tasks += [task_of(message, head.tries) for message in messages]

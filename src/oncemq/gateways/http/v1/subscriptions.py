@@ -1,4 +1,4 @@
-"""Subscriptions: list, make, look at, move, end. Their messages are consumed elsewhere (v1_messages, v1_shared)."""
+"""Subscriptions: list, create, show, seek, delete. Their messages are consumed through messages.py and shared.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oncemq.gateways.http.framework.fields import (
     start_of,
 )
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
-from oncemq.gateways.http.v1.ownership import just_before, subscription_info
+from oncemq.gateways.http.lookups import find_subscription, just_before
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import BY_PATTERN, Patterns, Seek, Sharing, Subscribe, Subscriptions, Unsubscribe
@@ -37,19 +37,19 @@ ENDPOINTS: list[Endpoint] = []
 
 
 class SharingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Each message goes to one of any number of consumers, for the time of a lease."""
+    """Each message goes to one of any number of consumers, for the duration of a lease."""
 
     lease_ms: Annotated[int, Meta(ge=LEASE_MS_MIN, le=LEASE_MS_MAX)] = 30_000
-    #: After so many deliveries a message is to be put into the dead-letter topic; 0 = never.
+    #: Maximum delivery attempts before a message is to be put into the dead-letter topic; 0: unlimited.
     tries_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     dead_topic: Annotated[str, Meta(max_length=NAME_BYTES_MAX)] = ""
-    #: Of messages with the same key only one is out at a time, the oldest.
+    #: Of the messages with the same key, only the oldest one is delivered at a time.
     key_order: bool = False
 
 
 class SubscriptionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: Start = "new"
-    #: Left out: one owner, who gets everything in order.
+    #: Default: one owner, which gets all messages in order.
     sharing: SharingBody | None = None
 
 
@@ -58,9 +58,9 @@ class Subscribed(msgspec.Struct, frozen=True):
     subscriber: str
     #: 0 for a pattern.
     topic_id: int
-    #: All offsets below are done; 0 for a pattern.
+    #: All offsets below are acked; 0 for a pattern.
     acked: int
-    #: False: it was there before.
+    #: False: it existed before.
     created: bool
 
 
@@ -68,32 +68,32 @@ class SubscriptionView(msgspec.Struct, frozen=True, omit_defaults=True):
     topic: str
     subscriber: str
     epoch: int
-    #: Messages that are not done.
+    #: How many messages are not acked.
     lag: int
-    #: All offsets below are done.
+    #: All offsets below are acked.
     acked: int | UnsetType = UNSET
     end_offset: int | UnsetType = UNSET
-    #: The pattern by which it is attached.
+    #: The pattern that it belongs to.
     pattern: str | UnsetType = UNSET
     sharing: SharingBody | UnsetType = UNSET
-    #: Of a shared one: messages above `acked` that are done, those that are out, and its consumers.
+    #: Of a shared one: how many messages above `acked` are acked, how many are leased, and its number of consumers.
     done: int | UnsetType = UNSET
     leased: int | UnsetType = UNSET
     members: int | UnsetType = UNSET
-    #: Messages that it has lost to its topic's quota.
+    #: How many messages it has lost to its topic's quota.
     dropped: int = 0
-    #: Of a pattern: how many topics match by now.
+    #: Of a pattern: how many topics match it now.
     topics: int | UnsetType = UNSET
 
 
 class SubscriptionsView(msgspec.Struct, frozen=True):
     subscriptions: list[SubscriptionView]
-    #: Ask again with this as `after`; empty: that was all.
+    #: The `after` of the next page; empty: this is the last page.
     after: str
 
 
 class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Either `to` or `time`: the first message that was stored then, or later."""
+    """Either `to`, or `time`: the first message that was stored at this time or later."""
 
     to: Start | UnsetType = UNSET
     time: Moment | UnsetType = UNSET
@@ -102,13 +102,13 @@ class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Sought(msgspec.Struct, frozen=True):
     topic: str
     subscriber: str
-    #: Where it stands now; 0 for a pattern.
+    #: The new position; 0 for a pattern.
     acked: int
 
 
 class SubscriptionsParameters(msgspec.Struct, frozen=True):
     topic: TopicOrPattern
-    after: Annotated[str, Meta(description="Those behind this name, in order of names.")] = ""
+    after: Annotated[str, Meta(description="List the names after this one, in their order.")] = ""
     limit: PageLimit = 100
 
 
@@ -138,15 +138,15 @@ _MADE = Subscribed("orders", "kitchen", 281474976710657, 0, True)
     refusals=(errors.TopicUnknown,),
 )
 async def list_subscriptions(call: Call[SubscriptionsParameters, None]) -> Answer:
-    """Of a topic, those by pattern too; or of a pattern."""
+    """The subscriptions of a topic, including those by pattern; or those of a pattern."""
     topic, after, limit = call.parameters.topic, call.parameters.after, call.parameters.limit
     if is_pattern(topic):
-        patterns = expect((await call.link.ask(Patterns(topic + BY_PATTERN + after, limit)))[0], PatternsReply)
+        patterns = await call.link.query(Patterns(topic + BY_PATTERN + after, limit), PatternsReply)
         own = [info for info in patterns.patterns if info.pattern == topic]
         is_all = len(own) < len(patterns.patterns) or not patterns.after
         page = [_pattern_view(info) for info in own]
         return answer(SubscriptionsView(page, "" if is_all or not own else own[-1].subscriber))
-    reply = expect((await call.link.ask(Subscriptions(topic, after, limit)))[0], SubscriptionsReply)
+    reply = await call.link.query(Subscriptions(topic, after, limit), SubscriptionsReply)
     return answer(SubscriptionsView([_view(info) for info in reply.subscriptions], reply.after))
 
 
@@ -162,25 +162,25 @@ async def list_subscriptions(call: Call[SubscriptionsParameters, None]) -> Answe
     is_body_required=False,
     body_examples={"from the start": {"start": "earliest"}, "shared": {"sharing": {"lease_ms": 10_000}}},
     replies=(
-        Reply(status=201, body=Subscribed, description="It was made.", example=_MADE),
+        Reply(status=201, body=Subscribed, description="It was created.", example=_MADE),
         Reply(
             body=Subscribed,
-            description="It was there before, and stands where it stood.",
+            description="It existed before. Its position is unchanged.",
             example=msgspec.structs.replace(_MADE, created=False),
         ),
     ),
     refusals=(errors.SubscriptionExists, errors.OffsetOutOfRange, errors.RangeGone, errors.Unsupported, *REFUSALS),
 )
 async def subscribe(call: Call[SubscriptionChange, SubscriptionBody]) -> Answer:
-    """A durable subscription, and its topic where there is none: that goes with its last subscription. Harmless where
-    it exists. A pattern subscribes to all topics that match, and will match; it starts at `new` or `earliest`, and
-    can't be shared."""
+    """Creates a durable subscription. A topic that does not exist is created too, and is deleted with its last
+    subscription. If the subscription exists, nothing changes. A pattern subscribes to all topics that match it now or
+    later; it starts at `new` or `earliest`, and can't be shared."""
     topic, subscriber, body = call.parameters.topic, call.parameters.subscriber, call.body
     sharing = None if body.sharing is None else Sharing(*msgspec.structs.astuple(body.sharing))
     operation = Subscribe(topic, subscriber, start_of(body.start), sharing)
     reply = expect(await perform(call, operation), SubscribeReply)
-    made = Subscribed(topic, subscriber, reply.topic_id, reply.acked, reply.created)
-    return answer(made, 201 if reply.created else 200)
+    subscribed = Subscribed(topic, subscriber, reply.topic_id, reply.acked, reply.created)
+    return answer(subscribed, 201 if reply.created else 200)
 
 
 @endpoint(
@@ -188,18 +188,18 @@ async def subscribe(call: Call[SubscriptionChange, SubscriptionBody]) -> Answer:
     "GET",
     _PATH,
     tag="subscriptions",
-    summary="Look at a subscription",
+    summary="Show a subscription",
     parameters=SubscriptionParameters,
-    replies=(Reply(body=SubscriptionView, description="Where it stands.", example=_VIEW),),
+    replies=(Reply(body=SubscriptionView, description="The subscription.", example=_VIEW),),
     refusals=(errors.TopicUnknown, errors.NotSubscribed),
 )
 async def show_subscription(call: Call[SubscriptionParameters, None]) -> Answer:
-    """How far it is, and how far behind."""
+    """Its position and its lag."""
     topic, subscriber = call.parameters.topic, call.parameters.subscriber
     if not is_pattern(topic):
-        return answer(_view(await subscription_info(call.link, (topic, subscriber))))
+        return answer(_view(await find_subscription(call.link, topic, subscriber)))
     command = Patterns(just_before(topic + BY_PATTERN + subscriber), 1)
-    page = expect((await call.link.ask(command))[0], PatternsReply).patterns
+    page = (await call.link.query(command, PatternsReply)).patterns
     if not page or (page[0].pattern, page[0].subscriber) != (topic, subscriber):
         raise errors.NotSubscribed(f"'{subscriber}' is not subscribed to '{topic}'")
     return answer(_pattern_view(page[0]))
@@ -212,11 +212,12 @@ async def show_subscription(call: Call[SubscriptionParameters, None]) -> Answer:
     tag="subscriptions",
     summary="Unsubscribe",
     parameters=SubscriptionChange,
-    replies=(Reply(status=204, description="It is gone."),),
+    replies=(Reply(status=204, description="It is deleted."),),
     refusals=(errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired, *REFUSALS),
 )
 async def unsubscribe(call: Call[SubscriptionChange, None]) -> Answer:
-    """End it. Messages that nobody else needs go with it, and so does a topic that was made by subscribing."""
+    """Deletes the subscription. Messages that no other subscription needs are deleted too, and so is a topic that was
+    created by subscribing, with its last subscription."""
     await perform(call, Unsubscribe(call.parameters.topic, call.parameters.subscriber))
     return Answer(status=204)
 
@@ -226,12 +227,12 @@ async def unsubscribe(call: Call[SubscriptionChange, None]) -> Answer:
     "POST",
     _PATH + "/seek",
     tag="subscriptions",
-    summary="Move a subscription",
+    summary="Seek",
     parameters=SubscriptionChange,
     body=SeekBody,
     body_media=(JSON,),
     body_examples={"to the start": {"to": "earliest"}, "by time": {"time": "2026-11-16T09:00:00Z"}},
-    replies=(Reply(body=Sought, description="Where it stands now.", example=Sought("orders", "kitchen", 0)),),
+    replies=(Reply(body=Sought, description="The new position.", example=Sought("orders", "kitchen", 0)),),
     refusals=(
         errors.TopicUnknown,
         errors.NotSubscribed,
@@ -243,15 +244,16 @@ async def unsubscribe(call: Call[SubscriptionChange, None]) -> Answer:
     ),
 )
 async def seek(call: Call[SubscriptionChange, SeekBody]) -> Answer:
-    """To an offset, to `earliest` or `new`, or to a time. Its epoch rises, so that no late ack undoes it: whoever
-    consumes it is told SOUGHT, once. A pattern is moved by `earliest`, `new` or time, on all of its topics."""
+    """Moves a subscription to an offset, to `earliest` or `new`, or to a time. Its epoch rises, so that a late ack
+    can't undo the seek: its consumer is refused once (SOUGHT). A subscription to a pattern can seek to `earliest`,
+    `new` or a time, on all of its topics."""
     topic, subscriber, body = call.parameters.topic, call.parameters.subscriber, call.body
     if (body.to is UNSET) == (body.time is UNSET):
-        raise errors.Malformed("a seek has either `to` or `time`")
+        raise errors.Malformed("a seek needs either `to` or `time`")
     if not isinstance(body.time, UnsetType):
         time_ms = milliseconds_of(body.time)
         if time_ms < 1:
-            raise errors.Malformed("a time lies after 1970")
+            raise errors.Malformed("`time` must be after 1970")
         operation = Seek(topic, subscriber, time_ms=time_ms)
     else:
         assert not isinstance(body.to, UnsetType)

@@ -1,4 +1,4 @@
-"""Topics: list, look at, make, delete."""
+"""Topics: list, show, create, delete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageLimit, TopicName
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
-from oncemq.gateways.http.v1.ownership import just_before
+from oncemq.gateways.http.lookups import find_topic
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import REFUSE, CreateTopic, DeleteTopic, Topics
@@ -24,17 +24,17 @@ Amount = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 
 class TopicView(msgspec.Struct, frozen=True):
     topic: str
-    #: A topic that is deleted and made again has another one.
+    #: A topic that is deleted and created again gets another id.
     topic_id: int
-    #: It stays without subscriptions.
+    #: It is not deleted with its last subscription.
     stays: bool
-    #: Of the messages that are stored.
+    #: The first offset that is still stored.
     first_offset: int
     #: The offset that the next message will get.
     end_offset: int
     stored_bytes: int
     subscriptions: int
-    #: Messages that are not due yet.
+    #: How many messages are not due yet.
     delayed: int
     retain_ms: int
     retain_bytes: int
@@ -44,12 +44,12 @@ class TopicView(msgspec.Struct, frozen=True):
 
 class TopicsView(msgspec.Struct, frozen=True):
     topics: list[TopicView]
-    #: Ask again with this as `after`; empty: that was all.
+    #: The `after` of the next page; empty: this is the last page.
     after: str
 
 
 class TopicsParameters(msgspec.Struct, frozen=True):
-    after: Annotated[str, Meta(description="Those behind this name, in order of names.")] = ""
+    after: Annotated[str, Meta(description="List the names after this one, in their order.")] = ""
     limit: PageLimit = 100
 
 
@@ -62,22 +62,22 @@ class TopicChange(Protected, frozen=True):
 
 
 class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    #: Keep messages this long even when all have acked.
+    #: How long to keep messages after all subscriptions have acked them.
     retain_ms: Amount = 0
-    #: Keep up to that many bytes even when all have acked.
+    #: How many bytes of messages to keep after all subscriptions have acked them.
     retain_bytes: Amount = 0
-    #: Store no more than that many bytes.
+    #: Maximum number of bytes to store; 0: unlimited.
     quota_bytes: Amount = 0
-    #: What happens at the quota.
+    #: What happens to puts at the quota.
     overflow: Literal["refuse", "drop", "expire"] = "refuse"
-    #: Where the topic exists with other settings: give it these.
+    #: If the topic exists with other settings, change them.
     alter: bool = False
 
 
 class TopicMade(msgspec.Struct, frozen=True):
     topic: str
     topic_id: int
-    #: False: it was there before.
+    #: False: it existed before.
     created: bool
 
 
@@ -95,9 +95,9 @@ _MADE = TopicMade("orders", 281474976710657, True)
     replies=(Reply(body=TopicsView, description="A page of topics.", example=TopicsView([_TOPIC], "")),),
 )
 async def list_topics(call: Call[TopicsParameters, None]) -> Answer:
-    """A page of them, in order of their names."""
+    """A page of topics, in the order of their names."""
     parameters = call.parameters
-    reply = expect((await call.link.ask(Topics(parameters.after, parameters.limit)))[0], TopicsReply)
+    reply = await call.link.query(Topics(parameters.after, parameters.limit), TopicsReply)
     return answer(TopicsView([_view(topic) for topic in reply.topics], reply.after))
 
 
@@ -106,21 +106,21 @@ async def list_topics(call: Call[TopicsParameters, None]) -> Answer:
     "GET",
     "/v1/topics/{topic}",
     tag="topics",
-    summary="Look at a topic",
+    summary="Show a topic",
     parameters=TopicParameters,
     replies=(Reply(body=TopicView, description="The topic.", example=_TOPIC),),
     refusals=(errors.TopicUnknown, errors.NameInvalid),
 )
 async def show_topic(call: Call[TopicParameters, None]) -> Answer:
-    """Its offsets, its size and its settings."""
+    """The topic's offsets, size and settings."""
     name = call.parameters.topic
     refusal = refuse_topic_name(name)
     if refusal is not None:
         raise errors.NameInvalid(refusal.text)
-    page = expect((await call.link.ask(Topics(just_before(name), 1)))[0], TopicsReply).topics
-    if not page or page[0].name != name:
+    topic = await find_topic(call.link, name)
+    if topic is None:
         raise errors.TopicUnknown(f"there is no topic '{name}'")
-    return answer(_view(page[0]))
+    return answer(_view(topic))
 
 
 @endpoint(
@@ -128,23 +128,21 @@ async def show_topic(call: Call[TopicParameters, None]) -> Answer:
     "PUT",
     "/v1/topics/{topic}",
     tag="topics",
-    summary="Make a topic",
+    summary="Create a topic",
     parameters=TopicChange,
     body=TopicSettings,
     body_media=(JSON,),
     is_body_required=False,
     body_examples={"a day": {"retain_ms": 86_400_000}},
     replies=(
-        Reply(status=201, body=TopicMade, description="It was made.", example=_MADE),
-        Reply(
-            body=TopicMade, description="It was there before.", example=msgspec.structs.replace(_MADE, created=False)
-        ),
+        Reply(status=201, body=TopicMade, description="It was created.", example=_MADE),
+        Reply(body=TopicMade, description="It existed before.", example=msgspec.structs.replace(_MADE, created=False)),
     ),
     refusals=(errors.TopicExists, errors.Unsupported, *REFUSALS),
 )
 async def make_topic(call: Call[TopicChange, TopicSettings]) -> Answer:
-    """A topic that stays, whoever subscribes or leaves. Harmless where it exists with the same settings; with others
-    it is refused (TOPIC_EXISTS), unless `alter` is true."""
+    """Creates a topic that is not deleted with its last subscription. If it exists with the same settings, nothing
+    changes; with other settings the request is refused (TOPIC_EXISTS), unless `alter` is true."""
     name, body = call.parameters.topic, call.body
     operation = CreateTopic(name, body.retain_ms, body.retain_bytes, body.quota_bytes, body.overflow, body.alter)
     reply = expect(await perform(call, operation), TopicReply)
@@ -158,11 +156,11 @@ async def make_topic(call: Call[TopicChange, TopicSettings]) -> Answer:
     tag="topics",
     summary="Delete a topic",
     parameters=TopicChange,
-    replies=(Reply(status=204, description="It is gone."),),
+    replies=(Reply(status=204, description="It is deleted."),),
     refusals=(errors.TopicUnknown, *REFUSALS),
 )
 async def delete_topic(call: Call[TopicChange, None]) -> Answer:
-    """With its messages and its subscriptions. Who consumes it is told TOPIC_GONE."""
+    """Deletes a topic with its messages and its subscriptions. Its consumers are refused with TOPIC_GONE."""
     await perform(call, DeleteTopic(call.parameters.topic))
     return Answer(status=204)
 

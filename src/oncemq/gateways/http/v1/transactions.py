@@ -1,4 +1,4 @@
-"""Transactions: acks, settled messages and puts over any topics, all or nothing."""
+"""Transactions: acks, settlements and puts over any topics, all or nothing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from msgspec import Meta
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import DueMs, Epoch, Id, Offset, SubscriberName, TopicId, TopicName, TtlMs
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
+from oncemq.gateways.http.state import state_of
 from oncemq.gateways.http.v1.ownership import (
-    joined_by_gateway,
-    opened_by_caller,
-    opened_by_gateway,
+    join_shared,
+    open_by_gateway,
     refuse_other_topic,
     refuse_pattern,
     topic_id_of,
@@ -23,7 +23,9 @@ from oncemq.gateways.http.v1.ownership import (
 from oncemq.gateways.http.v1.put import Stored
 from oncemq.gateways.http.v1.put_body import MessageBody, headers_of, key_of, value_of
 from oncemq.gateways.http.v1.shared import DelayMs, ranges_of, require_identity
-from oncemq.gateways.link import expect, make_put
+from oncemq.gateways.link import expect
+from oncemq.gateways.put_batcher import make_put
+from oncemq.gateways.subscription import OpenSubscription
 from oncemq.protocol import errors
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
 from oncemq.protocol.replies import OpenReply, TransactReply
@@ -36,7 +38,7 @@ Offsets = Annotated[list[Offset], Meta(max_length=10_000)]
 
 
 class TransactionAck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a subscription with one owner: everything below `upto` is done."""
+    """For a subscription with one owner: ack all offsets below `upto`."""
 
     topic: TopicName
     subscriber: SubscriberName
@@ -46,7 +48,7 @@ class TransactionAck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TransactionSettle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a shared subscription: messages that are done, and messages that are given back."""
+    """For a shared subscription: messages to ack (`done`) and to return (`returned`)."""
 
     topic: TopicName
     subscriber: SubscriberName
@@ -60,7 +62,7 @@ class TransactionSettle(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 class TransactionPut(MessageBody, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     topic: TopicName
-    #: Make the topic where there is none; it stays.
+    #: Create the topic if it does not exist. It is not deleted with its last subscription.
     create: bool = False
     ttl_ms: TtlMs = 0
     due_ms: DueMs = 0
@@ -73,7 +75,7 @@ class TransactionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Transacted(msgspec.Struct, frozen=True):
-    #: In the order of the puts.
+    #: In the order of the request's puts.
     puts: list[Stored]
 
 
@@ -88,7 +90,7 @@ _BODY = {
     "POST",
     "/v1/transactions",
     tag="transactions",
-    summary="All or nothing",
+    summary="Commit a transaction",
     parameters=Protected,
     body=TransactionBody,
     body_media=(JSON,),
@@ -96,7 +98,7 @@ _BODY = {
     replies=(
         Reply(
             body=Transacted,
-            description="All of it happened.",
+            description="All of it is committed.",
             example=Transacted([Stored("bills", 281474976710658, 0, 1, 1_790_000_000_000, 0)]),
         ),
     ),
@@ -117,26 +119,27 @@ _BODY = {
     ),
 )
 async def transact(call: Call[Protected, TransactionBody]) -> Answer:
-    """Acks, settled messages and puts over any topics: all of it, or nothing. Any part that would be refused by itself
-    refuses all of it. With a key or a number each ack and settle names its epoch and its topic's id, so that a
-    repetition says the same; then it happens once, whoever repeats it."""
+    """Acks, settlements and puts over any topics: all of them happen, or none. If one part is refused, the whole
+    transaction is. With a key or a number, each ack and each settlement must name its epoch and its topic's id, so that
+    a repetition has the same content; then the transaction happens once, even if it is repeated through another
+    gateway."""
     groups = _groups(call.body.puts)
     try:
         reply = await _transact(call, groups)
     except (errors.Fenced, errors.Sought, errors.TopicGone) as error:
-        is_own = _forget_own(call)
+        uses_own_epochs = _forget_own_epochs(call)
         if isinstance(error, errors.TopicGone):
-            if not await _look_up_anew(call):
+            if not await _refresh_topic_ids(call):
                 raise
-        elif not is_own or not isinstance(error, errors.Fenced):
+        elif not uses_own_epochs or not isinstance(error, errors.Fenced):
             raise
-        # Nothing happened, and what was wrong is the gateway's own: the epoch, so that it takes the subscription
-        # back, or the id of a topic that was made again.
+        # Nothing happened, and the gateway's own data was stale: its epoch, so that it takes the subscription back, or
+        # the id of a topic that was created again.
         reply = await _transact(call, groups)
     return answer(Transacted(_stored(groups, reply)))
 
 
-async def _transact(call: Call[Protected, TransactionBody], groups: list[_Group]) -> TransactReply:
+async def _transact(call: Call[Protected, TransactionBody], groups: list[_PutGroup]) -> TransactReply:
     acks, settles = await asyncio.gather(
         asyncio.gather(*(_ack(call, each) for each in call.body.acks)),
         asyncio.gather(*(_settle(call, each) for each in call.body.settles)),
@@ -145,19 +148,22 @@ async def _transact(call: Call[Protected, TransactionBody], groups: list[_Group]
     return expect(await perform(call, Transact(tuple(acks), tuple(settles), puts), payloads), TransactReply)
 
 
-def _forget_own(call: Call[Protected, TransactionBody]) -> bool:
-    """What the gateway has opened of this transaction's subscriptions; False: nothing."""
+def _forget_own_epochs(call: Call[Protected, TransactionBody]) -> bool:
+    """Forget the gateway's epochs of this transaction's subscriptions. Returns whether it uses any."""
+    state = state_of(call)
     own = [(part.topic, part.subscriber) for part in _parts(call) if not part.epoch]
-    for place in own:
-        call.state.opened.pop(place, None)
+    for key in own:
+        state.subscriptions.opened.pop(key, None)
+        state.shared.pop(key, None)
     return bool(own)
 
 
-async def _look_up_anew(call: Call[Protected, TransactionBody]) -> bool:
-    """Topics whose ids the gateway has added; False: they have not changed."""
+async def _refresh_topic_ids(call: Call[Protected, TransactionBody]) -> bool:
+    """Look up again the topics' ids that the gateway has added. Returns whether any has changed."""
     topics = {part.topic for part in _parts(call) if part.epoch and not part.topic_id}
-    former = {topic: call.state.topic_ids.get(topic) for topic in topics}
-    return bool(former) and former != {topic: await topic_id_of(call, topic, anew=True) for topic in topics}
+    cached_ids = state_of(call).subscriptions.topic_ids
+    former = {topic: cached_ids.get(topic) for topic in topics}
+    return bool(former) and former != {topic: await topic_id_of(call, topic, fresh=True) for topic in topics}
 
 
 def _parts(call: Call[Protected, TransactionBody]) -> list[TransactionAck | TransactionSettle]:
@@ -178,54 +184,54 @@ async def _settle(call: Call[Any, Any], settle: TransactionSettle) -> Settle:
     return Settle(opened.topic_id, settle.subscriber, opened.epoch, done, returned)
 
 
-async def _opened(call: Call[Any, Any], part: TransactionAck | TransactionSettle) -> OpenReply:
-    place = (part.topic, part.subscriber)
+async def _opened(call: Call[Any, Any], part: TransactionAck | TransactionSettle) -> OpenSubscription | OpenReply:
+    """Return the topic's id and the epoch that a part means."""
+    key = (part.topic, part.subscriber)
     if not part.epoch:
-        opened = await (opened_by_gateway if isinstance(part, TransactionAck) else joined_by_gateway)(call, place)
+        is_ack = isinstance(part, TransactionAck)
+        opened = await open_by_gateway(call, key) if is_ack else await join_shared(call, key)
         refuse_other_topic(opened, part.topic_id)
         return opened
-    if part.topic_id:
-        refuse_pattern(part.topic)
-        return OpenReply(part.topic_id, part.epoch, 0)
-    return await opened_by_caller(call, part.topic, part.epoch)
+    refuse_pattern(part.topic)
+    return OpenReply(part.topic_id or await topic_id_of(call, part.topic), part.epoch, 0)
 
 
-class _Group:
-    """Puts of one topic that become one batch."""
+class _PutGroup:
+    """Puts on one topic that become one batch."""
 
     def __init__(self, first: TransactionPut) -> None:
         self.first = first
         self.values: list[bytes] = []
         self.keys: list[bytes | None] = []
         self.headers: list[Mapping[str, bytes] | None] = []
-        #: Where they stand in the request.
-        self.places: list[int] = []
+        #: Their indexes in the request.
+        self.indexes: list[int] = []
 
     def fits(self, put: TransactionPut) -> bool:
         first = self.first
         return (put.create, put.ttl_ms, put.due_ms) == (first.create, first.ttl_ms, first.due_ms)
 
-    def add(self, place: int, put: TransactionPut) -> None:
-        self.places.append(place)
+    def add(self, index: int, put: TransactionPut) -> None:
+        self.indexes.append(index)
         self.values.append(value_of(put))
         self.keys.append(key_of(put))
         self.headers.append(headers_of(put))
 
 
-def _groups(puts: list[TransactionPut]) -> list[_Group]:
-    """Messages of a topic keep their order."""
-    groups: list[_Group] = []
-    last: dict[str, _Group] = {}
-    for place, put in enumerate(puts):
+def _groups(puts: list[TransactionPut]) -> list[_PutGroup]:
+    """Group puts into batches. The messages of a topic keep their order."""
+    groups: list[_PutGroup] = []
+    last: dict[str, _PutGroup] = {}
+    for index, put in enumerate(puts):
         group = last.get(put.topic)
         if group is None or not group.fits(put):
-            group = last[put.topic] = _Group(put)
+            group = last[put.topic] = _PutGroup(put)
             groups.append(group)
-        group.add(place, put)
+        group.add(index, put)
     return groups
 
 
-def _puts(groups: list[_Group]) -> tuple[tuple[Put, ...], tuple[bytes, ...]]:
+def _puts(groups: list[_PutGroup]) -> tuple[tuple[Put, ...], tuple[bytes, ...]]:
     made = [
         make_put(
             group.first.topic,
@@ -241,10 +247,10 @@ def _puts(groups: list[_Group]) -> tuple[tuple[Put, ...], tuple[bytes, ...]]:
     return tuple(put for put, _ in made), tuple(payload for _, payload in made)
 
 
-def _stored(groups: list[_Group], reply: TransactReply) -> list[Stored]:
+def _stored(groups: list[_PutGroup], reply: TransactReply) -> list[Stored]:
     found: dict[int, Stored] = {}
     for group, put in zip(groups, reply.puts, strict=True):
-        for index, place in enumerate(group.places):
-            offset = put.first_offset + index if put.first_offset >= 0 else -1
-            found[place] = Stored(group.first.topic, put.topic_id, offset, 1, put.time_ms, put.subscriptions)
-    return [found[place] for place in sorted(found)]
+        for position, index in enumerate(group.indexes):
+            offset = put.first_offset + position if put.first_offset >= 0 else -1
+            found[index] = Stored(group.first.topic, put.topic_id, offset, 1, put.time_ms, put.subscriptions)
+    return [found[index] for index in sorted(found)]

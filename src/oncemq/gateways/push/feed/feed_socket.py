@@ -1,11 +1,11 @@
-"""The XPUB socket: who listens to what, and sending with a little patience for slow subscribers.
+"""The XPUB socket of the feed: receives subscriptions, and sends with limited patience for slow subscribers.
 
-A subscriber whose queue is full holds the feed up for a moment; then, for a second, what it has no room for is
-dropped for it alone. It sees that by the offsets.
+A subscriber whose queue is full delays the feed for up to a second. After that, for a few seconds, messages that don't
+fit into its queue are dropped for this subscriber only. It notices the loss by the offsets.
 
-ZeroMQ counts what waits for a subscriber in messages, whatever their size. `SLOT_BYTES` is what one of them may take
-on average: who sends a larger one sends small ones behind it, and so nobody's queue holds more than
-`feed_messages_max` times that.
+ZeroMQ limits a subscriber's queue by its number of messages, not by their size. `SLOT_BYTES` is the size that one of
+them may have on average: after a larger message, small ones are sent as padding, so that no queue holds more than
+`feed_messages_max` times this size.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import zmq
 
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.settings import PushSettings
-from oncemq.gateways.push.sockets import PushSocket
+from oncemq.gateways.zmq_reader import ZmqReader
 
-#: How long a full queue holds the feed up, and how long it does not after that.
+#: How long a full queue may delay the feed, and how long it may not after that.
 PATIENCE_S = 1.0
 _LOSSY_S = 5.0
-LOOK_S = 0.001
+RETRY_S = 0.001
 
 _NOW = int(zmq.NOBLOCK)
 _NOW_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -35,32 +35,32 @@ SLOT_BYTES = 32 * 1024
 
 class FeedSocket:
     def __init__(self, settings: PushSettings, counters: Counters, changed: Callable[[bytes, bool], None]) -> None:
-        """`changed` is told of each subscription that somebody makes, and of one that the last one gave up."""
+        """Listen. `changed` is called for each new subscription, and when the last one to a prefix has ended."""
         self._counters = counters
         self._changed = changed
         self._lossy_until_s = 0.0
         self._is_lossy = False
-        self._watched = PushSocket(zmq.XPUB, self._take)
-        self._watched.set(zmq.XPUB_VERBOSE, 1)
-        self._watched.set(zmq.XPUB_NODROP, 1)
-        self._watched.set(zmq.SNDHWM, settings.feed_messages_max)
-        self._watched.set(zmq.RCVHWM, 100_000)
-        self._watched.set(zmq.MAXMSGSIZE, 1024)
-        self._watched.bind(settings.feed)
-        self.addresses = [self._watched.address]
+        self._socket = ZmqReader(zmq.XPUB, self._receive)
+        self._socket.set(zmq.XPUB_VERBOSE, 1)
+        self._socket.set(zmq.XPUB_NODROP, 1)
+        self._socket.set(zmq.SNDHWM, settings.feed_messages_max)
+        self._socket.set(zmq.RCVHWM, 100_000)
+        self._socket.set(zmq.MAXMSGSIZE, 1024)
+        self._socket.bind(settings.feed)
+        self.addresses = [self._socket.address]
         for url in settings.feed_listen:
-            self._watched.bind(url)
-            self.addresses.append(self._watched.address)
-        self._send_frame = self._watched.socket.send
+            self._socket.bind(url)
+            self.addresses.append(self._socket.address)
+        self._send_frame = self._socket.socket.send
 
-    def _take(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes]) -> None:
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
-            self._counters.trouble("feed_malformed", "a peer of the feed sent something that is no subscription")
+            self._counters.report("feed_malformed", "a peer of the feed sent a message that is not a subscription")
             return
         self._changed(frames[0][1:], frames[0][:1] == b"\1")
 
     def try_send(self, *frames: bytes) -> bool:
-        """False: somebody's queue is full."""
+        """Send a message now. False: a subscriber's queue is full, and nothing was sent."""
         try:
             self._send_frame(frames[0], _NOW_MORE)
         except zmq.Again:
@@ -73,37 +73,38 @@ class FeedSocket:
 
     @contextlib.contextmanager
     def dropping(self) -> Iterator[None]:
-        """What is sent meanwhile goes to those who have room. Others miss that, and what comes until they have read
-        half of what they have."""
-        self._watched.set(zmq.XPUB_NODROP, 0)
+        """Messages that are sent meanwhile are dropped for subscribers whose queue is full. Those also miss further
+        messages until they have read half of their queue."""
+        self._socket.set(zmq.XPUB_NODROP, 0)
         try:
             yield
         finally:
             self._set_lossy(self._is_lossy)
 
     async def send(self, *frames: bytes) -> None:
+        """Send a message, and wait for slow subscribers for at most `PATIENCE_S`."""
         began_s = time.monotonic()
         while not self.try_send(*frames):
-            self.look()
+            self.read_soon()
             if time.monotonic() - began_s > PATIENCE_S:
-                self._lose()
+                self._start_dropping()
             else:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(RETRY_S)
 
-    def _lose(self) -> None:
-        self._counters.trouble("feed_overflows", "a subscriber of the feed is too slow, and misses messages")
+    def _start_dropping(self) -> None:
+        self._counters.report("feed_overflows", "a subscriber of the feed is too slow, and loses messages")
         self._set_lossy(True)
         self._lossy_until_s = time.monotonic() + _LOSSY_S
 
-    def look(self) -> None:
-        """Between sends: take in subscriptions, and be patient again."""
+    def read_soon(self) -> None:
+        """Must be called between sends: reads subscriptions, and ends the time of dropping."""
         if self._is_lossy and time.monotonic() >= self._lossy_until_s:
             self._set_lossy(False)
-        self._watched.look()
+        self._socket.read_soon()
 
     def _set_lossy(self, is_lossy: bool) -> None:
         self._is_lossy = is_lossy
-        self._watched.set(zmq.XPUB_NODROP, 0 if is_lossy else 1)
+        self._socket.set(zmq.XPUB_NODROP, 0 if is_lossy else 1)
 
     def close(self) -> None:
-        self._watched.close()
+        self._socket.close()

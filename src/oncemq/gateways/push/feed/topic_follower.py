@@ -1,7 +1,7 @@
-"""One topic that the gateway follows, by a durable subscription of its own: what is committed goes to the feed.
+"""One topic that the gateway follows, through a durable subscription of its own: new messages go to the feed.
 
-A message is acked after it was sent: once a second, or after many, since each ack is a write. A gateway that was killed
-in between sends it again: subscribers know it by its offset.
+Messages are acked after they were sent: once a second, or after many messages, since each ack is a write. After a crash
+the gateway sends some of them again, and subscribers recognise them by their offsets.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from oncemq.client.consumer.owned_subscription import Loss, loss_of
 from oncemq.client.push.frames import batch_frame, batch_header, message_frame, message_header, next_header
-from oncemq.gateways.link import Link, expect
+from oncemq.gateways.batches import verified_batches
+from oncemq.gateways.link import Link
 from oncemq.gateways.push.feed.feed_socket import SLOT_BYTES
 from oncemq.gateways.push.subscribers.registry import NAMESPACE
-from oncemq.gateways.push.subscription_calls import batches_of, own
+from oncemq.gateways.subscription import OpenSubscription, subscribe_and_open
 from oncemq.protocol import errors
 from oncemq.protocol.batch import split
-from oncemq.protocol.commands import START_EARLIEST, START_NEW, Ack, Get, RegistrySet
+from oncemq.protocol.commands import START_EARLIEST, START_NEW, RegistrySet
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import BatchHead, GetReply
 
@@ -30,39 +32,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncemq.push")
 
 _GET_BYTES = 1024 * 1024
-#: A get waits so long at the broker; longer where there are many topics.
+#: How long a get waits at the broker; longer if there are many topics.
 _WAIT_MS = 2_000
 _WAIT_MS_MAX = 30_000
 _WAIT_MS_PER_TOPIC = 20
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
-#: Twice as long each time; and after so many times the longest one without a fence, as short as at first.
+#: The pause before the subscription is taken back doubles each time, up to this multiple of the first one. It is reset
+#: after this many times the longest pause without being fenced.
 _TAKE_BACK_TIMES_MAX = 10
 _PEACE_TIMES = 2
-#: Messages that are sent before others have their turn, and from one heartbeat to the next.
+#: Messages that are sent before other tasks run, and from one heartbeat to the next.
 _TURN_MESSAGES = 500
-_BEAT_MESSAGES = 10_000
+_HEARTBEAT_MESSAGES = 10_000
 _ACK_MESSAGES = 10_000
-#: When what was sent is noted so often a second, that is exact enough; and so often in the time that is asked for.
+#: How precisely send times are noted: at least this interval, and at most this many marks per retransmission time.
 _MARK_S = 0.05
 _MARKS = 100
 
-#: The subscription has to be made again,
-_ANEW = (
-    errors.Sought,
-    errors.NotSubscribed,
-    errors.SubscriptionExpired,
-    errors.RangeGone,
-    errors.OffsetOutOfRange,
-)
-#: and its topic too: of that nothing was sent yet.
-_GONE = (errors.TopicGone, errors.TopicUnknown)
 
-
-class Following:
+class TopicFollower:
     def __init__(self, feed: Feed, link: Link, topic: str) -> None:
         self.topic = topic
-        #: What SUB sockets have subscribed to and that means this topic.
+        #: Subscriptions of SUB sockets that mean this topic.
         self.prefixes: set[bytes] = set()
         #: Reliable subscribers that need it.
         self.holders: set[object] = set()
@@ -70,25 +62,27 @@ class Following:
         self.topic_id = 0
         #: The offset of the next message that will be sent.
         self.position = -1
-        #: The broker has answered lately: heartbeats are true.
+        #: The broker has replied lately: heartbeats are correct.
         self.is_live = False
         #: A message waits for a slow subscriber.
         self.is_held_up = False
         self._feed = feed
         self._link = link
         self._subscriber = feed.settings.feed_subscriber
-        self._epoch = 0
+        self._subscription: OpenSubscription | None = None
+        #: All offsets below were acked, or an ack of them is in flight; -1: unknown.
         self._acked = 0
         self._acking: asyncio.Task[None] | None = None
         self._frame = message_frame(topic)
         self._batch_frame = batch_frame(topic)
-        self._messages = feed.listening.open(self._frame)
-        self._batches = feed.listening.open(self._batch_frame)
+        self._messages = feed.listeners.open(self._frame)
+        self._batches = feed.listeners.open(self._batch_frame)
         self._start = START_NEW
-        self._since_beat = 0
+        self._since_heartbeat = 0
         self._retransmit_s = feed.settings.retransmit_ms / 1000
-        #: (when, position by then), the oldest first.
+        #: (time, position at that time), the oldest first.
         self._marks: deque[tuple[float, int]] = deque()
+        self._pause_s = _PAUSE_S
         self._take_back_s = feed.take_back_s
         self._fenced_s = 0.0
         self.task = asyncio.ensure_future(self._run())
@@ -98,90 +92,94 @@ class Following:
         return bool(self.prefixes or self.holders)
 
     def sent_before(self, at_s: float) -> int:
-        """Everything below this offset was sent before that time, which does not fall."""
+        """Return an offset below which everything was sent before a time. The times of successive calls must not
+        fall."""
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= at_s:
             marks.popleft()
         return marks[0][1] if marks and marks[0][0] <= at_s else -1
 
-    # Its life.
+    # The task.
 
     def keep_running(self) -> None:
-        """Whatever has ended it: it is wanted."""
+        """Start the task again if it has ended."""
         if self.task.done():
             self.task = asyncio.ensure_future(self._run())
 
     def close(self) -> None:
-        """Nobody wants it. Await the task afterwards."""
+        """Stop following. Await the task afterwards."""
         self.task.cancel()
-        self._feed.listening.close(self._messages)
-        self._feed.listening.close(self._batches)
+        self._feed.listeners.close(self._messages)
+        self._feed.listeners.close(self._batches)
 
     async def _run(self) -> None:
-        pause_s = _PAUSE_S
         while True:
             try:
-                await self._feed.until_ended(self.topic)
-                await self._begin()
-                pause_s = _PAUSE_S
-                await self._go_on()
-            except (*_ANEW, *_GONE) as error:
-                log.debug("'%s' is followed anew: %s", self.topic, error.text)
-                self._start = START_EARLIEST if isinstance(error, _GONE) else START_NEW
-                self._forget_opening()
-                await asyncio.sleep(_PAUSE_S)
-            except errors.Fenced:
-                self._forget_opening()
-                await self._let_be()
+                await self._feed.wait_until_ended(self.topic)
+                subscription = self._subscription or await self._open()
+                self._pause_s = _PAUSE_S
+                await self._follow(subscription)
             except Exception as error:
-                self.is_live = False
-                self._acked = -1
-                if not isinstance(error, errors.OnceMQError):
-                    log.exception("the feed of '%s' has failed", self.topic)
-                self._feed.counters.trouble("feed_waits", f"the feed of '{self.topic}' has to wait: {error}")
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                await self._recover(error)
 
-    def _forget_opening(self) -> None:
-        self._epoch = 0
+    async def _recover(self, error: Exception) -> None:
         self.is_live = False
+        loss = loss_of(error)
+        if loss is Loss.FENCED:
+            self._subscription = None
+            await self._wait_to_take_back()
+        elif loss is not None:
+            log.debug("'%s' is opened again: %s", self.topic, error)
+            # No message of a topic that was created again was sent yet.
+            self._start = START_EARLIEST if loss is Loss.TOPIC_GONE else START_NEW
+            self._subscription = None
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            self._acked = -1
+            if not isinstance(error, errors.OnceMQError):
+                log.exception("the feed of '%s' has failed", self.topic)
+            self._feed.counters.report("feed_waits", f"the feed of '{self.topic}' has to wait: {error}")
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
 
-    async def _let_be(self) -> None:
-        """Somebody else has taken the subscription. Two who take it from each other do so less and less often."""
+    async def _wait_to_take_back(self) -> None:
+        """Another gateway has taken the subscription. The pause grows, so that two gateways that take it from each
+        other do so less and less often."""
         now_s, first_s = time.monotonic(), self._feed.take_back_s
         longest_s = first_s * _TAKE_BACK_TIMES_MAX
         if now_s - self._fenced_s > _PEACE_TIMES * longest_s:
             self._take_back_s = first_s
         pause_s, self._take_back_s = self._take_back_s, min(2 * self._take_back_s, longest_s)
-        text = f"somebody else is '{self._subscriber}' on '{self.topic}': its feed is taken back in {pause_s:g} s"
-        self._feed.counters.trouble("feed_fenced", text, level=logging.ERROR)
+        text = f"another consumer uses '{self._subscriber}' on '{self.topic}': its feed is taken back in {pause_s:g} s"
+        self._feed.counters.report("feed_fenced", text, level=logging.ERROR)
         await asyncio.sleep(pause_s)
         self._fenced_s = time.monotonic()
 
-    async def _begin(self) -> None:
-        """In this order: whatever dies meanwhile, the next gateway knows what there is to end."""
-        if self._epoch:
-            return
+    async def _open(self) -> OpenSubscription:
+        """The registry's entry is written before the subscription is created: after a crash in between, the next
+        gateway knows what to delete."""
         await self._link.operate(RegistrySet(NAMESPACE, self._feed.key_of(self.topic), b"{}"))
-        _, opened = await own(self._link, self.topic, self._subscriber, self._start)
+        opened, _ = await subscribe_and_open(self._link, self.topic, self._subscriber, self._start)
         if opened.topic_id != self.topic_id:
             self._marks.clear()
-        self.topic_id, self._epoch, self.position = opened.topic_id, opened.epoch, opened.acked
+        self._subscription = opened
+        self.topic_id, self.position = opened.topic_id, opened.acked
         self._acked = opened.acked
         self._start = START_NEW
         self.mark()
         self.is_live = True
-        self.beat()
+        self.send_heartbeat()
+        return opened
 
-    async def _go_on(self) -> None:
-        getting = asyncio.ensure_future(self._get(self.position))
+    async def _follow(self, subscription: OpenSubscription) -> None:
+        getting = asyncio.ensure_future(self._get(subscription, self.position))
         try:
             while True:
                 reply, payloads = await getting
                 self.is_live = True
-                batches = batches_of(self.topic, reply, payloads)
-                # The next ones come while these are sent; what may be acked with that was sent before.
-                getting = asyncio.ensure_future(self._get(reply.next_position))
+                batches = verified_batches(self.topic, reply, payloads)
+                # The next batches are fetched while these are sent. That get acks only what was sent before.
+                getting = asyncio.ensure_future(self._get(subscription, reply.next_position))
                 for head, payload in batches:
                     await self._send(head, payload)
                 if reply.next_position > self.position:
@@ -191,40 +189,40 @@ class Following:
         finally:
             getting.cancel()
 
-    async def _get(self, position: int) -> tuple[GetReply, Sequence[Frame]]:
+    async def _get(self, subscription: OpenSubscription, position: int) -> tuple[GetReply, Sequence[Frame]]:
         ack = -1
         if self.position - self._acked >= _ACK_MESSAGES:
             ack = self._acked = self.position
         wait_ms = min(max(_WAIT_MS, self._feed.topics_count * _WAIT_MS_PER_TOPIC), _WAIT_MS_MAX)
-        command = Get(self.topic_id, self._subscriber, self._epoch, position, _GET_BYTES, wait_ms, ack)
-        reply, payloads = await self._link.ask(command)
-        return expect(reply, GetReply), payloads
+        return await subscription.get(position, _GET_BYTES, wait_ms, ack)
 
     def ack_soon(self) -> None:
-        """What was sent since the last ack."""
-        if self.is_live and self._acked < self.position and (self._acking is None or self._acking.done()):
+        """Ack what was sent since the last ack."""
+        if self._subscription is None or not self.is_live or self._acked >= self.position:
+            return
+        if self._acking is None or self._acking.done():
             self._acked = self.position
-            self._acking = asyncio.ensure_future(self._ack(self.position))
+            self._acking = asyncio.ensure_future(self._ack(self._subscription, self.position))
 
-    async def _ack(self, upto: int) -> None:
+    async def _ack(self, subscription: OpenSubscription, upto: int) -> None:
         try:
-            await self._link.ask(Ack(self.topic_id, self._subscriber, self._epoch, upto))
+            await subscription.ack(upto)
         except errors.OnceMQError:
-            # Whatever stands in its way, the get will meet it too.
+            # The get meets the same obstacle, and handles it.
             self._acked = -1
 
     def mark(self) -> None:
-        """Note the time, for those who want to know what was sent before."""
+        """Note the time and the position, for `sent_before`."""
         if not self.holders and self._marks:
             return
         now_s = time.monotonic()
         if len(self._marks) > 1 and now_s - self._marks[-2][0] < max(_MARK_S, self._retransmit_s / _MARKS):
             self._marks.pop()
         self._marks.append((now_s, self.position))
-        # Nobody asks for what lies further back.
+        # Older marks are not needed.
         self.sent_before(now_s - self._retransmit_s)
 
-    # What goes out.
+    # Sending.
 
     async def _send(self, head: BatchHead, payload: bytes) -> None:
         socket = self._feed.socket
@@ -238,10 +236,10 @@ class Following:
             await self._send_each(head, payload)
         self.position = head.first_offset + head.count
         self._feed.counters.add("feed_sent", head.count)
-        self._since_beat += head.count
-        if self._since_beat >= _BEAT_MESSAGES:
-            self.beat()
-        socket.look()
+        self._since_heartbeat += head.count
+        if self._since_heartbeat >= _HEARTBEAT_MESSAGES:
+            self.send_heartbeat()
+        socket.read_soon()
         await asyncio.sleep(0)
 
     async def _send_each(self, head: BatchHead, payload: bytes) -> None:
@@ -250,7 +248,7 @@ class Following:
             columns = split(payload)
         except errors.OnceMQError as error:
             text = f"offset {head.first_offset} of '{self.topic}' can't be decoded: {error.text}"
-            self._feed.counters.trouble("feed_undecodable", text)
+            self._feed.counters.report("feed_undecodable", text)
             return
         at, ends, times_ms, first = columns.values_at, columns.value_offsets, columns.times_ms, head.first_offset
         try_send = socket.try_send
@@ -264,7 +262,7 @@ class Following:
             if len(content) > SLOT_BYTES:
                 self._take_slots(frame, offset + 1, len(content))
             if index % _TURN_MESSAGES == _TURN_MESSAGES - 1:
-                socket.look()
+                socket.read_soon()
                 await asyncio.sleep(0)
 
     async def _send_later(self, *frames: bytes) -> None:
@@ -275,19 +273,19 @@ class Following:
             self.is_held_up = False
 
     def _take_slots(self, frame: bytes, position: int, size: int) -> None:
-        """A queue is bounded by the number of its messages. Heartbeats stand behind a large one, so that it counts for
-        as much as it is."""
+        """A queue of ZeroMQ is bounded by its number of messages. After a large message, heartbeats are sent as
+        padding, so that it counts according to its size."""
         header = self._next_header(position)
         for _ in range(size // SLOT_BYTES):
             if not self._feed.socket.try_send(frame, header):
                 return
 
-    def beat(self) -> bool:
-        """Tell listeners which offset comes next: so they see that the last message is missing. False: somebody's
-        queue is full."""
+    def send_heartbeat(self) -> bool:
+        """Tell listeners the next offset, so that they notice if they have missed the last message. False: the queue
+        of one of them is full."""
         if not self.is_live:
             return True
-        self._since_beat = 0
+        self._since_heartbeat = 0
         header, try_send = self._next_header(self.position), self._feed.socket.try_send
         is_sent = not self._messages.count or try_send(self._frame, header)
         return (not self._batches.count or try_send(self._batch_frame, header)) and is_sent

@@ -1,8 +1,8 @@
-"""What plain PUB publishers send: taken in, gathered by topic, stored.
+"""Messages of plain PUB publishers: received, gathered by topic, stored.
 
-What has arrived is stored once and in its order, however long the broker is away, as long as this process lives: it
-waits here, up to a bound. Beyond the bound messages are dropped, counted and reported; a PUB socket hears nothing of
-it. Who must know whether a message was stored uses `publish` (ack_server.py).
+A message that has arrived is stored once and in order, even if the broker is away for long, while this process lives:
+it waits here, up to a limit. Beyond the limit messages are dropped, counted and logged; a PUB socket gets no notice of
+it. A publisher that must know whether a message was stored uses `publish` (ack_server.py).
 
     frames      [topic, content]        or one frame: "topic content", the topic without spaces
 """
@@ -18,24 +18,24 @@ from oncemq.client.core.pending import Pending
 from oncemq.client.options import ConnectSettings
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import open_transport
-from oncemq.gateways.link import MERGED_BYTES, make_put
 from oncemq.gateways.push.counters import Counters
+from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, make_put
 from oncemq.protocol import errors
 from oncemq.protocol.names import refuse_topic_name
 
 log = logging.getLogger("oncemq.push")
 
 _BATCH_MESSAGES = 5_000
-#: Any broker takes so much; what is larger waits until it has said how much it takes.
-_BATCH_BYTES = MERGED_BYTES - 32 * 1024
-#: "Not now" is an answer at once: other topics need not wait for this one.
+#: Every broker accepts this size. A larger message waits until the broker has told its limit.
+_BATCH_BYTES = BATCH_BYTES_MAX - 32 * 1024
+#: Give up at once if the broker says "not now": other topics need not wait for this one.
 _AT_ONCE_MS = 1e-3
-#: And then the topic waits, twice as long each time.
+#: Then the topic pauses, twice as long each time.
 _PAUSE_S = 0.1
 _PAUSE_S_MAX = 2.0
-#: A broker that does not answer is asked again for ever.
+#: The number of attempts is unlimited.
 _TRIES = 2**40
-#: What a message costs beside its content, and a topic beside its messages.
+#: Memory of a message in addition to its content, and of a topic in addition to its messages.
 _OVERHEAD_BYTES = 100
 _TOPIC_BYTES = 2_048
 
@@ -48,7 +48,7 @@ class Intake:
         self._buffered_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._driver = self._connect()
-        #: By name, as it arrives; topics come and go, but only as long as something waits.
+        #: By name. A topic is kept only while messages wait for it.
         self._topics: dict[bytes, _Topic] = {}
         self._touched: dict[bytes, _Topic] = {}
 
@@ -59,18 +59,19 @@ class Intake:
     def is_empty(self) -> bool:
         return not self._topics
 
-    # What arrives.
+    # Receiving.
 
-    def take(self, frames: list[bytes]) -> None:
+    def add(self, frames: list[bytes]) -> None:
+        """Receive a message."""
         if len(frames) == 2:
             name, content = frames
         elif len(frames) == 1:
             name, space, content = frames[0].partition(b" ")
             if not space:
-                self._refuse("a message of a publisher has no topic")
+                self._refuse("a publisher's message has no topic")
                 return
         else:
-            self._refuse(f"a message of a publisher has {len(frames)} frames, not 2")
+            self._refuse(f"a publisher's message has {len(frames)} frames instead of 2")
             return
         name = name.removesuffix(b"\0")
         topic = self._topics.get(name) or self._new_topic(name)
@@ -78,7 +79,7 @@ class Intake:
             return
         size = len(content) + _OVERHEAD_BYTES
         if self._buffered_bytes + size > self._buffer_bytes_max:
-            self._drop(1, "the broker is away or slow, and the buffer is full: messages of publishers are lost")
+            self._drop(1, "the broker is away or slow, and the buffer is full: publishers' messages are dropped")
             self._forget_if_empty(topic)
             return
         self._buffered_bytes += size
@@ -89,34 +90,34 @@ class Intake:
         try:
             name = frame.decode()
         except UnicodeDecodeError:
-            self._refuse("a topic of a publisher is not UTF-8")
+            self._refuse("a publisher's topic is not UTF-8")
             return None
         refusal = refuse_topic_name(name)
         if refusal is not None:
-            self._refuse(f"a topic of a publisher: {refusal.text}")
+            self._refuse(f"a publisher's topic is invalid: {refusal.text}")
             return None
         topic = self._topics[frame] = _Topic(frame, name)
         self._buffered_bytes += _TOPIC_BYTES
         return topic
 
     def _refuse(self, text: str) -> None:
-        self._counters.trouble("publish_malformed", text)
+        self._counters.report("publish_malformed", text)
 
     def _drop(self, count: int, text: str) -> None:
-        self._counters.trouble("publish_dropped", text, count, logging.ERROR)
+        self._counters.report("publish_dropped", text, count, logging.ERROR)
 
-    # What is stored.
+    # Storing.
 
     def flush(self) -> None:
-        """At the end of a turn: what has arrived goes out, a batch for each topic."""
+        """Send what has arrived, one batch per topic. Called at the end of each turn of reading."""
         touched, self._touched = self._touched, {}
         for topic in touched.values():
             self._send(topic)
 
     def _send(self, topic: _Topic) -> None:
-        """One batch at a time, so that the order stays when one has to be sent again."""
+        """Send one batch at a time, so that the order is kept if it has to be sent again."""
         if topic.is_sending:
-            # A batch that is refused at once leads here: the next one is sent below, not within it.
+            # A batch that is refused at once leads here. The loop below sends the next one.
             return
         topic.is_sending = True
         try:
@@ -131,9 +132,9 @@ class Intake:
         try:
             operation, payload = make_put(topic.name, topic.in_flight, create=True)
             core = self._usable().core
-            if len(payload) > MERGED_BYTES and not core.batch_bytes_max:
+            if len(payload) > BATCH_BYTES_MAX and not core.batch_bytes_max:
                 core.greet()
-                raise errors.NotNow("the broker has not said yet how much it takes")
+                raise errors.NotNow("the broker has not told its limits yet")
             core.submit(operation, payload, give_up_ms=_AT_ONCE_MS, on_done=lambda done: self._done(topic, done))
         except errors.OnceMQError as error:
             self._refused(topic, error)
@@ -141,7 +142,7 @@ class Intake:
 
     def _usable(self) -> EventLoopDriver:
         if self._driver.core.finished is not None and self._driver.stopped is None:
-            # The session was removed: what was under way is sent again, in another one.
+            # The session was deleted: batches in flight are sent again in another one.
             self._driver.stop(errors.ClientClosed("the session ended"))
             self._driver = self._connect()
         return self._driver
@@ -152,7 +153,7 @@ class Intake:
             return
         topic.pause_s = _PAUSE_S
         self._counters.add("publish_stored", len(topic.in_flight))
-        self._over(topic)
+        self._finish_batch(topic)
 
     def _refused(self, topic: _Topic, error: errors.OnceMQError) -> None:
         if isinstance(error, errors.TooLarge) and len(topic.in_flight) > 1:
@@ -164,24 +165,24 @@ class Intake:
             self._pause(topic, error)
         elif not isinstance(error, errors.ClientClosed):
             self._drop(len(topic.in_flight), f"messages for '{topic.name}' were refused: {error.text}")
-            self._over(topic)
+            self._finish_batch(topic)
 
     def _put_back(self, topic: _Topic) -> None:
         topic.waiting.extendleft(reversed(topic.in_flight))
         topic.in_flight = []
 
     def _pause(self, topic: _Topic, error: errors.OnceMQError) -> None:
-        self._counters.trouble("publish_waits", f"messages for '{topic.name}' have to wait: {error.text}")
+        self._counters.report("publish_waits", f"messages for '{topic.name}' have to wait: {error.text}")
         topic.is_pausing = True
-        self._loop.call_later(topic.pause_s, self._go_on, topic)
+        self._loop.call_later(topic.pause_s, self._continue, topic)
         topic.pause_s = min(2 * topic.pause_s, _PAUSE_S_MAX)
 
-    def _go_on(self, topic: _Topic) -> None:
+    def _continue(self, topic: _Topic) -> None:
         topic.is_pausing = False
         if self._driver.stopped is None:
             self._send(topic)
 
-    def _over(self, topic: _Topic) -> None:
+    def _finish_batch(self, topic: _Topic) -> None:
         self._buffered_bytes -= sum(map(len, topic.in_flight)) + _OVERHEAD_BYTES * len(topic.in_flight)
         topic.in_flight = []
         self._send(topic)
@@ -191,14 +192,15 @@ class Intake:
             self._buffered_bytes -= _TOPIC_BYTES
 
     def close(self) -> None:
+        """Close the connection. Messages that are not stored are lost, and counted."""
         left = sum(len(topic.waiting) + len(topic.in_flight) for topic in self._topics.values())
         if left:
-            self._drop(left, "the gateway ends before the broker has stored what publishers sent")
+            self._drop(left, "the gateway stops before the broker has stored all messages of publishers")
         self._driver.stop(errors.ClientClosed("the gateway is stopping"))
 
 
 class _Topic:
-    """What waits for one topic."""
+    """The messages that wait for one topic."""
 
     __slots__ = ("batch_messages", "frame", "in_flight", "is_pausing", "is_sending", "name", "pause_s", "waiting")
 
@@ -210,7 +212,7 @@ class _Topic:
         self.is_pausing = False
         self.is_sending = False
         self.pause_s = _PAUSE_S
-        #: Fewer where a batch was too large.
+        #: Reduced after a batch was too large.
         self.batch_messages = _BATCH_MESSAGES
 
     def next_batch(self) -> list[bytes]:

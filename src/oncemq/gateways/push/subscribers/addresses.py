@@ -1,4 +1,4 @@
-"""Where a subscriber wants to be called: an address that the gateway connects to, so it is looked at first."""
+"""The address of a subscriber, to which messages are sent again. The gateway connects to it, so it is checked first."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def check_address(address: str, *, any_address: bool) -> None:
     """Raises Malformed, Unsupported."""
     found = _ADDRESS.fullmatch(address)
     if found is None or not 1 <= int(found["port"]) <= 65535:
-        raise errors.Malformed(f"{address!r} is no address to be called at: tcp://HOST:PORT")
+        raise errors.Malformed(f"{address!r} is not an address: use tcp://HOST:PORT")
     if not any_address and not _is_loopback(found["host"]):
         raise errors.Unsupported(
-            f"'{address}' is not on this machine, and this gateway calls nobody else (any_address allows it)"
+            f"'{address}' is not on this machine; the gateway connects to other machines only with any_address"
         )
 
 
@@ -27,5 +27,5 @@ def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        # A name can mean any address, and another one tomorrow.
+        # A host name can resolve to any address, and this can change.
         return False

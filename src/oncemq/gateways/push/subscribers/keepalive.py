@@ -1,5 +1,5 @@
-"""Looks after places: opens those that are to be opened, until they are, and asks the broker about quiet ones now and
-then. A seek, or a topic that was deleted, shows only when it is asked."""
+"""Keeps cursors open: opens closed ones, and asks the broker about quiet ones regularly, since a seek or a deleted
+topic shows only then."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ import time
 
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.settings import PushSettings
-from oncemq.gateways.push.subscribers.subscriber_cursor import Place
+from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
 from oncemq.protocol import errors
 
-#: Places that the broker is asked about at a time.
-_LOOKS_MAX = 100
-#: A quiet place waits so many times as long as a message that is not acknowledged; and so long at least.
-_QUIET = 3
+#: How many cursors are checked at a time.
+_CHECKS_MAX = 100
+#: A quiet cursor is checked after this multiple of the retransmission time, and after at least this many seconds.
+_QUIET_TIMES = 3
 _QUIET_S_MIN = 1.0
 
 
-class Tending:
+class Keepalive:
     def __init__(self, settings: PushSettings, counters: Counters) -> None:
         self._retry_s = settings.retransmit_ms / 1000
-        self._quiet_s = max(_QUIET * self._retry_s, _QUIET_S_MIN)
+        self._quiet_s = max(_QUIET_TIMES * self._retry_s, _QUIET_S_MIN)
         self._counters = counters
-        self._looking: dict[Place, asyncio.Task[None]] = {}
+        self._checks: dict[SubscriberCursor, asyncio.Task[None]] = {}
 
-    def look_after(self, place: Place, now_s: float) -> None:
-        """Ask about it, if it is time and nobody does."""
-        if not place.is_registered or place.is_lost or place.is_left:
+    def check_if_due(self, cursor: SubscriberCursor, now_s: float) -> None:
+        """Start a check of the cursor, if it is due and none is running."""
+        if not cursor.is_registered or cursor.is_fenced or cursor.is_unsubscribed:
             return
-        if now_s < place.look_again_s and not place.is_in_doubt:
+        if now_s < cursor.check_due_s and not cursor.is_in_doubt:
             return
-        if place not in self._looking and len(self._looking) < _LOOKS_MAX:
-            self._looking[place] = task = asyncio.ensure_future(self._look(place))
-            task.add_done_callback(lambda _: self._looking.pop(place))
+        if cursor not in self._checks and len(self._checks) < _CHECKS_MAX:
+            self._checks[cursor] = task = asyncio.ensure_future(self._check(cursor))
+            task.add_done_callback(lambda _: self._checks.pop(cursor))
 
-    async def _look(self, place: Place) -> None:
+    async def _check(self, cursor: SubscriberCursor) -> None:
         pause_s = self._retry_s
         try:
-            await place.look()
+            await cursor.check()
             pause_s = self._quiet_s
         except errors.Refused as error:
-            text = f"'{place.subscriber}' can't be subscribed to '{place.topic}' any more: {error.text}"
-            self._counters.trouble("places_refused", text, level=logging.ERROR)
+            text = f"'{cursor.subscriber}' can't be subscribed to '{cursor.topic}': {error.text}"
+            self._counters.report("places_refused", text, level=logging.ERROR)
         except errors.OnceMQError as error:
-            text = f"the place of '{place.subscriber}' on '{place.topic}' has to wait: {error.text}"
-            self._counters.trouble("places_waiting", text)
+            text = f"the subscription of '{cursor.subscriber}' to '{cursor.topic}' has to wait: {error.text}"
+            self._counters.report("places_waiting", text)
         finally:
-            place.look_again_s = time.monotonic() + pause_s
+            cursor.check_due_s = time.monotonic() + pause_s
 
     async def stop(self) -> None:
-        tasks = list(self._looking.values())
+        tasks = list(self._checks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,11 +1,11 @@
-"""What the gateway must remember, in the broker's registry, namespace "push":
+"""The gateway's entries in the broker's registry, namespace "push":
 
-    NAME/feed/TOPIC               {}: the gateway's own subscription to it is to be ended when nobody listens
+    NAME/feed/TOPIC               {}: the gateway's own subscription, which must be deleted when nobody listens
     NAME/subscriber/SUBSCRIBER    {"address": …, "topics": […], "new": […]}: a reliable subscriber
-    NAME/subscriber-N/SUBSCRIBER  {"topics": […], "new": […]}: further topics of it, since a value has its bound
+    NAME/subscriber-N/SUBSCRIBER  {"topics": […], "new": […]}: further topics of it, since a value has a size limit
 
-A topic stays in its entry. So each entry can be written on its own, whatever dies between two of them; the first one
-is made first and removed last.
+A topic stays in its entry. So each entry can be written independently, even if there is a crash between two of them.
+The first entry is created first and deleted last.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from oncemq.gateways.link import Link, expect
-from oncemq.protocol.commands import RegistryList, RegistrySet
-from oncemq.protocol.replies import RegistryEntry, RegistryListReply
+from oncemq.gateways.link import Link
+from oncemq.gateways.registry import iterate_entries
+from oncemq.protocol.commands import RegistrySet
 
 NAMESPACE = "push"
-#: Of one entry: they fit into a value even if each has the longest name.
+#: They fit into one value even if all names have the maximum length.
 TOPICS_PER_ENTRY = 50
 
 
 class Registered(msgspec.Struct, frozen=True, omit_defaults=True):
     """An entry of a reliable subscriber."""
 
-    #: In the first one.
+    #: Only in the first entry.
     address: str = ""
     topics: tuple[str, ...] = ()
-    #: Those of them whose subscription may not have been made yet, and begins with what is new. All others begin at
-    #: the earliest: what is missing of a subscription that was there went with its topic.
+    #: Topics whose subscription may not have been created yet, and starts with new messages. All others start at the
+    #: earliest message: if such a subscription is missing, it was deleted with its topic.
     new: tuple[str, ...] = ()
 
 
@@ -46,9 +46,9 @@ def _key_of(name: str, subscriber: str, number: int) -> str:
 
 
 async def subscribers_of(link: Link, name: str) -> AsyncIterator[tuple[str, int, bytes]]:
-    """Subscriber, the entry's number, and its value. Raises as the link does."""
+    """Yield subscriber, the entry's number, and its value. Raises as the link does."""
     prefix = f"{name}/subscriber"
-    async for entry in entries_of(link, NAMESPACE, prefix):
+    async for entry in iterate_entries(link, NAMESPACE, prefix):
         found = _REST_OF_KEY.fullmatch(entry.key.removeprefix(prefix))
         if found is not None:
             yield found["subscriber"], int(found["number"] or 0), entry.value
@@ -57,7 +57,8 @@ async def subscribers_of(link: Link, name: str) -> AsyncIterator[tuple[str, int,
 async def register(
     link: Link, name: str, subscriber: str, entries: dict[int, Registered], known: dict[int, Registered | None]
 ) -> None:
-    """Write what is not known to be there; `known` is what is, and is kept true. Raises as the link does."""
+    """Write the entries that are not in the registry yet. `known` are those that are; it is kept up to date. Raises as
+    the link does."""
     for number in sorted({*entries, *known}, reverse=not entries):
         entry = entries.get(number)
         if entry is not None and known.get(number) == entry:
@@ -69,15 +70,3 @@ async def register(
             del known[number]
         else:
             known[number] = entry
-
-
-async def entries_of(link: Link, namespace: str, prefix: str) -> AsyncIterator[RegistryEntry]:
-    """All of them, page by page. Raises as the link does."""
-    after = ""
-    while True:
-        reply = expect((await link.ask(RegistryList(namespace, prefix, after)))[0], RegistryListReply)
-        for entry in reply.entries:
-            yield entry
-        if not reply.after:
-            return
-        after = reply.after

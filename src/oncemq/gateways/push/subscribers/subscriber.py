@@ -1,4 +1,4 @@
-"""A reliable subscriber: where it is called, its places, and how it answers."""
+"""A reliable subscriber: its address, its cursors, and whether it answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from oncemq.gateways.push.subscribers.registry import TOPICS_PER_ENTRY, Registered
-from oncemq.gateways.push.subscribers.subscriber_cursor import Place
+from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
 from oncemq.protocol.commands import START_NEW
 
 
@@ -15,41 +15,46 @@ class Subscriber:
         self.name = name
         self.address = ""
         #: By topic.
-        self.places: dict[str, Place] = {}
-        #: Its entries, as the broker's registry has them; None: that is in doubt.
+        self.cursors: dict[str, SubscriberCursor] = {}
+        #: Its entries in the broker's registry; None: the content of an entry is unknown.
         self.registered: dict[int, Registered | None] = {}
-        #: Hello and goodbye, one at a time.
+        #: Held during hello and goodbye.
         self.lock = asyncio.Lock()
         self.calling: asyncio.Task[None] | None = None
-        #: Forgets the places that it has left.
-        self.forgetting: asyncio.Task[None] | None = None
-        #: It did not answer, and is left alone until then; the next time for longer.
+        #: Drops its cursors whose subscriptions were deleted.
+        self.dropping: asyncio.Task[None] | None = None
+        #: It did not answer: no call before this time, and a longer pause the next time.
         self.not_before_s = 0.0
         self.pause_s = 0.0
 
-    def has_answered(self) -> None:
+    def note_answer(self) -> None:
+        """It has answered: calls need no pause."""
         self.pause_s = self.not_before_s = 0.0
 
-    def entries(self, address: str) -> dict[int, Registered]:
-        """What the registry should have of it, by number; nothing of one without places."""
-        self._find_room()
-        places: dict[int, list[Place]] = {0: []} if self.places else {}
-        for place in self.places.values():
-            places.setdefault(place.entry, []).append(place)
-        return {number: _entry("" if number else address, found) for number, found in places.items()}
+    def end_call(self) -> None:
+        """The call in progress has ended."""
+        self.calling = None
 
-    def _find_room(self) -> None:
-        """A topic stays in the entry that it has."""
-        counts = Counter(place.entry for place in self.places.values())
+    def entries(self, address: str) -> dict[int, Registered]:
+        """Return the entries that the registry should have, by number; none for a subscriber without cursors."""
+        self._assign_entries()
+        cursors: dict[int, list[SubscriberCursor]] = {0: []} if self.cursors else {}
+        for cursor in self.cursors.values():
+            cursors.setdefault(cursor.entry, []).append(cursor)
+        return {number: _entry("" if number else address, found) for number, found in cursors.items()}
+
+    def _assign_entries(self) -> None:
+        """Assign new topics to entries. A topic stays in its entry."""
+        counts = Counter(cursor.entry for cursor in self.cursors.values())
         number = 0
-        for place in self.places.values():
-            if place.entry < 0:
+        for cursor in self.cursors.values():
+            if cursor.entry < 0:
                 while counts[number] >= TOPICS_PER_ENTRY:
                     number += 1
-                place.entry = number
+                cursor.entry = number
                 counts[number] += 1
 
 
-def _entry(address: str, places: list[Place]) -> Registered:
-    new = tuple(place.topic for place in places if place.start == START_NEW)
-    return Registered(address, tuple(place.topic for place in places), new)
+def _entry(address: str, cursors: list[SubscriberCursor]) -> Registered:
+    new = tuple(cursor.topic for cursor in cursors if cursor.start == START_NEW)
+    return Registered(address, tuple(cursor.topic for cursor in cursors), new)

@@ -1,7 +1,7 @@
-"""Reliable subscribers: who they are, and what they say.
+"""Reliable subscribers: hello, goodbye and acks.
 
-They listen to the feed like anybody. The engine has a durable subscription for each of their topics, and the registry
-their addresses: this process may die at any time, and so may they, for as long as they like.
+They listen to the feed like other subscribers. The broker has a durable subscription for each of their topics, and the
+registry has their addresses: this process may crash at any time, and so may they, for any time.
 """
 
 from __future__ import annotations
@@ -20,231 +20,236 @@ from oncemq.gateways.push.feed.feed import Feed
 from oncemq.gateways.push.messages import TOPICS_MAX, AckGoodbye, AckNoted, AckReceived, AckWelcome, Goodbye, Hello
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.addresses import check_address
-from oncemq.gateways.push.subscribers.keepalive import Tending
+from oncemq.gateways.push.subscribers.keepalive import Keepalive
 from oncemq.gateways.push.subscribers.registry import Registered, decode_registered, register, subscribers_of
-from oncemq.gateways.push.subscribers.retransmission import Retransmitting
+from oncemq.gateways.push.subscribers.retransmission import Retransmission
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
-from oncemq.gateways.push.subscribers.subscriber_cursor import Place
+from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_EARLIEST, START_NEW
 from oncemq.protocol.names import refuse_name, refuse_topic_name
 
-#: Places that a hello asks about at a time.
-_LOOKS_MAX = 100
+#: How many cursors a hello checks at a time.
+_CHECKS_MAX = 100
 _PAUSE_S = 1.0
 
 
-class Reliable:
+class ReliableSubscribers:
     def __init__(self, settings: PushSettings, link: Link, feed: Feed, counters: Counters) -> None:
         self._settings = settings
         self._link = link
         self._feed = feed
         self._counters = counters
         self._subscribers: dict[str, Subscriber] = {}
-        self._tending = Tending(settings, counters)
-        self._retransmitting = Retransmitting(settings, counters)
+        self._keepalive = Keepalive(settings, counters)
+        self._retransmission = Retransmission(settings, counters)
         self._is_loaded = asyncio.Event()
 
     # After a restart.
 
     async def resume(self) -> None:
-        """Learn who there is; their places are opened bit by bit. Raises as the link does."""
+        """Load the subscribers from the registry. Their cursors are opened later. Raises as the link does."""
         async for name, number, value in subscribers_of(self._link, self._settings.name):
             try:
                 self._restore(name, number, decode_registered(value))
             except (msgspec.MsgspecError, errors.LimitReached) as error:
-                text = f"the registered subscriber '{name}' can't be served: {error}"
-                self._counters.trouble("places_refused", text, level=logging.ERROR)
+                text = f"registered subscriber '{name}' can't be served: {error}"
+                self._counters.report("places_refused", text, level=logging.ERROR)
         self._is_loaded.set()
 
     def _restore(self, name: str, number: int, registered: Registered) -> None:
-        subscriber = self._known(name)
+        subscriber = self._subscriber_of(name)
         subscriber.registered[number] = registered
         if not number:
             subscriber.address = registered.address
         for topic in registered.topics:
-            place = self._add_place(subscriber, topic, START_NEW if topic in registered.new else START_EARLIEST)
-            place.entry, place.is_registered = number, True
+            cursor = self._add_cursor(subscriber, topic, START_NEW if topic in registered.new else START_EARLIEST)
+            cursor.entry, cursor.is_registered = number, True
 
-    async def _until_loaded(self) -> None:
+    async def _wait_until_loaded(self) -> None:
         """Raises BrokerAway."""
         if self._is_loaded.is_set():
             return
         try:
             await asyncio.wait_for(self._is_loaded.wait(), 5.0)
         except TimeoutError:
-            raise errors.BrokerAway("the gateway has not found its broker yet") from None
+            raise errors.BrokerAway("the gateway has not reached its broker yet") from None
 
-    def _known(self, name: str) -> Subscriber:
+    def _subscriber_of(self, name: str) -> Subscriber:
         subscriber = self._subscribers.get(name)
         if subscriber is None:
             subscriber = self._subscribers[name] = Subscriber(name)
         return subscriber
 
-    def _add_place(self, subscriber: Subscriber, topic: str, start: int) -> Place:
+    def _add_cursor(self, subscriber: Subscriber, topic: str, start: int) -> SubscriberCursor:
         """Raises LimitReached."""
-        place = subscriber.places.get(topic)
-        if place is None:
-            following = self._feed.hold(topic, (subscriber.name, topic))
-            place = subscriber.places[topic] = Place(self._link, self._counters, following, subscriber.name, start)
-        return place
+        cursor = subscriber.cursors.get(topic)
+        if cursor is None:
+            follower = self._feed.hold(topic, (subscriber.name, topic))
+            cursor = subscriber.cursors[topic] = SubscriberCursor(
+                self._link, self._counters, follower, subscriber.name, start
+            )
+        return cursor
 
-    # What subscribers say.
+    # Requests.
 
-    async def hello(self, said: Hello) -> AckWelcome:
-        """Raises Malformed, NameInvalid, Unsupported, and what the broker refuses."""
-        check_address(said.address, any_address=self._settings.any_address)
-        _check_names(said.subscriber, said.topics)
-        if said.subscriber == self._settings.feed_subscriber:
-            raise errors.NameInvalid(f"'{said.subscriber}' is the gateway itself")
-        await self._until_loaded()
-        async with self._turn(said.subscriber) as subscriber:
-            await self._welcome(subscriber, said)
-            positions = {topic: place.acked for topic, place in subscriber.places.items() if place.is_open}
-        return AckWelcome(subscriber=said.subscriber, topics=positions)
+    async def hello(self, request: Hello) -> AckWelcome:
+        """Subscribe, and take back what another consumer has taken over. Raises Malformed, NameInvalid, Unsupported,
+        and what the broker refuses."""
+        check_address(request.address, any_address=self._settings.any_address)
+        _check_names(request.subscriber, request.topics)
+        if request.subscriber == self._settings.feed_subscriber:
+            raise errors.NameInvalid(f"'{request.subscriber}' is the gateway's own name: choose another one")
+        await self._wait_until_loaded()
+        async with self._locked(request.subscriber) as subscriber:
+            await self._welcome(subscriber, request)
+            positions = {topic: cursor.acked for topic, cursor in subscriber.cursors.items() if cursor.is_open}
+        return AckWelcome(subscriber=request.subscriber, topics=positions)
 
     @contextlib.asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[Subscriber]:
-        """Hello and goodbye of one subscriber, one at a time."""
+    async def _locked(self, name: str) -> AsyncIterator[Subscriber]:
+        """Serialise hello and goodbye of one subscriber."""
         while True:
-            subscriber = self._known(name)
+            subscriber = self._subscriber_of(name)
             async with subscriber.lock:
                 if self._subscribers.get(name) is not subscriber:
-                    # It was forgotten meanwhile.
+                    # It was deleted meanwhile.
                     continue
                 try:
                     yield subscriber
                 finally:
-                    if not subscriber.places and not subscriber.registered:
+                    if not subscriber.cursors and not subscriber.registered:
                         del self._subscribers[name]
                 return
 
-    async def _welcome(self, subscriber: Subscriber, said: Hello) -> None:
-        former = set(subscriber.places)
-        count = len(former.union(said.topics))
+    async def _welcome(self, subscriber: Subscriber, request: Hello) -> None:
+        former = set(subscriber.cursors)
+        count = len(former.union(request.topics))
         if not count:
-            raise errors.NotSubscribed(f"'{subscriber.name}' is not subscribed, and names no topic")
+            raise errors.NotSubscribed(f"'{subscriber.name}' has no subscriptions, and its hello names no topic")
         if count > TOPICS_MAX:
-            raise errors.LimitReached(f"a subscriber has up to {TOPICS_MAX} topics")
+            raise errors.LimitReached(f"a subscriber may have at most {TOPICS_MAX} topics")
         try:
-            for topic in said.topics:
-                self._add_place(subscriber, topic, START_EARLIEST if said.start == "earliest" else START_NEW)
-            # First: whatever dies now, the next gateway goes on with it.
-            await self._register(subscriber, said.address)
-            await _take_back(list(subscriber.places.values()))
-            await self._register(subscriber, said.address)
+            for topic in request.topics:
+                self._add_cursor(subscriber, topic, START_EARLIEST if request.start == "earliest" else START_NEW)
+            # Registered first: if the gateway crashes now, the next one continues with it.
+            await self._register(subscriber, request.address)
+            await _take_back(list(subscriber.cursors.values()))
+            await self._register(subscriber, request.address)
         except errors.Refused:
             await self._undo(subscriber, former)
             raise
-        subscriber.address = said.address
-        subscriber.has_answered()
-        self._retransmitting.hang_up(subscriber)
-        for place in subscriber.places.values():
-            place.is_back()
+        subscriber.address = request.address
+        subscriber.note_answer()
+        self._retransmission.cancel_call(subscriber)
+        for cursor in subscriber.cursors.values():
+            cursor.restart()
 
     async def _undo(self, subscriber: Subscriber, former: set[str]) -> None:
-        """A hello was refused: everything is as it was before."""
-        for place in [place for topic, place in subscriber.places.items() if topic not in former]:
-            if place.is_new:
-                await place.end()
-            self._drop(subscriber, place)
+        """A hello was refused: restore the former state."""
+        for cursor in [cursor for topic, cursor in subscriber.cursors.items() if topic not in former]:
+            if cursor.is_new:
+                await cursor.delete()
+            self._drop(subscriber, cursor)
         await self._register(subscriber, subscriber.address)
 
     async def _register(self, subscriber: Subscriber, address: str) -> None:
         entries = subscriber.entries(address)
         await register(self._link, self._settings.name, subscriber.name, entries, subscriber.registered)
-        for place in subscriber.places.values():
-            place.is_registered = True
+        for cursor in subscriber.cursors.values():
+            cursor.is_registered = True
 
-    async def goodbye(self, said: Goodbye) -> AckGoodbye:
-        """Repeating it does no harm. Raises what the broker refuses."""
-        _check_names(said.subscriber, said.topics)
-        await self._until_loaded()
-        async with self._turn(said.subscriber) as subscriber:
-            leaving = [topic for topic in said.topics or tuple(subscriber.places) if topic in subscriber.places]
-            for place in [subscriber.places[topic] for topic in dict.fromkeys(leaving)]:
-                await place.end()
-                self._drop(subscriber, place)
+    async def goodbye(self, request: Goodbye) -> AckGoodbye:
+        """Unsubscribe. It is safe to repeat. Raises what the broker refuses."""
+        _check_names(request.subscriber, request.topics)
+        await self._wait_until_loaded()
+        async with self._locked(request.subscriber) as subscriber:
+            leaving = [topic for topic in request.topics or tuple(subscriber.cursors) if topic in subscriber.cursors]
+            for cursor in [subscriber.cursors[topic] for topic in dict.fromkeys(leaving)]:
+                await cursor.delete()
+                self._drop(subscriber, cursor)
             if leaving or subscriber.registered:
                 await self._register(subscriber, subscriber.address)
-            left = tuple(subscriber.places)
-        return AckGoodbye(subscriber=said.subscriber, topics=left)
+            left = tuple(subscriber.cursors)
+        return AckGoodbye(subscriber=request.subscriber, topics=left)
 
-    def _drop(self, subscriber: Subscriber, place: Place) -> None:
-        place.drop()
-        del subscriber.places[place.topic]
-        self._feed.release(place.topic, (subscriber.name, place.topic))
+    def _drop(self, subscriber: Subscriber, cursor: SubscriberCursor) -> None:
+        cursor.drop()
+        del subscriber.cursors[cursor.topic]
+        self._feed.release(cursor.topic, (subscriber.name, cursor.topic))
 
-    async def received(self, said: AckReceived) -> AckNoted:
-        """Answered when the broker has it on disk. Raises what it can't be."""
-        await self._until_loaded()
-        subscriber = self._subscribers.get(said.subscriber)
-        place = subscriber.places.get(said.topic) if subscriber is not None else None
-        if subscriber is None or place is None:
-            raise errors.NotSubscribed(f"'{said.subscriber}' is not subscribed to '{said.topic}'")
-        if place.is_in_doubt or (place.is_open and said.topic_id not in (0, place.topic_id)):
-            # The place stays to be opened, and the ack may come again.
+    async def ack(self, request: AckReceived) -> AckNoted:
+        """Note acks, and wait until they are durable at the broker. Raises NotSubscribed, Fenced, TopicGone, Busy,
+        OffsetOutOfRange, and as the link does."""
+        await self._wait_until_loaded()
+        subscriber = self._subscribers.get(request.subscriber)
+        cursor = subscriber.cursors.get(request.topic) if subscriber is not None else None
+        if subscriber is None or cursor is None:
+            raise errors.NotSubscribed(f"'{request.subscriber}' is not subscribed to '{request.topic}'")
+        if cursor.is_in_doubt or (cursor.is_open and request.topic_id not in (0, cursor.topic_id)):
+            # If this is refused, the cursor is opened later, and the ack may be repeated.
             with contextlib.suppress(errors.Refused):
-                await place.look()
-        place.check_open()
-        if said.topic_id not in (0, place.topic_id):
-            raise errors.TopicGone(f"'{said.topic}' was deleted, and made again")
-        place.note(_offsets_of(said), said.upto if isinstance(said.upto, int) else 0)
-        subscriber.has_answered()
-        return AckNoted(subscriber=said.subscriber, topic=said.topic, acked=await place.confirm())
+                await cursor.check()
+        cursor.refuse_unless_open()
+        if request.topic_id not in (0, cursor.topic_id):
+            raise errors.TopicGone(f"'{request.topic}' was deleted and created again")
+        cursor.note_acks(_offsets_of(request), request.upto if isinstance(request.upto, int) else 0)
+        subscriber.note_answer()
+        return AckNoted(subscriber=request.subscriber, topic=request.topic, acked=await cursor.confirm())
 
-    # What time brings.
+    # Periodic work.
 
     async def run(self) -> None:
-        """Open what is to be opened, and send again what is due."""
+        """Open closed cursors, and send due messages again, for ever."""
         tick_s = min(0.5, self._settings.retransmit_ms / 4000)
         while True:
             await asyncio.sleep(tick_s)
             now_s = time.monotonic()
             for subscriber in self._subscribers.values():
-                for place in subscriber.places.values():
-                    self._tending.look_after(place, now_s)
-                if any(place.is_left for place in subscriber.places.values()):
-                    self._forget_soon(subscriber)
-                self._retransmitting.look_after(subscriber, now_s)
+                for cursor in subscriber.cursors.values():
+                    self._keepalive.check_if_due(cursor, now_s)
+                if any(cursor.is_unsubscribed for cursor in subscriber.cursors.values()):
+                    self._drop_unsubscribed_soon(subscriber)
+                self._retransmission.call_if_due(subscriber, now_s)
 
-    def _forget_soon(self, subscriber: Subscriber) -> None:
-        if subscriber.forgetting is None or subscriber.forgetting.done():
-            subscriber.forgetting = asyncio.ensure_future(self._forget_left(subscriber.name))
+    def _drop_unsubscribed_soon(self, subscriber: Subscriber) -> None:
+        if subscriber.dropping is None or subscriber.dropping.done():
+            subscriber.dropping = asyncio.ensure_future(self._drop_unsubscribed(subscriber.name))
 
-    async def _forget_left(self, name: str) -> None:
-        """Somebody has ended subscriptions of it: so the next gateway must not make them again."""
-        async with self._turn(name) as subscriber:
-            for place in [place for place in subscriber.places.values() if place.is_left]:
-                self._drop(subscriber, place)
+    async def _drop_unsubscribed(self, name: str) -> None:
+        """An operator has deleted subscriptions: drop their cursors and entries, so that the next gateway does not
+        create them again."""
+        async with self._locked(name) as subscriber:
+            for cursor in [cursor for cursor in subscriber.cursors.values() if cursor.is_unsubscribed]:
+                self._drop(subscriber, cursor)
             while True:
                 try:
                     return await self._register(subscriber, subscriber.address)
                 except errors.OnceMQError as error:
-                    text = f"'{name}' is still registered for topics that it has left: {error.text}"
-                    self._counters.trouble("places_waiting", text)
+                    text = f"'{name}' is still registered for topics that it is not subscribed to: {error.text}"
+                    self._counters.report("places_waiting", text)
                     await asyncio.sleep(_PAUSE_S)
 
     async def stop(self) -> None:
-        tasks = [each.forgetting for each in self._subscribers.values() if each.forgetting is not None]
+        tasks = [each.dropping for each in self._subscribers.values() if each.dropping is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._tending.stop()
-        await self._retransmitting.stop()
+        await self._keepalive.stop()
+        await self._retransmission.stop()
 
 
-async def _take_back(places: list[Place]) -> None:
-    """Whatever has become of them meanwhile. Raises what the broker refuses, for the first of them."""
-    for first in range(0, len(places), _LOOKS_MAX):
-        looks = (place.look(take_back=True) for place in places[first : first + _LOOKS_MAX])
-        for outcome in await asyncio.gather(*looks, return_exceptions=True):
+async def _take_back(cursors: list[SubscriberCursor]) -> None:
+    """Open all cursors, even if another consumer has taken them over. Raises the first refusal of the broker."""
+    for first in range(0, len(cursors), _CHECKS_MAX):
+        checks = (cursor.check(take_back=True) for cursor in cursors[first : first + _CHECKS_MAX])
+        for outcome in await asyncio.gather(*checks, return_exceptions=True):
             if outcome is not None:
                 raise outcome
 
 
-def _offsets_of(said: AckReceived) -> tuple[int, ...]:
-    return (*said.offsets, said.offset) if isinstance(said.offset, int) else said.offsets
+def _offsets_of(request: AckReceived) -> tuple[int, ...]:
+    return (*request.offsets, request.offset) if isinstance(request.offset, int) else request.offsets
 
 
 def _check_names(subscriber: str, topics: Iterable[str]) -> None:

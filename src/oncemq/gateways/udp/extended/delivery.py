@@ -1,6 +1,6 @@
-"""One subscriber's messages on their way to it, exactly once: got from the broker, sent, sent again, acked.
+"""Delivers messages to one subscriber exactly once: gets them from the broker, sends them, sends them again, acks them.
 
-The subscription is durable and belongs to a name, not to an address. Whatever is in here can be lost at any time: the
+The subscription is durable and belongs to a name, not to an address. This object can be lost at any time: the
 subscriber says hello again, and the broker knows what it has acked.
 """
 
@@ -10,16 +10,14 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from oncemq.gateways.link import expect
-from oncemq.gateways.udp.context import Station, clock_ms, log
+from oncemq.gateways.batches import iterate_values, verified_batches
+from oncemq.gateways.subscription import OpenSubscription
+from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.extended import packets
 from oncemq.gateways.udp.extended.send_window import SendWindow
-from oncemq.gateways.udp.message_iter import check, draw
 from oncemq.gateways.udp.settings import WINDOW, WINDOW_BYTES
 from oncemq.gateways.udp.tokens import Address
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Ack, Get
-from oncemq.protocol.replies import AckReply, GetReply, OpenReply
 
 _GET_BYTES = 64 * 1024
 _PAUSE_S = 0.2
@@ -28,9 +26,9 @@ _PAUSE_S = 0.2
 class Delivery:
     def __init__(
         self,
-        station: Station,
+        context: UdpContext,
         hello: packets.Hello,
-        opened: OpenReply,
+        subscription: OpenSubscription,
         address: Address,
         on_end: Callable[[Delivery], None],
     ) -> None:
@@ -38,48 +36,46 @@ class Delivery:
         self.subscriber = hello.name
         self.identity = (hello.topic, hello.name)
         self.nonce = hello.nonce
-        self.epoch = opened.epoch
+        self.epoch = subscription.epoch
+        self.topic_id = subscription.topic_id
         self.address = address
         self.heard_ms = clock_ms()
-        #: Durable: everything below is done.
-        self.acked = opened.acked
-        self._station = station
-        self.topic_id = opened.topic_id
+        #: All offsets below are acked durably.
+        self.position = subscription.acked
+        self._context = context
+        self._subscription = subscription
         self._on_end = on_end
-        self._upto = max(opened.acked, hello.position)
-        #: Of the next packet: one behind the last message that was sent.
+        #: All offsets below are acked by the subscriber.
+        self._upto = max(subscription.acked, hello.position)
+        #: The `first` of the next packet: the offset after the last message that was sent.
         self._first = self._upto
         self._window = SendWindow(WINDOW, WINDOW_BYTES, self.heard_ms, random.Random())
-        self._room = asyncio.Event()
+        self._has_space = asyncio.Event()
         self._ack_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._task = station.run_lasting(self._run())
-        if self._upto > self.acked:
+        self._task = context.run_in_background(self._run())
+        if self._upto > self.position:
             self._ack_soon()
-
-    @property
-    def position(self) -> int:
-        return self.acked
 
     # From the subscriber.
 
-    def heard(self, ack: packets.Ack) -> None:
-        """It is still there, and has these."""
+    def note_ack(self, ack: packets.Ack) -> None:
+        """The subscriber has sent an ack."""
         now_ms = self.heard_ms = clock_ms()
         self._upto = max(self._upto, ack.upto)
-        # It may be ahead: another gateway, or an earlier life of this one, has sent it more than is known here.
+        # It may be ahead: another gateway, or this one before a restart, has sent it messages.
         self._first = max(self._first, self._upto)
-        self._window.heard(now_ms, ack.upto, ack.bitmap)
+        self._window.note_ack(now_ms, ack.upto, ack.bitmap)
         self._send_due()
-        if self._window.has_room:
-            self._room.set()
-        if self._upto > self.acked:
+        if self._window.has_capacity:
+            self._has_space.set()
+        if self._upto > self.position:
             self._ack_soon()
         else:
-            self._send(packets.acked(self.nonce, self.acked))
+            self._send(packets.acked(self.nonce, self.position))
 
     def move(self, address: Address) -> None:
-        """It has another address by now, and has proved it."""
+        """The subscriber has another address now, and has proved it."""
         self.address = address
         self.heard_ms = clock_ms()
 
@@ -91,10 +87,10 @@ class Delivery:
             self._timer.cancel()
             self._timer = None
 
-    # To it.
+    # To the subscriber.
 
     def _send(self, packet: bytes) -> None:
-        self._station.send(packet, self.address)
+        self._context.send(packet, self.address)
 
     async def _run(self) -> None:
         position = self._upto
@@ -102,25 +98,24 @@ class Delivery:
             try:
                 position = await self._advance(position)
             except (errors.BrokerAway, errors.NotNow) as error:
-                log.debug("'%s' on '%s' waits: %s", self.subscriber, self.topic, error)
+                log.debug("the delivery to '%s' on '%s' waits: %s", self.subscriber, self.topic, error)
                 await asyncio.sleep(_PAUSE_S)
             except errors.OnceMQError as error:
-                self._give_up(error)
+                self._refuse(error)
                 return
 
-    def _give_up(self, error: errors.OnceMQError) -> None:
+    def _refuse(self, error: errors.OnceMQError) -> None:
+        """Tell the subscriber that the delivery has ended."""
         self._send(packets.answer(self.nonce, packets.Refused(0, error.code, error.text)))
         self._on_end(self)
 
     async def _advance(self, position: int) -> int:
-        """What lies at a position or behind it, all of it sent. Returns where to go on."""
-        get = Get(self.topic_id, self.subscriber, self.epoch, position, _GET_BYTES, self._station.settings.wait_ms)
-        answer, payloads = await self._station.link.ask(get)
-        reply = expect(answer, GetReply)
-        for offset, value in draw(check(reply, payloads)):
-            while not self._window.has_room:
-                self._room.clear()
-                await self._room.wait()
+        """Get and send the messages from a position on. Returns the next position."""
+        reply, payloads = await self._subscription.get(position, _GET_BYTES, self._context.settings.wait_ms)
+        for offset, value in iterate_values(verified_batches(self.topic, reply, payloads)):
+            while not self._window.has_capacity:
+                self._has_space.clear()
+                await self._has_space.wait()
             self._send_message(offset, value)
         return reply.next_position
 
@@ -128,20 +123,20 @@ class Delivery:
         if offset < self._upto:
             return
         size = packets.MESSAGE_HEAD_BYTES + len(value)
-        if size > self._station.settings.packet_bytes_max:
-            self._station.counters["messages_too_large"] += 1
+        if size > self._context.settings.packet_bytes_max:
+            self._context.counters["messages_too_large"] += 1
             packet = packets.too_large(self.nonce, self._first, offset, len(value))
         else:
             packet = packets.message(self.nonce, self._first, offset, value)
         self._first = offset + 1
-        self._window.sent(clock_ms(), offset, packet)
-        self._station.counters["messages_out"] += 1
+        self._window.note_sent(clock_ms(), offset, packet)
+        self._context.counters["messages_out"] += 1
         self._send(packet)
         self._set_timer()
 
     def _send_due(self) -> None:
         for packet in self._window.due(clock_ms()):
-            self._station.counters["messages_resent"] += 1
+            self._context.counters["messages_resent"] += 1
             self._send(packet)
         self._set_timer()
 
@@ -165,16 +160,15 @@ class Delivery:
     # To the broker.
 
     def _ack_soon(self) -> None:
-        """One ack at a time: what comes meanwhile goes with the next."""
+        """One ack at a time: acks that come meanwhile are part of the next one."""
         if self._ack_task is None or self._ack_task.done():
-            self._ack_task = self._station.run_lasting(self._ack())
+            self._ack_task = self._context.run_in_background(self._ack())
 
     async def _ack(self) -> None:
-        while self._upto > self.acked:
-            ack = Ack(self.topic_id, self.subscriber, self.epoch, self._upto)
+        while self._upto > self.position:
             try:
-                self.acked = expect((await self._station.link.ask(ack))[0], AckReply).acked
+                self.position = await self._subscription.ack(self._upto)
             except errors.Refused as error:
-                self._give_up(error)
+                self._refuse(error)
                 return
-            self._send(packets.acked(self.nonce, self.acked))
+            self._send(packets.acked(self.nonce, self.position))

@@ -1,12 +1,12 @@
-"""The extended packet: what makes both directions exactly once. Pure: bytes to structs and back.
+"""The extended packet: exactly-once delivery in both directions. It does no I/O: bytes to structs and back.
 
 Integers are big-endian. Every packet begins with ten bytes:
 
-    0   u8    0xF1: no plain packet starts with it, and no UTF-8 text; the 1 is the version
+    0   u8    0xF1: no plain packet and no UTF-8 text starts with it; the 1 is the version
     1   u8    kind
     2   u64   from a peer: its token, 0 = none yet
-              from the gateway: the nonce of the hello that the packet belongs to; in an answer to another packet of
-              which the gateway knows nothing: that packet's token
+              from the gateway: the nonce of the hello that the packet belongs to; in an answer to a packet of an
+              unknown peer: that packet's token
     10        by kind:
 
     from a peer
@@ -43,11 +43,11 @@ CHALLENGE, WELCOME, DONE, REFUSED, NOT_NOW, MESSAGE, ACKED, OVER = 0x81, 0x82, 0
 
 #: Roles of a hello.
 PROVE, PUBLISHER, SUBSCRIBER = 0, 1, 2
-#: Flag of a put: make the topic where there is none.
+#: Flag of a put: create the topic if it does not exist.
 CREATE = 1
-#: Flag of a bye: end the subscription too.
+#: Flag of a bye: delete the subscription too.
 UNSUBSCRIBE = 1
-#: Forms of a message. Of one that no datagram holds, the content is its size, a u64.
+#: Forms of a message. If it does not fit into a datagram, the content is its size, a u64.
 WHOLE, TOO_LARGE = 0, 1
 
 _HEAD = struct.Struct(">BBQ")
@@ -60,11 +60,11 @@ _DONE = struct.Struct(">Qq")
 _MESSAGE = struct.Struct(">QQB")
 _U64 = struct.Struct(">Q")
 
-#: What stands before a message's content.
+#: Size of the fields before a message's content.
 MESSAGE_HEAD_BYTES = _HEAD.size + _MESSAGE.size
-#: An answer to whoever has not proved himself, and shorter than any packet of a peer.
+#: The answer to an address that has not proved itself. It is shorter than any packet of a peer.
 CHALLENGE_BYTES = _HEAD.size + _U64.size
-#: Numbers, epochs and offsets: what the broker can count.
+#: The broker's maximum of numbers, epochs and offsets.
 _INTEGER_MAX = 2**63 - 1
 
 
@@ -73,11 +73,11 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
     role: int
     #: Random per start of the peer: a repetition has the same one.
     nonce: int
-    #: 0: begin, or take over. Else: go on with this one, if nobody else has taken over.
+    #: 0: start, or take over. Otherwise: resume under this epoch, if no other peer has taken over.
     epoch: int
-    #: Of the topic to which the position belongs; 0: whichever has the name.
+    #: The topic that the position belongs to; 0: the topic that has the name now.
     topic_id: int
-    #: Of a subscriber: everything below is done; of a new subscription: -1 = from now on, -2 = from the earliest on.
+    #: Of a subscriber: all offsets below are acked. Of a new subscription: -1 = new messages, -2 = from the earliest.
     position: int
     name: str
     topic: str
@@ -90,16 +90,16 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     creates: bool
     topic: str
     content: bytes
-    #: It was longer than a packet may be: its number has to be used up, and it is refused.
+    #: The packet was too long: the put is refused, and its number is used.
     is_cut: bool = False
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
     token: int
     epoch: int
-    #: Everything below is done.
+    #: All offsets below are acked.
     upto: int
-    #: Bit i, the least significant first: offset upto + i has arrived, and is not done yet.
+    #: Bit i, the least significant first: offset upto + i has arrived, but is not acked yet.
     bitmap: int
 
 
@@ -113,14 +113,14 @@ Request = Hello | Put | Ack | Bye
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """The message of this number is stored."""
+    """The message with this number is stored."""
 
     number: int
     offset: int
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Decided: no. Number 0: the hello was refused, or the subscription is over."""
+    """The put with this number is refused. Number 0: the hello was refused, or the delivery has ended."""
 
     number: int
     code: str
@@ -135,17 +135,17 @@ def is_extended(packet: bytes) -> bool:
 
 
 def parse(packet: bytes) -> Request:
-    """Of a peer. Raises Malformed."""
+    """Return the request of a peer's packet. Raises Malformed."""
     if len(packet) < _HEAD.size:
-        raise errors.Malformed("a packet of the extended form has ten bytes at least")
+        raise errors.Malformed("a packet of the extended form must have at least ten bytes")
     _, kind, token = _HEAD.unpack_from(packet)
     parser = _PARSERS.get(kind)
     if parser is None:
-        raise errors.Malformed(f"there is no kind {kind} of packet")
+        raise errors.Malformed(f"{kind} is not a kind of packet")
     try:
         return parser(token, packet)
     except (struct.error, UnicodeDecodeError, IndexError):
-        raise errors.Malformed(f"a packet of kind {kind} that is cut, or is not UTF-8") from None
+        raise errors.Malformed(f"a packet of kind {kind} is incomplete, or is not UTF-8") from None
 
 
 def _parse_hello(token: int, packet: bytes) -> Hello:
@@ -153,7 +153,7 @@ def _parse_hello(token: int, packet: bytes) -> Hello:
     name, at = _short_text(packet, _HEAD.size + _HELLO.size)
     topic, _ = _short_text(packet, at)
     if role > SUBSCRIBER or position < -2:
-        raise errors.Malformed("a hello's role is 0, 1 or 2, and its position -2 or more")
+        raise errors.Malformed("a hello's role must be 0, 1 or 2, and its position at least -2")
     return Hello(token, role, nonce, _countable(epoch), topic_id, position, name, topic)
 
 
@@ -161,7 +161,7 @@ def _parse_put(token: int, packet: bytes) -> Put:
     epoch, number, flags = _PUT.unpack_from(packet, _HEAD.size)
     topic, at = _short_text(packet, _HEAD.size + _PUT.size)
     if number < 1:
-        raise errors.Malformed("numbers start at 1")
+        raise errors.Malformed("the number must be at least 1")
     return Put(token, _countable(epoch), _countable(number), bool(flags & CREATE), topic, packet[at:])
 
 
@@ -192,24 +192,25 @@ def _short_text(packet: bytes, at: int) -> tuple[str, int]:
 
 def _countable(number: int) -> int:
     if number > _INTEGER_MAX:
-        raise errors.Malformed("a number that the broker can't count to")
+        raise errors.Malformed(f"a number is larger than {_INTEGER_MAX}")
     return number
 
 
 def parse_cut(packet: bytes) -> Put:
-    """The beginning of a packet that was longer. Raises Malformed, TooLarge: it is no put."""
+    """Return the put at the beginning of a packet that was too long. Raises Malformed, and TooLarge if it is not a
+    put."""
     request = parse(packet)
     if not isinstance(request, Put):
-        raise errors.TooLarge("only a put may be that long")
+        raise errors.TooLarge("the packet is too long")
     return msgspec.structs.replace(request, content=b"", is_cut=True)
 
 
 def token_of(packet: bytes) -> int:
-    """Of any packet, whatever else is wrong with it; 0 = none."""
+    """Return the token of any packet, even a malformed one; 0: none."""
     return int(_HEAD.unpack_from(packet)[2]) if len(packet) >= _HEAD.size else 0
 
 
-# What the gateway says.
+# Packets of the gateway.
 
 
 def challenge(echo: int, token: int) -> bytes:
@@ -221,12 +222,12 @@ def welcome(nonce: int, epoch: int, topic_id: int, position: int, window: int, p
 
 
 def message(nonce: int, first: int, offset: int, content: bytes) -> bytes:
-    """The next message at `first` or behind it."""
+    """Return a packet with the next message at or after `first`."""
     return _HEAD.pack(MAGIC, MESSAGE, nonce) + _MESSAGE.pack(first, offset, WHOLE) + content
 
 
 def too_large(nonce: int, first: int, offset: int, size: int) -> bytes:
-    """In place of a message that no packet holds."""
+    """Return the packet that replaces a message that does not fit into a packet."""
     return _HEAD.pack(MAGIC, MESSAGE, nonce) + _MESSAGE.pack(first, offset, TOO_LARGE) + _U64.pack(size)
 
 
@@ -245,7 +246,7 @@ def answer(nonce: int, decided: Answer) -> bytes:
 
 
 def not_now(echo: int, number: int, code: str, text: str) -> bytes:
-    """Nothing was decided: the same packet may be sent again."""
+    """Return the answer to a packet without an outcome: the same packet may be sent again."""
     return _refusal(NOT_NOW, echo, number, code, text)
 
 

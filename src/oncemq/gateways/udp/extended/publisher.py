@@ -1,14 +1,14 @@
-"""One publisher's puts on their way to the broker, each exactly once: under the numbers of a session at the broker."""
+"""One publisher: its puts go to the broker under the numbers of a session, each exactly once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from oncemq.gateways.link import make_put
-from oncemq.gateways.udp.context import Station, clock_ms
+from oncemq.gateways.put_batcher import make_put
+from oncemq.gateways.udp.context import UdpContext, clock_ms
 from oncemq.gateways.udp.extended import packets
-from oncemq.gateways.udp.extended.put_order import Intake
+from oncemq.gateways.udp.extended.put_order import PutOrder
 from oncemq.gateways.udp.settings import WINDOW
 from oncemq.gateways.udp.tokens import Address
 from oncemq.protocol import errors
@@ -20,10 +20,10 @@ from oncemq.protocol.replies import HelloReply, PutReply, Refusal, Reply, Verdic
 class Publisher:
     def __init__(
         self,
-        station: Station,
+        context: UdpContext,
         identity: tuple[str],
         hello: packets.Hello,
-        begun: HelloReply,
+        session: HelloReply,
         address: Address,
         on_end: Callable[[Publisher], None],
     ) -> None:
@@ -31,63 +31,64 @@ class Publisher:
         [self.session] = identity
         self.topic_id = 0
         self.nonce = hello.nonce
-        self.epoch = begun.epoch
+        self.epoch = session.epoch
         self.address = address
         self.heard_ms = clock_ms()
-        self._station = station
+        self._context = context
         self._on_end = on_end
-        answers = [_answer_of(number, verdict) for number, verdict in begun.verdicts]
-        self._intake = Intake(WINDOW, begun.last_number, answers)
+        answers = [_answer_of(number, verdict) for number, verdict in session.verdicts]
+        self._order = PutOrder(WINDOW, session.last_number, answers)
 
     @property
     def position(self) -> int:
-        return self._intake.next_number - 1
+        return self._order.next_number - 1
 
     def move(self, address: Address) -> None:
         self.address = address
         self.heard_ms = clock_ms()
 
     def end(self) -> None:
-        """There is nothing to stop: what is on its way is decided, and known at the next hello."""
+        """There is nothing to stop: puts in flight get their outcome, and the next hello returns it."""
 
     def receive(self, put: packets.Put) -> None:
         self.heard_ms = clock_ms()
-        known = self._intake.take(put)
+        """Store a put, or answer it again."""
+        known = self._order.add(put)
         if known is not None:
-            self._station.counters["repeated"] += 1
+            self._context.counters["repeated"] += 1
             self._send(packets.answer(self.nonce, known))
-        elif self._intake.has_run:
-            self._station.run_errand(self._store())
+        elif self._order.has_run:
+            self._context.run_for_packet(self._store())
 
     def _send(self, packet: bytes) -> None:
-        self._station.send(packet, self.address)
+        self._context.send(packet, self.address)
 
     async def _store(self) -> None:
-        while run := self._intake.begin_run():
+        while run := self._order.begin_run():
             try:
-                # In one turn of the event loop, so that they travel together and in order.
+                # In one turn of the event loop, so that they are sent together and in order.
                 results = await asyncio.gather(*map(self._ask, run), return_exceptions=True)
                 for put, result in zip(run, results, strict=True):
                     if not await self._settle(put, result):
                         return
             finally:
-                self._intake.end_run(run)
+                self._order.end_run(run)
 
     async def _ask(self, put: packets.Put) -> Reply:
         if put.is_cut:
-            raise errors.TooLarge(f"a packet has at most {self._station.settings.packet_bytes_max} bytes")
+            raise errors.TooLarge(f"a packet may have at most {self._context.settings.packet_bytes_max} bytes")
         refusal = refuse_topic_name(put.topic)
         if refusal is not None:
             raise errors.NameInvalid(refusal.text)
         operation, payload = make_put(put.topic, [put.content], create=put.creates)
-        return (await self._station.link.ask(self._numbered(put.number, operation), payload))[0]
+        return (await self._context.link.ask(self._numbered(put.number, operation), payload))[0]
 
     def _numbered(self, number: int, operation: Operation) -> Numbered:
-        # A publisher sends no number before all but a window below it are answered.
+        # A publisher sends a number only when all numbers more than a window below it are answered.
         return Numbered(self.session, self.epoch, number, max(1, number - WINDOW + 1), operation)
 
     async def _settle(self, put: packets.Put, result: Reply | BaseException) -> bool:
-        """False: what comes behind it can't be settled for now."""
+        """Answer a put. False: the puts after it can't be answered now."""
         if isinstance(result, errors.Gap):
             return False
         if isinstance(result, errors.Fenced | errors.SessionUnknown):
@@ -95,9 +96,9 @@ class Publisher:
             self._on_end(self)
             return False
         if isinstance(result, errors.Refused):
-            if not await self._use_up(put.number):
+            if not await self._use_number(put.number):
                 return False
-            self._decided(packets.Refused(put.number, result.code, result.text))
+            self._answer(packets.Refused(put.number, result.code, result.text))
             return True
         if isinstance(result, errors.OnceMQError):
             self._send(packets.not_now(self.nonce, put.number, result.code, result.text))
@@ -105,22 +106,22 @@ class Publisher:
         if isinstance(result, BaseException):
             raise result
         assert isinstance(result, PutReply)
-        self._station.counters["messages_in"] += 1
-        self._decided(packets.Done(put.number, result.first_offset))
+        self._context.counters["messages_in"] += 1
+        self._answer(packets.Done(put.number, result.first_offset))
         return True
 
-    async def _use_up(self, number: int) -> bool:
-        """A put may have been refused on the way, without a verdict: its number has to have one."""
+    async def _use_number(self, number: int) -> bool:
+        """Give a number an outcome: a put that was refused before it reached the broker has none yet."""
         try:
-            await self._station.link.ask(self._numbered(number, Void()))
+            await self._context.link.ask(self._numbered(number, Void()))
         except errors.Refused:
             return True
         except errors.OnceMQError:
             return False
         return True
 
-    def _decided(self, answer: packets.Answer) -> None:
-        self._intake.decided(answer)
+    def _answer(self, answer: packets.Answer) -> None:
+        self._order.note_answer(answer)
         self._send(packets.answer(self.nonce, answer))
 
 
@@ -129,4 +130,4 @@ def _answer_of(number: int, verdict: Verdict) -> packets.Answer:
         return packets.Done(number, verdict.first_offset)
     if isinstance(verdict, Refusal):
         return packets.Refused(number, verdict.code, verdict.text)
-    return packets.Refused(number, errors.Refused.code, "it was refused on its way to the broker")
+    return packets.Refused(number, errors.Refused.code, "it was refused before it reached the broker")

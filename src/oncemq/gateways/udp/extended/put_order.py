@@ -1,8 +1,8 @@
-"""Puts of one publisher, put back into their order. Pure.
+"""Restores the order of one publisher's puts. It does no I/O.
 
-Datagrams come late, twice or never. What is next goes to the broker, as a run of as many as are there; what is beyond
-waits for what is missing; what was decided is answered again. The broker remembers all of it: whoever forgets this
-object learns it anew from the session's hello.
+Datagrams may be late, duplicated or lost. Consecutive puts from the next number on go to the broker together, as a run;
+later ones wait for the missing ones; decided ones are answered again. The broker remembers all outcomes: if this object
+is lost, the session's hello returns them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 from oncemq.gateways.udp.extended.packets import Answer, Put
 
-#: What waits for something that is missing, at the most.
+#: Maximum number of bytes that wait for a missing put.
 WAITING_BYTES_MAX = 256 * 1024
 
 
-class Intake:
+class PutOrder:
     def __init__(self, window: int, last_number: int, answers: Iterable[Answer] = ()) -> None:
         self._window = window
-        #: The first number that is not decided, as far as known here.
+        #: The first number without a known outcome.
         self.next_number = last_number + 1
         self._answers = {answer.number: answer for answer in answers}
         self._waiting: dict[int, Put] = {}
@@ -28,11 +28,12 @@ class Intake:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def take(self, put: Put) -> Answer | None:
-        """The answer, where it is known. Else it will come, or the put was dropped and comes again."""
+    def add(self, put: Put) -> Answer | None:
+        """Receive a put. Returns its answer if it is known. Otherwise the answer comes later, or the put was dropped
+        and the publisher repeats it."""
         if put.number < self.next_number:
             return self._answers.get(put.number)
-        # While a run is under way the first copy stays: it is the one that was sent.
+        # The first copy is kept: during a run, it is the one that was sent.
         is_new = put.number < self.next_number + self._window and put.number not in self._waiting
         if is_new and (put.number == self.next_number or self._bytes < WAITING_BYTES_MAX):
             self._waiting[put.number] = put
@@ -41,11 +42,11 @@ class Intake:
 
     @property
     def has_run(self) -> bool:
-        """Something is there to go to the broker, and nothing is under way."""
+        """The next put is here, and no run is in progress."""
         return not self._is_running and self.next_number in self._waiting
 
     def begin_run(self) -> list[Put]:
-        """What goes to the broker now, in order. Until `end_run` there is no other one."""
+        """Return the puts that go to the broker now, in order. Until `end_run` no other run begins."""
         if self._is_running:
             return []
         run: list[Put] = []
@@ -54,8 +55,8 @@ class Intake:
         self._is_running = bool(run)
         return run
 
-    def decided(self, answer: Answer) -> None:
-        """The next number has its verdict."""
+    def note_answer(self, answer: Answer) -> None:
+        """The next number has its outcome."""
         assert answer.number == self.next_number
         self._drop(answer.number)
         self._answers[answer.number] = answer
@@ -63,7 +64,7 @@ class Intake:
         self.next_number += 1
 
     def end_run(self, run: Iterable[Put]) -> None:
-        """What of it is not decided by now may be sent again, by the publisher."""
+        """End a run. The publisher may repeat those of its puts that have no outcome."""
         for put in run:
             if put.number >= self.next_number:
                 self._drop(put.number)

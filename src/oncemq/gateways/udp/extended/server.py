@@ -1,37 +1,37 @@
-"""Answers packets of the extended form: proof of an address, hellos, puts, acks.
+"""Answers packets of the extended form: proofs of addresses, hellos, puts, acks.
 
-Who can't show the token that was sent to his address gets a challenge, which is shorter than any question, and nothing
-else. Publishers and subscribers are told apart by their epochs, which the broker gives to one of them only, ever.
+A packet without the token that was sent to its address gets only a challenge, which is shorter than any request.
+Publishers and subscribers are identified by their epochs, which are unique at the broker.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from oncemq.gateways.link import expect
-from oncemq.gateways.udp.context import Station, clock_ms
+from oncemq.gateways.subscription import open_subscription
+from oncemq.gateways.udp.context import UdpContext, clock_ms
 from oncemq.gateways.udp.extended import packets
 from oncemq.gateways.udp.extended.delivery import Delivery
 from oncemq.gateways.udp.extended.publisher import Publisher
-from oncemq.gateways.udp.plain.feed import look_up
+from oncemq.gateways.udp.plain.feed import find_topic_end
 from oncemq.gateways.udp.settings import PUBLISHER_SILENT_MS, SUBSCRIBER_SILENT_MS, WINDOW
 from oncemq.gateways.udp.tokens import Address
 from oncemq.protocol import commands, errors
 from oncemq.protocol.names import refuse_name, refuse_topic_name
-from oncemq.protocol.replies import HelloReply, OpenReply
+from oncemq.protocol.replies import HelloReply
 
 Peer = Publisher | Delivery
 Identity = tuple[str, ...]
 
-#: Hellos whose peers were succeeded: a late copy of one must not take over again.
+#: Hellos of peers that were replaced: a late copy of one must not take over again.
 _SUCCEEDED_MAX = 10_000
 
 
-class ExtendedDesk:
-    def __init__(self, station: Station) -> None:
-        self._station = station
+class ExtendedServer:
+    def __init__(self, context: UdpContext) -> None:
+        self._context = context
         self._by_epoch: dict[int, Peer] = {}
-        #: Session, or topic and subscriber → whoever is served as such.
+        #: Session, or topic and subscriber → the peer.
         self._by_identity: dict[Identity, Peer] = {}
         self._greeting: set[tuple[Identity, int]] = set()
         self._succeeded: OrderedDict[tuple[Identity, int], None] = OrderedDict()
@@ -40,12 +40,12 @@ class ExtendedDesk:
         return len(self._by_epoch)
 
     def receive(self, packet: bytes, address: Address, *, is_cut: bool = False) -> None:
-        """`is_cut`: this is the beginning of a packet that was too long."""
+        """Handle a packet. `is_cut`: it is the beginning of a packet that was too long."""
         try:
             request = packets.parse_cut(packet) if is_cut else packets.parse(packet)
         except errors.Refused as error:
-            self._station.counters["malformed"] += 1
-            self._object(packet, address, error)
+            self._context.counters["malformed"] += 1
+            self._refuse_malformed(packet, address, error)
             return
         if not self._is_proved(request, address):
             return
@@ -56,28 +56,28 @@ class ExtendedDesk:
         else:
             self._serve(request, address)
 
-    def _object(self, packet: bytes, address: Address, error: errors.OnceMQError) -> None:
-        """To whoever has proved himself."""
+    def _refuse_malformed(self, packet: bytes, address: Address, error: errors.OnceMQError) -> None:
+        """Only addresses that have proved themselves get an answer."""
         token = packets.token_of(packet)
-        if self._station.tokens.is_valid(clock_ms(), address, token):
+        if self._context.tokens.is_valid(clock_ms(), address, token):
             refused = packets.Refused(0, error.code, error.text)
-            self._station.send(packets.answer(token, refused), address)
+            self._context.send(packets.answer(token, refused), address)
 
     def _is_proved(self, request: packets.Request, address: Address) -> bool:
         now_ms = clock_ms()
-        if self._station.tokens.is_valid(now_ms, address, request.token):
-            self._station.guests.prove(now_ms, address)
-            self._station.guests.heard(now_ms, address)
+        if self._context.tokens.is_valid(now_ms, address, request.token):
+            self._context.peers.prove(now_ms, address)
+            self._context.peers.note_heard(now_ms, address)
             return True
-        self._station.counters["unproved"] += 1
+        self._context.counters["unproved"] += 1
         self._challenge(request, address)
         return False
 
     def _challenge(self, request: packets.Request, address: Address) -> None:
-        """Say hello, with this token."""
+        """Tell a peer to say hello with this token."""
         echo = request.nonce if isinstance(request, packets.Hello) else request.token
-        token = self._station.tokens.token(clock_ms(), address)
-        self._station.send_short(packets.challenge(echo, token), address)
+        token = self._context.tokens.token(clock_ms(), address)
+        self._context.send_short(packets.challenge(echo, token), address)
 
     # Hellos.
 
@@ -90,13 +90,13 @@ class ExtendedDesk:
             known.move(address)
             self._welcome_peer(hello, known)
         elif (error := self._refuse(hello)) is not None:
-            self._station.send(packets.answer(hello.nonce, error), address)
-        elif known is None and len(self._by_epoch) + len(self._greeting) >= self._station.settings.peers_max:
-            text = f"{self._station.settings.peers_max} peers are served, the limit"
-            self._station.send(packets.not_now(hello.nonce, 0, errors.LimitReached.code, text), address)
+            self._context.send(packets.answer(hello.nonce, error), address)
+        elif known is None and len(self._by_epoch) + len(self._greeting) >= self._context.settings.peers_max:
+            text = f"the limit of {self._context.settings.peers_max} peers is reached"
+            self._context.send(packets.not_now(hello.nonce, 0, errors.LimitReached.code, text), address)
         elif (identity, hello.nonce) not in self._greeting:
             self._greeting.add((identity, hello.nonce))
-            if not self._station.run_errand(self._greet(hello, address)):
+            if not self._context.run_for_packet(self._greet(hello, address)):
                 self._greeting.discard((identity, hello.nonce))
 
     def _refuse(self, hello: packets.Hello) -> packets.Refused | None:
@@ -105,45 +105,46 @@ class ExtendedDesk:
             refusal = refusal or refuse_topic_name(hello.topic)
         if refusal is not None:
             return packets.Refused(0, refusal.code, refusal.text)
-        if hello.role == packets.SUBSCRIBER and hello.name == self._station.settings.feed_name:
-            return packets.Refused(0, errors.NameInvalid.code, f"'{hello.name}' is the gateway itself")
+        if hello.role == packets.SUBSCRIBER and hello.name == self._context.settings.feed_name:
+            return packets.Refused(0, errors.NameInvalid.code, f"'{hello.name}' is the gateway's own name")
         if hello.epoch == 0 and (self._identity(hello), hello.nonce) in self._succeeded:
-            return packets.Refused(0, errors.Fenced.code, f"another '{hello.name}' took over")
+            return packets.Refused(0, errors.Fenced.code, f"another '{hello.name}' has taken over")
         return None
 
     async def _greet(self, hello: packets.Hello, address: Address) -> None:
         try:
-            begin = self._begin_publisher if hello.role == packets.PUBLISHER else self._begin_subscriber
-            peer = await begin(hello, address)
+            start = self._start_publisher if hello.role == packets.PUBLISHER else self._start_subscriber
+            peer = await start(hello, address)
         except errors.Refused as error:
             refused = packets.Refused(0, error.code, error.text)
-            self._station.send(packets.answer(hello.nonce, refused), address)
+            self._context.send(packets.answer(hello.nonce, refused), address)
         except errors.OnceMQError as error:
-            self._station.send(packets.not_now(hello.nonce, 0, error.code, error.text), address)
+            self._context.send(packets.not_now(hello.nonce, 0, error.code, error.text), address)
         else:
             self._admit(peer)
             self._welcome_peer(hello, peer)
         finally:
             self._greeting.discard((self._identity(hello), hello.nonce))
 
-    async def _begin_publisher(self, hello: packets.Hello, address: Address) -> Publisher:
-        session = f"{self._station.settings.name}/{hello.name}"
-        begun = await self._station.link.ask(commands.Hello(session, hello.epoch, hello.nonce, WINDOW))
-        return Publisher(self._station, (session,), hello, expect(begun[0], HelloReply), address, self._drop)
+    async def _start_publisher(self, hello: packets.Hello, address: Address) -> Publisher:
+        session = f"{self._context.settings.name}/{hello.name}"
+        command = commands.Hello(session, hello.epoch, hello.nonce, WINDOW)
+        reply = await self._context.link.query(command, HelloReply)
+        return Publisher(self._context, (session,), hello, reply, address, self._drop)
 
-    async def _begin_subscriber(self, hello: packets.Hello, address: Address) -> Delivery:
-        link = self._station.link
-        # As with plain packets, publishers make topics.
-        _check_topic(hello, (await look_up(self._station, hello.topic)).topic_id)
+    async def _start_subscriber(self, hello: packets.Hello, address: Address) -> Delivery:
+        link = self._context.link
+        # As with plain packets, only publishers create topics.
+        _check_topic(hello, (await find_topic_end(self._context, hello.topic)).topic_id)
         if not hello.epoch:
             await link.operate(commands.Subscribe(hello.topic, hello.name, hello.position))
-        opened = expect(await link.operate(commands.Open(hello.topic, hello.name, former=hello.epoch)), OpenReply)
-        _check_topic(hello, opened.topic_id)
-        return Delivery(self._station, hello, opened, address, self._drop)
+        subscription = await open_subscription(link, hello.topic, hello.name, former=hello.epoch)
+        _check_topic(hello, subscription.topic_id)
+        return Delivery(self._context, hello, subscription, address, self._drop)
 
     def _identity(self, hello: packets.Hello) -> Identity:
         if hello.role == packets.PUBLISHER:
-            return (f"{self._station.settings.name}/{hello.name}",)
+            return (f"{self._context.settings.name}/{hello.name}",)
         return (hello.topic, hello.name)
 
     def _admit(self, peer: Peer) -> None:
@@ -156,10 +157,10 @@ class ExtendedDesk:
         self._welcome(hello, peer.address, peer.epoch, peer.topic_id, peer.position)
 
     def _welcome(self, hello: packets.Hello, address: Address, epoch: int, topic_id: int, position: int) -> None:
-        most = self._station.settings.packet_bytes_max
-        self._station.send(packets.welcome(hello.nonce, epoch, topic_id, position, WINDOW, most), address)
+        limit = self._context.settings.packet_bytes_max
+        self._context.send(packets.welcome(hello.nonce, epoch, topic_id, position, WINDOW, limit), address)
 
-    # Those who are known.
+    # Requests of known peers.
 
     def _serve(self, request: packets.Put | packets.Ack, address: Address) -> None:
         peer = self._by_epoch.get(request.epoch)
@@ -168,58 +169,59 @@ class ExtendedDesk:
         elif isinstance(peer, Publisher) and isinstance(request, packets.Put):
             peer.receive(request)
         elif isinstance(peer, Delivery) and isinstance(request, packets.Ack):
-            peer.heard(request)
+            peer.note_ack(request)
         else:
-            self._station.counters["malformed"] += 1
+            self._context.counters["malformed"] += 1
 
     def _bye(self, bye: packets.Bye, address: Address) -> None:
         peer = self._by_epoch.get(bye.epoch)
         if peer is not None and peer.address != address:
             self._challenge(bye, address)
         elif isinstance(peer, Delivery) and bye.unsubscribes:
-            self._station.run_errand(self._unsubscribe(peer))
+            self._context.run_for_packet(self._unsubscribe(peer))
         elif peer is None and bye.unsubscribes:
             self._challenge(bye, address)
         else:
             if peer is not None:
                 self._retire(peer)
             echo = peer.nonce if peer is not None else bye.token
-            self._station.send(packets.over(echo, bye.epoch), address)
+            self._context.send(packets.over(echo, bye.epoch), address)
 
     async def _unsubscribe(self, peer: Delivery) -> None:
-        await self._station.link.operate(commands.Unsubscribe(peer.topic, peer.subscriber))
+        await self._context.link.operate(commands.Unsubscribe(peer.topic, peer.subscriber))
         self._retire(peer)
-        self._station.send(packets.over(peer.nonce, peer.epoch), peer.address)
+        self._context.send(packets.over(peer.nonce, peer.epoch), peer.address)
 
     def _drop(self, peer: Peer) -> None:
-        """Its session, or its subscription, stays at the broker."""
+        """Stop serving a peer. Its session or subscription stays at the broker."""
         peer.end()
         if self._by_identity.get(peer.identity) is peer:
             del self._by_identity[peer.identity]
             del self._by_epoch[peer.epoch]
 
     def _retire(self, peer: Peer) -> None:
-        """It left, or another one took its place: a late copy of its hello is not to be followed."""
+        """A peer has left or was replaced: a late copy of its hello must be refused."""
         self._drop(peer)
         self._succeeded[peer.identity, peer.nonce] = None
         if len(self._succeeded) > _SUCCEEDED_MAX:
             self._succeeded.popitem(last=False)
 
     def end(self) -> None:
+        """Stop serving all peers."""
         for peer in list(self._by_epoch.values()):
             self._drop(peer)
 
     def sweep(self) -> None:
-        """Those that have said nothing for too long."""
+        """Stop serving peers that were silent for too long."""
         now_ms = clock_ms()
         for peer in list(self._by_epoch.values()):
             silent_ms = PUBLISHER_SILENT_MS if isinstance(peer, Publisher) else SUBSCRIBER_SILENT_MS
             if now_ms - peer.heard_ms > silent_ms:
-                self._station.counters["peers_silent"] += 1
+                self._context.counters["peers_silent"] += 1
                 self._drop(peer)
 
 
 def _check_topic(hello: packets.Hello, topic_id: int) -> None:
-    """A position belongs to one topic."""
+    """A position is valid for one topic only. Raises TopicGone."""
     if hello.topic_id not in (0, topic_id):
-        raise errors.TopicGone(f"'{hello.topic}' is another topic by now; its offsets begin anew")
+        raise errors.TopicGone(f"'{hello.topic}' was deleted and created again; its offsets start at 0 again")

@@ -1,12 +1,12 @@
-"""S4's packets: a code, a space, a topic, a space, the content. Pure: bytes to requests, answers to bytes.
+"""S4's packets: a code, a space, a topic, a space, the content. It does no I/O: bytes to requests, replies to bytes.
 
     packet    code [ SP topic [ SP content ] ]
-    code      "0" | "1"  a message of a publisher; with a topic alone: make the topic
+    code      "0" | "1"  a message of a publisher; without content: create the topic
               "2"        subscribe           "3"  unsubscribe           "4"  list
     topic     bytes without a space | '"' bytes with \\" and \\\\ for a quote and a backslash '"'
-    content   all that follows, as it is
+    content   the rest of the packet, as it is
 
-Zero bytes at the end, and one line end before them, are no part of a packet.
+Zero bytes at the end, and one newline before them, are not part of a packet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALREADY = "Already subscribed to topic."
 NO_TOPIC = "Topic does not exist."
 UNSUBSCRIBED = "Unsubscribed!"
 NOT_SUBSCRIBED = "You are not currently subscribed to this topic."
-#: What S4 has no reply for starts with it.
+#: The beginning of replies that S4 does not define.
 ERROR = b"Error "
 #: In a list: there are more topics than fit.
 MORE = "..."
@@ -33,7 +33,7 @@ _NEEDS_QUOTES = frozenset(' ",[]\\')
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
     topic: str
-    #: None: only make the topic.
+    #: None: only create the topic.
     content: bytes | None
 
 
@@ -46,7 +46,7 @@ class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
 
 
 class List(msgspec.Struct, frozen=True, gc=False):
-    #: Topics behind this one, in order of their names.
+    #: List the topics after this name, in their order.
     after: str
 
 
@@ -54,10 +54,10 @@ Request = Publish | Subscribe | Unsubscribe | List
 
 
 def parse(packet: bytes) -> Request:
-    """Raises Malformed, NameInvalid."""
+    """Return the request of a packet. Raises Malformed, NameInvalid."""
     code, _, rest = _trim(packet).partition(b" ")
     if code not in (b"0", b"1", b"2", b"3", b"4"):
-        raise errors.Malformed("a packet starts with a code, 0 to 4")
+        raise errors.Malformed("a packet must start with a code from 0 to 4")
     if code == b"4":
         return _parse_list(rest)
     topic, content = _split_topic(rest)
@@ -77,8 +77,8 @@ def _trim(packet: bytes) -> bytes:
 def _parse_list(rest: bytes) -> List:
     word, _, after = rest.partition(b" ")
     if word != b"list":
-        raise errors.Malformed("topics are listed with: 4 list")
-    # Spaces behind it make the question longer, and nothing else.
+        raise errors.Malformed("to list topics, send: 4 list")
+    # Spaces after it only make the request longer, which allows a longer reply.
     after = after.strip(b" ")
     return List(_split_topic(after)[0] if after else "")
 
@@ -98,7 +98,7 @@ def _split_quoted(rest: bytes) -> tuple[str, bytes]:
         topic += rest[at : at + 1]
         at += 1
     if at >= len(rest) or rest[at + 1 : at + 2] not in (b"", b" "):
-        raise errors.Malformed("a topic that starts with a quote ends with one, and a space follows")
+        raise errors.Malformed("a topic that starts with a quote must end with a quote, followed by a space")
     return _text(bytes(topic)), rest[at + 2 :]
 
 
@@ -106,7 +106,7 @@ def _text(topic: bytes) -> str:
     try:
         return topic.decode()
     except UnicodeDecodeError:
-        raise errors.NameInvalid("a topic's name is UTF-8") from None
+        raise errors.NameInvalid("a topic's name must be UTF-8") from None
 
 
 def _check_topic(topic: str) -> None:
@@ -115,7 +115,7 @@ def _check_topic(topic: str) -> None:
         raise errors.NameInvalid(refusal.text)
 
 
-# What the gateway says.
+# Packets of the gateway.
 
 
 def subscribed(topic: str) -> str:
@@ -131,7 +131,7 @@ def format_error(error: errors.OnceMQError) -> str:
 
 
 def quote(topic: str) -> str:
-    """As it stands in a packet."""
+    """Return a topic as it is written in a packet."""
     if _NEEDS_QUOTES.isdisjoint(topic) and topic != MORE:
         return topic
     escaped = topic.replace("\\", "\\\\").replace('"', '\\"')
@@ -139,13 +139,13 @@ def quote(topic: str) -> str:
 
 
 def format_list(topics: Iterable[str], is_all: bool, bytes_max: int) -> str:
-    """As many whole names as fit, and at the end a mark where there are more."""
-    room = bytes_max - len("[]") - len(f", {MORE}")
+    """Return as many names as fit, and a mark at the end if there are more."""
+    bytes_left = bytes_max - len("[]") - len(f", {MORE}")
     names: list[str] = []
     for topic in topics:
         name = quote(topic)
-        room -= len(name.encode()) + (2 if names else 0)
-        if room < 0:
+        bytes_left -= len(name.encode()) + (2 if names else 0)
+        if bytes_left < 0:
             is_all = False
             break
         names.append(name)
@@ -153,6 +153,6 @@ def format_list(topics: Iterable[str], is_all: bool, bytes_max: int) -> str:
 
 
 def cut(text: str, bytes_max: int) -> bytes:
-    """The text, or its beginning: characters stay whole."""
+    """Return the text, cut to a length without breaking a character."""
     data = text.encode()
     return data if len(data) <= bytes_max else data[:bytes_max].decode(errors="ignore").encode()

@@ -1,9 +1,8 @@
-"""Answers plain packets. What it says is S4's, to the letter; errors that S4 did not know start with `Error`."""
+"""Answers plain packets. The replies are S4's, to the letter; errors that S4 does not define start with `Error`."""
 
 from __future__ import annotations
 
-from oncemq.gateways.link import expect
-from oncemq.gateways.udp.context import Station, clock_ms, log
+from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.plain import packets
 from oncemq.gateways.udp.plain.feeds import Feeds
 from oncemq.gateways.udp.settings import LIST_BYTES_MAX
@@ -12,47 +11,48 @@ from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Topics
 from oncemq.protocol.replies import TopicReply, TopicsReply
 
-#: No list that fits is longer: a name takes three bytes of it at the least.
+#: No list that fits into a packet has more names: each one takes at least three bytes.
 _LIST_TOPICS = LIST_BYTES_MAX // 3
 
 
-class PlainDesk:
-    def __init__(self, station: Station, feeds: Feeds) -> None:
-        self._station = station
+class PlainServer:
+    def __init__(self, context: UdpContext, feeds: Feeds) -> None:
+        self._context = context
         self._feeds = feeds
-        #: Before it knows who is subscribed, it can't say who is not.
+        #: The subscribers are loaded: only then it is known who is not subscribed.
         self.is_ready = False
 
     def receive(self, packet: bytes, address: Address) -> None:
-        station, size = self._station, len(packet)
-        station.guests.heard(clock_ms(), address)
+        context, size = self._context, len(packet)
+        context.peers.note_heard(clock_ms(), address)
         try:
             request = packets.parse(packet)
         except errors.OnceMQError as error:
-            station.counters["malformed"] += 1
+            context.counters["malformed"] += 1
             if packet.startswith(packets.ERROR):
-                # Of another one who answers what he does not understand: neither would ever end.
+                # The peer answers malformed packets with errors too: two such peers would never stop.
                 return
-            self._say(address, size, packets.format_error(error))
+            self._reply(address, size, packets.format_error(error))
             return
         if isinstance(request, packets.Subscribe | packets.Unsubscribe) and not self.is_ready:
-            station.counters["dropped_busy"] += 1
+            context.counters["dropped_busy"] += 1
             return
-        station.run_errand(self._answer(request, address, size))
+        context.run_for_packet(self._answer(request, address, size))
 
     def receive_oversized(self, address: Address, size: int) -> None:
-        most = self._station.settings.packet_bytes_max
-        self._say(address, size, packets.format_error(errors.TooLarge(f"a packet has at most {most} bytes")))
+        """Refuse a packet that is too long."""
+        limit = self._context.settings.packet_bytes_max
+        self._reply(address, size, packets.format_error(errors.TooLarge(f"a packet may have at most {limit} bytes")))
 
     async def _answer(self, request: packets.Request, address: Address, size: int) -> None:
         try:
-            said = await self._perform(request, address, size)
+            text = await self._perform(request, address, size)
         except (errors.BrokerAway, errors.ClientClosed, errors.Stopping, errors.Standby):
-            # Stop and wait: silence makes the client send it again.
+            # No reply: the client repeats its packet.
             raise
         except errors.OnceMQError as error:
-            said = packets.format_error(error)
-        self._say(address, size, said)
+            text = packets.format_error(error)
+        self._reply(address, size, text)
 
     async def _perform(self, request: packets.Request, address: Address, size: int) -> str:
         if isinstance(request, packets.Publish):
@@ -67,15 +67,15 @@ class PlainDesk:
         if request.content is None:
             await self._create(request.topic)
         else:
-            await self._station.link.put(request.topic, request.content, create=True)
-            self._station.counters["messages_in"] += 1
+            await self._context.link.put(request.topic, request.content, create=True)
+            self._context.counters["messages_in"] += 1
         return packets.ACKNOWLEDGED
 
     async def _create(self, topic: str) -> None:
         try:
-            made = expect(await self._station.link.operate(CreateTopic(topic)), TopicReply)
+            made = await self._context.link.call(CreateTopic(topic), TopicReply)
         except errors.TopicExists:
-            # With settings of its own: it is there, and that was the wish.
+            # It exists with other settings, which is fine.
             return
         if made.created:
             log.info("created new topic '%s'", topic)
@@ -97,11 +97,11 @@ class PlainDesk:
         return packets.UNSUBSCRIBED
 
     async def _list(self, after: str, address: Address, size: int) -> str:
-        reply = expect((await self._station.link.ask(Topics(after, _LIST_TOPICS)))[0], TopicsReply)
-        bytes_max = self._station.guests.reply_bytes_max(clock_ms(), address, size, LIST_BYTES_MAX)
+        reply = await self._context.link.query(Topics(after, _LIST_TOPICS), TopicsReply)
+        bytes_max = self._context.peers.reply_bytes_max(clock_ms(), address, size, LIST_BYTES_MAX)
         return packets.format_list([topic.name for topic in reply.topics], not reply.after, bytes_max)
 
-    def _say(self, address: Address, question_bytes: int, text: str) -> None:
-        most = self._station.settings.packet_bytes_max
-        bytes_max = self._station.guests.reply_bytes_max(clock_ms(), address, question_bytes, most)
-        self._station.send(packets.cut(text, bytes_max), address)
+    def _reply(self, address: Address, request_bytes: int, text: str) -> None:
+        limit = self._context.settings.packet_bytes_max
+        bytes_max = self._context.peers.reply_bytes_max(clock_ms(), address, request_bytes, limit)
+        self._context.send(packets.cut(text, bytes_max), address)

@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 def settings_within(**changes: Any) -> PushSettings:
     """An address within this process, where what is sent has arrived."""
-    return PushSettings(feed=f"inproc://following-{next(_numbers)}", **changes)
+    return PushSettings(feed=f"inproc://follower-{next(_numbers)}", **changes)
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_listeners_may_come_and_go_while_the_broker_is_away() -> None:
             for holder in ("first", "second", "third"):
                 feed.hold("t", holder)
                 feed.release("t", holder)
-                feed.look_after()
+                feed.maintain()
                 assert not feed.topics_count
             last = feed.hold("t", "last")
             await until(lambda: feed.counters["feed_waits"] > 3, "its end is tried again")
@@ -89,11 +89,11 @@ def test_what_somebody_else_took_is_taken_back() -> None:
     async def be_fenced() -> None:
         link = FakeLink()
         async with following_feed(link) as feed:
-            following = feed.hold("t", "me")
+            follower = feed.hold("t", "me")
             for epoch in (1, 2, 3):
-                await until(lambda: following.is_live and link.epoch == epoch, "it is followed")  # noqa: B023
+                await until(lambda: follower.is_live and link.epoch == epoch, "it is followed")  # noqa: B023
                 link.error = errors.SubscriptionFenced("another one consumes it")
-                await until(lambda: not following.is_live, "it notices")
+                await until(lambda: not follower.is_live, "it notices")
             assert feed.counters["feed_fenced"] == 3
 
     asyncio.run(be_fenced())
@@ -103,11 +103,11 @@ def test_what_has_ended_by_mistake_begins_again() -> None:
     async def end() -> None:
         link = FakeLink()
         async with following_feed(link) as feed:
-            following = feed.hold("t", "me")
-            following.task.cancel()
-            await asyncio.wait([following.task])
-            feed.look_after()
-            await until(lambda: following.is_live, "it is followed")
+            follower = feed.hold("t", "me")
+            follower.task.cancel()
+            await asyncio.wait([follower.task])
+            feed.maintain()
+            await until(lambda: follower.is_live, "it is followed")
 
     asyncio.run(end())
 
@@ -116,8 +116,8 @@ def test_a_topic_that_was_made_again_is_followed_from_its_first_message() -> Non
     async def delete() -> None:
         link = FakeLink()
         async with following_feed(link) as feed:
-            following = feed.hold("t", "me")
-            await until(lambda: following.is_live, "it is followed")
+            follower = feed.hold("t", "me")
+            await until(lambda: follower.is_live, "it is followed")
             link.error = errors.TopicGone("it was deleted")
             await until(lambda: link.starts == [START_NEW, START_EARLIEST], "it is followed again")
 
@@ -132,7 +132,7 @@ def test_whoever_was_one_too_many_is_heard_when_there_is_room() -> None:
             ear = Ear(feed.settings.feed, b"u\0")
             await until(lambda: feed.counters["feed_topics_refused"], "it is refused")
             feed.release("t", "me")
-            feed.look_after()
+            feed.maintain()
             await until(lambda: list(ear.heard()), "it hears")
             ear.close()
 
@@ -146,14 +146,14 @@ def test_marks_reach_back_as_far_as_they_are_asked_for(monkeypatch: pytest.Monke
     async def mark() -> None:
         nonlocal now_s
         async with following_feed(FakeLink(), retransmit_ms=3_000) as feed:
-            following = feed.hold("t", "me")
+            follower = feed.hold("t", "me")
             monkeypatch.setattr(following_module, "time", clock)
             for position in range(10_000):
                 now_s += 0.1
-                following.position = position
-                following.mark()
-            assert len(following._marks) < 100
-            assert following.sent_before(now_s - 3.0) in (9968, 9969)
+                follower.position = position
+                follower.mark()
+            assert len(follower._marks) < 100
+            assert follower.sent_before(now_s - 3.0) in (9968, 9969)
 
     asyncio.run(mark())
 
@@ -162,12 +162,12 @@ def test_a_subscriber_that_does_not_read_keeps_no_heartbeat_from_others() -> Non
     async def get_stuck() -> None:
         async with following_feed(FakeLink(), feed_messages_max=5) as feed:
             stuck, healthy = Ear(feed.settings.feed, b"t\0"), Ear(feed.settings.feed, b"t\0", 100)
-            following = feed.hold("t", "me")
+            follower = feed.hold("t", "me")
             await until(lambda: list(stuck.heard()) and list(healthy.heard()), "both listen")
-            while following.beat():
+            while follower.send_heartbeat():
                 pass
             list(healthy.heard())
-            await feed.insist(feed.look_after())
+            await feed.retry_heartbeats(feed.maintain())
             assert [frames[1].split()[0] for frames in healthy.heard()] == [b"next"]
             stuck.close()
             healthy.close()
@@ -184,8 +184,8 @@ def test_large_messages_fill_a_queue_by_their_size(prefix: bytes) -> None:
             link.add(content)
         async with following_feed(link, feed_messages_max=slots) as feed:
             ear = Ear(feed.settings.feed, prefix)
-            following = feed.hold("t", "me")
-            await until(lambda: following.position == slots, "all were sent")
+            follower = feed.hold("t", "me")
+            await until(lambda: follower.position == slots, "all were sent")
             heard = sum(len(frame) for frames in ear.heard() for frame in frames)
             assert len(content) < heard < slots * SLOT_BYTES + 2 * len(content)
             assert feed.counters["feed_overflows"]

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import zmq
 
-from oncemq.gateways.push.ack_server import Desk
+from oncemq.gateways.push.ack_server import AckServer
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.messages import AckPublished, Publish
-from oncemq.gateways.push.publishers.reliable import Publishing
+from oncemq.gateways.push.publishers.reliable import ReliablePublishers
 from oncemq.gateways.push.settings import PushSettings
-from oncemq.gateways.push.subscribers.subscribers import Reliable
+from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
 from tests.gateways.push.fakes import until
 
 
@@ -28,9 +28,9 @@ class SlowPublishing:
 
 def test_requests_are_bounded_in_bytes() -> None:
     async def ask() -> None:
-        publishing, reliable = SlowPublishing(), cast(Reliable, None)
-        settings = PushSettings(acks="inproc://desk", buffer_bytes_max=100_000)
-        desk = Desk(settings, reliable, cast(Publishing, publishing), Counters())
+        publishing, reliable = SlowPublishing(), cast(ReliableSubscribers, None)
+        settings = PushSettings(acks="inproc://server", buffer_bytes_max=100_000)
+        server = AckServer(settings, reliable, cast(ReliablePublishers, publishing), Counters())
         dealer: Any = zmq.Context.instance().socket(zmq.DEALER)
         dealer.connect(settings.acks)
         answers: list[dict[str, Any]] = []
@@ -52,6 +52,6 @@ def test_requests_are_bounded_in_bytes() -> None:
         await until(lambda: are_answered(6), "it is answered")
         assert [answer["type"] for answer in answers] == 3 * ["error"] + 3 * ["ack_published"]
         dealer.close(0)
-        await desk.stop(1.0)
+        await server.stop(1.0)
 
     asyncio.run(ask())

@@ -14,13 +14,13 @@ from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.messages import AckReceived, Data, encode
 from oncemq.gateways.push.subscribers import retransmission as module
-from oncemq.gateways.push.subscribers.callback import Caller
-from oncemq.gateways.push.subscribers.retransmission import Retransmitting
+from oncemq.gateways.push.subscribers.callback import CallbackSocket
+from oncemq.gateways.push.subscribers.retransmission import Retransmission
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
-from oncemq.gateways.push.subscribers.subscriber_cursor import Place
+from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
 from oncemq.protocol.commands import START_EARLIEST
 from oncemq.protocol.message import Message
-from tests.gateways.push.in_memory import SETTINGS, in_memory, make, place_of, until
+from tests.gateways.push.in_memory import SETTINGS, cursor_of, in_memory, make, until
 
 
 class Calls:
@@ -48,7 +48,7 @@ class Calls:
 
             def close(self) -> None: ...
 
-        monkeypatch.setattr(module, "Caller", Noting)
+        monkeypatch.setattr(module, "CallbackSocket", Noting)
 
 
 @pytest.fixture
@@ -62,24 +62,24 @@ async def subscriber_of(link: Link, *topics: str, address: str = "here", count: 
     subscriber.address = address
     for topic in topics:
         await make(link, topic, *[b"x"] * count)
-        place = subscriber.places[topic] = place_of(link, topic, start=START_EARLIEST)
-        await place.look()
+        cursor = subscriber.cursors[topic] = cursor_of(link, topic, start=START_EARLIEST)
+        await cursor.check()
     return subscriber
 
 
-async def ended(retransmitting: Retransmitting) -> None:
-    await asyncio.gather(*retransmitting._tasks, return_exceptions=True)
+async def ended(retransmission: Retransmission) -> None:
+    await asyncio.gather(*retransmission._tasks, return_exceptions=True)
     await asyncio.sleep(0)
 
 
 def test_topics_take_turns(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
-    monkeypatch.setattr(module, "_PART_S", 0.0)
+    monkeypatch.setattr(module, "_CALL_S", 0.0)
 
     async def work(link: Link) -> None:
-        retransmitting = Retransmitting(SETTINGS, Counters())
+        retransmission = Retransmission(SETTINGS, Counters())
         subscriber = await subscriber_of(link, "a", "b")
-        retransmitting.look_after(subscriber, time.monotonic())
-        await ended(retransmitting)
+        retransmission.call_if_due(subscriber, time.monotonic())
+        await ended(retransmission)
         assert [(topic, offset) for _, topic, offset in calls.made] == [
             (topic, offset) for offset in range(3) for topic in ("a", "b")
         ]
@@ -90,21 +90,21 @@ def test_topics_take_turns(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> Non
 def test_subscribers_take_turns_also_with_those_who_do_not_answer(
     monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
-    monkeypatch.setattr(module, "_PART_S", 0.0)
+    monkeypatch.setattr(module, "_CALL_S", 0.0)
     monkeypatch.setattr(module, "_CALLS_MAX", 1)
     calls.endless = {"silent"}
 
     async def work(link: Link) -> None:
-        retransmitting = Retransmitting(SETTINGS, Counters())
+        retransmission = Retransmission(SETTINGS, Counters())
         silent = await subscriber_of(link, "s", address="silent")
         # It did not answer the last time.
         silent.pause_s = 1.0
         first, second = [await subscriber_of(link, topic, address=topic) for topic in ("a", "b")]
         for subscriber in (silent, first, second):
-            retransmitting.look_after(subscriber, time.monotonic())
+            retransmission.call_if_due(subscriber, time.monotonic())
         await until(lambda: len(calls.made) == 7, "all are called")
         assert [address for address, _, _ in calls.made if address != "silent"] == ["a", "b"] * 3
-        await retransmitting.stop()
+        await retransmission.stop()
 
     in_memory(work)
 
@@ -113,16 +113,16 @@ def test_an_ack_ends_the_pause(calls: Calls) -> None:
     calls.deaf = {"here"}
 
     async def work(link: Link) -> None:
-        retransmitting = Retransmitting(SETTINGS, Counters())
+        retransmission = Retransmission(SETTINGS, Counters())
         subscriber = await subscriber_of(link, "a")
         for _ in range(2):
             # The second time it is to be left alone.
-            retransmitting.look_after(subscriber, 1.0)
-            await ended(retransmitting)
+            retransmission.call_if_due(subscriber, 1.0)
+            await ended(retransmission)
         assert len(calls.made) == 1
-        subscriber.has_answered()
-        retransmitting.look_after(subscriber, 1.0)
-        await ended(retransmitting)
+        subscriber.note_answer()
+        retransmission.call_if_due(subscriber, 1.0)
+        await ended(retransmission)
         assert len(calls.made) == 2
 
     in_memory(work)
@@ -132,33 +132,33 @@ def test_who_comes_back_elsewhere_does_not_wait_for_an_older_call(calls: Calls) 
     calls.endless = {"there"}
 
     async def work(link: Link) -> None:
-        retransmitting = Retransmitting(SETTINGS, Counters())
+        retransmission = Retransmission(SETTINGS, Counters())
         subscriber = await subscriber_of(link, "a", address="there")
-        retransmitting.look_after(subscriber, time.monotonic())
+        retransmission.call_if_due(subscriber, time.monotonic())
         await until(lambda: len(calls.made) == 1, "it is called where it is not")
         subscriber.address = "here"
-        retransmitting.hang_up(subscriber)
-        await ended(retransmitting)
-        retransmitting.look_after(subscriber, time.monotonic())
-        await ended(retransmitting)
+        retransmission.cancel_call(subscriber)
+        await ended(retransmission)
+        retransmission.call_if_due(subscriber, time.monotonic())
+        await ended(retransmission)
         assert calls.made[1:] == [("here", "a", offset) for offset in range(3)]
 
     in_memory(work)
 
 
 def test_what_has_expired_is_not_waited_for(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def only_a_fresh_one(place: Place) -> list[Message]:
-        return [Message("a", 3, b"fresh", None, {}, 0, place.topic_id)]
+    async def only_a_fresh_one(cursor: SubscriberCursor) -> list[Message]:
+        return [Message("a", 3, b"fresh", None, {}, 0, cursor.topic_id)]
 
-    monkeypatch.setattr(Place, "read", only_a_fresh_one)
+    monkeypatch.setattr(SubscriberCursor, "read", only_a_fresh_one)
 
     async def work(link: Link) -> None:
-        retransmitting = Retransmitting(SETTINGS, Counters())
+        retransmission = Retransmission(SETTINGS, Counters())
         subscriber = await subscriber_of(link, "a")
-        retransmitting.look_after(subscriber, time.monotonic())
-        await ended(retransmitting)
-        place = subscriber.places["a"]
-        assert (calls.made, place.acked, place.is_due(math.inf, 0.0)) == ([], 3, False)
+        retransmission.call_if_due(subscriber, time.monotonic())
+        await ended(retransmission)
+        cursor = subscriber.cursors["a"]
+        assert (calls.made, cursor.acked, cursor.is_due(math.inf, 0.0)) == ([], 3, False)
 
     in_memory(work)
 
@@ -175,7 +175,7 @@ def test_an_ipv6_address_is_called() -> None:
         pytest.skip("this machine has no IPv6")
 
     async def work(_: Link) -> None:
-        caller = Caller(f"tcp://[::1]:{port}", 30.0)
+        caller = CallbackSocket(f"tcp://[::1]:{port}", 30.0)
         data = Data(subscriber="k", topic="t", offset=0, time_ms=0, topic_id=0)
         calling = asyncio.ensure_future(caller.call(data, b""))
         await until(lambda: bool(callee.poll(0)), "it is called")

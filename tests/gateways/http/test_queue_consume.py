@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from oncemq.gateways.http.queue import consume
-from oncemq.gateways.keyed_delivery import Giving
+from oncemq.gateways.keyed_delivery import KeyedDelivery
 from oncemq.gateways.link import Link
 from oncemq.protocol import errors
 from oncemq.protocol.commands import DeleteTopic, Open, RegistryList, RegistrySet, Seek
@@ -101,7 +101,7 @@ def test_who_is_late_is_told_the_first_position_that_is_not_confirmed(queue: Que
     queue.populate("a", "b", "c", "d")
     queue.consume(position=3)
     late = queue.ask("GET", "/consumer/consume", topic="T1", consumer_id="C1", position=0).json()
-    assert (late["error"], late["position"]) == ("message 0 was confirmed; 3 is the first that is not", 3)
+    assert (late["error"], late["position"]) == ("message 0 is confirmed already; the first one that is not is 3", 3)
 
 
 # Waiting.
@@ -117,7 +117,7 @@ def test_a_request_may_wait_for_a_message(queue: Queue, form: dict[str, Any]) ->
         waiting = asyncio.ensure_future(
             queue.client.get("/consumer/consume", params=asked | {"wait_ms": 60_000}, headers=form.get("headers"))
         )
-        while not queue.app._link or queue.app._link._patient is None:
+        while not queue.app._link or queue.app._link._poll_driver is None:
             await asyncio.sleep(0.001)
         # Meanwhile others are not held up.
         other = await queue.client.get("/consumer/consume", params=asked)
@@ -166,7 +166,7 @@ def test_sixteen_keys_are_remembered(queue: Queue) -> None:
     assert queue.cant_consume("k2") == (410, "CONSUMED")
     # The gateway knows longer that a key was overtaken. One that starts anew takes a forgotten key for a new one.
     assert queue.cant_consume("k0") == (410, "CONSUMED")
-    queue.app._state.queue.giving = Giving()
+    queue.app._state.queue.delivery = KeyedDelivery(queue.app._state.subscriptions._link)
     assert queue.cant_consume("k2") == (410, "CONSUMED")
     assert queue.consume("k0") == "18"
 
@@ -216,8 +216,8 @@ def test_a_request_that_fails_at_any_step_may_be_repeated(
     for number in range(30):
         # A gateway that starts anew knows nothing.
         if number % 2:
-            queue.app._state.queue.giving.given.clear()
-            queue.app._state.opened.clear()
+            queue.app._state.queue.delivery.delivered.clear()
+            queue.app._state.subscriptions.opened.clear()
         steps, failing = 0, number % 15 + 1
         key = f"k{number}" if form == "key" else None
         parameters = {"topic": "T1", "consumer_id": "C1"} | ({} if key else {"position": str(number)})
@@ -275,7 +275,7 @@ def test_a_topic_that_is_made_again_is_another_one(queue: Queue) -> None:
 def test_an_entry_that_another_gateway_changed_is_read_again(queue: Queue) -> None:
     queue.populate("a", "b", "c")
     assert queue.consume("k1") == "a"
-    ((_, topic_id),) = queue.app._state.queue.giving.given
+    ((_, topic_id),) = queue.app._state.queue.delivery.delivered
     value = b'{"keys": [["k1", 0], ["elsewhere", 0]]}'
     operate(queue, RegistrySet("given", f"C1/{topic_id}", value))
     assert queue.consume("k2") == "b"

@@ -11,11 +11,11 @@ from oncemq.gateways.link import Link, expect
 from oncemq.gateways.push.messages import AckReceived, Goodbye, Hello
 from oncemq.gateways.push.subscribers.registry import NAMESPACE, decode_registered, register, subscribers_of
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
-from oncemq.gateways.push.subscribers.subscribers import Reliable
+from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_NEW, DeleteTopic, Operation, Read, RegistrySet, Subscribe
 from oncemq.protocol.replies import GetReply, Reply
-from tests.gateways.push.in_memory import in_memory, make, place_of, put, reliable_of, until
+from tests.gateways.push.in_memory import cursor_of, in_memory, make, put, reliable_of, until
 
 _ADDRESS = "tcp://127.0.0.1:9"
 
@@ -31,15 +31,15 @@ def ack(offset: int, topic_id: int = 0) -> AckReceived:
 async def position_after_restart(link: Link) -> int:
     """Where the next gateway goes on."""
     reliable = await resumed(link)
-    place = reliable._subscribers["kitchen"].places["orders"]
+    cursor = reliable._subscribers["kitchen"].cursors["orders"]
     running = asyncio.ensure_future(reliable.run())
-    await until(lambda: place.is_open, "its place is opened")
+    await until(lambda: cursor.is_open, "its cursor is opened")
     running.cancel()
     await reliable.stop()
-    return place.acked
+    return cursor.acked
 
 
-async def resumed(link: Link) -> Reliable:
+async def resumed(link: Link) -> ReliableSubscribers:
     reliable = reliable_of(link)
     await reliable.resume()
     return reliable
@@ -91,13 +91,13 @@ def test_a_thousand_topics_with_the_longest_names_are_remembered_and_forgotten()
         subscriber = Subscriber("kitchen")
         topics = [f"{number:04}".ljust(255, '"') for number in range(1_000)]
         for topic in topics:
-            subscriber.places[topic] = place_of(link, topic)
+            subscriber.cursors[topic] = cursor_of(link, topic)
         await register(link, "push", "kitchen", subscriber.entries(_ADDRESS), subscriber.registered)
         found = {number: decode_registered(value) async for _, number, value in subscribers_of(link, "push")}
         assert found == subscriber.registered
         assert sorted(topic for entry in found.values() for topic in entry.topics) == topics
         assert found[0].address == _ADDRESS
-        subscriber.places.clear()
+        subscriber.cursors.clear()
         await register(link, "push", "kitchen", subscriber.entries(""), subscriber.registered)
         assert [entry async for entry in subscribers_of(link, "push")] == []
 
@@ -132,14 +132,14 @@ def test_an_ack_that_names_the_topic_made_again_mends_the_place_and_one_of_the_o
     async def work(link: Link) -> None:
         reliable = await resumed(link)
         await reliable.hello(hello("orders"))
-        former_id = reliable._subscribers["kitchen"].places["orders"].topic_id
+        former_id = reliable._subscribers["kitchen"].cursors["orders"].topic_id
         await link.operate(DeleteTopic("orders"))
         await make(link, "orders", b"new")
         topic_id = expect((await link.ask(Read("orders", START_NEW, 0)))[0], GetReply).topic_id
-        assert (await reliable.received(ack(0, topic_id))).acked == 1
+        assert (await reliable.ack(ack(0, topic_id))).acked == 1
         for wrong_id in (former_id, topic_id + 1):
             with pytest.raises(errors.TopicGone):
-                await reliable.received(ack(0, wrong_id))
+                await reliable.ack(ack(0, wrong_id))
 
     in_memory(work)
 
@@ -150,8 +150,8 @@ def test_an_ack_waits_while_the_place_is_to_be_opened() -> None:
         await put(link, "orders", b"0")
         reliable = await resumed(link)
         with pytest.raises(errors.Busy):
-            await reliable.received(ack(0))
+            await reliable.ack(ack(0))
         await reliable.hello(hello())
-        assert (await reliable.received(ack(0))).acked == 1
+        assert (await reliable.ack(ack(0))).acked == 1
 
     in_memory(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncemq.gateways.udp import rates
-from oncemq.gateways.udp.peers import Guests
+from oncemq.gateways.udp.peers import Peers
 from oncemq.gateways.udp.rates import Bucket, Rates
 from oncemq.gateways.udp.settings import PLAIN_SILENT_MS, SLACK_BYTES, UNPROVED_MESSAGES, UdpSettings
 from oncemq.gateways.udp.tokens import KEY_MS, Tokens, is_loopback
@@ -62,42 +62,42 @@ def test_sources_are_remembered_up_to_a_bound() -> None:
 
 
 def test_an_unproved_address_gets_little_until_it_proves_itself() -> None:
-    guests = Guests(UdpSettings(unproved_bytes_per_s=1000), 0)
-    assert guests.is_proved(0, HERE)
-    assert not guests.is_proved(0, FAR)
-    assert guests.reply_bytes_max(0, FAR, 10, 2000) == 10 + SLACK_BYTES
-    assert [guests.may_send(0, FAR, 472) for _ in range(3)] == [True, True, False]
-    guests.prove(0, FAR)
-    assert guests.may_send(0, FAR, 60_000)
-    assert guests.reply_bytes_max(0, FAR, 10, 2000) == 2000
-    assert not guests.is_proved(601_000, FAR)
+    peers = Peers(UdpSettings(unproved_bytes_per_s=1000), 0)
+    assert peers.is_proved(0, HERE)
+    assert not peers.is_proved(0, FAR)
+    assert peers.reply_bytes_max(0, FAR, 10, 2000) == 10 + SLACK_BYTES
+    assert [peers.may_send(0, FAR, 472) for _ in range(3)] == [True, True, False]
+    peers.prove(0, FAR)
+    assert peers.may_send(0, FAR, 60_000)
+    assert peers.reply_bytes_max(0, FAR, 10, 2000) == 2000
+    assert not peers.is_proved(601_000, FAR)
 
 
 def test_an_unproved_subscriber_has_a_credit_that_each_word_renews() -> None:
-    guests = Guests(UdpSettings(), 0)
-    guests.add(0, FAR)
-    assert all(guests.take_credit(0, FAR) for _ in range(UNPROVED_MESSAGES))
-    assert not guests.take_credit(0, FAR)
-    guests.heard(1, FAR)
-    assert guests.take_credit(1, FAR)
-    guests.add(0, HERE)
-    assert all(guests.take_credit(0, HERE) for _ in range(2 * UNPROVED_MESSAGES))
-    assert not guests.take_credit(0, ("192.0.2.9", 1))
+    peers = Peers(UdpSettings(), 0)
+    peers.add(0, FAR)
+    assert all(peers.take_credit(0, FAR) for _ in range(UNPROVED_MESSAGES))
+    assert not peers.take_credit(0, FAR)
+    peers.note_heard(1, FAR)
+    assert peers.take_credit(1, FAR)
+    peers.add(0, HERE)
+    assert all(peers.take_credit(0, HERE) for _ in range(2 * UNPROVED_MESSAGES))
+    assert not peers.take_credit(0, ("192.0.2.9", 1))
 
 
 def test_three_strikes_in_as_many_seconds_and_no_word_between_them_mean_gone() -> None:
-    guests = Guests(UdpSettings(), 0)
-    guests.add(0, HERE)
-    assert not any(guests.strike(0, HERE) for _ in range(10))
-    assert not guests.strike(1000, HERE)
-    guests.heard(1500, HERE)
-    assert [guests.strike(now_ms, HERE) for now_ms in (2000, 3000, 4000)] == [False, False, True]
-    assert not guests.strike(0, FAR)
+    peers = Peers(UdpSettings(), 0)
+    peers.add(0, HERE)
+    assert not any(peers.strike(0, HERE) for _ in range(10))
+    assert not peers.strike(1000, HERE)
+    peers.note_heard(1500, HERE)
+    assert [peers.strike(now_ms, HERE) for now_ms in (2000, 3000, 4000)] == [False, False, True]
+    assert not peers.strike(0, FAR)
 
 
 def test_an_address_elsewhere_that_says_nothing_for_a_day_is_silent() -> None:
-    guests = Guests(UdpSettings(), 0)
-    guests.add(0, HERE)
-    guests.add(0, FAR)
-    assert guests.silent(PLAIN_SILENT_MS) == []
-    assert guests.silent(PLAIN_SILENT_MS + 1) == [FAR]
+    peers = Peers(UdpSettings(), 0)
+    peers.add(0, HERE)
+    peers.add(0, FAR)
+    assert peers.silent(PLAIN_SILENT_MS) == []
+    assert peers.silent(PLAIN_SILENT_MS + 1) == [FAR]

@@ -18,21 +18,21 @@ def window(packets_max: int = 8, bytes_max: int = 10_000, now_ms: float = 0.0, s
 def test_the_window_is_full_at_its_packets_and_at_its_bytes() -> None:
     few = window(packets_max=2)
     for offset in (0, 1):
-        assert few.has_room
-        few.sent(0, offset, b"x")
-    assert not few.has_room
-    few.heard(1, 1, 0)
-    assert few.has_room
+        assert few.has_capacity
+        few.note_sent(0, offset, b"x")
+    assert not few.has_capacity
+    few.note_ack(1, 1, 0)
+    assert few.has_capacity
     large = window(bytes_max=10)
-    large.sent(0, 0, b"x" * 50)
-    assert not large.has_room
-    large.heard(1, 1, 0)
-    assert large.has_room
+    large.note_sent(0, 0, b"x" * 50)
+    assert not large.has_capacity
+    large.note_ack(1, 1, 0)
+    assert large.has_capacity
 
 
 def test_a_packet_without_an_ack_is_sent_again_with_growing_pauses_that_end_at_a_bound() -> None:
     lonely = window()
-    lonely.sent(0, 0, b"first")
+    lonely.note_sent(0, 0, b"first")
     times = [0.0]
     for _ in range(12):
         now_ms = lonely.next_due_ms(times[-1])
@@ -49,7 +49,7 @@ def test_two_windows_do_not_fall_into_step() -> None:
     due_ms = set()
     for seed in range(10):
         one = window(seed=seed)
-        one.sent(0, 0, b"x")
+        one.note_sent(0, 0, b"x")
         due_ms.add(one.next_due_ms(0))
     assert len(due_ms) == 10
 
@@ -57,24 +57,24 @@ def test_two_windows_do_not_fall_into_step() -> None:
 def test_while_the_subscriber_is_quiet_only_the_first_packet_is_sent_again() -> None:
     quiet = window()
     for offset in range(5):
-        quiet.sent(0, offset, b"%d" % offset)
+        quiet.note_sent(0, offset, b"%d" % offset)
     assert quiet.due(QUIET_MS) == [b"0", b"1", b"2", b"3", b"4"]
     assert quiet.due(20_000) == [b"0"]
-    quiet.heard(20_001, 1, 0)
+    quiet.note_ack(20_001, 1, 0)
     assert quiet.due(60_000) == [b"1"]
 
 
 def test_what_has_arrived_is_not_sent_again_and_what_was_passed_over_is_at_once() -> None:
     holed = window()
     for offset in range(6):
-        holed.sent(0, offset, b"%d" % offset)
-    holed.heard(1, 1, 0b00010)
-    holed.heard(2, 1, 0b00110)
+        holed.note_sent(0, offset, b"%d" % offset)
+    holed.note_ack(1, 1, 0b00010)
+    holed.note_ack(2, 1, 0b00110)
     assert holed.due(2) == []
-    holed.heard(3, 1, 0b01110)
+    holed.note_ack(3, 1, 0b01110)
     assert holed.due(3) == [b"1"]
     assert holed.due(900) == [b"1", b"5"]
-    holed.heard(901, 6, 0)
+    holed.note_ack(901, 6, 0)
     assert len(holed) == 0
     assert holed.next_due_ms(901) == float("inf")
 
@@ -82,9 +82,9 @@ def test_what_has_arrived_is_not_sent_again_and_what_was_passed_over_is_at_once(
 def test_the_time_out_follows_the_round_trips() -> None:
     far = window()
     for offset in range(40):
-        far.sent(offset * 1000, offset, b"x")
-        far.heard(offset * 1000 + 700, offset + 1, 0)
-    far.sent(50_000, 50, b"x")
+        far.note_sent(offset * 1000, offset, b"x")
+        far.note_ack(offset * 1000 + 700, offset + 1, 0)
+    far.note_sent(50_000, 50, b"x")
     assert 700 * 0.75 <= far.next_due_ms(50_000) - 50_000 <= 1100
 
 
@@ -123,8 +123,8 @@ class Weather:
         next_offset = 0
         while len(self.received) < count or len(self.window):
             assert self.now_ms < 600_000, "stuck"
-            while next_offset < count and self.window.has_room:
-                self.window.sent(self.now_ms, next_offset, b"%d" % next_offset)
+            while next_offset < count and self.window.has_capacity:
+                self.window.note_sent(self.now_ms, next_offset, b"%d" % next_offset)
                 self.send(next_offset)
                 next_offset += 1
             due_ms = self.window.next_due_ms(self.now_ms)
@@ -138,7 +138,7 @@ class Weather:
 
     def arrive(self, kind: str, fields: tuple[int, ...]) -> None:
         if kind == "ack":
-            self.window.heard(self.now_ms, *fields)
+            self.window.note_ack(self.now_ms, *fields)
             return
         if fields[0] >= len(self.received):
             self.early.add(fields[0])
