@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.consumer.topic import TopicCursor
 from oncemq.client.core.command_table import CommandTable
 from oncemq.client.core.handshake import Handshake
@@ -94,7 +94,7 @@ def subscription_acks_what_it_fetched() -> Sequence[Patch]:
 
 @bug("a payload that was damaged on its way is delivered")
 def damaged_payload_is_delivered() -> Sequence[Patch]:
-    def take(self: Delivery, reply: GetReply, payloads: Sequence[Frame]) -> None:
+    def take(self: FetchBuffer, reply: GetReply, payloads: Sequence[Frame]) -> None:
         self.topic_id = reply.topic_id
         for head, frame in zip(reply.batches, payloads, strict=True):
             self._batches.append((head, bytes(frame)))
@@ -102,16 +102,16 @@ def damaged_payload_is_delivered() -> Sequence[Patch]:
         self.position = reply.next_position
         self.end_offset = reply.end_offset
 
-    return [(Delivery, "take", take)]
+    return [(FetchBuffer, "take", take)]
 
 
 @bug("after a damaged payload the position moves on as if it had been whole")
 def damaged_payload_is_skipped() -> Sequence[Patch]:
-    real: Any = Delivery.take
+    real: Any = FetchBuffer.take
 
-    def take(self: Delivery, reply: GetReply, payloads: Sequence[Frame]) -> None:
+    def take(self: FetchBuffer, reply: GetReply, payloads: Sequence[Frame]) -> None:
         real(self, reply, payloads)
         self.position = reply.next_position
         self.end_offset = reply.end_offset
 
-    return [(Delivery, "take", take)]
+    return [(FetchBuffer, "take", take)]

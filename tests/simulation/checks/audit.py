@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors, replies
 from tests.simulation.checks.subscriptions import SubscriptionModel
@@ -53,7 +53,7 @@ class Auditor(Process):
         for info in reply.topics:
             self.topics[info.name] = info
             self._look(commands.Subscriptions(info.name), self._see_subscriptions)
-            self._read(Delivery(info.name, info.first_offset), info)
+            self._read(FetchBuffer(info.name, info.first_offset), info)
 
     def _see_subscriptions(self, pending: Pending) -> None:
         reply = pending.result()
@@ -65,27 +65,27 @@ class Auditor(Process):
         assert isinstance(reply, replies.RegistryListReply)
         self.entries = reply.entries
 
-    def _read(self, delivery: Delivery, info: replies.TopicInfo) -> None:
-        command = commands.Read(info.name, delivery.position, 4_000, 0, info.topic_id)
-        self._look(command, lambda pending: self._see_messages(pending, delivery, info))
+    def _read(self, buffer: FetchBuffer, info: replies.TopicInfo) -> None:
+        command = commands.Read(info.name, buffer.position, 4_000, 0, info.topic_id)
+        self._look(command, lambda pending: self._see_messages(pending, buffer, info))
 
-    def _see_messages(self, pending: Pending, delivery: Delivery, info: replies.TopicInfo) -> None:
+    def _see_messages(self, pending: Pending, buffer: FetchBuffer, info: replies.TopicInfo) -> None:
         if isinstance(pending.error, errors.RangeGone) and (info.retain_ms or info.name in self.context.lossy):
             return
         reply = pending.result()
         assert isinstance(reply, replies.GetReply)
-        position = delivery.position
-        delivery.take(reply, pending.payloads)
-        while delivery:
-            for message in delivery.decode():
+        position = buffer.position
+        buffer.take(reply, pending.payloads)
+        while buffer:
+            for message in buffer.decode():
                 if message.offset != position:
                     raise Violation(f"lost: '{info.name}' has no {position}, the next is {message.offset}")
                 position += 1
                 self.context.history.observe_message(message, self.name)
-        if position != delivery.position:
-            raise Violation(f"lost: '{info.name}' has {position}..{delivery.position - 1} not")
-        if not delivery.is_caught_up:
-            self._read(delivery, info)
+        if position != buffer.position:
+            raise Violation(f"lost: '{info.name}' has {position}..{buffer.position - 1} not")
+        if not buffer.is_caught_up:
+            self._read(buffer, info)
 
     # Comparing.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors
 from oncemq.protocol.message import Message
@@ -40,7 +40,7 @@ class Consumer(Process):
         self.own_session = own_session
         self.is_fenced = False
         self._opened: OpenReply | None = None
-        self._delivery = Delivery(topic, 0)
+        self._buffer = FetchBuffer(topic, 0)
         self._position = 0
         self._end_offset = -1
         #: When the last get that was answered was sent.
@@ -134,7 +134,7 @@ class Consumer(Process):
         model.opened(reply, f"{self.name}~{self.incarnation}", acked_before, marks)
         self._opened = reply
         self._position = self._ack_sent = self._acked = reply.acked
-        self._delivery = Delivery(self.topic, reply.acked)
+        self._buffer = FetchBuffer(self.topic, reply.acked)
         self._get()
 
     # Getting.
@@ -148,7 +148,7 @@ class Consumer(Process):
         wait_ms = 0 if random() < 0.4 else int(random() * 500)
         bytes_max = 200 if random() < 0.3 else 5_000
         command = commands.Get(
-            opened.topic_id, self.subscriber, opened.epoch, self._delivery.position, bytes_max, wait_ms, ack
+            opened.topic_id, self.subscriber, opened.epoch, self._buffer.position, bytes_max, wait_ms, ack
         )
         epoch, now_ms = self.model.least_epoch, self.world.now_ms
         self.ask(command, lambda pending: self._got(pending, command, epoch, now_ms))
@@ -198,21 +198,21 @@ class Consumer(Process):
         self.model.succeeded(command.epoch, epoch_when_sent, "get")
         self.model.check_position(reply.acked, 0)
         try:
-            self._delivery.take(reply, pending.payloads)
+            self._buffer.take(reply, pending.payloads)
         except errors.DamagedInTransit:
-            self._delivery._damages = 0
-        while self._delivery:
+            self._buffer._damages = 0
+        while self._buffer:
             self._take_messages(reply, sent_ms)
-        if self._delivery.position > self._position:
-            self._skip_to(self._delivery.position, reply)
-        if self._delivery.position == reply.next_position:
+        if self._buffer.position > self._position:
+            self._skip_to(self._buffer.position, reply)
+        if self._buffer.position == reply.next_position:
             self._end_offset = reply.end_offset
             self._looked_ms = sent_ms
             self._note_acked(reply.acked, command.ack)
         self._continue()
 
     def _take_messages(self, reply: GetReply, sent_ms: int) -> None:
-        messages = self._delivery.decode()
+        messages = self._buffer.decode()
         assert self.model is not None
         first = messages[0].offset
         for message in messages:

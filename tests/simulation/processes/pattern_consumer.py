@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.commands import BY_PATTERN
@@ -28,7 +28,7 @@ class PatternConsumer(Process):
         self._since_ms = 0
         self._may_be_new = True
         self._opened: replies.OpenReply | None = None
-        self._deliveries: dict[int, Delivery] = {}
+        self._buffers: dict[int, FetchBuffer] = {}
         self._acked: dict[int, int] = {}
         self._looked_ms = 0
         #: What was known of seeks when it was opened; the same for the opening that began with a topic, by its id.
@@ -60,9 +60,9 @@ class PatternConsumer(Process):
 
     def _unacked(self) -> tuple[tuple[int, int], ...]:
         return tuple(
-            (topic_id, delivery.position)
-            for topic_id, delivery in self._deliveries.items()
-            if delivery.position > self._acked[topic_id]
+            (topic_id, buffer.position)
+            for topic_id, buffer in self._buffers.items()
+            if buffer.position > self._acked[topic_id]
         )
 
     # Becoming the owner.
@@ -124,7 +124,7 @@ class PatternConsumer(Process):
         self.owner.epoch = max(self.owner.epoch, reply.epoch)
         self._opened = reply
         self._opened_marks = marks
-        self._deliveries = {}
+        self._buffers = {}
         self._acked = {}
         self._get()
 
@@ -140,7 +140,7 @@ class PatternConsumer(Process):
             model = self._model_of(topic_id)
             assert model is not None
             model.ack_sent = max(model.ack_sent, upto)
-        positions = tuple((topic_id, delivery.position) for topic_id, delivery in self._deliveries.items())
+        positions = tuple((topic_id, buffer.position) for topic_id, buffer in self._buffers.items())
         wait_ms = 0 if random() < 0.4 else int(random() * 400)
         bytes_max = 400 if random() < 0.3 else 5_000
         command = commands.GetAny(self.pattern, self.name, opened.epoch, positions, bytes_max, wait_ms, acks)
@@ -175,21 +175,21 @@ class PatternConsumer(Process):
             self._pause()
 
     def _take(self, part: replies.AnyPart, frames: Sequence[Frame]) -> None:
-        delivery = self._deliveries.get(part.topic_id)
-        if delivery is None:
+        buffer = self._buffers.get(part.topic_id)
+        if buffer is None:
             self._begin_topic(part)
-            delivery = self._deliveries[part.topic_id] = Delivery(part.topic, part.acked)
+            buffer = self._buffers[part.topic_id] = FetchBuffer(part.topic, part.acked)
             self._acked[part.topic_id] = part.acked
         model = self._model_of(part.topic_id)
         assert model is not None
-        expected = delivery.position
+        expected = buffer.position
         reply = replies.GetReply(part.topic_id, part.next_position, part.end_offset, part.acked, part.batches)
         try:
-            delivery.take(reply, frames)
+            buffer.take(reply, frames)
         except errors.DamagedInTransit:
-            delivery._damages = 0
-        while delivery:
-            for message in delivery.decode():
+            buffer._damages = 0
+        while buffer:
+            for message in buffer.decode():
                 if message.offset != expected:
                     raise Violation(f"out of order: {self.name} got {message.offset} of '{part.topic}', not {expected}")
                 expected += 1

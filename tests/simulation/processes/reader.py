@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.core.pending import Pending
 from oncemq.protocol import commands, errors
 from oncemq.protocol.replies import GetReply
@@ -16,7 +16,7 @@ class Reader(Process):
     def __init__(self, context: Context, name: str, topics: list[str]) -> None:
         super().__init__(context, name)
         self._topics = topics
-        self._delivery = Delivery(topics[0], commands.START_EARLIEST)
+        self._buffer = FetchBuffer(topics[0], commands.START_EARLIEST)
         self._idle = True
 
     def begin(self) -> None:
@@ -28,7 +28,7 @@ class Reader(Process):
 
     def _turn(self) -> None:
         topic = self._topics[int(self.random.random() * len(self._topics))]
-        self._delivery = Delivery(topic, commands.START_EARLIEST if self.random.random() < 0.7 else commands.START_NEW)
+        self._buffer = FetchBuffer(topic, commands.START_EARLIEST if self.random.random() < 0.7 else commands.START_NEW)
         self._pause()
 
     def _pause(self) -> None:
@@ -39,14 +39,14 @@ class Reader(Process):
     def _read(self) -> None:
         self._idle = False
         wait_ms = int(self.random.random() * 200) if self.random.random() < 0.5 else 0
-        delivery = self._delivery
-        command = commands.Read(delivery.topic, delivery.position, 600, wait_ms, delivery.topic_id)
+        buffer = self._buffer
+        command = commands.Read(buffer.topic, buffer.position, 600, wait_ms, buffer.topic_id)
         self.ask(command, lambda pending: self._was_read(pending, command))
 
     def _was_read(self, pending: Pending, command: commands.Read) -> None:
         if self.is_over(pending):
             return
-        delivery = self._delivery
+        buffer = self._buffer
         if pending.error is not None:
             if not isinstance(pending.error, errors.BrokerAway | errors.NotNow):
                 self._check_error(pending.error, command)
@@ -58,18 +58,18 @@ class Reader(Process):
         assert isinstance(reply, GetReply)
         expected = command.position
         try:
-            delivery.take(reply, pending.payloads)
+            buffer.take(reply, pending.payloads)
         except errors.DamagedInTransit:
-            delivery._damages = 0
-        if delivery.topic_id == 0:
-            delivery.topic_id = reply.topic_id
-        while delivery:
-            for message in delivery.decode():
+            buffer._damages = 0
+        if buffer.topic_id == 0:
+            buffer.topic_id = reply.topic_id
+        while buffer:
+            for message in buffer.decode():
                 if expected >= 0 and message.offset != expected:
                     raise Violation(f"out of order: {self.name} asked for {expected} and got {message.offset}")
                 expected = message.offset + 1
                 self.context.history.observe_message(message, self.name)
-        self.world.note(f"{self.name} read '{delivery.topic}' {command.position}..{expected - 1}")
+        self.world.note(f"{self.name} read '{buffer.topic}' {command.position}..{expected - 1}")
         if self.random.random() < 0.3:
             self._turn()
         else:

@@ -116,9 +116,9 @@ class TimedConsumer(Consumer):
 
     @property
     def topic_id(self) -> int:
-        return self._delivery.topic_id
+        return self._buffer.topic_id
 
     def _open_done(self, pending: Pending, acked_before: int, marks: int) -> None:
         super()._open_done(pending, acked_before, marks)
         if self._opened is not None:
-            self._delivery.topic_id = self._opened.topic_id
+            self._buffer.topic_id = self._opened.topic_id

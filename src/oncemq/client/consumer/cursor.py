@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.consumer.filter import Filter
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.protocol import errors
@@ -145,7 +145,7 @@ class Cursor(Protocol):
         message that was delivered is not finished. Returns the range that the filter has seen."""
 
 
-def decode_next(buffer: Delivery, wanted: Filter | None) -> Flow[Decoded]:
+def decode_next(buffer: FetchBuffer, wanted: Filter | None) -> Flow[Decoded]:
     """Decode the next messages of one topic."""
     if wanted is None:
         return Decoded(buffer.topic, buffer.topic_id, (yield Outside(buffer.decode)))

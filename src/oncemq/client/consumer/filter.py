@@ -1,4 +1,4 @@
-"""Filters: which messages a consumer wants to see. They run in the client; the others count as done unseen."""
+"""Filters: which messages a consumer wants. They run in the client. The other messages are acked without delivery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Wanted = Filter | Mapping[str, Value | Collection[Value]]
 
 
 def filter_of(wanted: Wanted | None) -> Filter | None:
-    """Raises TypeError for what is neither a function nor a mapping of headers."""
+    """Return the filter as a function; None: no filter. Raises TypeError."""
     if wanted is None or not isinstance(wanted, Mapping):
         if wanted is not None and not callable(wanted):
             raise TypeError(f"a filter is a function or a mapping of headers, not {type(wanted).__name__}")

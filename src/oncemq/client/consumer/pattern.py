@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from oncemq.client.consumer.cursor import Decoded, decode_next, rewound
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.consumer.filter import Filter
 from oncemq.client.runtime.flow import Flow
 from oncemq.protocol import errors
@@ -26,7 +26,7 @@ class _Position:
     __slots__ = ("ack_sent", "acked", "buffer", "delivered", "filtered_end", "finished", "wanted_end")
 
     def __init__(self, part: AnyPart) -> None:
-        self.buffer = Delivery(part.topic, part.acked)
+        self.buffer = FetchBuffer(part.topic, part.acked)
         self.delivered = self.finished = self.ack_sent = self.acked = part.acked
         #: The end of the last message that the filter let through, and of what the filter has seen.
         self.wanted_end = self.filtered_end = 0

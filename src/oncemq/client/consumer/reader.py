@@ -1,10 +1,10 @@
-"""Reading any range of a topic: moves nothing, belongs to nobody."""
+"""Reads any range of a topic, without a subscription."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Flow, Outside
@@ -21,7 +21,7 @@ Start = int | str
 
 
 def start_of(start: Start) -> int:
-    """An offset, `new` (`latest`) or `earliest`, as the broker understands it."""
+    """Return an offset, `new` (`latest`) or `earliest` as the broker encodes it. Raises ValueError."""
     if start in ("new", "latest"):
         return START_NEW
     if start == "earliest":
@@ -32,7 +32,7 @@ def start_of(start: Start) -> int:
 
 
 def time_of(moment: datetime) -> int:
-    """In milliseconds since 1970. A time without a zone is local, as `datetime` has it. Raises ValueError."""
+    """Return a time in milliseconds since 1970. A time without a zone is local. Raises ValueError."""
     time_ms = round(moment.timestamp() * 1000)
     if time_ms < 1:
         raise ValueError(f"{moment} lies before 1970")
@@ -40,19 +40,20 @@ def time_of(moment: datetime) -> int:
 
 
 def seek_of(topic: str, subscriber: str, to: Start | datetime) -> Seek:
+    """Return the command that moves a subscription to an offset, `new`, `earliest` or a time. Raises ValueError."""
     if isinstance(to, datetime):
         return Seek(topic, subscriber, time_ms=time_of(to))
     return Seek(topic, subscriber, start_of(to))
 
 
 def end_of(driver: Driver, topic: str, topic_id: int) -> Flow[int]:
-    """The offset that the topic's next message will get, by the broker's word."""
+    """Ask the broker for the offset of the topic's next message."""
     reply = yield from ask(driver, Read(topic, START_NEW, 1, 0, topic_id), GetReply)
     return reply.end_offset
 
 
 class Reader:
-    """A range, part by part; the next part is fetched while this one is used."""
+    """Reads a range in parts. The next part is fetched while the caller uses this one."""
 
     def __init__(
         self,
@@ -67,10 +68,10 @@ class Reader:
         if start is None:
             start = "new" if follow else "earliest"
         self._driver = driver
-        #: Where to start, once the broker has said which offset that is.
+        #: The time to start at, until the broker has said which offset that is.
         self._start_ms = time_of(start) if isinstance(start, datetime) else 0
-        self._delivery = Delivery(topic, 0 if isinstance(start, datetime) else start_of(start))
-        self._delivery.topic_id = topic_id
+        self._buffer = FetchBuffer(topic, 0 if isinstance(start, datetime) else start_of(start))
+        self._buffer.topic_id = topic_id
         self._stop = stop
         self._follow = follow
         self._part_bytes = part_bytes
@@ -78,27 +79,27 @@ class Reader:
         self._has_begun = False
 
     def next_part(self) -> Flow[list[Message]]:
-        """The next messages; none: nothing more will come."""
+        """Return the next messages; an empty list at the end."""
         if self._start_ms:
-            found = yield from ask(self._driver, Find(self._delivery.topic, self._start_ms), FindReply)
-            self._delivery.position, self._start_ms = found.offset, 0
-        if not self._delivery and not (yield from self._fetch()):
+            found = yield from ask(self._driver, Find(self._buffer.topic, self._start_ms), FindReply)
+            self._buffer.position, self._start_ms = found.offset, 0
+        if not self._buffer and not (yield from self._fetch()):
             return []
-        messages = yield Outside(self._delivery.decode)
-        if not self._delivery:
+        messages = yield Outside(self._buffer.decode)
+        if not self._buffer:
             self._ask_ahead()
         return self._within(messages)
 
     def next_batches(self) -> Flow[list[tuple[BatchHead, bytes]]]:
-        """The next batches as they are stored; the last one may reach beyond `stop`. None: nothing more will come."""
-        if not self._delivery and not (yield from self._fetch()):
+        """Return the next batches, undecoded; the last one may reach beyond `stop`. An empty list at the end."""
+        if not self._buffer and not (yield from self._fetch()):
             return []
-        batches = self._delivery.take_all()
+        batches = self._buffer.take_all()
         self._ask_ahead()
         return batches
 
     def close(self) -> None:
-        """From anywhere: an iterator may be finalized at any moment."""
+        """Give up the read in flight. May be called anywhere: an iterator may be finalized at any moment."""
         if self._pending is not None:
             self._driver.drop(self._pending)
 
@@ -109,10 +110,10 @@ class Reader:
         return [message for message in messages if message.offset < stop]
 
     def _is_over(self) -> bool:
-        return self._stop is not None and self._delivery.position >= self._stop
+        return self._stop is not None and self._buffer.position >= self._stop
 
     def _fetch(self) -> Flow[bool]:
-        """Until there is something; False where nothing more will come."""
+        """Wait until there is something to decode. False: the end was reached."""
         while not self._is_over():
             self._driver.check_usable()
             if self._pending is None:
@@ -120,18 +121,18 @@ class Reader:
             assert self._pending is not None
             yield self._pending
             self._take_reply()
-            if self._delivery:
+            if self._buffer:
                 return True
         return False
 
     def _ask_ahead(self) -> None:
-        if self._pending is None and not self._delivery.is_caught_up and not self._is_over():
+        if self._pending is None and not self._buffer.is_caught_up and not self._is_over():
             self._ask(0)
             self._driver.pump()
 
     def _ask(self, wait_ms: int) -> None:
-        delivery = self._delivery
-        command = Read(delivery.topic, delivery.position, self._part_bytes, wait_ms, delivery.topic_id)
+        buffer = self._buffer
+        command = Read(buffer.topic, buffer.position, self._part_bytes, wait_ms, buffer.topic_id)
         self._pending = self._driver.core.ask(command)
 
     def _take_reply(self) -> None:
@@ -140,8 +141,8 @@ class Reader:
         reply = pending.result()
         if not isinstance(reply, GetReply):
             raise errors.Malformed(f"a read was answered with {type(reply).__name__}")
-        self._delivery.take(reply, pending.payloads)
+        self._buffer.take(reply, pending.payloads)
         self._has_begun = True
         if not self._follow and (self._stop is None or self._stop > reply.end_offset):
-            # What is put from now on is not part of this reading.
+            # What is put from now on is not part of this range.
             self._stop = reply.end_offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from oncemq.client.consumer.cursor import Decoded, decode_next, rewound
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.consumer.filter import Filter
 from oncemq.client.core.validation import offset_of
 from oncemq.client.runtime.flow import Flow
@@ -26,7 +26,7 @@ class TopicCursor:
     def __init__(self, topic: str, subscriber: str, auto_ack: bool) -> None:
         self.topic = topic
         self.subscriber = subscriber
-        self.buffer = Delivery(topic, 0)
+        self.buffer = FetchBuffer(topic, 0)
         #: Messages that the subscription has lost to its topic's quota, ever.
         self.dropped = 0
         self.acked = 0

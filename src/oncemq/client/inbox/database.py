@@ -1,16 +1,17 @@
-"""What an inbox needs of a database: one row beside the user's own tables, changed in the user's own transaction.
+"""What an inbox needs of a database: one row, which is changed in the same transaction as the user's own tables.
 
     oncemq_inbox
-      topic_id    a topic that is deleted and made again has another id, and so another row
+      topic_id    a topic that is deleted and created again has another id, and so another row
       subscriber
       topic       the topic's name, for people
-      epoch       the subscription's epoch, of the consumer that owns the row
-      position    all offsets below are done
-      version     of this form: 1
+      epoch       the subscription's epoch: its consumer owns the row
+      position    all offsets below are processed
+      version     the version of this format: 1
       primary key (topic_id, subscriber)
 
-The row is changed in three ways only. Opening it raises `epoch`; an epoch that is not higher is fenced. A seek does so
-too, and moves `position` anywhere. A step moves it `where epoch = mine and position = old`: one row, or fenced.
+The row is changed in three ways only. Opening it raises `epoch`; an epoch that is not higher raises Fenced. A seek also
+raises `epoch`, and moves `position` anywhere. A step moves it `where epoch = mine and position = old`: if that changes
+no row, it raises Fenced.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", re.ASCI
 
 
 class Key(msgspec.Struct, frozen=True):
-    """Which row."""
+    """The key of a row."""
 
     topic_id: int
     subscriber: str
@@ -39,7 +40,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What is in it."""
+    """The values of a row."""
 
     version: int
     epoch: int
@@ -47,7 +48,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A move of the position, which belongs to one transaction."""
+    """A change of the position in one transaction."""
 
     key: Key
     epoch: int
@@ -59,29 +60,29 @@ class InboxDatabase(Protocol):
     """The contract of a database. A connection that fails raises its driver's own errors."""
 
     def open_row(self, key: Key, mine: Row, decide: Callable[[Row], Row]) -> Row:
-        """In a transaction of its own: make the table and the row (as `mine`) where they are missing, and store
-        what `decide` makes of the row. Nobody changes it in between. If `decide` raises, nothing is changed."""
+        """In one transaction: create the table and the row (as `mine`) if they are missing, and store what `decide`
+        returns for the row. Nobody can change it in between. If `decide` raises, nothing is changed."""
 
     def read_row(self, key: Key) -> Row | None:
-        """The row as it is committed."""
+        """Return the committed row."""
 
     def begin(self, step: Step) -> None:
-        """Begin a write transaction for this step. Raises Fenced, or RuntimeError for a connection that is inside
-        one already."""
+        """Begin a write transaction for this step. Raises Fenced, or RuntimeError if the connection is inside a
+        transaction."""
 
     def commit(self) -> None:
-        """Commit what was done since `begin`, and the step with it. Raises Fenced, or RuntimeError if the
-        transaction was ended by somebody else."""
+        """Commit what was done since `begin`, together with the step. Raises Fenced, or RuntimeError if the caller has
+        ended the transaction."""
 
     def rollback(self) -> None:
-        """Undo what was done since `begin`; harmless where nothing was begun or the transaction is gone."""
+        """Undo what was done since `begin`. It does nothing if there is no transaction."""
 
     def weakness(self) -> str:
-        """Why a commit may be undone by a power failure; empty if it can't be."""
+        """Return why a power failure may undo a commit; empty if it can't."""
 
 
 def quoted(table: str) -> str:
-    """The table's name as SQL wants it, with its schema if there is one.
+    """Return the table's name quoted for SQL, with its schema if there is one. Raises SettingInvalid.
 
     >>> quoted("app.inbox")
     '"app"."inbox"'
@@ -92,28 +93,29 @@ def quoted(table: str) -> str:
 
 
 def fenced(key: Key) -> errors.SubscriptionFenced:
+    """Return the error of a consumer that has lost the row to another one."""
     return errors.SubscriptionFenced(
         f"another consumer took over '{key.subscriber}' on '{key.topic}' in the database; nothing was stored"
     )
 
 
 def _refuse_row(key: Key, found: Row, epoch: int) -> None:
-    """Raises VersionUnsupported, Fenced."""
+    """Raise VersionUnsupported or Fenced if this consumer may not change the row."""
     if found.version > ROW_VERSION:
         raise errors.VersionUnsupported(f"the inbox's row has version {found.version}; upgrade OnceMQ")
-    # The same epoch is our own: an opening whose commit was not answered.
+    # The same epoch is our own: the reply to its commit was lost.
     if found.epoch > epoch:
         raise fenced(key)
 
 
 def moved(key: Key, found: Row, epoch: int, acked: int) -> Row:
-    """The row after a seek, wherever it was before. Raises VersionUnsupported, Fenced."""
+    """Return the row after a seek. Raises VersionUnsupported, Fenced."""
     _refuse_row(key, found, epoch)
     return Row(found.version, epoch, acked)
 
 
 def taken_over(key: Key, found: Row, epoch: int, acked: int, skip_to: int) -> Row:
-    """The row as its new owner has it. Raises VersionUnsupported, Fenced, InboxRewound."""
+    """Return the row of its new owner. Raises VersionUnsupported, Fenced, InboxRewound."""
     _refuse_row(key, found, epoch)
     position = max(found.position, skip_to)
     if position < acked:
@@ -136,7 +138,7 @@ ENDED = (
 
 
 def database_of(connection: object, table: str) -> InboxDatabase:
-    """The database behind a connection. Raises TypeError, MissingExtra, SettingInvalid."""
+    """Return the database of a connection. Raises TypeError, MissingExtra, SettingInvalid."""
     if isinstance(connection, sqlite3.Connection):
         from oncemq.client.inbox.sqlite import SqliteInbox
 

@@ -1,13 +1,13 @@
-"""The inbox: a subscription whose position lives in the user's own database, stored with each message's effect.
+"""The inbox: a subscription whose position is stored in the user's own database, together with each message's effect.
 
     broker ──get──▶ message ──▶ [ begin · the user's statements · position = offset + 1 · commit ] ──ack──▶ broker
 
-Effect and position are one transaction, so they are stored together or not at all, wherever the process is killed.
-The broker's own position only follows: an ack that gets lost is caught up with at the next opening. So the database
-may be ahead of the broker, and is never behind it, unless it was set back: that is `InboxRewound`.
+Effect and position are stored in one transaction: both or neither, wherever the process is killed. The broker's own
+position follows: an ack that was lost is sent again at the next opening. So the database may be ahead of the broker. It
+is never behind, unless it was restored from an older copy: that raises `InboxRewound`.
 
-What was rolled back is given again, in the same order, by the same object. After anything that went wrong the row is
-read again before the next message: what became of a commit whose answer was lost, the row says.
+Messages of a transaction that was rolled back are delivered again, in the same order, by the same object. After any
+failure the row is read again before the next message: it tells whether a commit happened whose reply was lost.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ log = logging.getLogger("oncemq.inbox")
 
 
 class Inbox:
-    """Messages whose effects are stored exactly once; made by `client.inbox`. For one thread, as its connection is.
+    """Messages whose effects are stored exactly once; returned by `client.inbox`. For one thread, as its connection is.
 
     >>> inbox = client.inbox("orders", "billing", connection)
     >>> for message in inbox.messages(timeout_s=10):
     ...     connection.execute("insert into bills (text) values (?)", (message.text,))
 
-    Within a block or a turn of a loop the connection is inside the inbox's transaction: it is committed at the end,
-    and rolled back by an exception. The same message comes again then.
+    Within a block or one iteration of a loop the connection is inside the inbox's transaction. It is committed at the
+    end. An exception rolls it back, and the same message is delivered again.
     """
 
     def __init__(self, subscription: Subscription, connection: Connection, *, table: str = TABLE) -> None:
         if subscription.auto_ack:
-            raise ValueError("an inbox wants a subscription of its own, unused and with auto_ack=False")
+            raise ValueError("an inbox needs its own subscription, unused and with auto_ack=False")
         self._subscription = subscription
         self._database = database_of(connection, table)
-        #: None until it is opened.
+        #: None until the inbox is opened.
         self._key: Key | None = None
         self._epoch = 0
-        #: As the database has it, as far as is known.
+        #: The position in the database, as far as is known.
         self._position = 0
-        #: The row has to be read again first: something went wrong on the way.
+        #: Something failed: the row has to be read again first.
         self._is_unsure = False
-        #: Given by the subscription and not committed.
+        #: Delivered by the subscription, and not committed.
         self._waiting: list[Message] = []
         self._is_inside = False
         self._error: errors.OnceMQError | None = None
@@ -68,12 +68,10 @@ class Inbox:
     def __repr__(self) -> str:
         return f"Inbox({self._subscription.topic!r}, {self._subscription.subscriber!r})"
 
-    # What people call.
-
     @contextmanager
     def message(self, timeout_s: float | None = 0.0) -> Iterator[Message | None]:
-        """The next message, in a transaction; None, and no transaction, if there is none within `timeout_s`
-        (None: wait for ever).
+        """Enter a transaction with the next message; None, and no transaction, if there is none within `timeout_s`
+        (None: no time limit).
 
         >>> with inbox.message(timeout_s=5) as message:
         ...     if message:
@@ -84,8 +82,8 @@ class Inbox:
 
     @contextmanager
     def batch(self, messages_max: int = 1000, timeout_s: float | None = 0.0) -> Iterator[list[Message]]:
-        """Up to so many messages in one transaction, as soon as there are any; an empty list, and no transaction,
-        if none come within `timeout_s`.
+        """Enter a transaction with at most `messages_max` messages, as soon as there are any; an empty list, and no
+        transaction, if none come within `timeout_s`.
 
         >>> with inbox.batch(1000, timeout_s=5) as messages:
         ...     connection.executemany("insert into bills (text) values (?)", [(one.text,) for one in messages])
@@ -94,8 +92,8 @@ class Inbox:
             yield messages
 
     def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
-        """Iterate, each message in a transaction of its own, committed when the next one is asked for. Ends when
-        nothing came for `timeout_s` (None: never). `break` rolls the message in hand back, as an exception does.
+        """Iterate over messages, each in its own transaction, which is committed when the next message is requested.
+        Ends when none came for `timeout_s` (None: never). `break` rolls the transaction back, as an exception does.
 
         >>> for message in inbox.messages(timeout_s=10):
         ...     connection.execute("insert into bills (text) values (?)", (message.text,))
@@ -107,7 +105,7 @@ class Inbox:
                 yield message
 
     def batches(self, messages_max: int = 1000, timeout_s: float | None = None) -> Iterator[list[Message]]:
-        """The same with up to so many messages in each transaction: one commit for all of them.
+        """Iterate over lists of at most `messages_max` messages, each in one transaction.
 
         >>> for messages in inbox.batches(1000, timeout_s=10):
         ...     connection.executemany("insert into bills (text) values (?)", [(one.text,) for one in messages])
@@ -119,8 +117,8 @@ class Inbox:
                 yield messages
 
     def open(self) -> int:
-        """Take over, from the broker and in the database; returns the position: all offsets below are done. The
-        first use does this by itself.
+        """Take over the subscription and the row in the database. Returns the position: all offsets below are
+        processed. The first use does this automatically.
 
         >>> client.inbox("orders", "billing", connection).open()
         0
@@ -128,8 +126,8 @@ class Inbox:
         return self._ensure_open(0)
 
     def skip_to(self, position: int) -> None:
-        """All offsets below `position` count as done, whether they were or not: the deliberate way past messages
-        that can't be read, or that are gone (`InboxRewound` says where to). It never moves back.
+        """Skip all messages below `position` that were not processed: messages that can't be read, or that are gone
+        (the text of `InboxRewound` says where to). It never moves back.
 
         >>> client.inbox("orders", "billing", connection).skip_to(57)
         """
@@ -137,15 +135,15 @@ class Inbox:
         if self._key is None:
             self._ensure_open(position)
         elif position > self._ensure_open(0):
-            # The broker first: it knows whether there are so many.
+            # The broker first: it knows whether the topic has that offset.
             self._subscription.ack(position - 1)
             with self._transaction(position):
                 pass
 
     def seek(self, to: Start | datetime) -> int:
-        """Go on elsewhere, in the database and at the broker: at an offset, `"earliest"`, `"new"`, or the first
-        message that was stored at a time or later. Returns the position. What is stored there is done again, so
-        undo its effects first. If this is cut off, say it again.
+        """Continue elsewhere, in the database and at the broker: at an offset, `"earliest"`, `"new"`, or the first
+        message that was stored at a time or later. Returns the position. Messages from there on are processed again, so
+        undo their effects first. If this is interrupted, call it again.
 
         >>> inbox.seek("earliest")
         0
@@ -153,21 +151,22 @@ class Inbox:
         self._refuse_inside()
         self._refuse_failed()
         if self._key is not None:
-            # Who was fenced off must not move the subscription under its new owner.
-            self._look_again(self._key)
-        # The broker first: it knows what it has. Where it ends here, a move back has not happened: the row is ahead.
+            # A consumer that was fenced must not move the subscription of the new owner.
+            self._read_row(self._key)
+        # The broker first: it knows which messages it has. If this ends here, a move back has not happened: the row is
+        # ahead.
         self._subscription.seek(to)
         opened = open_now(self._subscription)
         self._take_row(opened, opened.acked, lambda key, found: moved(key, found, opened.epoch, opened.acked))
         return self._position
 
     def close(self) -> None:
-        """Tell the broker how far the database is, and stop. The connection stays open: it is yours."""
+        """Ack what the database has stored, and stop. The connection stays open: it is yours."""
         self._error = self._error or errors.ClientClosed("this inbox was closed")
         try:
             self._subscription.close()
         except errors.OnceMQError as error:
-            # The next opening catches up.
+            # The next opening sends the acks.
             log.info("while closing %r: %s", self, error)
 
     def __enter__(self) -> Inbox:
@@ -189,7 +188,7 @@ class Inbox:
         if self._key is None:
             self._open(skip_to)
         elif self._is_unsure:
-            self._look_again(self._key)
+            self._read_row(self._key)
         return self._position
 
     def _open(self, skip_to: int) -> None:
@@ -200,7 +199,7 @@ class Inbox:
         self._take_row(opened, position, lambda key, found: taken_over(key, found, opened.epoch, opened.acked, skip_to))
 
     def _take_row(self, opened: OpenReply, position: int, decide: Callable[[Key, Row], Row]) -> None:
-        """The row is ours, as `decide` has it; one that is made begins at `position`."""
+        """Take over the row, with the values of `decide`; a new row starts at `position`."""
         key = Key(opened.topic_id, self._subscription.subscriber, self._subscription.topic)
         with self._final_if_fenced():
             mine = Row(ROW_VERSION, opened.epoch, position)
@@ -208,13 +207,13 @@ class Inbox:
         if row.position > opened.acked:
             self._catch_up(row.position)
         if weakness := self._database.weakness():
-            log.warning("a power failure may undo commits that the broker was told of: %s", weakness)
+            log.warning("a power failure may undo commits that were acked at the broker: %s", weakness)
         self._key, self._epoch, self._position = key, row.epoch, row.position
         self._waiting = []
         self._is_unsure = False
 
     def _catch_up(self, position: int) -> None:
-        """The broker missed acks: the process ended between a commit and its ack."""
+        """Send acks that the broker has missed: the process ended between a commit and its ack."""
         try:
             self._subscription.ack(position - 1)
         except errors.OffsetOutOfRange as error:
@@ -223,7 +222,7 @@ class Inbox:
                 f" from an older copy, or lost its disk ({error.text})"
             ) from None
 
-    def _look_again(self, key: Key) -> None:
+    def _read_row(self, key: Key) -> None:
         with self._final_if_fenced():
             row = self._database.read_row(key)
             if row is None or row.epoch != self._epoch or row.position < self._position:
@@ -257,23 +256,22 @@ class Inbox:
             return
         with self._transaction(messages[-1].offset + 1):
             yield messages
-        self._tell_broker()
+        self._ack_stored()
 
     def _take(self, messages_max: int, timeout_s: float | None) -> list[Message]:
-        """What was rolled back comes first."""
+        """Return the next messages. Those that were rolled back come first."""
         if messages_max < 1:
             raise ValueError(f"messages_max is at least 1, not {messages_max}")
         while not self._waiting:
-            given = self._subscription.get_many(messages_max, timeout_s)
-            if not given:
+            self._waiting = self._subscription.get_many(messages_max, timeout_s)
+            if not self._waiting:
                 return []
-            self._waiting = given
             self._drop_done()
         return self._waiting[:messages_max]
 
     @contextmanager
     def _transaction(self, position: int) -> Iterator[None]:
-        """Whatever is done inside is stored together with the position, or not at all."""
+        """What is done inside is stored together with the position, or not at all."""
         assert self._key is not None
         step = Step(self._key, self._epoch, self._position, position)
         self._is_inside = self._is_unsure = True
@@ -296,17 +294,16 @@ class Inbox:
         try:
             self._database.rollback()
         except Exception as error:
-            # What went wrong first is what the caller has to see. A connection that can't roll back is lost, and
-            # its database rolls back by itself.
+            # The caller has to see the first failure. A connection that can't roll back is lost, and its database rolls
+            # back automatically.
             log.warning("while rolling back: %s", error)
 
     def _drop_done(self) -> None:
         self._waiting = [message for message in self._waiting if message.offset >= self._position]
 
-    def _tell_broker(self) -> None:
-        """It is stored: whatever keeps the ack from arriving is no failure of this message. If it lasts, the next
-        get says so."""
+    def _ack_stored(self) -> None:
+        """Ack what is stored. If that fails, the message has not failed; if it fails again, the next get raises."""
         try:
             self._subscription.ack(self._position - 1)
         except errors.OnceMQError as error:
-            log.info("an ack of %r was not taken: %s", self, error)
+            log.info("an ack of %r failed: %s", self, error)

@@ -1,13 +1,13 @@
 """The inbox's row in PostgreSQL, through psycopg 3.
 
-READ COMMITTED, PostgreSQL's default, is enough. All that must not be overtaken is one row, and it is changed by
-guarded updates only: an update that finds the row locked waits for the other transaction, and then looks at its own
-`where` again, with the row as it has become. So of two consumers one changes the row, and the other changes none and
-is fenced; there is no moment between looking and changing. Stricter levels work as well: there the loser gets a
-serialization failure, and is fenced at its next try.
+READ COMMITTED, PostgreSQL's default, is enough. Only one row needs protection, and only guarded updates change it: an
+update that finds the row locked waits for the other transaction, and then evaluates its `where` again on the new
+row. So of two consumers one changes the row, and the other changes none and gets Fenced; there is no gap between check
+and change. Stricter isolation levels work as well: there the loser gets a serialization failure, and Fenced at its next
+attempt.
 
-The step is taken last in its transaction, so that the row is locked for a moment only: a consumer that hangs in the
-middle of its work, or whose machine is gone, does not keep its successor from taking over.
+The step is the last statement of its transaction, so that the row is locked only briefly: a consumer that hangs in its
+work, or whose machine is gone, does not keep its successor from taking over.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from oncemq.client.inbox.database import ENDED, INSIDE, Key, Row, Step, fenced, 
 
 
 def checked(connection: object) -> psycopg.Connection[Any]:
+    """Return the connection. Raises TypeError if it is not one of psycopg 3."""
     if not isinstance(connection, psycopg.Connection):
         kind = type(connection)
         raise TypeError(
@@ -34,19 +35,21 @@ def checked(connection: object) -> psycopg.Connection[Any]:
 
 
 class PostgresInbox:
+    """An `InboxDatabase` on a psycopg connection."""
+
     def __init__(self, connection: psycopg.Connection[Any], table: str) -> None:
         self._connection = connection
         self._table = quoted(table)
         self._transaction: AbstractContextManager[psycopg.Transaction] | None = None
         self._step: Step | None = None
-        #: Of the transaction that was begun: a commit inside makes another one.
+        #: The id of the transaction that was begun: after a commit inside the block it is another one.
         self._transaction_id = 0
 
     def open_row(self, key: Key, mine: Row, decide: Callable[[Row], Row]) -> Row:
         self._refuse_inside()
         self._make_table()
         with self._connection.transaction():
-            # The row exists after this, ours or another's, whoever was quicker.
+            # After this the row exists, ours or that of another consumer that was quicker.
             self._run(
                 f"insert into {self._table} (topic_id, subscriber, topic, epoch, position, version)"
                 " values (%s, %s, %s, %s, %s, %s) on conflict do nothing",
@@ -62,7 +65,7 @@ class PostgresInbox:
         return row
 
     def _make_table(self) -> None:
-        """Look first: one who may not create tables may still use one that exists."""
+        """Check first: a user that may not create tables may still use one that exists."""
         try:
             with self._connection.transaction():
                 if self._run("select to_regclass(%s) is null", (self._table,)).fetchone() == (True,):
@@ -72,7 +75,7 @@ class PostgresInbox:
                         " position bigint not null, version integer not null, primary key (topic_id, subscriber))"
                     )
         except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject):
-            # Another consumer made it at the same moment, which `if not exists` does not see.
+            # Another consumer created it at the same moment, which `if not exists` does not see.
             pass
 
     def read_row(self, key: Key) -> Row | None:
@@ -101,7 +104,7 @@ class PostgresInbox:
         if status == TransactionStatus.IDLE:
             raise RuntimeError(ENDED)
         if status == TransactionStatus.INERROR:
-            # COMMIT would roll back, and say nothing.
+            # COMMIT would roll back without an error.
             raise RuntimeError("a statement in the inbox's transaction failed, and its error was swallowed")
         moved_in = self._one(
             f"update {self._table} set position = %s where topic_id = %s and subscriber = %s and epoch = %s"
@@ -129,13 +132,13 @@ class PostgresInbox:
         names = [name for name, value in zip(("synchronous_commit", "fsync"), found, strict=True) if value == "off"]
         return f"PostgreSQL's {' and '.join(names)} is off; switch it on" if names else ""
 
-    # Statements. A cursor of our own: the connection's factories may make anything of a row or a placeholder.
+    # Statements. They use their own cursor: the connection's factories may change rows and placeholders.
 
     def _run(self, sql: str, parameters: tuple[Any, ...] = ()) -> psycopg.Cursor[TupleRow]:
         return psycopg.Cursor(self._connection, row_factory=tuple_row).execute(sql, parameters)
 
     def _one(self, sql: str, parameters: tuple[Any, ...]) -> int:
-        """The only value of the only row; 0 = there is none."""
+        """Return the only value of the only row; 0: there is none."""
         found = self._run(sql, parameters).fetchone()
         return 0 if found is None else int(found[0])
 

@@ -1,12 +1,12 @@
 """The inbox's row in SQLite.
 
-The step is taken first in its transaction, before the user's statements: a stray commit inside, which `with
-connection:` or `executescript` would be, then stores effect and position together, or neither. A savepoint tells
-afterwards whether it still is the same transaction.
+The step is the first statement of its transaction, before the user's statements: a commit inside the block, by `with
+connection:` or `executescript`, then stores effect and position together, or neither. A savepoint tells afterwards
+whether it is still the same transaction.
 
-`BEGIN IMMEDIATE` takes the write lock at once, where a plain `BEGIN` would find out in the middle that it can't have
-it. What the connection's `isolation_level` is does not matter to that. With `autocommit=False` (Python 3.12) Python
-keeps a transaction open at all times: the step is taken in that one, and takes the lock as its first statement.
+`BEGIN IMMEDIATE` takes the write lock immediately; a plain `BEGIN` could fail to get it in the middle of the work. This
+does not depend on the connection's `isolation_level`. With `autocommit=False` (Python 3.12) Python keeps a transaction
+open at all times: the step is the first statement of that transaction, and takes the lock.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from typing import Any
 from oncemq.client.inbox.database import ENDED, INSIDE, Key, Row, Step, fenced, quoted
 
 _SAVEPOINT = "oncemq_inbox_block"
-#: What PRAGMA synchronous says.
+#: Values of PRAGMA synchronous.
 _NORMAL, _FULL = 1, 2
 
 
 class SqliteInbox:
+    """An `InboxDatabase` on a sqlite3 connection."""
+
     def __init__(self, connection: sqlite3.Connection, table: str) -> None:
         self._connection = connection
         self._table = quoted(table)
-        #: The transaction is the inbox's own, as far as is known.
+        #: The inbox has begun a transaction, as far as is known.
         self._has_begun = False
 
     def open_row(self, key: Key, mine: Row, decide: Callable[[Row], Row]) -> Row:
@@ -102,14 +104,14 @@ class SqliteInbox:
             return f"SQLite's synchronous is {('OFF', 'NORMAL')[level]} with journal_mode {mode}; set it to FULL"
         return ""
 
-    # Statements. A cursor of our own: the connection's factories may make anything of a row.
+    # Statements. They use their own cursor: the connection's factories may change rows.
 
     def _run(self, sql: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         return sqlite3.Cursor(self._connection).execute(sql, parameters)
 
     @property
     def _python_begins(self) -> bool:
-        """`autocommit=False` of Python 3.12: a transaction is open always."""
+        """`autocommit=False` of Python 3.12: a transaction is always open."""
         return getattr(self._connection, "autocommit", None) is False
 
     def _begin(self) -> None:
@@ -121,7 +123,7 @@ class SqliteInbox:
 
     def _end(self, how: str) -> None:
         if not self._python_begins:
-            # Not by `connection.commit()`, which does nothing in the mode `autocommit=True`.
+            # Not `connection.commit()`, which does nothing with `autocommit=True`.
             self._run(how)
         elif how == "COMMIT":
             self._connection.commit()

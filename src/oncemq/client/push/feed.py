@@ -1,6 +1,6 @@
-"""A SUB socket at a push gateway's live feed, for one topic's batches. Owns the socket; knows nothing of positions.
+"""A SUB socket that is connected to a push gateway's live feed, for the batches of one topic. It knows no positions.
 
-One thread at a time may wait; `close` may come from another one.
+One thread at a time may wait; `close` may come from another thread.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from oncemq.client.push.frames import Header, batch_frame, decode_header
 from oncemq.client.runtime.driver import now_ms
 from oncemq.protocol import errors
 
-#: Batches that wait inside ZeroMQ: beyond them the feed drops, and they come from the broker.
+#: At most this many batches wait inside ZeroMQ. Those beyond are dropped, and fetched from the broker.
 _BATCHES_MAX = 1_000
-#: A wait looks around so often, so that `close` need not wait longer.
+#: A wait ends after this time, so that `close` need not wait longer.
 _SLICE_MS = 50.0
 
 
 class PushFeed:
+    """The live feed of one topic."""
+
     def __init__(self, address: str, topic: str) -> None:
         """Raises SettingInvalid."""
         import zmq
@@ -30,7 +32,7 @@ class PushFeed:
         self._lock = threading.Lock()
         self.is_closed = False
         self._topic_frame = batch_frame(topic)
-        #: When it last said something that could be read.
+        #: When the last valid batch or heartbeat came.
         self.heard_ms = now_ms()
         self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -43,24 +45,24 @@ class PushFeed:
         except zmq.ZMQError as error:
             self._socket.close(0)
             raise errors.SettingInvalid(f"can't listen to the feed at {address!r}: {error}") from None
-        #: Readable when there may be something new, for an event loop to watch.
+        #: For an event loop: readable when there may be something new.
         self.descriptor = int(self._socket.getsockopt(zmq.FD))
 
     def is_ready(self) -> bool:
-        """`receive` would find something; or it is over."""
+        """`receive` would return something, or the feed is closed."""
         import zmq
 
         with self._lock:
             return self.is_closed or bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
 
     def wait(self, timeout_ms: float) -> None:
-        """Until something may be there, or for a while."""
+        """Wait until there may be something, or at most for this time."""
         with self._lock:
             if not self.is_closed:
                 self._socket.poll(max(0.0, min(timeout_ms, _SLICE_MS)))
 
     def receive(self) -> tuple[Header, bytes] | None:
-        """A batch with its payload, or a heartbeat; without waiting."""
+        """Return a batch with its payload, or a heartbeat; None: there is none now."""
         with self._lock:
             while not self.is_closed:
                 try:
@@ -74,7 +76,7 @@ class PushFeed:
         return None
 
     def _read(self, frames: list[bytes]) -> tuple[Header, bytes] | None:
-        """None: it can't be read, and is left out. The broker has it."""
+        """None: it is not valid, and is ignored. The broker has the messages."""
         if len(frames) not in (2, 3) or frames[0] != self._topic_frame:
             return None
         header = decode_header(frames[1])

@@ -1,12 +1,13 @@
-"""How the push gateway's live feed looks to a SUB socket (docs/push.md).
+"""The frames of a push gateway's live feed, as a SUB socket receives them (docs/push.md).
 
     message     [topic 0x00]           ["message OFFSET TIME_MS TOPIC_ID"]                        [content]
     heartbeat   [topic 0x00]           ["next OFFSET TIME_MS TOPIC_ID"]
     batch       [0x01 topic 0x00]      ["batch OFFSET TIME_MS TOPIC_ID COUNT SKIP CHECKSUM"]      [payload]
     heartbeat   [0x01 topic 0x00]      ["next OFFSET TIME_MS TOPIC_ID"]
 
-ZeroMQ compares beginnings: the zero byte keeps `order` from matching `orders`, and no name holds it. Batches are for
-clients that know the layout of message.py, and cost a fraction; who subscribes to a topic's name never meets them.
+ZeroMQ matches prefixes: the zero byte, which no name contains, keeps `order` from matching `orders`. Batches are for
+clients that know the batch format (protocol/batch.py), and cost a fraction; a subscriber to a topic's name never gets
+them.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ def batch_header(head: BatchHead, topic_id: int) -> bytes:
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a client of the batches reads."""
+    """The header of a batch or of a heartbeat."""
 
     topic_id: int
-    #: Of the first message, or of the next one that will come.
+    #: The offset of the first message; in a heartbeat, of the topic's next message.
     offset: int
-    #: None: a heartbeat.
+    #: None in a heartbeat.
     batch: BatchHead | None
 
 
 def decode_header(frame: bytes) -> Header | None:
-    """Of a batch or a heartbeat; None: something else."""
+    """Decode the header of a batch or of a heartbeat; None: it is something else."""
     kind, *words = frame.split(b" ")
     if not all(word.isdigit() and len(word) <= 20 for word in words):
         return None
@@ -71,7 +72,7 @@ def decode_header(frame: bytes) -> Header | None:
 
 
 def topic_of(prefix: bytes) -> str | None:
-    """The topic that a SUB socket's subscription names; None: it names none. Raises NameInvalid."""
+    """Return the topic that a SUB socket subscribes to; None: the prefix is empty. Raises NameInvalid."""
     if not prefix:
         return None
     try:

@@ -1,12 +1,13 @@
-"""Dead letters: how a message lies in a dead-letter topic, and how it gets back out of it.
+"""Dead letters: the format of a message in a dead-letter topic, and the way back to its own topic.
 
-A dead letter has the value, key and headers of the message that it was, and these headers besides, as UTF-8 text:
+A dead letter has the value, key and headers of the original message, and these headers as UTF-8 text:
 
-    oncemq-topic, oncemq-offset, oncemq-topic-id, oncemq-timestamp-ms    which message it was
-    oncemq-subscriber, oncemq-tries, oncemq-reason                       who gave it up, after how many deliveries, why
+    oncemq-topic, oncemq-offset, oncemq-topic-id, oncemq-timestamp-ms    the original message
+    oncemq-subscriber, oncemq-tries, oncemq-reason                       which subscriber failed, after how many
+                                                                         deliveries, and why
 
-A dead-letter topic has the shared subscription `oncemq-dead`, made before the first letter comes: a topic without
-subscriptions would keep nothing. Letters stay until somebody takes them from it.
+A dead-letter topic has the shared subscription `oncemq-dead`, which is created before the first letter is put: a topic
+without subscriptions keeps nothing. Letters stay until they are taken from this subscription.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from oncemq.protocol.message import Message
 
 #: The subscription that keeps dead letters.
 DEAD_SUBSCRIBER = "oncemq-dead"
-#: Why a message is there, where nobody said more: it was delivered too often; it was rejected.
+#: The reason of a dead letter if the consumer gave none: it was delivered too often; it was rejected.
 TRIES = "tries"
 REJECTED = "rejected"
 
@@ -32,21 +33,21 @@ _LEASE_MS = 30_000
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """A message that was given up, and what is known of it.
+    """A message in a dead-letter topic, and where it comes from.
 
     >>> [(letter.topic, letter.reason) for letter in client.dead_letters("orders.dead")]
     [('orders', 'no such customer')]
     """
 
-    #: As it lies in the dead-letter topic.
+    #: The message in the dead-letter topic.
     message: Message
-    #: Where it was.
+    #: Where the original message was.
     topic: str
     offset: int
     topic_id: int
-    #: When the broker stored it there.
+    #: When the broker stored the original message.
     timestamp_ms: int
-    #: Who gave it up, after so many deliveries.
+    #: Which subscriber failed, and after how many deliveries.
     subscriber: str
     tries: int
     reason: str
@@ -66,12 +67,12 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def headers(self) -> Mapping[str, bytes]:
-        """Those that the message had."""
+        """The headers of the original message."""
         return _own_headers(self.message)
 
     @classmethod
     def of(cls, message: Message) -> DeadLetter | None:
-        """None: it is not one."""
+        """Return a message of a dead-letter topic as a dead letter; None: it is not one."""
         headers = message.headers
         try:
             topic, subscriber, reason = (headers[_PREFIX + name].decode() for name in ("topic", "subscriber", "reason"))
@@ -84,7 +85,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
 
 
 class FailedMessage(msgspec.Struct, frozen=True):
-    """A message that is given up."""
+    """A message that becomes a dead letter."""
 
     message: Message
     tries: int
@@ -92,7 +93,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception as the reason of a dead letter: one line, not too long.
+    """Return an exception as the reason of a dead letter: one line of limited length.
 
     >>> reason_of(ValueError("price missing"))
     'ValueError: price missing'
@@ -102,38 +103,39 @@ def reason_of(error: BaseException) -> str:
 
 
 def dead_subscription(dead_topic: str) -> Subscribe:
-    """What keeps dead letters. Harmless where it exists."""
+    """Return the command that creates the subscription that keeps dead letters. It changes nothing if that exists."""
     return Subscribe(dead_topic, DEAD_SUBSCRIBER, START_EARLIEST, Sharing(_LEASE_MS))
 
 
-def make_dead_put(dead_topic: str, subscriber: str, given: Sequence[FailedMessage]) -> tuple[Put, bytes]:
-    """Does not make the topic: one that is not there has no subscription either, and would keep nothing."""
-    keys = [each.message.key for each in given]
+def make_dead_put(dead_topic: str, subscriber: str, messages: Sequence[FailedMessage]) -> tuple[Put, bytes]:
+    """Return the put of dead letters. It does not create the topic: a new one would have no subscription, and keep
+    nothing."""
+    keys = [each.message.key for each in messages]
     return make_put(
         dead_topic,
         False,
-        [each.message.value for each in given],
+        [each.message.value for each in messages],
         keys if any(key is not None for key in keys) else None,
-        [_dead_headers(subscriber, each) for each in given],
+        [_dead_headers(subscriber, each) for each in messages],
     )
 
 
-def _dead_headers(subscriber: str, given: FailedMessage) -> dict[str, bytes]:
-    message = given.message
+def _dead_headers(subscriber: str, failed: FailedMessage) -> dict[str, bytes]:
+    message = failed.message
     added = {
         "topic": message.topic,
         "offset": message.offset,
         "topic-id": message.topic_id,
         "timestamp-ms": message.timestamp_ms,
         "subscriber": subscriber,
-        "tries": given.tries,
-        "reason": given.reason,
+        "tries": failed.tries,
+        "reason": failed.reason,
     }
     return {**message.headers, **{_PREFIX + name: str(value).encode() for name, value in added.items()}}
 
 
 def make_retry_puts(letters: Sequence[DeadLetter]) -> tuple[tuple[Put, ...], tuple[bytes, ...]]:
-    """Each to its topic, without what was added to it; a batch for each topic."""
+    """Return the puts that send letters back to their topics, one batch per topic, without the added headers."""
     by_topic: dict[str, list[DeadLetter]] = {}
     for letter in letters:
         by_topic.setdefault(letter.topic, []).append(letter)

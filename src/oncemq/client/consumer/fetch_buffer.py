@@ -1,4 +1,4 @@
-"""What a get or a read brought: batches that were checked and are not yet decoded."""
+"""Batches that a get or a read has brought: their checksums were verified, and they are not decoded yet."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead, GetReply
 
-#: Small batches are decoded together, up to so many messages.
+#: Small batches are decoded together, until there are this many messages.
 _DECODE_MESSAGES = 256
-#: A payload that arrives damaged so often in a row is not the network's fault.
+#: A payload that arrives damaged this often in a row is not the network's fault.
 _DAMAGES_MAX = 3
 
 
-class Delivery:
-    """A buffer of batches, in order; knows where to go on."""
+class FetchBuffer:
+    """A buffer of batches of one topic, in order, and the position behind them."""
 
     def __init__(self, topic: str, position: int) -> None:
         self.topic = topic
         self.topic_id = 0
-        #: The offset to ask for next.
+        #: The offset of the next get or read.
         self.position = position
         self.end_offset = 0
         self.buffered_bytes = 0
@@ -38,7 +38,8 @@ class Delivery:
         return self.position >= self.end_offset
 
     def take(self, reply: GetReply, payloads: Sequence[Frame]) -> None:
-        """Take in a reply. A damaged payload is asked for again, and what lies behind it."""
+        """Buffer the batches of a reply. A damaged payload, and what follows it, is fetched again. Raises
+        DamagedInTransit if that does not help."""
         self.topic_id = reply.topic_id
         for head, frame in zip(reply.batches, payloads, strict=True):
             payload = frame if isinstance(frame, bytes) else bytes(frame)
@@ -60,8 +61,8 @@ class Delivery:
             )
 
     def decode(self) -> list[Message]:
-        """The next messages: a whole batch, or several small ones. What can't be decoded stays, and raises once
-        nothing lies before it."""
+        """Return the next messages: a whole batch, or several small ones. A batch that can't be decoded stays, and its
+        error is raised when it is the first."""
         messages: list[Message] = []
         while self._batches and len(messages) < _DECODE_MESSAGES:
             try:
@@ -75,8 +76,8 @@ class Delivery:
         return messages
 
     def decode_wanted(self, wanted: Callable[[Message], bool]) -> tuple[list[Message], int]:
-        """The same without what is not wanted, and the offset up to which it was looked at. Where `wanted` raises,
-        nothing is lost: that batch stays, and raises once nothing lies before it."""
+        """Return the next messages that are wanted, and the offset behind the last one that was examined. If `wanted`
+        raises, nothing is lost: that batch stays, and the error is raised when it is the first."""
         found: list[Message] = []
         end = -1
         while self._batches and len(found) < _DECODE_MESSAGES:
@@ -92,7 +93,7 @@ class Delivery:
         return found, end
 
     def take_all(self) -> list[tuple[BatchHead, bytes]]:
-        """Every batch that is here, as it is stored."""
+        """Remove and return all batches, undecoded."""
         batches = list(self._batches)
         self.clear()
         return batches
@@ -112,7 +113,7 @@ class Delivery:
         self.buffered_bytes -= len(payload)
 
     def skip_to(self, position: int) -> None:
-        """Messages below this offset are not wanted. The caller takes no reply to what was asked before."""
+        """Drop messages below this offset. The caller must not buffer the reply to an earlier get."""
         while self._batches:
             head, payload = self._batches[0]
             below = position - head.first_offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq.client.consumer.delivery import Delivery
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.protocol import errors
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.replies import BatchHead, GetReply
@@ -23,40 +23,40 @@ def reply_of(*batches: tuple[int, list[bytes], int], end_offset: int = 100) -> t
 
 
 def test_small_batches_are_decoded_together_and_in_order() -> None:
-    delivery = Delivery("t", 1)
-    delivery.take(*reply_of((0, [b"0", b"1", b"2"], 1), (3, [b"3"], 0)))
-    assert [(message.offset, message.value) for message in delivery.decode()] == [(1, b"1"), (2, b"2"), (3, b"3")]
-    assert not delivery
-    assert (delivery.position, delivery.topic_id, delivery.buffered_bytes) == (4, 9, 0)
-    assert not delivery.is_caught_up
+    buffer = FetchBuffer("t", 1)
+    buffer.take(*reply_of((0, [b"0", b"1", b"2"], 1), (3, [b"3"], 0)))
+    assert [(message.offset, message.value) for message in buffer.decode()] == [(1, b"1"), (2, b"2"), (3, b"3")]
+    assert not buffer
+    assert (buffer.position, buffer.topic_id, buffer.buffered_bytes) == (4, 9, 0)
+    assert not buffer.is_caught_up
 
 
 def test_large_batches_are_decoded_one_by_one() -> None:
-    delivery = Delivery("t", 0)
-    delivery.take(*reply_of((0, [b"x"] * 300, 0), (300, [b"y"] * 300, 0), end_offset=600))
-    assert len(delivery.decode()) == 300
-    assert delivery
-    assert len(delivery.decode()) == 300
-    assert delivery.is_caught_up
+    buffer = FetchBuffer("t", 0)
+    buffer.take(*reply_of((0, [b"x"] * 300, 0), (300, [b"y"] * 300, 0), end_offset=600))
+    assert len(buffer.decode()) == 300
+    assert buffer
+    assert len(buffer.decode()) == 300
+    assert buffer.is_caught_up
 
 
 def test_a_damaged_payload_is_asked_for_again_with_what_lies_behind_it() -> None:
-    delivery = Delivery("t", 0)
+    buffer = FetchBuffer("t", 0)
     reply, payloads = reply_of((0, [b"good"], 0), (1, [b"damaged"], 0), (2, [b"behind"], 0))
-    delivery.take(reply, [payloads[0], payloads[1][:-8] + b"flipped!", payloads[2]])
-    assert delivery.position == 1
-    assert [message.value for message in delivery.decode()] == [b"good"]
-    delivery.take(*reply_of((1, [b"damaged"], 0), (2, [b"behind"], 0)))
-    assert [message.value for message in delivery.decode()] == [b"damaged", b"behind"]
+    buffer.take(reply, [payloads[0], payloads[1][:-8] + b"flipped!", payloads[2]])
+    assert buffer.position == 1
+    assert [message.value for message in buffer.decode()] == [b"good"]
+    buffer.take(*reply_of((1, [b"damaged"], 0), (2, [b"behind"], 0)))
+    assert [message.value for message in buffer.decode()] == [b"damaged", b"behind"]
 
 
 def test_damage_that_does_not_go_away_is_an_error() -> None:
-    delivery = Delivery("t", 0)
+    buffer = FetchBuffer("t", 0)
     reply, _ = reply_of((0, [b"x"], 0))
-    delivery.take(reply, [encode_batch([b"y"])])
-    delivery.take(reply, [encode_batch([b"y"])])
+    buffer.take(reply, [encode_batch([b"y"])])
+    buffer.take(reply, [encode_batch([b"y"])])
     with pytest.raises(errors.DamagedInTransit, match="offset 0"):
-        delivery.take(reply, [encode_batch([b"y"])])
+        buffer.take(reply, [encode_batch([b"y"])])
 
 
 def undecodable(*batches: tuple[int, list[bytes], int], bad: int) -> tuple[GetReply, list[bytes]]:
@@ -70,30 +70,30 @@ def undecodable(*batches: tuple[int, list[bytes], int], bad: int) -> tuple[GetRe
 
 
 def test_a_batch_that_can_not_be_decoded_takes_no_other_with_it() -> None:
-    delivery = Delivery("t", 0)
-    delivery.take(*undecodable((0, [b"0"], 0), (1, [b"1", b"2"], 0), (3, [b"3"], 0), bad=1))
-    assert [message.offset for message in delivery.decode()] == [0]
+    buffer = FetchBuffer("t", 0)
+    buffer.take(*undecodable((0, [b"0"], 0), (1, [b"1", b"2"], 0), (3, [b"3"], 0), bad=1))
+    assert [message.offset for message in buffer.decode()] == [0]
     for _ in range(2):
         with pytest.raises(errors.Unsupported, match="'t' from offset 1 on"):
-            delivery.decode()
-    delivery.skip_to(3)
-    assert [message.value for message in delivery.decode()] == [b"3"]
-    assert delivery.buffered_bytes == 0
+            buffer.decode()
+    buffer.skip_to(3)
+    assert [message.value for message in buffer.decode()] == [b"3"]
+    assert buffer.buffered_bytes == 0
 
 
 def test_what_lies_below_a_position_can_be_left_out() -> None:
-    delivery = Delivery("t", 0)
-    delivery.take(*reply_of((0, [b"0", b"1"], 0), (2, [b"2", b"3", b"4"], 1), (5, [b"5"], 0)))
-    delivery.skip_to(4)
-    assert [(message.offset, message.value) for message in delivery.decode()] == [(4, b"4"), (5, b"5")]
-    assert (delivery.position, delivery.buffered_bytes) == (6, 0)
-    delivery.skip_to(50)
-    assert delivery.position == 50
+    buffer = FetchBuffer("t", 0)
+    buffer.take(*reply_of((0, [b"0", b"1"], 0), (2, [b"2", b"3", b"4"], 1), (5, [b"5"], 0)))
+    buffer.skip_to(4)
+    assert [(message.offset, message.value) for message in buffer.decode()] == [(4, b"4"), (5, b"5")]
+    assert (buffer.position, buffer.buffered_bytes) == (6, 0)
+    buffer.skip_to(50)
+    assert buffer.position == 50
 
 
 def test_what_is_cleared_is_forgotten() -> None:
-    delivery = Delivery("t", 0)
-    delivery.take(*reply_of((0, [b"x"], 0)))
-    delivery.clear()
-    assert not delivery
-    assert delivery.buffered_bytes == 0
+    buffer = FetchBuffer("t", 0)
+    buffer.take(*reply_of((0, [b"x"], 0)))
+    buffer.clear()
+    assert not buffer
+    assert buffer.buffered_bytes == 0
