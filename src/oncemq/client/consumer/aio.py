@@ -15,7 +15,6 @@ from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.consumer.pattern import PatternCursor
 from oncemq.client.consumer.reader import Start
 from oncemq.client.consumer.session import MessageFeed
-from oncemq.client.consumer.sync import repr_of
 from oncemq.client.consumer.topic import TopicCursor
 from oncemq.client.context import ClientContext
 from oncemq.client.runtime.caller import Caller
@@ -46,32 +45,20 @@ class Subscription:
         options: ConsumerOptions,
         feed: MessageFeed | None = None,
     ) -> None:
+        #: The topic, or the pattern.
+        self.topic = topic
+        self.subscriber = subscriber
+        #: A message is acked when the next one is requested.
+        self.auto_ack = options.auto_ack
+        #: `subscribe` has created the subscription; False: it existed.
+        self.created = False
         cursor: Cursor = self._cursor_type(topic, subscriber, options.auto_ack)
         #: Internal: what transactions use. It may change with any version.
-        self.consumer = Consumer(context, repr_of(self, topic, subscriber), cursor, options, TASK, feed)
+        self.consumer = Consumer(context, repr(self), cursor, options, TASK, feed)
         self._driver: EventLoopDriver = context.driver  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr_of(self, self.topic, self.subscriber)
-
-    @property
-    def topic(self) -> str:
-        """The topic, or the pattern."""
-        return self.consumer.cursor.topic
-
-    @property
-    def subscriber(self) -> str:
-        return self.consumer.cursor.subscriber
-
-    @property
-    def auto_ack(self) -> bool:
-        """A message is acked when the next one is requested."""
-        return self.consumer.auto_ack
-
-    @property
-    def created(self) -> bool:
-        """`subscribe` has created the subscription; False: it existed."""
-        return self.consumer.created
+        return f"{type(self).__name__}({self.topic!r}, {self.subscriber!r})"
 
     @property
     def dropped(self) -> int:

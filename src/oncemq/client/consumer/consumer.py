@@ -48,8 +48,6 @@ class Consumer:
         self.cursor = cursor
         self.session = ConsumerSession(context, cursor, options, feed, self._drop_decoded)
         self.auto_ack = options.auto_ack
-        #: `subscribe` has created the subscription; False: it existed.
-        self.created = False
         #: Decoded messages that were not delivered.
         self.current: Iterator[Message] = iter(())
         #: The last message that was delivered and is not finished, and the list that it ends, if it was in one.

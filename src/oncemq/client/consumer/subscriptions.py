@@ -45,7 +45,7 @@ class Subscriptions(Generic[S, P]):
         # First, so that nothing is created when an option is wrong.
         made = self._subscription_type(self._context, topic, subscriber, options)
         reply = yield from self._context.call(Subscribe(topic, subscriber, start_of(start)), SubscribeReply)
-        made.consumer.created = reply.created
+        made.created = reply.created
         return made
 
     def subscription(self, topic: str, subscriber: str, options: ConsumerOptions, busy_s: float = 0.0) -> Flow[S]:
@@ -62,7 +62,7 @@ class Subscriptions(Generic[S, P]):
         if isinstance(pattern, str) and not is_pattern(pattern):
             raise errors.NameInvalid(f"'{pattern}' is no pattern: it has neither '*' nor '#'; use subscribe")
         reply = yield from self._context.call(Subscribe(pattern, subscriber, start_of(start)), SubscribeReply)
-        made.consumer.created = reply.created
+        made.created = reply.created
         return made
 
     def pattern_subscription(self, pattern: str, subscriber: str, options: ConsumerOptions) -> Flow[P]:

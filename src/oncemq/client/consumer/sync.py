@@ -43,32 +43,20 @@ class Subscription:
         options: ConsumerOptions,
         feed: MessageFeed | None = None,
     ) -> None:
+        #: The topic, or the pattern.
+        self.topic = topic
+        self.subscriber = subscriber
+        #: A message is acked when the next one is requested.
+        self.auto_ack = options.auto_ack
+        #: `subscribe` has created the subscription; False: it existed.
+        self.created = False
         cursor: Cursor = self._cursor_type(topic, subscriber, options.auto_ack)
         #: Internal: what transactions and inboxes use. It may change with any version.
-        self.consumer = Consumer(context, repr_of(self, topic, subscriber), cursor, options, THREAD, feed)
+        self.consumer = Consumer(context, repr(self), cursor, options, THREAD, feed)
         self._driver: ThreadDriver = context.driver  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr_of(self, self.topic, self.subscriber)
-
-    @property
-    def topic(self) -> str:
-        """The topic, or the pattern."""
-        return self.consumer.cursor.topic
-
-    @property
-    def subscriber(self) -> str:
-        return self.consumer.cursor.subscriber
-
-    @property
-    def auto_ack(self) -> bool:
-        """A message is acked when the next one is requested."""
-        return self.consumer.auto_ack
-
-    @property
-    def created(self) -> bool:
-        """`subscribe` has created the subscription; False: it existed."""
-        return self.consumer.created
+        return f"{type(self).__name__}({self.topic!r}, {self.subscriber!r})"
 
     @property
     def dropped(self) -> int:
@@ -177,8 +165,3 @@ class PatternSubscription(Subscription):
 def open_now(subscription: Subscription) -> OpenReply:
     """Open a subscription now, not with its first use. It is taken over from another client that uses it."""
     return subscription._driver.run(subscription.consumer.open())
-
-
-def repr_of(subscription: object, topic: str, subscriber: str) -> str:
-    """Return the representation of a subscription."""
-    return f"{type(subscription).__name__}({topic!r}, {subscriber!r})"

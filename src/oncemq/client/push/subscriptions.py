@@ -38,5 +38,5 @@ class PushSubscriptions(Generic[F]):
         except BaseException:
             yield from made.consumer.close(clean=False)
             raise
-        made.consumer.created = reply.created
+        made.created = reply.created
         return made

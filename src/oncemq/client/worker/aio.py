@@ -74,6 +74,10 @@ class SharedSubscription:
     """
 
     def __init__(self, context: ClientContext, topic: str, subscriber: str, options: WorkerOptions) -> None:
+        self.topic = topic
+        self.subscriber = subscriber
+        #: `subscribe_shared` has created the subscription; False: it existed.
+        self.created = False
         #: Internal. It may change with any version.
         self.consumer = SharedConsumer(context, topic, subscriber, options, Task, TASK)
         self._driver: EventLoopDriver = context.driver  # type: ignore[assignment]
@@ -82,22 +86,9 @@ class SharedSubscription:
         return repr(self.consumer)
 
     @property
-    def topic(self) -> str:
-        return self.consumer.membership.topic
-
-    @property
-    def subscriber(self) -> str:
-        return self.consumer.membership.subscriber
-
-    @property
     def sharing(self) -> Sharing:
         """How the subscription is shared, as the broker has it."""
         return self.consumer.membership.sharing
-
-    @property
-    def created(self) -> bool:
-        """`subscribe_shared` has created the subscription; False: it existed."""
-        return self.consumer.created
 
     @property
     def lost(self) -> int:

@@ -59,7 +59,7 @@ class LeaseRenewer:
         if self._table.awaits_capacity:
             self._driver.wake_waiters()
         if self._table.is_idle or lease.is_over:
-            self._table.is_idle = False
+            self._table.set_idle(False)
             self._look_at(now_ms() + _SEND_AFTER_MS)
 
     def expect(self, pending: Pending | None) -> None:
@@ -79,13 +79,13 @@ class LeaseRenewer:
     def run(self) -> None:
         """Do what is due. The lock is held."""
         # Set before acks are looked for: an ack that is noted meanwhile is either found, or announced.
-        self._table.is_idle = True
+        self._table.set_idle(True)
         self._take_renewal()
         is_active = self._acks.send()
         self._table.end_expired(now_ms())
         self._renew_due()
         if is_active:
-            self._table.is_idle = False
+            self._table.set_idle(False)
         self.due_ms = self._next_ms(is_active)
 
     def _next_ms(self, is_active: bool) -> float:

@@ -92,8 +92,8 @@ class LeaseTable:
         self.unsettled = 0
         #: Reasons to announce acks: nobody looks for acks regularly; somebody waits until enough is settled; there is a
         #: final error.
-        self._is_idle = True
-        self._awaits_capacity = False
+        self.is_idle = True
+        self.awaits_capacity = False
         self._has_failed = False
         #: A task that notes an ack has to announce it. Read without the lock.
         self.announces = True
@@ -101,22 +101,14 @@ class LeaseTable:
 
     # Announcements.
 
-    @property
-    def is_idle(self) -> bool:
-        return self._is_idle
-
-    @is_idle.setter
-    def is_idle(self, value: bool) -> None:
-        self._is_idle = value
+    def set_idle(self, value: bool) -> None:
+        """Whether nobody looks for acks regularly."""
+        self.is_idle = value
         self._update()
 
-    @property
-    def awaits_capacity(self) -> bool:
-        return self._awaits_capacity
-
-    @awaits_capacity.setter
-    def awaits_capacity(self, value: bool) -> None:
-        self._awaits_capacity = value
+    def set_awaits_capacity(self, value: bool) -> None:
+        """Whether somebody waits until enough is settled."""
+        self.awaits_capacity = value
         self._update()
 
     def fail(self) -> None:
@@ -125,7 +117,7 @@ class LeaseTable:
         self._update()
 
     def _update(self) -> None:
-        self.announces = self._is_idle or self._awaits_capacity or self._has_failed
+        self.announces = self.is_idle or self.awaits_capacity or self._has_failed
 
     # Leases.
 

@@ -54,8 +54,6 @@ class SharedConsumer(Generic[K]):
         self.context = context
         #: Runs the flows of tasks: a ThreadDriver, or an EventLoopDriver, whose results are awaited.
         self.driver: Any = context.driver
-        #: `subscribe_shared` has created the subscription; False: it existed.
-        self.created = False
         self.membership = membership = Membership(context, topic, subscriber)
         self.guard = SingleUserGuard(repr(self), caller.kind, caller.identify)
         self._dead_letters = DeadLetterSender(membership)
@@ -138,11 +136,11 @@ class SharedConsumer(Generic[K]):
         if self._has_capacity():
             return True
         table = self.membership.table
-        table.awaits_capacity = True
+        table.set_awaits_capacity(True)
         try:
             has_capacity = yield from self._wait_until_settled(until_ms)
         finally:
-            table.awaits_capacity = False
+            table.set_awaits_capacity(False)
         self.membership.check()
         return has_capacity
 

@@ -38,7 +38,7 @@ class SharedSubscriptions(Generic[W]):
 
     def _join(self, topic: str, subscriber: str, options: WorkerOptions, created: bool) -> Flow[W]:
         joined = self._subscription_type(self._context, topic, subscriber, options)
-        joined.consumer.created = created
+        joined.created = created
         yield from joined.consumer.join()
         return joined
 

@@ -31,6 +31,10 @@ class SharedSubscription:
     """
 
     def __init__(self, context: ClientContext, topic: str, subscriber: str, options: WorkerOptions) -> None:
+        self.topic = topic
+        self.subscriber = subscriber
+        #: `subscribe_shared` has created the subscription; False: it existed.
+        self.created = False
         #: Internal. It may change with any version.
         self.consumer = SharedConsumer(context, topic, subscriber, options, Task, THREAD)
         self._driver: ThreadDriver = context.driver  # type: ignore[assignment]
@@ -39,22 +43,9 @@ class SharedSubscription:
         return repr(self.consumer)
 
     @property
-    def topic(self) -> str:
-        return self.consumer.membership.topic
-
-    @property
-    def subscriber(self) -> str:
-        return self.consumer.membership.subscriber
-
-    @property
     def sharing(self) -> Sharing:
         """How the subscription is shared, as the broker has it."""
         return self.consumer.membership.sharing
-
-    @property
-    def created(self) -> bool:
-        """`subscribe_shared` has created the subscription; False: it existed."""
-        return self.consumer.created
 
     @property
     def lost(self) -> int:
