@@ -1,1 +1,1 @@
-"""The whole broker and its clients in one process, under virtual time and seeded faults."""
+"""Runs the broker and its clients in one process, with virtual time and seeded faults."""

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`: a campaign of seeds, or one seed once more."""
+"""`python -m tests.simulation`: run a campaign of seeds, or repeat one seed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.simulation.campaign import failure, run_campaign, table
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many, from 0 (or --first) on")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--seed", type=int, help="this one alone")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
-    parser.add_argument("--bug", default="", choices=["", *BUGS], metavar="NAME", help="with this planted bug")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds, from 0 or --first")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--seed", type=int, help="run only this seed")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--bug", default="", choices=["", *BUGS], metavar="NAME", help="run with this planted bug")
     parser.add_argument("--bugs", action="store_true", help="list the planted bugs")
     options = parser.parse_args()
     if options.bugs:

@@ -1,4 +1,4 @@
-"""Many seeds, on several processors; what they did, added up; and what to do about one that failed."""
+"""Runs many seeds in several processes, adds up their counters, and says how to repeat a failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oncemq.engine import events
 from tests.simulation.bugs import BUGS
 from tests.simulation.run import Outcome, run_seed
 
-#: Cyclic garbage is collected every so many seeds: it costs more than a seed each time.
+#: Number of seeds per garbage collection, which takes longer than a seed.
 _SEEDS_PER_COLLECTION = 25
 EVENT_KINDS = sorted(kind.__name__ for kind in events.Event.__args__)
 NETWORK_FAULTS = ("lost", "doubled", "reordered", "damaged", "partition", "cut off", "nobody there")
@@ -33,7 +33,7 @@ DISK_FAULTS = (
     "no space",
     "full for a while",
 )
-#: What clients must live through.
+#: Events that clients must survive.
 CLIENT_FATES = (
     "crash",
     "reconnect",
@@ -48,7 +48,7 @@ CLIENT_FATES = (
     "staged too late",
     "OUTBOX_REWOUND",
 )
-#: What brokers that share a journal must live through.
+#: Events that brokers on a shared journal must survive.
 TURNS = (
     "take-over",
     "fenced",
@@ -70,7 +70,7 @@ class Result(msgspec.Struct):
     failed: Outcome | None
 
     def missing(self) -> list[str]:
-        """Kinds of events, faults and fates that did not occur."""
+        """Return the kinds of events and faults that did not occur."""
         wanted = [f"event: {kind}" for kind in EVENT_KINDS]
         wanted += [f"network: {kind}" for kind in NETWORK_FAULTS]
         wanted += [f"disk: {kind}" for kind in DISK_FAULTS]
@@ -81,7 +81,7 @@ class Result(msgspec.Struct):
 
 
 def be_quiet() -> None:
-    """The broker's log is not what is looked at here, and the collector is called by hand."""
+    """Disable logging, and automatic garbage collection, which `run_one` does instead."""
     logging.disable(logging.CRITICAL)
     gc.disable()
 
@@ -117,7 +117,7 @@ def _outcomes(seeds: Sequence[int], jobs: int, bug: str) -> Iterator[Outcome]:
 
 
 def run_campaign(seeds: Sequence[int], jobs: int = 1, bug: str = "", progress: bool = False) -> Result:
-    """Run until all are done or one fails."""
+    """Run seeds until all are done or one fails."""
     started = time.monotonic()
     tally: Counter[str] = Counter()
     failed = None
@@ -142,7 +142,7 @@ def _show(text: str) -> None:
     sys.stderr.flush()
 
 
-# For people.
+# Output.
 
 
 def table(result: Result) -> str:

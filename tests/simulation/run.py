@@ -1,4 +1,4 @@
-"""One seed: a cast of clients, a phase with faults, a phase in which everything heals, and the last look."""
+"""Runs one seed: a phase with faults, a phase without faults in which all work finishes, and the final check."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.simulation.processes.staging_writer import StagingWriter
 from tests.simulation.processes.worker import Worker
 
 HEALING_MS_MAX = 30_000
-#: By then every packet of the bad times has arrived.
+#: After this time every delayed packet has arrived.
 LATEST_MS = 410
 
 
 def _shells() -> list[ModuleType]:
-    """The client's modules that look at the clock, as far as anything here uses them."""
+    """Return the imported modules of the client that read the clock."""
     prefix = client.__name__ + "."
     return [
         module for name, module in list(sys.modules.items()) if name.startswith(prefix) and hasattr(module, "now_ms")
@@ -77,7 +77,7 @@ class Run:
         others = [one for one in self.processes if not isinstance(one, movers | takers)]
         self.others: list[Process | KeyedCaller] = [*others, *self.callers]
 
-    # Who is there.
+    # Processes.
 
     def _create_processes(self) -> None:
         context = self.context
@@ -109,7 +109,7 @@ class Run:
         topics = [first, second] if random() < 0.7 else [first]
         self.processes.append(StagingWriter(self.context, "writer", topics))
         if random() < 0.3:
-            # Another one, or another driver of the same.
+            # A second writer, or a second driver of the same writer.
             is_rival = random() < 0.6
             self.processes.append(StagingWriter(self.context, "writer'" if is_rival else "writer 2", topics))
 
@@ -152,7 +152,7 @@ class Run:
         add(Producer(context, "passer", [churned, "kept", "passing"], anonymous=True, rival=False))
         self.processes += self.producers
 
-    # What happens.
+    # Phases.
 
     def _begin(self) -> None:
         world = self.world
@@ -212,7 +212,7 @@ class Run:
             raise Violation("stuck: " + "; ".join(stuck or ["the broker is not there"]))
         self._check()
 
-    # The last look.
+    # The final check.
 
     def _check(self) -> None:
         auditor = Auditor(self.context, "auditor", self.operator, self.processes)
@@ -237,7 +237,7 @@ class Run:
 
 @contextmanager
 def _in(world: World) -> Iterator[None]:
-    """The client's shells look at this world's clock, and everything is small."""
+    """Patch the clock of the client, and make all limits small."""
     with ExitStack() as stack:
         for owner, name, value in SMALL:
             stack.enter_context(patch.object(owner, name, value))
@@ -255,7 +255,7 @@ def run_seed(seed: int) -> Outcome:
         except Violation as error:
             violation = str(error)
         except AssertionError:
-            # Here or in the code that is run: something is not as it must be.
+            # An assertion failed, here or in the code under test.
             violation = "assertion failed:\n" + traceback.format_exc(limit=-4)
         finally:
             run.close()

@@ -1,4 +1,4 @@
-"""The simulation as a test: some seeds without a violation, every planted bug caught, and every run repeatable."""
+"""The simulation as a test: seeds have no violation, every planted bug is caught, and every run is repeatable."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.simulation.run import run_seed
 
 SEEDS = 150
 SEEDS_PER_BUG = 500
-#: What carries a label to a sync.
+#: Functions whose last argument is the label of a sync.
 _SYNCING = {"sync", "sync_folder", "write_head", "write_file"}
 
-#: Run by a person on a journal that no broker uses.
+#: Modules that run only offline, on a journal that no broker uses.
 _OFFLINE = {"cut.py"}
 
 

@@ -1,4 +1,4 @@
-"""Planted bugs in the client's core and in what it delivers."""
+"""Planted bugs in the client core and in delivery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oncemq.protocol.replies import GetReply
 from tests.simulation.bugs.registry import Patch, bug
 
 
-@bug("what is sent again gets a new number")
+@bug("a resent command gets a new number")
 def client_renumbers() -> Sequence[Patch]:
     def resend_from(self: InflightWindow, number: int) -> None:
         again = [each for each in self._inflight.values() if each.number >= number and each.pending is not None]
@@ -57,7 +57,7 @@ def client_drops_a_pending() -> Sequence[Patch]:
 
 
 @bug("a number that was given up is not voided")
-def client_leaves_a_hole() -> Sequence[Patch]:
+def client_does_not_void_numbers() -> Sequence[Patch]:
     def void(self: InflightWindow, command: PendingCommand) -> None:
         command.pending = None
         self._inflight.pop(command.number, None)
@@ -73,7 +73,7 @@ def client_leaves_a_hole() -> Sequence[Patch]:
     return [(InflightWindow, "void", void), (InflightWindow, "give_up_all", give_up_all)]
 
 
-@bug("the client says that it has seen answers which it has not")
+@bug("the client confirms replies that it has not received")
 def client_has_seen_everything() -> Sequence[Patch]:
     def seen_below(self: InflightWindow) -> int:
         return max(1, self.next_number - 1)
@@ -81,7 +81,7 @@ def client_has_seen_everything() -> Sequence[Patch]:
     return [(InflightWindow, "seen_below", property(seen_below))]
 
 
-@bug("what was fetched ahead is acked before it was given to anybody")
+@bug("prefetched messages are acked before they are returned to the user")
 def subscription_acks_what_it_fetched() -> Sequence[Patch]:
     real: Any = TopicCursor.get_command
 
@@ -92,7 +92,7 @@ def subscription_acks_what_it_fetched() -> Sequence[Patch]:
     return [(TopicCursor, "get_command", get_command)]
 
 
-@bug("a payload that was damaged on its way is delivered")
+@bug("a payload that was damaged in transit is delivered")
 def damaged_payload_is_delivered() -> Sequence[Patch]:
     def take(self: FetchBuffer, reply: GetReply, payloads: Sequence[Frame]) -> None:
         self.topic_id = reply.topic_id
@@ -105,7 +105,7 @@ def damaged_payload_is_delivered() -> Sequence[Patch]:
     return [(FetchBuffer, "take", take)]
 
 
-@bug("after a damaged payload the position moves on as if it had been whole")
+@bug("the position advances past a damaged payload")
 def damaged_payload_is_skipped() -> Sequence[Patch]:
     real: Any = FetchBuffer.take
 

@@ -1,4 +1,4 @@
-"""Planted bugs in what the engine decides and remembers."""
+"""Planted bugs in the decisions and the state of the engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _replace = msgspec.structs.replace
 # Sessions.
 
 
-@bug("a refusal does not use up its number")
+@bug("a refusal does not consume its number")
 def refusal_leaves_its_number_open() -> Sequence[Patch]:
     real: Any = operations.decide
 
@@ -44,7 +44,7 @@ def refusal_leaves_its_number_open() -> Sequence[Patch]:
     return [(Engine, "_execute", execute)]
 
 
-@bug("not now uses up the number")
+@bug("NotNow consumes the number")
 def not_now_uses_up_the_number() -> Sequence[Patch]:
     real: Any = Engine._execute
 
@@ -75,12 +75,12 @@ def gap_is_accepted() -> Sequence[Patch]:
     return [(Engine, "_numbered", numbered)]
 
 
-@bug("other bytes under a used number or key are answered as if they were the same")
+@bug("different bytes under a used number or key get the stored verdict")
 def digest_is_not_compared() -> Sequence[Patch]:
     return [(engine_module, "digest_of", lambda _operation: 1)]
 
 
-@bug("a session's epoch is not checked: a fenced client goes on")
+@bug("the epoch of a session is not checked: a fenced client continues")
 def session_epoch_is_not_checked() -> Sequence[Patch]:
     real: Any = engine_module._refuse_epoch
 
@@ -91,7 +91,7 @@ def session_epoch_is_not_checked() -> Sequence[Patch]:
     return [(engine_module, "_refuse_epoch", refuse)]
 
 
-@bug("a repeated hello is taken for a new one")
+@bug("a retried hello is treated as a new one")
 def hello_repetition_bumps_the_epoch() -> Sequence[Patch]:
     real: Any = Engine._hello
 
@@ -102,7 +102,7 @@ def hello_repetition_bumps_the_epoch() -> Sequence[Patch]:
     return [(Engine, "_hello", hello)]
 
 
-@bug("verdicts are forgotten before they were seen")
+@bug("verdicts are deleted before the client has received them")
 def verdicts_are_forgotten_too_early() -> Sequence[Patch]:
     real: Any = Session.remember
 
@@ -114,7 +114,7 @@ def verdicts_are_forgotten_too_early() -> Sequence[Patch]:
     return [(Session, "remember", remember)]
 
 
-@bug("collecting messages forgets sessions with them")
+@bug("deleting messages also deletes sessions")
 def session_is_forgotten_at_collection() -> Sequence[Patch]:
     real: Any = State.reclaim
 
@@ -128,8 +128,8 @@ def session_is_forgotten_at_collection() -> Sequence[Patch]:
     return [(State, "reclaim", reclaim)]
 
 
-@bug("epochs begin anew with each session and subscription of the same name")
-def epochs_begin_anew() -> Sequence[Patch]:
+@bug("epochs restart for each session and subscription of the same name")
+def epochs_restart() -> Sequence[Patch]:
     real_open: Any = subscriptions.decide_open
     real_apply: Any = Engine.apply
 
@@ -170,7 +170,7 @@ def ack_epoch_is_not_checked() -> Sequence[Patch]:
     return [(reads, "decide_ack", decide_ack)]
 
 
-@bug("an ack moves the position by one too many")
+@bug("an ack moves the position one message too far")
 def ack_runs_ahead() -> Sequence[Patch]:
     real: Any = reads.decide_ack
 
@@ -184,7 +184,7 @@ def ack_runs_ahead() -> Sequence[Patch]:
     return [(reads, "decide_ack", decide_ack)]
 
 
-@bug("a get moves the position: one whose reply was lost skips messages")
+@bug("a get moves the position: messages are skipped if its reply is lost")
 def get_moves_the_position() -> Sequence[Patch]:
     real: Any = reads.decide_get
     given: dict[tuple[int, int, str, int], int] = {}
@@ -200,7 +200,7 @@ def get_moves_the_position() -> Sequence[Patch]:
     return [(reads, "decide_get", decide_get)]
 
 
-@bug("retention drops what a subscriber still needs")
+@bug("retention deletes messages that a subscriber still needs")
 def retention_ignores_subscribers() -> Sequence[Patch]:
     def floor(self: Topic) -> int:
         return self.trimmed if self.retained else self.low_watermark
@@ -208,7 +208,7 @@ def retention_ignores_subscribers() -> Sequence[Patch]:
     return [(Topic, "reclaim_floor", floor)]
 
 
-@bug("a deleted topic's id is given again")
+@bug("the id of a deleted topic is reused")
 def topic_id_is_given_again() -> Sequence[Patch]:
     real: Any = topics._topic_deleted
 
@@ -222,7 +222,7 @@ def topic_id_is_given_again() -> Sequence[Patch]:
 # Stages and keys.
 
 
-@bug("a repeated commit is taken for a new one")
+@bug("a retried commit is treated as a new one")
 def commit_is_not_idempotent() -> Sequence[Patch]:
     real: Any = stages.decide_commit
 
@@ -236,7 +236,7 @@ def commit_is_not_idempotent() -> Sequence[Patch]:
     return [(operations, "_DECIDERS", {**operations._DECIDERS, commands.Commit: commit})]
 
 
-@bug("stages stay after their commit, and expire with what was committed")
+@bug("stages remain after their commit, and expire with the committed messages")
 def expiry_drops_what_was_committed() -> Sequence[Patch]:
     real: Any = messages._committed
 
@@ -248,7 +248,7 @@ def expiry_drops_what_was_committed() -> Sequence[Patch]:
     return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, events.Committed: committed})]
 
 
-@bug("a commit leaves out its last stage")
+@bug("a commit omits its last stage")
 def commit_leaves_out_a_stage() -> Sequence[Patch]:
     real: Any = stages.decide_commit
 
@@ -278,7 +278,7 @@ def keys_expire_early() -> Sequence[Patch]:
 # Snapshots of the state.
 
 
-@bug("a session is left out of snapshots")
+@bug("a session is missing in snapshots")
 def session_is_missing_in_snapshots() -> Sequence[Patch]:
     real: Any = capture.Capture.__init__
 
@@ -290,7 +290,7 @@ def session_is_missing_in_snapshots() -> Sequence[Patch]:
     return [(capture.Capture, "__init__", init)]
 
 
-@bug("what changes while a snapshot is taken is captured as it is afterwards")
+@bug("changes during a snapshot are captured")
 def capture_without_copy_on_write() -> Sequence[Patch]:
     def before(_self: capture.Capture, _thing: object) -> None: ...
 
@@ -300,7 +300,7 @@ def capture_without_copy_on_write() -> Sequence[Patch]:
     ]
 
 
-@bug("a batch that was moved is still looked for at its old place")
+@bug("a moved batch is still read at its old position")
 def moved_is_not_applied() -> Sequence[Patch]:
     def moved(state: State, _limits: Any, _time_ms: int, event: events.Moved) -> None:
         state.count_dead(event.old_position, event.size)

@@ -20,7 +20,7 @@ from tests.simulation.bugs.registry import Patch, bug
 _replace = msgspec.structs.replace
 
 
-@bug("a settle counts, whoever has the lease by now")
+@bug("a settle is accepted without checking its lease")
 def settle_token_is_not_checked() -> Sequence[Patch]:
     real: Any = leases.decide_settle
 
@@ -50,7 +50,7 @@ def settle_token_is_not_checked() -> Sequence[Patch]:
     return [(transactions, "decide_settle", decide_settle)]
 
 
-@bug("a settle that comes too late is not told so")
+@bug("a late settle is reported as successful")
 def lost_settle_is_called_done() -> Sequence[Patch]:
     real: Any = leases.decide_settle
 
@@ -61,7 +61,7 @@ def lost_settle_is_called_done() -> Sequence[Patch]:
     return [(transactions, "decide_settle", decide_settle)]
 
 
-@bug("a transaction settles what it can, and goes on")
+@bug("a transaction with a lost lease settles the rest and succeeds")
 def transaction_goes_on_without_its_lease() -> Sequence[Patch]:
     real: Any = leases.decide_settle
 
@@ -71,8 +71,8 @@ def transaction_goes_on_without_its_lease() -> Sequence[Patch]:
     return [(transactions, "decide_settle", decide_settle)]
 
 
-@bug("leases are not begun anew after a recovery")
-def leases_are_not_begun_anew() -> Sequence[Patch]:
+@bug("leases are not restarted after a recovery")
+def leases_are_not_restarted() -> Sequence[Patch]:
     return applied(events.LeasesRestarted, lambda _state, _limits, _time_ms, _event: None)
 
 
@@ -84,25 +84,25 @@ def lease_expires_early() -> Sequence[Patch]:
     return [(ticks, "_expired_leases", expired_leases)]
 
 
-@bug("an extension is answered, and changes nothing")
+@bug("an extension is answered but not applied")
 def extension_is_not_applied() -> Sequence[Patch]:
     return applied(events.Extended, lambda _state, _limits, _time_ms, _event: None)
 
 
-@bug("leases are left out of snapshots, with what they hold")
+@bug("leases and their messages are missing in snapshots")
 def lease_is_missing_in_snapshots() -> Sequence[Patch]:
     real: Any = shared_image.capture_shared
     return [(capture, "capture_shared", lambda shared: _replace(real(shared), leases=()))]
 
 
-@bug("what was returned is lost in a restart")
+@bug("redeliveries are lost in a restart")
 def returned_is_lost_in_a_restart() -> Sequence[Patch]:
     real: Any = shared_image.restore_shared
     return [(capture, "restore_shared", lambda image: real(_replace(image, returned=())))]
 
 
-@bug("what a member had when it left is lost")
-def leaving_loses_what_is_in_hand() -> Sequence[Patch]:
+@bug("the leased messages of a member are lost when it leaves")
+def leaving_loses_leased_messages() -> Sequence[Patch]:
     def remove_member(self: SharedState, name: str, time_ms: int) -> None:
         for token in sorted(self.members[name].tokens.values()):
             lease = self.leases[token]
@@ -113,7 +113,7 @@ def leaving_loses_what_is_in_hand() -> Sequence[Patch]:
     return [(SharedState, "remove_member", remove_member)]
 
 
-@bug("a key is free when a lease on one of its messages is over")
+@bug("a key is free when the lease on one of its messages ends")
 def key_is_free_when_a_lease_expires() -> Sequence[Patch]:
     real: Any = SharedState.return_lease
 
@@ -126,7 +126,7 @@ def key_is_free_when_a_lease_expires() -> Sequence[Patch]:
     return [(SharedState, "return_lease", return_lease)]
 
 
-@bug("the delay of what is returned is ignored")
+@bug("the delay of a nack is ignored")
 def delay_of_a_return_is_ignored() -> Sequence[Patch]:
     real: Any = Redeliveries.add
 
@@ -136,7 +136,7 @@ def delay_of_a_return_is_ignored() -> Sequence[Patch]:
     return [(Redeliveries, "add", add)]
 
 
-@bug("deliveries are not counted where a lease was over")
+@bug("deliveries whose lease ended are not counted")
 def tries_are_forgotten() -> Sequence[Patch]:
     real: Any = leases_applied._leases_expired
 
@@ -149,7 +149,7 @@ def tries_are_forgotten() -> Sequence[Patch]:
     return applied(events.LeasesExpired, leases_expired)
 
 
-@bug("what was settled is given out again after its lease's time")
+@bug("an acked message is redelivered when its lease would have ended")
 def settled_message_comes_back() -> Sequence[Patch]:
     real: Any = leases_applied._settled
 

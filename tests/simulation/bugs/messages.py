@@ -22,14 +22,14 @@ _replace = msgspec.structs.replace
 
 
 def applied(kind: type, applier: Any) -> Sequence[Patch]:
-    """This event is applied in another way."""
+    """Apply an event with another function."""
     return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, kind: applier})]
 
 
 # Transactions.
 
 
-@bug("a transaction with several puts leaves out the last one")
+@bug("a transaction with several puts omits the last one")
 def transaction_is_applied_in_part() -> Sequence[Patch]:
     def transacted(state: State, limits: Any, time_ms: int, event: events.Transacted) -> None:
         parts = event.parts[:-1] if len(event.parts) > 2 else event.parts
@@ -39,7 +39,7 @@ def transaction_is_applied_in_part() -> Sequence[Patch]:
     return applied(events.Transacted, transacted)
 
 
-@bug("a transaction whose ack is refused stores its puts all the same")
+@bug("a transaction whose ack is refused still stores its puts")
 def transaction_goes_on_after_a_refusal() -> Sequence[Patch]:
     real: Any = transactions._ack
 
@@ -86,13 +86,13 @@ def delayed_batch_is_released_twice() -> Sequence[Patch]:
     return applied(events.Released, released)
 
 
-@bug("delayed batches are left out of snapshots")
+@bug("delayed batches are missing in snapshots")
 def delayed_batch_is_missing_in_snapshots() -> Sequence[Patch]:
     real: Any = capture._topic_image
     return [(capture, "_topic_image", lambda topic: _replace(real(topic), delayed=()))]
 
 
-@bug("nobody counts what is delayed as needed, and its segment goes")
+@bug("delayed batches do not count as needed, and their segment is deleted")
 def delayed_batch_is_collected() -> Sequence[Patch]:
     real: Any = messages._delayed
 
@@ -112,7 +112,7 @@ def delayed_batch_is_released_early() -> Sequence[Patch]:
 # Time to live.
 
 
-@bug("what has expired is delivered")
+@bug("expired messages are delivered")
 def expired_message_is_delivered() -> Sequence[Patch]:
     return [(BatchIndex, "skip_expired", lambda _self, offset: offset)]
 
@@ -123,7 +123,7 @@ def live_message_expires() -> Sequence[Patch]:
     return [(ticks, "_take_expired", lambda topic, now_ms, most: real(topic, now_ms + 100, most))]
 
 
-@bug("after a restart what was stored before does not expire any more")
+@bug("messages that were stored before a restart do not expire")
 def expiry_is_forgotten_in_a_restart() -> Sequence[Patch]:
     def find(topic: Topic) -> None:
         topic.expiries = []
@@ -131,8 +131,8 @@ def expiry_is_forgotten_in_a_restart() -> Sequence[Patch]:
     return [(capture, "rebuild_expiries", find)]
 
 
-@bug("the expiry of one message lets go of those behind it")
-def expiry_takes_the_living_with_it() -> Sequence[Patch]:
+@bug("the expiry of a message deletes the next ones")
+def expiry_deletes_live_messages() -> Sequence[Patch]:
     real: Any = messages._expired
 
     def expired(state: State, limits: Any, time_ms: int, event: events.Expired) -> None:
@@ -147,7 +147,7 @@ def expiry_takes_the_living_with_it() -> Sequence[Patch]:
 # Patterns.
 
 
-@bug("a topic that is made later is not attached to the patterns that match")
+@bug("a topic that is created later is not attached to matching patterns")
 def topic_made_later_is_not_attached() -> Sequence[Patch]:
     real: Any = topics._new_topic
 
@@ -160,7 +160,7 @@ def topic_made_later_is_not_attached() -> Sequence[Patch]:
     return [(topics, "_new_topic", new_topic)]
 
 
-@bug("the message that makes a topic is not kept for the patterns that match")
+@bug("the message that creates a topic is not stored for matching patterns")
 def first_message_is_not_kept() -> Sequence[Patch]:
     real: Any = topics._attach
 
@@ -172,7 +172,7 @@ def first_message_is_not_kept() -> Sequence[Patch]:
     return [(topics, "_attach", attach)]
 
 
-@bug("a subscription by pattern forgets that a topic has something for it")
+@bug("a pattern subscription does not notice that a topic has messages")
 def pattern_forgets_a_topic() -> Sequence[Patch]:
     real: Any = messages._acked_many
 
@@ -189,7 +189,7 @@ def pattern_forgets_a_topic() -> Sequence[Patch]:
 # Seeks.
 
 
-@bug("a seek leaves the owner its epoch: a late ack undoes it")
+@bug("a seek does not change the epoch: a late ack undoes it")
 def seek_keeps_the_epoch() -> Sequence[Patch]:
     real: Any = topics._sought
 
@@ -202,7 +202,7 @@ def seek_keeps_the_epoch() -> Sequence[Patch]:
     return applied(events.Sought, sought)
 
 
-@bug("a seek of a subscription by pattern leaves the owner its epoch")
+@bug("a seek of a pattern subscription does not change the epoch")
 def pattern_seek_keeps_the_epoch() -> Sequence[Patch]:
     real: Any = topics._pattern_sought
 
@@ -218,12 +218,12 @@ def pattern_seek_keeps_the_epoch() -> Sequence[Patch]:
 # Quotas.
 
 
-@bug("what the quota drops is dropped from the index, and positions stay")
+@bug("a quota deletes messages without moving the positions")
 def drop_leaves_positions_behind() -> Sequence[Patch]:
     return [(Topic, "drop_needed", lambda _self, _subscription, _floor: None)]
 
 
-@bug("nobody is told of what the quota dropped")
+@bug("messages that a quota dropped are not reported")
 def dropped_messages_are_not_counted() -> Sequence[Patch]:
     real: Any = Topic.drop_needed
 
@@ -234,7 +234,7 @@ def dropped_messages_are_not_counted() -> Sequence[Patch]:
     return [(Topic, "drop_needed", lose)]
 
 
-@bug("whose subscription the quota has ended is not told so")
+@bug("the owner of a subscription that a quota deleted is not told so")
 def ended_subscription_is_forgotten() -> Sequence[Patch]:
     real: Any = topics._subscription_expired
 
@@ -245,7 +245,7 @@ def ended_subscription_is_forgotten() -> Sequence[Patch]:
     return applied(events.SubscriptionExpired, expired)
 
 
-@bug("a topic that should refuse at its quota drops instead")
+@bug("a topic with the policy refuse drops messages at its quota")
 def full_topic_drops_what_it_acknowledged() -> Sequence[Patch]:
     def make_room(state: State, topic_id: int) -> Iterator[events.Event]:
         topic = state.topics_by_id.get(topic_id)

@@ -1,4 +1,4 @@
-"""Planted bugs in the outbox, and in how the core uses it."""
+"""Planted bugs in the outbox and in its use by the core."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oncemq.protocol.replies import HelloReply, Refusal, Reply
 from tests.simulation.bugs.registry import Patch, bug
 
 
-@bug("what is in the outbox counts as completed when it is sent")
+@bug("entries of the outbox are completed when they are sent")
 def outbox_completes_what_it_sends() -> Sequence[Patch]:
     real: Any = RequestSender._numbered_request
 
@@ -30,7 +30,7 @@ def outbox_completes_what_it_sends() -> Sequence[Patch]:
     return [(RequestSender, "_numbered_request", numbered_request)]
 
 
-@bug("after a restart the outbox gives numbers again that were used")
+@bug("the outbox reuses numbers after a restart")
 def outbox_numbers_again() -> Sequence[Patch]:
     real: Any = OutboxFile.__init__
 
@@ -42,7 +42,7 @@ def outbox_numbers_again() -> Sequence[Patch]:
     return [(OutboxFile, "__init__", init)]
 
 
-@bug("the outbox keeps nothing of a refusal")
+@bug("the outbox does not store refusals")
 def outbox_forgets_refusals() -> Sequence[Patch]:
     def refuse(self: OutboxFile, number: int, _code: str, _text: str) -> None:
         self.complete(number)
@@ -50,7 +50,7 @@ def outbox_forgets_refusals() -> Sequence[Patch]:
     return [(OutboxFile, "refuse", refuse)]
 
 
-@bug("a verdict that the broker has forgotten is taken for a refusal")
+@bug("a forgotten verdict is treated as a refusal")
 def outbox_takes_forgotten_for_refused() -> Sequence[Patch]:
     def interpret(_self: OutboxQueue, _number: int, refusal: Refusal) -> Reply:
         return refusal
@@ -58,12 +58,12 @@ def outbox_takes_forgotten_for_refused() -> Sequence[Patch]:
     return [(OutboxQueue, "_interpret", interpret)]
 
 
-@bug("a process goes on with its outbox after another has opened it")
+@bug("a process continues to use its outbox after another process has opened it")
 def outbox_owner_is_not_checked() -> Sequence[Patch]:
     return [(Storage, "_check_owner", lambda _self, _execute: None)]
 
 
-@bug("an outbox that was restored from a copy is not noticed")
+@bug("an outbox that was restored from a copy is not detected")
 def outbox_is_rewound_unnoticed() -> Sequence[Patch]:
     real: Any = OutboxQueue.mismatch
 
@@ -74,8 +74,8 @@ def outbox_is_rewound_unnoticed() -> Sequence[Patch]:
     return [(OutboxQueue, "mismatch", mismatch)]
 
 
-@bug("what an earlier process has left in the outbox is not sent")
-def outbox_leaves_the_old_ones() -> Sequence[Patch]:
+@bug("entries of an earlier process in the outbox are not sent")
+def outbox_ignores_old_entries() -> Sequence[Patch]:
     real: Any = OutboxQueue.load
 
     def load(self: OutboxQueue) -> None:

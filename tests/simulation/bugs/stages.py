@@ -31,7 +31,7 @@ def _applying(event: type, apply: object) -> Sequence[Patch]:
 # Several topics.
 
 
-@bug("a commit to several topics leaves out the last one")
+@bug("a commit to several topics omits the last one")
 def commit_leaves_out_a_topic() -> Sequence[Patch]:
     real: Any = messages._committed
 
@@ -41,7 +41,7 @@ def commit_leaves_out_a_topic() -> Sequence[Patch]:
     return _applying(events.Committed, committed)
 
 
-@bug("a commit publishes on its first topic before it has looked at the others")
+@bug("a commit publishes on its first topic before it has checked the others")
 def commit_is_not_atomic() -> Sequence[Patch]:
     real: Any = staging.decide_commit
 
@@ -56,7 +56,7 @@ def commit_is_not_atomic() -> Sequence[Patch]:
     return _deciding(commands.Commit, commit)
 
 
-@bug("a commit goes on without a topic that is full")
+@bug("a commit succeeds without a topic that is full")
 def full_topic_is_left_out_of_a_commit() -> Sequence[Patch]:
     real: Any = staging._publish
 
@@ -71,7 +71,7 @@ def full_topic_is_left_out_of_a_commit() -> Sequence[Patch]:
 
 
 @bug("the stages of a commit are published in another order")
-def stages_change_places() -> Sequence[Patch]:
+def stages_are_reordered() -> Sequence[Patch]:
     real: Any = staging._publish
 
     def publish(at: DecisionContext, name: str, stages: commands.Stages) -> Any:
@@ -80,7 +80,7 @@ def stages_change_places() -> Sequence[Patch]:
     return [(staging, "_publish", publish)]
 
 
-@bug("a commit does not count what its stages hold")
+@bug("a commit does not check the number of messages in its stages")
 def stage_counts_are_not_checked() -> Sequence[Patch]:
     real: Any = staging._refuse_stages
 
@@ -91,10 +91,10 @@ def stage_counts_are_not_checked() -> Sequence[Patch]:
     return [(staging, "_refuse_stages", refuse)]
 
 
-# What is remembered.
+# Recorded commits.
 
 
-@bug("a one-off commit is remembered, and the next one is taken for it")
+@bug("a one-off commit is recorded, and the next one is treated as a retry of it")
 def one_off_is_remembered() -> Sequence[Patch]:
     real: Any = messages._committed
 
@@ -105,7 +105,7 @@ def one_off_is_remembered() -> Sequence[Patch]:
     return _applying(events.Committed, committed)
 
 
-@bug("a writer's last batch is forgotten with the next snapshot")
+@bug("writers are missing in snapshots")
 def writers_are_missing_in_snapshots() -> Sequence[Patch]:
     def iterate(self: capture.Capture, *images: Any) -> Any:
         return real(self, *images[:-1], [])
@@ -114,7 +114,7 @@ def writers_are_missing_in_snapshots() -> Sequence[Patch]:
     return [(capture.Capture, "_iterate", iterate)]
 
 
-@bug("something can be staged for a batch that was committed")
+@bug("staging for a committed batch is accepted")
 def staging_for_a_committed_batch_is_taken() -> Sequence[Patch]:
     real: Any = staging.decide_stage
 
@@ -125,10 +125,10 @@ def staging_for_a_committed_batch_is_taken() -> Sequence[Patch]:
     return _deciding(commands.Stage, stage)
 
 
-# What is dropped.
+# Deleted stages.
 
 
-@bug("an abort takes back what was published")
+@bug("an abort deletes published messages")
 def abort_drops_what_was_published() -> Sequence[Patch]:
     real_publish: Any = messages._publish
 
@@ -148,7 +148,7 @@ def abort_drops_what_was_published() -> Sequence[Patch]:
     return [(messages, "_publish", publish), *_deciding(commands.Abort, abort)]
 
 
-@bug("a commit that comes again leaves the stages of its second try to be seen")
+@bug("a retried commit publishes the stages of its second try")
 def replayed_commit_publishes_again() -> Sequence[Patch]:
     real: Any = staging.decide_commit
 

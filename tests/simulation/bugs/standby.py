@@ -1,4 +1,4 @@
-"""Planted bugs in what keeps two brokers on one journal apart."""
+"""Planted bugs in the fencing of two brokers on one journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oncemq.protocol.frames import Frame
 from tests.simulation.bugs.registry import Patch, bug
 
 
-@bug("a broker whose place was taken still writes")
+@bug("a fenced broker still writes")
 def append_without_the_term_check() -> Sequence[Patch]:
     def ensure_not_fenced(self: MemoryJournal) -> None:
         if self.term != self._store.term:
@@ -21,7 +21,7 @@ def append_without_the_term_check() -> Sequence[Patch]:
     return [(MemoryJournal, "_check_term", lambda _: None), (MemoryJournal, "ensure_not_fenced", ensure_not_fenced)]
 
 
-@bug("a broker whose place was taken still answers")
+@bug("a fenced broker still answers")
 def answer_without_fencing_check() -> Sequence[Patch]:
     def send(self: Broker, peer: bytes, frames: Sequence[Frame]) -> None:
         self.network.send(peer, frames)
@@ -29,7 +29,7 @@ def answer_without_fencing_check() -> Sequence[Patch]:
     return [(Broker, "_send", send)]
 
 
-@bug("a client stays with a standby until that one is active")
+@bug("a client stays connected to a standby until it is active")
 def client_stays_with_a_standby() -> Sequence[Patch]:
     def objection(_self: Failover, _replies: object) -> None: ...
 

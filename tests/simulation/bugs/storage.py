@@ -1,4 +1,4 @@
-"""Planted bugs in the broker's loop, its housekeeping, and the journal. Left-out syncs are in bugs.py."""
+"""Planted bugs in the broker's loop, its housekeeping, and the journal. Omitted syncs are in registry.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulation.bugs.registry import Patch, bug
 # The broker.
 
 
-@bug("replies leave before the sync")
+@bug("replies are sent before the sync")
 def reply_before_the_sync() -> Sequence[Patch]:
     def run_once(self: Broker, wait_ms: int = 0) -> None:
         self._arrived.extend(self.network.take(wait_ms))
@@ -39,7 +39,7 @@ def reply_before_the_sync() -> Sequence[Patch]:
     return [(Broker, "run_once", run_once)]
 
 
-@bug("a payload that was damaged on its way is stored")
+@bug("a payload that was damaged in transit is stored")
 def damaged_payload_is_stored() -> Sequence[Patch]:
     class Anything(int):
         def __ne__(self, other: object) -> bool:
@@ -50,7 +50,7 @@ def damaged_payload_is_stored() -> Sequence[Patch]:
     return [(round, "checksum", lambda _payload: Anything())]
 
 
-@bug("a snapshot is begun at one group and holds the state of a later one")
+@bug("a snapshot is started at one group and contains the state of a later one")
 def snapshot_is_ahead_of_its_group() -> Sequence[Patch]:
     real_after: Any = Housekeeping.after_round
 
@@ -67,7 +67,7 @@ def snapshot_is_ahead_of_its_group() -> Sequence[Patch]:
     return [(Housekeeping, "_begin_snapshot", begin), (Housekeeping, "after_round", after_round)]
 
 
-@bug("copy-forward writes down that it moved a batch, and does not copy it")
+@bug("copy-forward records a move without copying the batch")
 def copy_forward_drops_the_batch() -> Sequence[Patch]:
     def copy(self: Housekeeping, builder: GroupBuilder, head: RecordHead, first_offset: int, position: int) -> None:
         moved = self._engine.move(builder.now_ms, head, first_offset, position)
@@ -76,8 +76,8 @@ def copy_forward_drops_the_batch() -> Sequence[Patch]:
     return [(Housekeeping, "_copy", copy)]
 
 
-@bug("copy-forward takes a live batch for a dead one, and its segment goes")
-def copy_forward_forgets_the_living() -> Sequence[Patch]:
+@bug("copy-forward treats a live batch as dead, and its segment is deleted")
+def copy_forward_forgets_live_batches() -> Sequence[Patch]:
     def copy(self: Housekeeping, _builder: GroupBuilder, head: RecordHead, _first_offset: int, _position: int) -> None:
         self._engine.state.count_dead(head.position, head.size)
 
@@ -87,7 +87,7 @@ def copy_forward_forgets_the_living() -> Sequence[Patch]:
 # The journal.
 
 
-@bug("segments go although a snapshot's replay still needs them")
+@bug("segments are deleted although a replay from a snapshot still needs them")
 def release_ignores_snapshots() -> Sequence[Patch]:
     def is_covered(self: FileJournal, number: int) -> bool:
         return number != self._segments.active
@@ -95,7 +95,7 @@ def release_ignores_snapshots() -> Sequence[Patch]:
     return [(FileJournal, "_is_covered", is_covered)]
 
 
-@bug("segments go although messages in them are needed")
+@bug("segments are deleted although their messages are needed")
 def release_ignores_the_index() -> Sequence[Patch]:
     real: Any = FileJournal.release
 
@@ -105,7 +105,7 @@ def release_ignores_the_index() -> Sequence[Patch]:
     return [(FileJournal, "release", release)]
 
 
-@bug("a group is believed without its checksums")
+@bug("the checksums of groups are not checked")
 def torn_group_is_accepted() -> Sequence[Patch]:
     def decode(data: bytes, at: int, position: int, layout: Layout, _check: bool = True) -> group_module.DecodedGroup:
         opening = data[at : at + GROUP_HEADER_BYTES]
@@ -121,14 +121,14 @@ def torn_group_is_accepted() -> Sequence[Patch]:
     return [(recovery_module, "decode", decode)]
 
 
-@bug("payloads are not checked when a group is recovered")
+@bug("the checksums of payloads are not checked in recovery")
 def torn_payload_is_accepted() -> Sequence[Patch]:
     def check(*_: object) -> None: ...
 
     return [(group_module, "_check_payloads", check)]
 
 
-@bug("what a recycled segment held before is taken for new")
+@bug("the old content of a recycled segment is treated as new")
 def recycled_segment_is_read_as_new() -> Sequence[Patch]:
     real: Any = group_module.decode
 
@@ -150,7 +150,7 @@ def recycled_segment_is_read_as_new() -> Sequence[Patch]:
     return [(Recovery, "_good_groups", good_groups)]
 
 
-@bug("a bad group ends recovery, whatever lies behind it")
+@bug("a bad group ends recovery even if good groups follow it")
 def damage_is_taken_for_the_end() -> Sequence[Patch]:
     def start(self: Recovery, sequence: int, position: int) -> None:
         real(self, sequence, position)
@@ -171,7 +171,7 @@ def damage_is_taken_for_the_end() -> Sequence[Patch]:
 
 
 @bug("live records are not counted when a state is restored")
-def restored_state_forgets_the_living() -> Sequence[Patch]:
+def restored_state_forgets_live_bytes() -> Sequence[Patch]:
     real: Any = Engine.restore
 
     def restore(self: Engine, chunks: Any) -> None:

@@ -1,4 +1,4 @@
-"""The last look, when everything has come to rest: lists and reads everything, and compares with what was seen."""
+"""The final check, when all processes have finished: reads everything, and compares it with what was observed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Auditor(Process):
         if not buffer.is_caught_up:
             self._read(buffer, info)
 
-    # Comparing.
+    # Comparison.
 
     def check(self) -> None:
         self._check_topics()
@@ -116,7 +116,7 @@ class Auditor(Process):
                 raise Violation(f"lost: '{attempt.topic}' is another topic than {attempt.label} went to")
 
     def _check_together(self) -> None:
-        """In the topics that were there all the time, and of which every message was seen."""
+        """Check atomicity on the topics that were never deleted and of which every message was observed."""
         logs = self.context.history.log
         known = {
             name
@@ -158,7 +158,7 @@ class Auditor(Process):
                 raise Violation(f"lost: the subscription of '{subscriber}' to '{topic}'")
 
     def _check_shared(self, key: tuple[int, str], info: replies.SubscriptionInfo) -> bool:
-        """Subscriptions of several members, or of several topics, have models of their own."""
+        """Check a shared or pattern subscription, which has its own model. Return False for any other subscription."""
         if info.pattern:
             for watcher in self._processes:
                 if isinstance(watcher, PatternConsumer) and watcher.name == info.subscriber:

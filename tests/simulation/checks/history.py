@@ -1,15 +1,15 @@
-"""What was attempted, and what is in the topics as far as anybody has seen.
+"""All attempts to store messages, and all messages that were observed.
 
-Every message that is put has a value of its own, so one look at a value says whose attempt it is. In Jepsen's
-words: an attempt is acknowledged, refused, or its outcome is unknown. Violations are
+Every message has a unique value, so that a value identifies its attempt. As in Jepsen, an attempt is acknowledged or
+refused, or its outcome is unknown. Violations are
 
-    lost          acknowledged, and not there
+    lost          acknowledged, but not stored
     duplicated    one value at two offsets
-    unexpected    a value that nobody attempted, or whose attempt was refused, voided or aborted
-    inconsistent  two answers that can't both be true
-    out of order  a session's messages in another order than it put them
-    too early     a delayed message before its time
-    torn          on one of its topics, and not on another
+    unexpected    a value that was never put, or whose attempt was refused, voided or aborted
+    inconsistent  two replies that contradict each other
+    out of order  the messages of a session in a different order than it put them
+    too early     a delayed message before its due time
+    torn          stored on one topic of a commit, but not on another
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.simulation.environment.world import Violation, World
 
 
 class Attempt:
-    """Messages that get consecutive offsets, together or not at all: a put's batch, or a commit's stages."""
+    """Messages that get consecutive offsets, all or none: the batch of a put, or the stages of a commit."""
 
     __slots__ = (
         "acked",
@@ -41,18 +41,18 @@ class Attempt:
         self.label = label
         self.topic = topic
         self.values = values
-        #: (writer, batch): at most one of these takes effect.
+        #: (writer, batch): at most one attempt of a group takes effect.
         self.group = group
-        #: Those that take effect with it, on other topics; itself included.
+        #: All attempts of the same commit, on all topics, including this one.
         self.together: tuple[Attempt, ...] = (self,)
-        #: (topic id, first offset), once it was seen.
+        #: (topic id, first offset), once a message was observed.
         self.place: tuple[int, int] | None = None
         self.acked: PutReply | CommitReply | None = None
-        #: Tries (session and number, or key) by what became of them.
+        #: Number of tries (session and number, or key) that are undecided, successful and failed.
         self.open = 0
         self.done = 0
         self.dead = 0
-        #: It must not be seen before; and lives so long once it is there. 0 = no such rule.
+        #: Due time and time to live; 0 = none.
         self.due_ms = 0
         self.ttl_ms = 0
 
@@ -68,7 +68,7 @@ class History:
         self._by_value: dict[bytes, tuple[Attempt, int]] = {}
         #: topic id → offset → (value, time)
         self.log: dict[int, dict[int, tuple[bytes, int]]] = {}
-        #: (writer, batch) → what took effect
+        #: (writer, batch) → the attempt that took effect
         self._effects: dict[tuple[str, int], Attempt] = {}
 
     def attempt(self, label: str, topic: str, values: list[bytes], group: tuple[str, int] | None = None) -> Attempt:
@@ -79,7 +79,7 @@ class History:
 
     @staticmethod
     def together(attempts: list[Attempt]) -> tuple[Attempt, ...]:
-        """They happen all, or none."""
+        """Mark attempts that take effect together or not at all."""
         for attempt in attempts:
             attempt.together = tuple(attempts)
         return tuple(attempts)
@@ -103,7 +103,7 @@ class History:
         for index, value in enumerate(attempt.values):
             self.observe(reply.topic_id, reply.first_offset + index, value, reply.time_ms, "the reply")
 
-    # What is there.
+    # Observations.
 
     def observe_message(self, message: Message, who: str) -> None:
         self.observe(message.topic_id, message.offset, message.value, message.timestamp_ms, who)
@@ -144,12 +144,12 @@ class History:
             raise Violation(f"duplicated: {attempt.label} and {other.label} both took effect")
 
     def attempt_at(self, topic_id: int, offset: int) -> Attempt | None:
-        """Whose message is there, if anybody has seen it."""
+        """Return the attempt of the message at an offset, if it was observed."""
         known = self.log.get(topic_id, {}).get(offset)
         return self._by_value[known[0]][0] if known is not None else None
 
     def effect(self, group: tuple[str, int]) -> Attempt | None:
-        """What took effect of those that exclude each other, as far as anybody has seen."""
+        """Return the attempt of a group that took effect, if it was observed."""
         return self._effects.get(group)
 
     @staticmethod
@@ -166,7 +166,7 @@ class History:
                 raise Violation(f"unexpected: {attempt.label} was refused or voided, and is at {attempt.place}")
 
     def check_together(self, known: set[str]) -> None:
-        """Of topics in which nothing is unknown: what is missing there while its companions are seen is torn."""
+        """Check on completely known topics that a commit with an observed part has all of its parts."""
         for attempt in self.attempts:
             if attempt.place is None and attempt.topic in known:
                 seen = [other for other in attempt.together if other.place is not None]
@@ -174,7 +174,7 @@ class History:
                     raise Violation(f"torn: {attempt.label} is in '{seen[0].topic}', and not in '{attempt.topic}'")
 
     def check_order(self, label: str, attempts: list[Attempt]) -> None:
-        """Of one session's puts, in the order in which they were made."""
+        """Check the order of the puts of one session."""
         last: dict[int, tuple[int, Attempt]] = {}
         for attempt in attempts:
             if attempt.place is None:

@@ -1,10 +1,10 @@
-"""What is known of shared subscriptions from outside: who has a lease on what, what was settled.
+"""Models of shared subscriptions: which member has a lease on which message, and what was settled.
 
-Violations: a message done twice or never, two leases on it at a time, a settle that comes too late and succeeds, a
-message that comes back before its delay is over, a key of which two messages are out or a later one before an earlier.
+Violations: a message that is acked twice or never, two leases on a message at the same time, a late settle that
+succeeds, a redelivery before its delay has ended, two messages of a key in flight or in the wrong order.
 
-What was sent counts where it frees a message, what was answered where it binds one: so no schedule is wrong by
-mistake.
+A command that releases a message counts when it is sent; one that claims a message counts when it is answered. So the
+model never reports a correct schedule.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _NO_KEY = b""
 
 
 def key_of(value: bytes) -> bytes:
-    """Values of messages with a key say so."""
+    """Return the key of a message, which is part of its value."""
     _, found, rest = value.partition(b";key=")
     return rest.split(b";")[0] if found else _NO_KEY
 
 
 class Lease:
-    """A lease on a message: nobody else may have it before `until_ms`."""
+    """A lease on a message: no other member may get the message before `until_ms`."""
 
     __slots__ = ("member", "offset", "token", "until_ms")
 
@@ -45,24 +45,24 @@ class LeaseModel:
         self.topic_id = topic_id
         self.start = start
         self.sharing = sharing
-        #: The newest lease that is known, by offset.
+        #: The newest known lease, by offset.
         self.leases: dict[int, Lease] = {}
         self._tries: dict[int, int] = {}
-        #: Offset → what settled it: accepted for certain, or sent and not decided.
+        #: Offset → the operation that acked it; and offset → number of acks that are undecided.
         self.done: dict[int, commands.Operation] = {}
         self.maybe_done: dict[int, int] = {}
-        #: Offset → (token, not again before), sent; and whether that was accepted.
+        #: Offset → (token, earliest redelivery) of nacks that were sent; and the nacks that were accepted.
         self._returned: dict[int, tuple[int, int]] = {}
         self._accepted_returns: set[tuple[int, int]] = set()
-        #: Given out again before a return's delay was over, which is right only if the return failed.
+        #: Redeliveries before the delay of a nack had ended, which are correct only if the nack failed.
         self._early: set[tuple[int, int]] = set()
 
-    # Taking.
+    # Takes.
 
     def taken(self, offset: int, token: int, member: str, tries: int, until_ms: int, value: bytes) -> None:
         before = self.leases.get(offset)
         if before is not None and token < before.token:
-            return  # Late news: that lease was over before this one began.
+            return  # A late reply: that lease ended before the newest one started.
         if offset in self.done:
             raise Violation(f"duplicated: {self.label} gave {offset} to {member}, and it was done before")
         self._check_leases(offset, token, member)
@@ -113,18 +113,18 @@ class LeaseModel:
                 lease.until_ms = max(lease.until_ms, until_ms)
 
     def left(self, member: str) -> None:
-        """Is about to leave: what it has may be given to others."""
+        """A member is about to leave: its messages may be given to others."""
         for lease in self.leases.values():
             if lease.member == member:
                 lease.until_ms = 0
 
     def recovered(self, died_ms: int, now_ms: int) -> None:
-        """Leases that were not over when the broker died have their full time again."""
+        """Leases that had not ended when the broker died get their full duration again."""
         for lease in self.leases.values():
             if lease.until_ms > died_ms:
                 lease.until_ms = now_ms + self.sharing.lease_ms
 
-    # Settling.
+    # Settles.
 
     def sent(self, settle: commands.Settle) -> None:
         for _, first, count in settle.done:
@@ -142,7 +142,7 @@ class LeaseModel:
             lease.until_ms = 0
 
     def late(self, settle: commands.Settle) -> set[int]:
-        """Offsets whose lease is known to be another's when this is sent."""
+        """Return the offsets that are known to be leased to another member when this is sent."""
         ranges = [*settle.done, *(entry[:3] for entry in settle.returned)]
         return {
             offset
@@ -154,7 +154,7 @@ class LeaseModel:
     def settled(
         self, operation: commands.Operation, settle: commands.Settle, lost: set[int] | None, late: set[int]
     ) -> None:
-        """`lost` is None where nothing happened at all."""
+        """A settle was decided. `lost` is None if it was not executed."""
         for _, first, count in settle.done:
             for offset in range(first, first + count):
                 self._not_maybe(offset)
@@ -194,13 +194,13 @@ class LeaseModel:
 
 
 class Leases:
-    """All shared subscriptions."""
+    """The models of all shared subscriptions."""
 
     def __init__(self, world: World, history: History) -> None:
         self._world = world
         self._history = history
         self.models: dict[Key, LeaseModel] = {}
-        #: What was too late when it was sent.
+        #: Offsets that were too late when the operation was sent.
         self._late: dict[commands.Operation, set[int]] = {}
 
     def subscribed(
@@ -218,7 +218,7 @@ class Leases:
             model.recovered(died_ms, now_ms)
 
     def sent(self, operation: commands.Settle | commands.Transact) -> None:
-        """Is about to be sent, for the first time."""
+        """An operation is about to be sent for the first time."""
         for settle in _settles(operation):
             model = self.models[settle.topic_id, settle.subscriber]
             self._late[operation] = self._late.get(operation, set()) | model.late(settle)

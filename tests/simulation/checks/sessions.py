@@ -1,7 +1,7 @@
-"""What the packets between clients and broker say about sessions, read from outside.
+"""Models of sessions, built from the packets between clients and broker.
 
-Each (session, epoch, number) is a *try* at something. A verdict decides it; a hello that takes over decides all
-tries of earlier owners: what lies above the broker's last number never happened and never will.
+Each (session, epoch, number) is a *try* of an operation. A verdict decides it. A hello that takes over decides all
+tries of earlier owners: numbers above the broker's last one were not and will not be executed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from oncemq.protocol import commands, errors, replies
 from tests.simulation.checks.history import Attempt, History
 from tests.simulation.environment.world import Violation, World
 
-#: Refusals that say something about the session, not about the command.
+#: Refusals that concern the session, not the command.
 _ABOUT_SESSION = frozenset({"FENCED", "SESSION_UNKNOWN"})
 _BUGS = frozenset({"BROKER_BUG", "MALFORMED", "RECORD_CORRUPT", "VERSION_UNSUPPORTED"})
 
 
-#: Told of an operation when it is first sent under a number.
+#: Called when an operation is first sent under a number.
 OnSent = Callable[[commands.Operation], None]
-#: Told what became of it: its verdict, or None where it never happened and never will.
+#: Called with the verdict of an operation, or None if it was not and will not be executed.
 OnDecided = Callable[[commands.Operation, replies.Verdict | None], None]
 
 
@@ -30,17 +30,17 @@ class Try:
         self.epoch = epoch
         self.number = number
         self.operation = operation
-        #: What it stores, in the order of its puts.
+        #: The attempts of the operation, in the order of its puts.
         self.attempts = attempts
         self.is_open = True
-        #: A void was sent under this number too.
+        #: A void was also sent under this number.
         self.is_void = False
         for attempt in attempts:
             attempt.open += 1
 
 
 class SessionModel:
-    """One session, from the outside."""
+    """The model of one session."""
 
     def __init__(self, name: str, history: History, on_sent: OnSent, on_decided: OnDecided) -> None:
         self.name = name
@@ -53,10 +53,10 @@ class SessionModel:
         self._tries: dict[tuple[int, int], Try] = {}
         self._verdicts: dict[int, replies.Verdict] = {}
         self._seen_below = 1
-        #: It may be gone: removed, expired, said goodbye.
+        #: The session may not exist any more: deleted, expired or closed.
         self.may_be_deleted = False
 
-    # What clients send.
+    # Commands of clients.
 
     def sent(self, command: commands.Numbered, attempts: tuple[Attempt, ...]) -> None:
         self._seen_below = max(self._seen_below, command.seen_below)
@@ -80,19 +80,19 @@ class SessionModel:
             self._not_executed(started)
 
     def _is_decided(self, command: commands.Numbered) -> bool:
-        """It comes out of an outbox whose process died before it could write the answer down."""
+        """Return whether this was decided. An outbox resends a command if its process died before storing the reply."""
         return command.number in self._verdicts and any(
             found.number == command.number and found.operation == command.operation for found in self._tries.values()
         )
 
-    # What the broker answers.
+    # Replies of the broker.
 
     def answered(self, command: commands.Numbered, reply: replies.Reply) -> None:
         if isinstance(reply, replies.NotNow):
             return
         found = self._tries.get((command.epoch, command.number))
         if found is None:
-            return  # Of a session that was removed since.
+            return  # The session was deleted since.
         if isinstance(reply, replies.Refusal) and self._is_about_session(found, command, reply):
             return
         is_forgotten_void = isinstance(command.operation, commands.Void) and isinstance(reply, replies.Done)
@@ -123,7 +123,7 @@ class SessionModel:
         return False
 
     def _is_meant(self, operation: commands.Operation, text: str) -> bool:
-        """These two may be answered so for what they are about, too."""
+        """Return whether a refusal concerns the session. Two operations can get the same code for another reason."""
         if isinstance(operation, commands.Close):
             return "' on '" not in text
         return not isinstance(operation, commands.RemoveSession) or f"'{self.name}'" in text
@@ -182,7 +182,7 @@ class SessionModel:
             self._take_over(reply)
 
     def _forget(self) -> None:
-        """The broker began it anew. What was in flight before may have happened or not."""
+        """The broker created the session again. The outcome of earlier commands in flight is unknown."""
         self.last_number = 0
         self._tries = {}
         self._verdicts = {}
@@ -221,7 +221,7 @@ def _stored(verdict: replies.Verdict) -> tuple[replies.PutReply | replies.Commit
 
 
 def _published(verdict: replies.CommitReply) -> tuple[replies.PutReply | replies.CommitReply, ...]:
-    """On each of its topics."""
+    """Return one reply per topic of a commit."""
     if verdict.topic_id:
         return (verdict,)
     return tuple(
@@ -231,7 +231,7 @@ def _published(verdict: replies.CommitReply) -> tuple[replies.PutReply | replies
 
 
 class Sessions:
-    """All of them."""
+    """The models of all sessions."""
 
     def __init__(self, world: World, history: History, on_sent: OnSent, on_decided: OnDecided) -> None:
         self._history = history

@@ -1,7 +1,7 @@
-"""What is known of subscriptions from outside: where they stand, who owns them, what was given to them.
+"""Models of exclusive subscriptions: their positions, their owners, and the messages that were delivered.
 
-Violations: a position that ran ahead of what was acked or fell behind it, an offset given twice or left out, an
-owner that was fenced and still succeeds.
+Violations: a position above the acks that were sent or below those that were confirmed, an offset that is skipped, a
+fenced owner that still succeeds.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ class SubscriptionModel:
         self.label = label
         #: The first offset that belongs to it.
         self.start = start
-        #: Given to its owners so far: everything from `start` up to here.
+        #: Everything from `start` to this offset was delivered to its owners.
         self.given_end = start
         self.ack_sent = start
         self.ack_confirmed = start
         self.epoch = 0
         self.openers: dict[int, str] = {}
-        #: Somebody has asked to remove it, or its topic.
+        #: A process has requested to delete it, or its topic.
         self.may_be_deleted = False
-        #: Left out with good reason: expired, or dropped.
+        #: Offsets that were skipped for a good reason: expired or dropped.
         self.skipped: set[int] = set()
-        #: Seeks that are not decided, and how often one was sent or decided.
+        #: Number of undecided seeks, and number of times that a seek was sent or decided.
         self.seeks_open = 0
         self.seek_marks = 0
-        #: Whether a seek came before or after something else is not known, nor, with that, where it stands.
+        #: The order of a seek and another command is unknown, and so is the position.
         self.is_vague = False
-        #: Where the last seek put it, until somebody has opened it there.
+        #: The position of the last seek, until the subscription is opened there.
         self.sought: int | None = None
-        #: Epochs up to this one are over: they were given before a seek that has happened.
+        #: Epochs up to this one are outdated: a seek was executed after them.
         self._over_epoch = 0
 
     @property
     def least_epoch(self) -> int:
-        """What is sent with a lower one from here on must fail."""
+        """The lowest valid epoch: commands with a lower one that are sent from now on must fail."""
         return max(self.epoch, self._over_epoch + 1)
 
     def opened(self, reply: OpenReply, owner: str, acked_before: int, marks_when_sent: int) -> None:
@@ -60,23 +60,23 @@ class SubscriptionModel:
         self.is_vague = not is_after
 
     def seek_sent(self) -> int:
-        """Returns what `seek_decided` wants to know."""
+        """A seek was sent. Return the current epoch, for `seek_decided`."""
         self.seeks_open += 1
         self.seek_marks += 1
         return self.epoch
 
     def seek_decided(self, position: int | None, epoch_when_sent: int) -> None:
-        """None: it did not happen."""
+        """A seek was decided. `position` is None if it was not executed."""
         self.seeks_open -= 1
         self.seek_marks += 1
         if position is not None:
             self._over_epoch = max(self._over_epoch, epoch_when_sent)
-            # Who opened it meanwhile may have done so before or after.
+            # An open in the meantime may have been executed before or after the seek.
             self.is_vague = self.epoch != epoch_when_sent
             self.sought = position
 
     def restart_at(self, position: int) -> None:
-        """It was moved: everything from there on is given, again."""
+        """The subscription was moved: messages from this position are delivered again."""
         self.sought = None
         self.start = self.given_end = self.ack_sent = self.ack_confirmed = position
 
@@ -104,12 +104,12 @@ class Subscriptions:
     def __init__(self) -> None:
         self.models: dict[Key, SubscriptionModel] = {}
         self._created: set[Key] = set()
-        #: Names of topics that may go: deleted by somebody, or with their last subscriber.
+        #: Topics that may be deleted, by a process or with their last subscription.
         self.deletable_topics: set[str] = set()
         self.deletable: set[tuple[str, str]] = set()
-        #: Topics that are known to have been made and to stay, and their ids then.
+        #: Topics that are known to exist and to be permanent, and their ids.
         self.stays: dict[str, int] = {}
-        #: topic → subscribers that were ever asked for, and those that are there for certain.
+        #: Topic → subscribers that were ever requested, and those that certainly exist.
         self.requested: dict[str, set[str]] = {}
         self.certain: dict[str, set[str]] = {}
         self._seeks: dict[commands.Seek, list[list[tuple[SubscriptionModel, int]]]] = {}
@@ -118,7 +118,7 @@ class Subscriptions:
         return topic in self.stays and topic not in self.deletable_topics
 
     def must_stay(self, topic: str, topic_id: int) -> bool:
-        """Whether this very topic must still be there."""
+        """Return whether the topic with this id must still exist."""
         return self.is_topic_certain(topic) and topic_id >= self.stays[topic]
 
     def may_be_deleted(self, topic: str, subscriber: str) -> bool:
@@ -136,7 +136,7 @@ class Subscriptions:
         if model is None or (reply.created and not is_stable):
             model = self._add(key, SubscriptionModel((topic, subscriber), label, reply.acked))
         if not is_stable and not model.ack_confirmed <= reply.acked <= model.ack_sent:
-            # It was left and made again, and nobody heard the answer to that.
+            # It was deleted and created again, and the reply was lost.
             model = self._add(key, SubscriptionModel((topic, subscriber), label, reply.acked))
         if is_stable:
             self.stays.setdefault(topic, reply.topic_id)
@@ -150,7 +150,7 @@ class Subscriptions:
         self._seeks.setdefault(seek, []).append(entries)
 
     def sought(self, seek: commands.Seek, verdict: Verdict | None) -> None:
-        """What became of a seek."""
+        """A seek was decided."""
         position = verdict.acked if isinstance(verdict, SeekReply) else None
         for model, epoch_when_sent in self._seeks[seek].pop(0):
             model.seek_decided(position, epoch_when_sent)
@@ -169,7 +169,7 @@ class Subscriptions:
         return [model for model in self.models.values() if model.name == (seek.topic, seek.subscriber)]
 
     def check_count(self, topic: str, certain_when_sent: int, count: int) -> None:
-        """A put's reply says for how many subscriptions it is stored."""
+        """Check the number of subscriptions in the reply to a put."""
         requested = len(self.requested.get(topic, ()))
         if not certain_when_sent <= count <= requested:
             raise Violation(

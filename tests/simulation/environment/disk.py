@@ -1,16 +1,15 @@
-"""A disk in memory that loses what was not synced.
+"""A disk in memory that loses unsynced data.
 
-Two layers: what a process sees (*current*), and what would be there after a power loss (*durable*).
+It has two layers: the content that a process sees (*current*), and the content after a power loss (*durable*).
 
-- A write goes into current and waits. `sync` makes the file's waiting writes durable. At a power loss each
-  waiting write is kept, dropped, torn (some of its sectors are kept) or flipped (one bit of it is wrong).
-- Names are changed in current and wait, in order, per folder. `sync_folder` makes them durable. At a power loss
-  the first few of them are kept, never a later one without an earlier one.
-- A sync that fails leaves the page cache as if it had succeeded, and nothing of that is written later: what
-  Linux does.
-- `kill` ends the process and loses nothing; what waits still waits.
+- A write changes the current layer and is pending. `sync` makes the pending writes of a file durable. At a power loss,
+  each pending write is kept, dropped, torn (some of its sectors are kept) or flipped (one bit of it is wrong).
+- Changes of names are pending too, in order, per folder. `sync_folder` makes them durable. At a power loss, a prefix of
+  them is kept, never a later one without an earlier one.
+- After a failed sync, the page cache looks as if it had succeeded, but the data is never written. Linux does this.
+- `kill` ends the process and loses nothing; pending writes stay pending.
 
-Everything that it did to its user is counted in `faults`.
+`faults` counts every injected fault.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ SECTOR_BYTES = 512
 
 
 class SimCrash(BaseException):
-    """The process ends here. Not an Exception: nothing in it may catch this and go on."""
+    """The process ends here. This is not an Exception, so that the process cannot catch it and continue."""
 
 
 class _Node:
-    """A file's content, whatever its name."""
+    """The content of a file, independent of its name."""
 
     __slots__ = ("current", "durable", "waiting")
 
@@ -125,15 +124,15 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self.faults: Counter[str] = Counter()
-        #: Every label that was synced, and how often.
+        #: Number of syncs by label.
         self.labels: Counter[str] = Counter()
         #: Syncs with these labels do nothing.
         self.skip_labels: set[str] = set()
-        #: A waiting write is kept, dropped or torn if a random number lies below these, else flipped.
+        #: Thresholds of a random number for keeping, dropping and tearing a pending write; above them it is flipped.
         self.fates = (0.4, 0.65, 0.9)
         #: Reading these paths fails.
         self.unreadable: set[str] = set()
-        #: Rises with each kill and power loss: handles of an earlier life are dead.
+        #: Rises with each kill and power loss. File handles of earlier processes are invalid.
         self.life = 0
         self.locked: set[str] = set()
         self._folders: dict[str, _Folder] = {"": _Folder()}
@@ -144,21 +143,21 @@ class SimDisk:
     def describe(self) -> str:
         return "simulated disk"
 
-    # Faults, as a test orders them.
+    # Faults that a test requests.
 
     def fail_write(self, count: int = 1) -> None:
-        """The count-th write from now on fails."""
+        """Make the count-th next write fail."""
         self._writes_until_failure = count
 
     def fail_sync(self, count: int = 1) -> None:
         self._syncs_until_failure = count
 
     def crash_after(self, operations: int) -> None:
-        """SimCrash instead of the operation after that many more (writes, syncs, changes of names); -1 = never."""
+        """Raise SimCrash after this many more operations (writes, syncs, changes of names); -1 = never."""
         self._operations_until_crash = operations + 1
 
     def kill(self) -> None:
-        """The process ends; the page cache stays."""
+        """End the process. The page cache is kept."""
         self.faults["kill"] += 1
         self._end_life()
 
@@ -192,7 +191,7 @@ class SimDisk:
         folder.current = dict(folder.durable)
 
     def lose_waiting(self, node: _Node) -> None:
-        """Decide each waiting write's fate."""
+        """Decide for each pending write whether it is kept, dropped, torn or flipped."""
         kept, dropped, torn = self.fates
         for offset, data in node.waiting:
             fate = self.random.random()
@@ -225,14 +224,14 @@ class SimDisk:
         _put(node.durable, offset, bytes(damaged))
 
     def damage(self, path: str, offset: int, data: bytes) -> None:
-        """Bit rot: on the disk and in the page cache, without any write."""
+        """Simulate bit rot: change the disk and the page cache without a write."""
         node = self._node(path)
         _put(node.current, offset, data)
         _put(node.durable, offset, data)
 
     @contextmanager
     def without(self, path: str) -> Iterator[None]:
-        """A file that is lost, and put back at the end."""
+        """Remove a file, and restore it at the end."""
         folder, name = self._split(path)
         node = folder.current.pop(name)
         durable = folder.durable.pop(name)
@@ -240,7 +239,7 @@ class SimDisk:
         folder.current[name] = node
         folder.durable[name] = durable
 
-    # What the files ask.
+    # Called by files.
 
     def operate(self) -> None:
         if self._operations_until_crash > 0:
@@ -279,7 +278,7 @@ class SimDisk:
         self.faults["sync failed"] += 1
         return True
 
-    # The seam.
+    # The disk interface of the journal.
 
     def _split(self, path: str) -> tuple[_Folder, str]:
         folder, _, name = path.rpartition("/")
@@ -315,7 +314,7 @@ class SimDisk:
         return sorted(self._split(f"{folder}/" if folder else "")[0].current)
 
     def make_folder(self, folder: str) -> None:
-        """Durable at once: a simplification."""
+        """The folder is durable immediately, which is a simplification."""
         self._folders.setdefault(folder, _Folder())
 
     def rename(self, old: str, new: str) -> None:

@@ -1,4 +1,4 @@
-"""What a seed's run is like: how bad the network, how often the broker dies, how small everything is."""
+"""The faults and limits of a run, chosen by its seed: network faults, crashes of the broker, small limits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     # The network.
     loss: float
     duplication: float
-    #: A packet takes the long way: it is overtaken by others.
+    #: Probability that a packet is delayed, so that others overtake it.
     reordering: float
     damage: float
-    #: Between two partitions of a client, on average.
+    #: Average time between two network partitions of a client.
     partition_every_ms: int
     # The broker.
     crash_every_ms: int
-    #: Shares of the ways in which it ends; what is left are kills.
+    #: Probabilities of how the broker ends. The remaining probability is a kill.
     power_loss: float
     clean_stop: float
     failed_sync: float
     during_recovery: float
-    #: What a power loss does to writes that were not synced (disk.py).
+    #: What a power loss does to pending writes (disk.py).
     fates: tuple[float, float, float]
-    #: It dies again soon after it was started.
+    #: Probability that the broker dies again soon after a start.
     soon_again: float
     full_every_ms: int
     # Clients.
@@ -41,7 +41,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_standby(seed: int) -> bool:
-    """Two brokers share a journal in memory; in all other runs there is one, with a disk."""
+    """Return whether two brokers share a journal in memory. All other runs have one broker with a disk."""
     return seed > 0 and seed % 10 == 0
 
 

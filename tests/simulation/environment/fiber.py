@@ -1,6 +1,6 @@
-"""Code that blocks, inside a simulation that does not: a thread that runs only while the world waits for it.
+"""Runs blocking code in the simulation: a thread that runs only while the simulator waits for it.
 
-One of the two runs at any time, and hands over by itself: so a run with fibers repeats itself exactly.
+Exactly one of the two threads runs at any time, so that a run with fibers is deterministic.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Ended(BaseException):
-    """The fiber's process was ended. Not an Exception: nothing in it may catch this and go on."""
+    """The process of the fiber has ended. This is not an Exception, so that the process cannot catch it."""
 
 
 class Fiber:
@@ -38,7 +38,7 @@ class Fiber:
         self._worlds_turn.release()
 
     def resume(self) -> None:
-        """By the world: let it run until it pauses or is over. Raises what it raised."""
+        """Called by the simulator: run the fiber until it pauses or ends. Raises what the fiber raised."""
         if self.is_over:
             return
         self._its_turn.release()
@@ -48,7 +48,7 @@ class Fiber:
             raise failure
 
     def pause(self) -> None:
-        """By the fiber: until the world resumes it."""
+        """Called by the fiber: wait until the simulator resumes it."""
         if self._is_ended:
             raise Ended
         self._worlds_turn.release()
@@ -57,6 +57,6 @@ class Fiber:
             raise Ended
 
     def end(self) -> None:
-        """By the world."""
+        """Called by the simulator: end the fiber."""
         self._is_ended = True
         self.resume()

@@ -1,4 +1,4 @@
-"""The broker's machine: a disk, a process that runs the real broker, and what ends that process."""
+"""The machine of a broker: a disk, a process that runs the real broker, and crashes of that process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.simulation.environment.world import Violation, World
 
 BLOCK_BYTES = 512
 JOURNAL_ID = bytes(range(1, 17))
-#: What a disk needs at the least to be started on; "full" leaves less than a segment.
+#: Capacity of the disk while it is not full. A full disk has less than two segments of free space.
 ROOMY_BYTES = 1 << 30
 
-#: Syncs at which a crash is aimed, while it runs and while it recovers.
+#: Syncs at which crashes are injected, in normal operation and in recovery.
 RUNNING = ("group", "segment name", "segment head", "begun segment", "snapshot", "snapshot name")
 RECOVERING = (
     "last group again",
@@ -39,7 +39,7 @@ RECOVERING = (
 
 
 class AimedDisk(SimDisk):
-    """Ends the process just before or just after the next sync of a certain kind, or makes that sync fail."""
+    """Ends the process just before or after the next sync with a certain label, or makes that sync fail."""
 
     def __init__(self, random: Random, capacity_bytes: int) -> None:
         super().__init__(random, capacity_bytes)
@@ -71,7 +71,7 @@ class AimedDisk(SimDisk):
 
 
 class WatchedJournal(FileJournal):
-    """Tells the host what was appended and what was synced."""
+    """Reports appends and syncs to the host."""
 
     def __init__(self, host: Host, disk: SimDisk, worker: StepWorker, segment_bytes: int) -> None:
         self._host = host
@@ -99,14 +99,14 @@ class Host(StateCheck):
         self.worker = StepWorker()
         self._round_ms = 0
         self._rounds = 0
-        #: The last segment that holds a synced group.
+        #: The last segment that contains a synced group.
         self.synced_segment = 0
         self._cuts: dict[str, bytes] = {}
         self._crash_kind = "kill"
         self._restarting = False
         self._is_full = False
         self._died_ms = 0
-        #: Told when the broker died, and when it is there again.
+        #: Called after a recovery with the time of the crash and the current time.
         self.recovered: Callable[[int, int], None] = lambda _died_ms, _now_ms: None
         network.arrived = self._wake
 
@@ -128,7 +128,7 @@ class Host(StateCheck):
         except errors.JournalCorrupt as error:
             raise Violation(f"refused to start: {error}") from error
         except errors.JournalError as error:
-            # A new journal finds no room, or a sync was told to fail.
+            # There is no space for a new journal, or a sync failed on request.
             self._die(f"kill after {type(error).__name__} at the start: {error}")
 
     def _start(self) -> None:
@@ -155,7 +155,7 @@ class Host(StateCheck):
         self._wake()
 
     def _crash_soon(self, journal: FileJournal) -> None:
-        """Above all where recovery has just written a segment's head again, and no group stands behind it yet."""
+        """Sometimes crash soon after a start, above all if a segment has a rewritten head and no group yet."""
         random = self._random.random
         is_bare = journal._position == journal._layout.first_position(journal._segments.active)
         if is_bare and random() < 0.4:
@@ -166,7 +166,7 @@ class Host(StateCheck):
             self.disk.crash_after(int(random() * 6))
 
     def _check_cuts(self, warnings: list[str]) -> None:
-        """What recovery has put aside for people is still there."""
+        """Check that the files with cut-off bytes, which recovery writes for people, still exist."""
         for path, content in self._cuts.items():
             if not self.disk.exists(path) or self.disk.open(path).read(0, len(content) + 1) != content:
                 raise Violation(f"lost: the bytes that recovery cut off and kept in {path}")
@@ -209,7 +209,7 @@ class Host(StateCheck):
         self._schedule(self._world.now_ms + max(1, broker.wait_ms()))
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Run something of the broker's that may end its process."""
+        """Run an action of the broker that may end its process."""
         try:
             action()
         except SimCrash:
@@ -223,13 +223,13 @@ class Host(StateCheck):
         except ApplyFailed as error:
             raise Violation(f"an event could not be applied: {error}") from error
 
-    # Its ends.
+    # Crashes.
 
     def _choose_kind(self) -> str:
         return "power loss" if self._random.random() < self._world.faults.power_loss else "kill"
 
     def inject_crash(self) -> None:
-        """Somehow end the process, now or at one of its next disk operations."""
+        """End the process in a random way, now or at one of its next disk operations."""
         if self.broker is None:
             return
         faults = self._world.faults
@@ -245,7 +245,7 @@ class Host(StateCheck):
             self._aim_at(RUNNING, 0.5)
 
     def _aim_at(self, labels: tuple[str, ...], anywhere: float) -> None:
-        """At a sync of some kind or, with that probability, at any operation."""
+        """Crash at a sync with one of these labels or, with probability `anywhere`, at any operation."""
         random = self._random.random
         if random() < anywhere:
             self.disk.crash_after(int(random() ** 2 * 12))
@@ -265,7 +265,7 @@ class Host(StateCheck):
         world.note(f"BROKER ends: {how}")
         self.count()
         if self.broker is not None:
-            # A start that failed has begun nothing anew.
+            # A failed start has not restarted any leases.
             self._died_ms = world.now_ms
         world.set_available(False)
         self.broker = None
@@ -289,7 +289,7 @@ class Host(StateCheck):
             self._world.tally["disk: segment taken away for a start"] += 1
 
     def count(self) -> None:
-        """What the process that ends has counted."""
+        """Add the counters of the process that ends."""
         self.count_broker(self.broker)
 
     def count_faults(self) -> None:
@@ -307,7 +307,7 @@ class Host(StateCheck):
     # Space.
 
     def fill_disk(self, duration_ms: int) -> None:
-        """No byte more than there is now, for a while."""
+        """Fill the disk for a while."""
         room = int(self._random.random() * 2 * self._world.faults.segment_bytes)
         self.disk.capacity_bytes = self.disk.used_bytes + room
         self._is_full = True

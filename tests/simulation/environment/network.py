@@ -1,7 +1,7 @@
-"""A network that loses, doubles, reorders, delays, damages and cuts off, as the faults says.
+"""A network that loses, duplicates, reorders, delays and damages packets, and cuts off clients.
 
-Implements the broker's seam, once for each address where a broker may be; on the other side clients send and are
-called back. A client that reconnects is another peer: what was on its way to the old one is lost.
+It implements the network interface of the broker once per address. Clients send requests and get replies by a callback.
+A client that reconnects is a new peer: packets to the old peer are lost.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Receive = Callable[[list[Frame]], None]
 
 
 class Listener:
-    """A broker's end: one address."""
+    """The broker's side of one address."""
 
     def __init__(self, network: SimNetwork) -> None:
         self._network = network
         self.inbox: list[Arrival] = []
-        #: Called when something has arrived; False: nobody is there.
+        #: Called when a packet arrives. Returns False if no broker is running.
         self.arrived: Callable[[], bool] = lambda: False
-        #: Called before something is sent.
+        #: Called before a packet is sent.
         self.sending: Callable[[], None] = lambda: None
 
     def take(self, wait_ms: int) -> list[Arrival]:
@@ -45,10 +45,10 @@ class SimNetwork:
         self._peers = 0
         self.listeners = [Listener(self) for _ in range(addresses)]
 
-    # The clients' side.
+    # Called by clients.
 
     def connect(self, receive: Receive, turn: int = 0) -> bytes:
-        """To the addresses in turn."""
+        """Connect to the address with index `turn`, modulo the number of addresses."""
         self._peers += 1
         peer = self._peers.to_bytes(4, "big")
         self._receivers[peer] = receive
@@ -77,7 +77,7 @@ class SimNetwork:
         if receive is not None:
             receive(frames)
 
-    # On the way.
+    # Transport.
 
     def carry(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
         world = self._world

@@ -1,4 +1,4 @@
-"""A segment that is lost between two incarnation of a broker, as an experiment: it must be missed. Then it is back."""
+"""Removes a segment as an experiment: recovery must detect the loss. Then the segment is restored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from tests.simulation.environment.disk import SimDisk
 
 
 def is_loss_detected(disk: SimDisk, acknowledged: int) -> bool:
-    """The newest segment is taken away, if an acknowledged group lies in it: `acknowledged` is the last that has one.
+    """Remove the newest segment if it contains an acknowledged group, and return whether recovery refuses to start.
 
-    For a disk that has just lost power: names that wait for a sync would be told wrongly."""
+    `acknowledged` is the last segment with such a group. The disk must have just lost power, so that no names are
+    pending.
+    """
     numbers = segment_numbers(disk) if disk.exists("journal.meta") else []
     if not numbers or numbers[-1] != acknowledged:
         return True

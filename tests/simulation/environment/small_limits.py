@@ -1,5 +1,5 @@
-"""Bounds that are constants of the code, made small for a run: with the real ones a tick or a take would need more
-room than the simulation's segments have, and the ways in which the rest comes later would never be gone."""
+"""Small values for constants of the code. With the real values a tick or a take would need more space than the segments
+of the simulation have, and the code that defers the rest to the next round would never run."""
 
 from __future__ import annotations
 

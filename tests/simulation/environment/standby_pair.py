@@ -1,8 +1,8 @@
-"""Two brokers on one journal: one serves, the other waits. They are killed and stopped, and take over from each other.
+"""Two brokers on one journal: one is active, the other is the standby. They are killed and paused, and take over.
 
-Whoever is stopped does not know it: when it goes on, with requests that arrived meanwhile and a state that is no
-longer true, its journal must keep it from writing and from answering. A take-over also comes in the middle of a
-round: between the append and the sync, and between the sync and the answers.
+A paused broker does not know that it was paused. When it continues, with old requests and an outdated state, its
+journal must prevent it from writing and from answering. A take-over can also happen in the middle of a round: between
+the append and the sync, and between the sync and the replies.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.simulation.environment.state_check import StateCheck
 from tests.simulation.environment.world import Violation, World
 
 JOURNAL_ID = bytes(range(1, 17))
-#: Moments of a round at which another broker takes over.
+#: Moments of a round at which the other broker can take over.
 MOMENTS = ("append", "sync", "answers", "hold")
 RETRY_MS = 20
-#: What arrives while a broker is stopped is late by so much more, and must not be later than a key is remembered.
+#: A pause delays requests by this time. They must not arrive after their keys have expired.
 STOP_MS_MAX = 180
 
 
 class WatchedJournal:
-    """A broker's view of the shared journal; tells the pair what happens, before it does."""
+    """The view of one broker of the shared journal. Reports each call to the pair before it is executed."""
 
     def __init__(self, pair: StandbyPair, member: PairMember, journal: MemoryJournal) -> None:
         self._pair = pair
@@ -61,7 +61,7 @@ class WatchedJournal:
 
 
 class PairMember:
-    """A process at an address: it has a broker while it serves, or believes that it does."""
+    """A process at an address. It has a broker while it is active, or believes that it is."""
 
     def __init__(self, pair: StandbyPair, name: str, end: Listener) -> None:
         self.name = name
@@ -120,7 +120,7 @@ class PairMember:
         self.schedule(self._world.now_ms + max(1, broker.wait_ms()))
 
     def stop(self) -> None:
-        """What arrives is kept for later."""
+        """Pause the process. Requests that arrive are processed later."""
         self.is_stopped = True
 
     def resume(self) -> None:
@@ -129,7 +129,7 @@ class PairMember:
             self.schedule(self._world.now_ms + 1)
 
     def drop_all(self) -> None:
-        """Nothing that it had in hand is answered."""
+        """Drop all requests without an answer."""
         self.broker = None
         self.end.inbox.clear()
 
@@ -145,7 +145,7 @@ class StandbyPair(StateCheck):
         self._moment = ""
         self._must_fail = False
         self._away_ms = 0
-        #: Told when the broker was gone, and when there is one again.
+        #: Called after a take-over with the time since when no broker was active, and the current time.
         self.recovered: Callable[[int, int], None] = lambda _died_ms, _now_ms: None
 
     @property
@@ -156,7 +156,7 @@ class StandbyPair(StateCheck):
     def start(self) -> None:
         self._take_over(self.members[0])
 
-    # Turns.
+    # Take-overs.
 
     def _take_over(self, member: PairMember) -> None:
         world = self.world
@@ -176,14 +176,14 @@ class StandbyPair(StateCheck):
         member.schedule(world.now_ms + 1)
 
     def _gone(self) -> None:
-        """From now on the active broker answers nothing."""
+        """The active broker stops answering."""
         if self.active is not None:
             self.count()
         self.world.set_available(False)
         self._away_ms = self._away_ms or self.world.now_ms
 
     def _expire(self, term: int) -> None:
-        """The lease is over: if nobody has it any more, somebody takes it."""
+        """The lease has ended: if no broker is active, the standby takes over."""
         if term != self.journal.term or self.broker is not None:
             return
         waiting = [member for member in self.members if member.waits]
@@ -196,7 +196,7 @@ class StandbyPair(StateCheck):
         term = self.journal.term
         self.world.after(10 + int(self._random.random() ** 2 * 150), lambda: self._expire(term))
 
-    # What ends them.
+    # Crashes and pauses.
 
     def inject_crash(self) -> None:
         active = self.active
@@ -238,14 +238,14 @@ class StandbyPair(StateCheck):
         self.world.note(f"BROKER {member.name} goes on")
         member.resume()
         if self.active is member:
-            # Nobody has taken over: it never was away.
+            # No other broker has taken over: it was never inactive.
             self._away_ms = 0
             self.world.set_available(True)
 
-    # What journals tell.
+    # Called by journals.
 
     def reached(self, moment: str, member: PairMember) -> None:
-        """Another broker may take over just now, and serve for a round before this one goes on."""
+        """Let the other broker take over at this moment, before this one continues."""
         if moment != self._moment or member is not self.active:
             return
         self._moment = ""
@@ -289,16 +289,16 @@ class StandbyPair(StateCheck):
         if broker.housekeeping._damaged:
             raise Violation("lost: a stored batch can't be read and moved")
 
-    # The rest of what a host is.
+    # The rest of the interface of a host.
 
     def count(self) -> None:
         self.count_broker(self.active.broker if self.active is not None else None)
 
     def count_faults(self) -> None:
-        """They have no disk."""
+        """There is no disk."""
 
     def fill_disk(self, _duration_ms: int) -> None:
-        """They have none."""
+        """There is no disk."""
 
     def heal(self) -> None:
         self._moment, self._must_fail = "", False

@@ -1,6 +1,6 @@
-"""What every simulated broker is measured by: a *reference*, an engine that applies what was synced.
+"""Compares the state of a recovered broker with a *reference*: an engine that applies every synced event.
 
-What recovery finds must be the reference's state, or that plus the one group that was written and not synced when the
+The recovered state must be that of the reference, or that plus the one group that was written but not synced when the
 process ended.
 """
 
@@ -15,7 +15,7 @@ from oncemq.engine.events import Event
 from oncemq.journal.contract import Journal
 from tests.simulation.environment.world import Violation, World
 
-#: A topic may hold more than its quota for so long.
+#: Maximum time for which a topic may exceed its quota.
 QUOTA_MS_MAX = 150
 
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
@@ -23,7 +23,7 @@ _decode_images = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def digest_of(engine: Engine) -> tuple[object, ...]:
-    """A state, in a form that does not depend on the order in which it was captured."""
+    """Return a state in a form that does not depend on the order of the capture."""
     capture = engine.capture()
     images: list[bytes] = []
     while (chunk := capture.chunk(1_000_000)) is not None:
@@ -34,12 +34,12 @@ def digest_of(engine: Engine) -> tuple[object, ...]:
 
 
 class StateCheck:
-    """A broker's machine, or several that share a journal."""
+    """Base class of a machine with a broker, and of a pair of them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.reference: Engine | None = None
-        #: Written, and not synced as far as anybody knows.
+        #: The group that was written and is not known to be synced.
         self.appended: tuple[int, bytes] | None = None
         self._over_quota_ms = 0
 
@@ -79,7 +79,7 @@ class StateCheck:
         if self.appended is not None:
             self._apply_to_reference()
 
-    # Their clock.
+    # The clock of the brokers.
 
     def now_ms(self) -> int:
         return self._world.now_ms
@@ -89,7 +89,7 @@ class StateCheck:
             raise Violation(f"inconsistent: time {recorded_ms} was recorded at {self._world.now_ms}")
 
     def _check_quotas(self, broker: Broker) -> None:
-        """What is above a topic's quota goes soon, if the broker can write."""
+        """Check that a topic does not exceed its quota for long while the broker can write."""
         world = self._world
         is_over = any(topic.is_over_quota for topic in broker.engine.state.topics.values() if topic.quota_bytes)
         if not is_over or not world.is_available:
@@ -100,7 +100,7 @@ class StateCheck:
             raise Violation("a topic holds more than its quota, and keeps it")
 
     def count_broker(self, broker: Broker | None) -> None:
-        """What a process that ends has counted."""
+        """Add the counters of a process that ends."""
         if broker is not None:
             for name in ("commands", "groups", "snapshots", "records_moved"):
                 self._world.tally[name] += broker.counters[name]

@@ -1,4 +1,4 @@
-"""Virtual time and the queue of what is to happen; the transcript; what was counted. Knows no broker."""
+"""Virtual time, the queue of actions, the transcript and the counters. Knows nothing about brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRANSCRIPT_LINES = 40
 
 
 class Violation(Exception):
-    """A promise was broken; the text says which, in the words of history.py."""
+    """A guarantee was broken. The text says which one, in the terms of checks/history.py."""
 
 
 class World:
@@ -23,13 +23,13 @@ class World:
         self.seed = seed
         self.faults: Faults = faults_of(seed)
         self.now_ms = START_MS
-        #: True in the second phase: everything works, and everything must come to its end.
+        #: True in the second phase: no more faults, and every process must finish its work.
         self.healed = False
-        #: When everybody had come to rest but those who get and put, and those who only get.
+        #: When all processes had finished, except consumers and those that put what they get.
         self.calm_ms: int | None = None
-        #: When everybody but the consumers had come to rest.
+        #: When all processes had finished, except consumers.
         self.quiet_ms: int | None = None
-        #: The broker is there and can write; and since when without a break.
+        #: Whether the broker is running and can write, and since when.
         self.is_available = False
         self.available_since_ms = START_MS
         self.tally: Counter[str] = Counter()
@@ -39,7 +39,7 @@ class World:
         self._entries = 0
 
     def random(self, name: str) -> Random:
-        """A stream of its own for each part, so that a change in one leaves the others alone."""
+        """Return a separate random stream for each part, so that a change in one part does not affect the others."""
         return Random(f"{self.seed}/{name}")
 
     def set_available(self, is_available: bool) -> None:

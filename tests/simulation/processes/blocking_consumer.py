@@ -1,4 +1,4 @@
-"""A process that uses the blocking client as people do: subscribe, get, put; the real shells on a simulated network."""
+"""A process that uses the real blocking client on a simulated network: subscribe, get and put."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PASSING = (errors.BrokerAway, errors.NotNow)
 
 
 class FiberTransport:
-    """The client's network seam: waiting lets the world go on."""
+    """The network interface of the client. Waiting lets virtual time advance."""
 
     def __init__(self, process: BlockingConsumer) -> None:
         self._process = process
@@ -50,7 +50,7 @@ class FiberTransport:
 
 
 class BlockingConsumer(Process):
-    """Each message counts as done when the next is asked for: no ack may run ahead of that."""
+    """A message is done when the next one is requested. No ack may be ahead of that."""
 
     def __init__(self, context: Context, name: str, topic: str, put_topic: str) -> None:
         super().__init__(context, name)
@@ -64,10 +64,10 @@ class BlockingConsumer(Process):
         self._position = 0
         self._puts = 0
         self._acked_before: dict[int, int] = {}
-        #: Of this life.
+        #: Since the last start.
         self._sent_numbers: set[int] = set()
         self._seen_numbers: set[int] = set()
-        #: When the last get that brought nothing was called.
+        #: When the last empty get was called.
         self._empty_ms = 0
 
     @property
@@ -92,7 +92,7 @@ class BlockingConsumer(Process):
         self._resume()
 
     def pump(self) -> None:
-        """The client's own driver does that."""
+        """The driver of the client does this."""
 
     def stop(self) -> None:
         super().stop()
@@ -109,7 +109,7 @@ class BlockingConsumer(Process):
             self._is_awake = False
 
     def sleep(self, duration_ms: float) -> None:
-        """By the fiber. What arrives ends it early."""
+        """Called by the fiber: sleep. An arriving packet ends the sleep."""
         assert self._fiber is not None
         self._naps += 1
         nap = self._naps
@@ -127,7 +127,7 @@ class BlockingConsumer(Process):
             self._transport.arrived.append(frames)
             self._wake(self._naps)
 
-    # What is overheard.
+    # Observation of packets.
 
     def _on_sent(self, command: commands.Numbered) -> None:
         self._sent_numbers.add(command.number)
@@ -160,7 +160,7 @@ class BlockingConsumer(Process):
             self.model.opened(reply, f"{self.name}~{self.incarnation}", self._acked_before.get(number, 0), 0)
             self._position = reply.acked
 
-    # What it does, in its own words.
+    # The workload.
 
     def _live(self) -> None:
         core = Core(self.name, False, self.random.getrandbits(62) + 1, OPTIONS)
@@ -190,7 +190,7 @@ class BlockingConsumer(Process):
                 self._end_of_life(error)
 
     def _end_of_life(self, error: errors.OnceMQError) -> NoReturn:
-        """A hello of a former life that arrives late takes over from this one: then it begins again, by hand."""
+        """End this incarnation and restart: a late hello of an earlier incarnation can take over the session."""
         if self.incarnation == 1 or self.core is None or self.core.finished is None:
             raise Violation(f"{self.name} got {error.code}: {error}") from error
         self.world.note(f"{self.name} is finished: {error.code}")
@@ -207,7 +207,7 @@ class BlockingConsumer(Process):
 
     def _get(self, found: Subscription) -> None:
         if self.model is not None:
-            # Asking for the next one: everything before it is done.
+            # The next message is requested: everything before it is done.
             self.model.ack_sent = max(self.model.ack_sent, self._position)
         called_ms = self.world.now_ms
         try:

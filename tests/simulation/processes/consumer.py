@@ -1,4 +1,4 @@
-"""Processes that own a subscription: open, get, ack, crash, come back; some have a rival that fences them."""
+"""Processes that own a subscription: open, get, ack, crash and restart. Some have a rival that fences them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GONE = (errors.TopicGone, errors.NotSubscribed, errors.TopicUnknown)
 
 
 class Consumer(Process):
-    """`start`: where its subscription begins. `holds`: holds it. `resubscribes`: unsubscribes now and then."""
+    """`start`: start of its subscription. `holds`: opens with a hold. `resubscribes`: sometimes unsubscribes."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Consumer(Process):
         self._buffer = FetchBuffer(topic, 0)
         self._position = 0
         self._end_offset = -1
-        #: When the last get that was answered was sent.
+        #: When the last answered get was sent.
         self._looked_ms = 0
         self._ack_sent = 0
         self._acked = 0
@@ -70,7 +70,7 @@ class Consumer(Process):
     def problem(self) -> str:
         return f"{super().problem()}: at {self._position} of {self._end_offset}, {self._acked} acked"
 
-    # Becoming the owner.
+    # Ownership.
 
     def _subscribe(self) -> None:
         self._opened = None
@@ -79,7 +79,7 @@ class Consumer(Process):
         self.submit(commands.Subscribe(self.topic, self.subscriber, self.start_at), None, self._subscribed)
 
     def _handle_error(self, pending: Pending) -> bool:
-        """The command failed for a reason that passes: begin anew in a while."""
+        """Start over after a temporary error. Return False if there was no error."""
         if self.is_over(pending):
             return True
         error = pending.error
@@ -127,7 +127,7 @@ class Consumer(Process):
         assert self.model is not None
         model = self.context.subscriptions.models.get((reply.topic_id, self.subscriber))
         if model is not self.model:
-            # Its topic was deleted and made again between the two commands.
+            # Its topic was deleted and created again between the two commands.
             self._subscribe()
             return
         self.world.note(f"{self.name} opened: {reply}")
@@ -137,7 +137,7 @@ class Consumer(Process):
         self._buffer = FetchBuffer(self.topic, reply.acked)
         self._get()
 
-    # Getting.
+    # Gets.
 
     def _get(self) -> None:
         opened = self._opened
@@ -229,14 +229,14 @@ class Consumer(Process):
         self.world.note(f"{self.name} got {first}..{self._position - 1}")
 
     def _skip_to(self, offset: int, _reply: GetReply) -> None:
-        """Messages are left out. For those who expect nothing of the kind, they are lost."""
+        """Messages were skipped. Subclasses that expect this override the method; otherwise the messages are lost."""
         raise Violation(f"out of order: {self.name} got {offset} after {self._position - 1}")
 
     def _check_alive(self, message: Message, sent_ms: int) -> None:
-        """For those whose messages have a time to live."""
+        """Hook for consumers of messages with a time to live."""
 
     def _keep(self, messages: list[Message]) -> None:
-        """For those who do something with them."""
+        """Hook for consumers that process messages."""
 
     def _note_acked(self, acked: int, upto: int) -> None:
         assert self.model is not None
@@ -246,12 +246,12 @@ class Consumer(Process):
         self.model.ack_confirmed = max(self.model.ack_confirmed, acked)
 
     def _done_upto(self) -> int:
-        """Everything that it was given, or not quite: an ack may fall into the middle of a batch."""
+        """Return the position to ack: everything, or less, because an ack may be in the middle of a batch."""
         if self.world.healed or self.random.random() < 0.7 or self._position <= self._acked:
             return self._position
         return self._acked + int(self.random.random() * (self._position - self._acked))
 
-    # What it does next.
+    # Next action.
 
     def _continue(self) -> None:
         random = self.random.random

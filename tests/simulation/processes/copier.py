@@ -1,4 +1,4 @@
-"""A process that copies one topic to another: what was read and what was written, in one transaction."""
+"""A process that copies messages from one topic to another, with ack and put in one transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PUTS_MAX = 4
 
 
 class Copier(Consumer):
-    """Gets as any consumer does, and acks only in transactions. A rival with a session of its own fences it."""
+    """Acks only in transactions. A rival with its own session fences it."""
 
     def __init__(self, context: Context, name: str, source: str, target: str, *, rival: bool) -> None:
         super().__init__(context, name, source, "copier", commands.START_EARLIEST, rival=rival, own_session=True)
@@ -30,7 +30,7 @@ class Copier(Consumer):
         return calm_ms is not None and self._looked_ms > calm_ms and self._position == self._end_offset == self._acked
 
     def _subscribe(self) -> None:
-        # From then on everything that is copied is kept.
+        # From now on all copies are stored.
         if "archive" in self.context.subscriptions.certain.get(self.target, ()):
             super()._subscribe()
         else:
@@ -83,7 +83,7 @@ class Copier(Consumer):
         if self._fenced(pending):
             return
         if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
-            # It is void: open again, and see how far it came.
+            # The transaction is void: open again to get the position.
             self._opened = None
             self.later(20, self._subscribe)
             return
@@ -97,7 +97,7 @@ class Copier(Consumer):
     # At the end.
 
     def check(self) -> None:
-        """Each message of the source from its start on has one copy, and they are in order."""
+        """Check that each message of the source has one copy, and that the copies are in order."""
         model = self.model
         assert model is not None
         last = (-1, -1)

@@ -1,4 +1,4 @@
-"""Who else is there: each seed has some of the more special processes, so that a run stays short."""
+"""Optional processes. Each seed has only some of them, so that a run stays short."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.processes.seeker import Seeker
 from tests.simulation.processes.timed import JobProducer, TimedConsumer, TimedProducer
 from tests.simulation.processes.worker import Worker
 
-#: How many of the kinds below a seed has, at the most.
+#: Maximum number of optional kinds per seed.
 KINDS_MAX = 3
 _AT_QUOTA = {commands.REFUSE: SlowConsumer, commands.DROP: DroppedConsumer, commands.EXPIRE: EndedConsumer}
 

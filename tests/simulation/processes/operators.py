@@ -1,4 +1,4 @@
-"""Processes that look after things: topics made and deleted, registry, sessions removed; and callers with keys."""
+"""Processes that create and delete topics, registry entries and sessions; and callers with idempotency keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Operator(Process):
         self, context: Context, name: str, kept: list[commands.CreateTopic], churned: str, victim: str
     ) -> None:
         super().__init__(context, name)
-        #: Topics that are made at the start.
+        #: Topics that are created at the start.
         self._kept = kept
         self._churned = churned
         self._victim = victim
@@ -108,14 +108,14 @@ class Operator(Process):
             raise Violation(f"inconsistent: {operation} was answered by {reply}")
 
 
-#: The request id of what must be refused.
+#: The id of requests that must be refused.
 MISUSE = 1 << 40
 
 
 class KeyedCaller:
-    """As a gateway does: no session, a key per request, repeated until there is an answer or it is given up.
+    """Sends requests as a gateway does: without a session, with a key, repeated until there is a reply or a timeout.
 
-    It gives up long before the key may expire; from then on the outcome is unknown."""
+    The timeout is much shorter than the lifetime of a key. After a timeout the outcome is unknown."""
 
     TIMEOUT_MS = 60
     GIVE_UP_MS = 400
@@ -146,7 +146,7 @@ class KeyedCaller:
         self._pause()
 
     def _connect(self) -> None:
-        """To the next address, where there are several. Answers that are late still come."""
+        """Connect to the next address, if there are several. Late replies still arrive."""
         if not self._peer or len(self.context.network.listeners) > 1:
             self._peer = self.context.network.connect(self.receive, self._connects)
             self._connects += 1
@@ -189,7 +189,7 @@ class KeyedCaller:
             self._send()
 
     def _misuse(self) -> None:
-        """Another body under the key that was just used."""
+        """Send a different body under a used key."""
         value = f"{self.name}.misused {self._count}".encode()
         operation, payload = make_put(self.topic, False, [value])
         self.context.history.attempt(f"another body under key {self._count}", self.topic, [value])

@@ -1,4 +1,4 @@
-"""Processes that put through an outbox: whenever they are killed, what they kept is stored once and in order."""
+"""Processes that put with an outbox. Wherever they are killed, everything in the outbox is stored once and in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.processes.process import OPTIONS, Context, Process
 
 
 class OutboxUser:
-    """Where the processes of one user find their outbox; they begin another when it was rewound."""
+    """The outboxes of one user, whose processes share them. A new one is created when the last one was rewound."""
 
     def __init__(self, context: Context, name: str) -> None:
         self._around = context
@@ -55,7 +55,7 @@ class OutboxProducer(Process):
         self._disk = user.disk
         self._values = 0
 
-    # Its life.
+    # Start and end.
 
     def start(self) -> None:
         self.incarnation += 1
@@ -73,7 +73,7 @@ class OutboxProducer(Process):
         self.world.note(f"{self.name} opened {self.outbox.session}: {self.outbox.pending_count} are kept")
         self._connect()
         if self.random.random() < 0.5:
-            # Before the broker has said anything.
+            # Put before the session has started.
             self._act()
         else:
             self._pause()
@@ -102,7 +102,7 @@ class OutboxProducer(Process):
             self._restore()
 
     def _restore(self) -> None:
-        """A backup is put back, sometimes, by somebody who does not know better."""
+        """Sometimes restore an outdated backup."""
         if self.world.healed or self._disk is not self.user.disk or self.random.random() < 0.7:
             return
         if self._disk.restore():
@@ -123,14 +123,14 @@ class OutboxProducer(Process):
         if self.core is None or self.outbox is None:
             return self.gives_way
         disk = self._disk
-        # In the file may be more, where another process has had it since.
+        # The file can contain more if another process has used it since.
         is_all = disk.was_restored or disk.undecided() <= len(self.outbox._unmarked)
         return is_all and self.outbox.pending_count == 0
 
     def problem(self) -> str:
         return f"{super().problem()}: {self._disk.undecided()} in the outbox"
 
-    # Putting.
+    # Puts.
 
     def _pause(self) -> None:
         self.later(int(self.random.random() * 2 * self.world.faults.think_ms), self._act)
@@ -170,7 +170,7 @@ class OutboxProducer(Process):
             if not is_expected:
                 raise Violation(f"{self.name}: {attempt.label} was not kept: {error}") from error
         finally:
-            # Whatever became of the process.
+            # This does not depend on whether the process survived.
             if self._disk.holds(number, payload):
                 self._disk.kept[number] = attempt
 
@@ -201,7 +201,7 @@ class OutboxProducer(Process):
         return isinstance(error, errors.OutboxError) and self._disk.was_restored
 
     def _look_at_owner(self) -> None:
-        """Who has nothing to write would not notice that it was fenced."""
+        """Check whether the process is fenced. Without a write it would not notice."""
         if self.outbox is None:
             return
         try:
@@ -212,7 +212,7 @@ class OutboxProducer(Process):
             self.world.after(50, self._start_again)
 
     def _look_at_refusals(self) -> None:
-        """As a user does, now and then."""
+        """Sometimes read and confirm refusals, as a user does."""
         if self.outbox is None or self.random.random() < 0.7:
             return
         try:

@@ -1,6 +1,6 @@
-"""An outbox whose file lies in memory, and whose process may be killed before, within or after any of its writes.
+"""An outbox file in memory, whose process may be killed before, during or after any write.
 
-The real `OutboxFile` runs on it; only the disk is simulated. What was committed survives, as on a disk.
+The real `OutboxFile` runs on it; only the disk is simulated. Committed transactions survive, as on a disk.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from oncemq.protocol import errors
 from tests.simulation.checks.history import Attempt
 from tests.simulation.environment.world import World
 
-#: Per write.
+#: Probabilities per write.
 KILLED = 0.08
 FULL = 0.02
 
 
 class Killed(Exception):
-    """The process has ended. None of OnceMQ's errors: nothing may catch this and go on."""
+    """The process has ended. This is not an OnceMQError, so that nothing catches it and continues."""
 
 
 class OutboxDisk:
-    """The file of an outbox, which outlives its processes, and what was put into it."""
+    """The file of an outbox, which survives its processes, and the attempts that were stored in it."""
 
     def __init__(self, world: World, session: str) -> None:
         self.world = world
         self.random: Random = world.random(f"mailbox {session}")
         self.session = session
         self.file = self._new_file()
-        #: By number.
+        #: Attempts by number.
         self.kept: dict[int, Attempt] = {}
         self.seen: set[int] = set()
         self.has_reserve = False
         self._copy: bytes | None = None
-        #: An older copy was put in its place.
+        #: The file was replaced with an older copy.
         self.was_restored = False
 
     @staticmethod
@@ -50,18 +50,18 @@ class OutboxDisk:
         return OutboxFile(MemoryStorage(self, owner))
 
     def holds(self, number: int, payload: bytes) -> bool:
-        """Whether this is in the file, under this number."""
+        """Return whether the file has this payload under this number."""
         row = self.file.execute("SELECT payload FROM entries WHERE number = ?", (number,)).fetchone()
         return row is not None and row[0] == payload
 
     def refused(self) -> set[int]:
-        """Numbers that the user knows, or will be told, to be refused."""
+        """Return the refused numbers: those that the user has seen and those in the file."""
         if not self._is_begun():
             return set()
         return {number for (number,) in self.file.execute("SELECT number FROM refusals")} | self.seen
 
     def _is_begun(self) -> bool:
-        """False: whoever opened it first was killed."""
+        """Return whether the file has its tables: the first process may have been killed before that."""
         return self.file.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
 
     def undecided(self) -> int:
@@ -76,7 +76,7 @@ class OutboxDisk:
         self._copy = self.file.serialize()
 
     def restore(self) -> bool:
-        """Put the last copy in its place, if there is one. Nobody has it open."""
+        """Replace the file with the last copy, if there is one. No process may have it open."""
         if self._copy is None:
             return False
         self.file = self._new_file()
@@ -100,7 +100,7 @@ class MemoryStorage(Storage):
             self._fail(errors.OutboxError(f"'{self.path}' was replaced while it was in use"))
 
     def check_space(self, size: int) -> None:
-        """A full disk shows when it is written to."""
+        """A full disk is reported by the write."""
         self._disk.has_reserve = True
 
     def release_reserve(self) -> bool:

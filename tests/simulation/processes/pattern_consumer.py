@@ -1,4 +1,4 @@
-"""A process that subscribes by a pattern, and gets from whatever topics match, those that are made later too."""
+"""A process with a pattern subscription: it gets from all matching topics, including those that are created later."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _PASSING = errors.BrokerAway | errors.NotNow
 
 
 class PatternConsumer(Process):
-    """`resubscribes`: unsubscribes now and then. `topics`: those that match and that somebody puts to."""
+    """`resubscribes`: sometimes unsubscribes. `topics`: the matching topics that have producers."""
 
     def __init__(self, context: Context, name: str, pattern: str, topics: list[str], *, resubscribes: bool) -> None:
         super().__init__(context, name)
         self.pattern = pattern
         self.resubscribes = resubscribes
         self.key = name + BY_PATTERN + pattern
-        #: Since then it is there for certain.
+        #: Since when the subscription certainly exists.
         self._since_ms = 0
         self._may_be_new = True
         self._opened: replies.OpenReply | None = None
         self._buffers: dict[int, FetchBuffer] = {}
         self._acked: dict[int, int] = {}
         self._looked_ms = 0
-        #: What was known of seeks when it was opened; the same for the opening that began with a topic, by its id.
+        #: Number of seek marks when it was opened; and by topic id, at the open after which it first read the topic.
         self._opened_marks = 0
         self._marks: dict[int, int] = {}
         self.owner = self._model(0, f"'{name}' on '{pattern}'", 0)
@@ -65,7 +65,7 @@ class PatternConsumer(Process):
             if buffer.position > self._acked[topic_id]
         )
 
-    # Becoming the owner.
+    # Ownership.
 
     def _subscribe(self) -> None:
         self._opened = None
@@ -79,7 +79,7 @@ class PatternConsumer(Process):
         if error is None:
             return False
         if isinstance(error, errors.Fenced) and self.incarnation > 1:
-            pass  # A former life opened it late.
+            pass  # An open of an earlier incarnation arrived late.
         elif isinstance(error, errors.Sought):
             if not self.owner.seek_marks:
                 raise Violation(f"{self.name} was told that it was moved, and nobody has moved it")
@@ -105,7 +105,7 @@ class PatternConsumer(Process):
         self.submit(commands.Open(self.pattern, self.name), None, lambda done: self._open_done(done, marks))
 
     def _forget(self) -> None:
-        """It is another subscription from here on."""
+        """From now on it is a new subscription."""
         self._since_ms = self.world.now_ms
         models = self.context.subscriptions.models
         for key in [key for key in models if key[1] == self.key and key[0]]:
@@ -128,7 +128,7 @@ class PatternConsumer(Process):
         self._acked = {}
         self._get()
 
-    # Getting.
+    # Gets.
 
     def _get(self) -> None:
         opened = self._opened
@@ -201,12 +201,12 @@ class PatternConsumer(Process):
         self.world.note(f"{self.name} got '{part.topic}' up to {expected - 1}")
 
     def _begin_topic(self, part: replies.AnyPart) -> None:
-        """The first of a topic that this owner sees: it begins where the former one stopped."""
+        """The owner reads a topic for the first time: it continues where the former owner stopped."""
         model = self._model_of(part.topic_id)
         if model is None:
             model = self._model(part.topic_id, f"{self.owner.label} ('{part.topic}')", part.acked)
         elif self.owner.seeks_open or self._marks[part.topic_id] != self.owner.seek_marks:
-            # A seek whose answer nobody has seen may have happened since.
+            # A seek without a known reply may have been executed since.
             model.restart_at(part.acked)
         else:
             model.check_position(part.acked, 0)
@@ -226,7 +226,7 @@ class PatternConsumer(Process):
         if info.acked != info.end_offset:
             raise Violation(f"lost: {self.owner.label} was acked up to {info.acked} of {info}")
         model = self._model_of(topic.topic_id)
-        # A seek may have put it at the end, where there is nothing to be given.
+        # A seek may have moved it to the end, where there is nothing to deliver.
         is_sure = not self.owner.seeks_open and self._marks.get(topic.topic_id) == self.owner.seek_marks
         if model is not None and is_sure and model.given_end != info.end_offset:
             raise Violation(f"lost: {model.label} was given all below {model.given_end} of {info.end_offset}")

@@ -1,6 +1,6 @@
-"""A client's process: the real core, driven by virtual time, and everything that it says overheard.
+"""A client process: the real client core, driven by virtual time, with all of its packets observed.
 
-Its memory is lost when it crashes; what it had in flight is then decided by what the next hello says.
+A crash loses its memory. The reply to the next hello then decides the commands that were in flight.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Answered = Callable[[Pending], None]
 
 
 class Context:
-    """What every process of a run shares."""
+    """What all processes of a run share."""
 
     def __init__(self, world: World, network: SimNetwork) -> None:
         self.world = world
@@ -62,16 +62,16 @@ class Context:
         self.sessions = Sessions(world, self.history, self._begun, self._decided)
         self.subscriptions = Subscriptions()
         self.leases = Leases(world, self.history)
-        #: What an operation on the wire is an attempt at: by checksum of its payload, or by commit.
+        #: The attempt of an operation, by checksum of its payload or by commit.
         self.attempts: dict[object, Attempt] = {}
         self.commits: dict[Commit, tuple[Attempt, ...]] = {}
-        #: Subscriptions that somebody may move: topic and subscriber.
+        #: (topic, subscriber) of subscriptions that may be moved by a seek.
         self.seekable: list[tuple[str, str]] = []
-        #: Topics whose messages may go by themselves.
+        #: Topics whose messages may be deleted by time to live or quota.
         self.lossy: set[str] = set()
 
     def attempts_of(self, operation: Operation) -> tuple[Attempt, ...]:
-        """What an operation stores, if it succeeds."""
+        """Return the attempts of an operation."""
         if isinstance(operation, Commit):
             return self.commits.get(operation, ())
         if isinstance(operation, Put | Transact):
@@ -99,7 +99,7 @@ class Context:
 
 
 class Process:
-    """One client. Subclasses say what it does: `begin` after each start, and `is_settled`."""
+    """One client. Subclasses implement the workload: `begin`, which runs after each start, and `is_settled`."""
 
     anonymous = False
 
@@ -111,14 +111,14 @@ class Process:
         self.incarnation = 0
         self.core: Core | None = None
         self._peer = b""
-        #: Of the addresses that it connects to, one after the other.
+        #: Index of the next address to connect to.
         self._connects = 0
         self._alarm_ms: float = inf
         self._alarms = 0
         self._requests: dict[int, tuple[Command, ...]] = {}
         self._done: list[tuple[Answered, Pending]] = []
 
-    # Its life.
+    # Start and end.
 
     def session(self) -> str:
         return f"{self.name}~{self.incarnation}" if self.anonymous else self.name
@@ -156,7 +156,7 @@ class Process:
         raise NotImplementedError
 
     def problem(self) -> str:
-        """What it waits for, when it should be settled and is not."""
+        """Describe what it waits for."""
         core = self.core
         waiting = (
             ""
@@ -166,7 +166,7 @@ class Process:
         return f"{self.name} is not settled{waiting}"
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Unless it crashes meanwhile."""
+        """Run an action later, unless the process crashes before."""
         life = self.incarnation
 
         def act() -> None:
@@ -204,7 +204,7 @@ class Process:
         self.context.network.cut_off(self._peer, duration_ms)
 
     def pump(self) -> None:
-        """As the client's driver does."""
+        """Drive the core, as the driver of the client does."""
         core = self.core
         while core is not None:
             now_ms = float(self.world.now_ms)
@@ -277,15 +277,15 @@ class Process:
             self._on_reply(command, reply)
 
     def _on_sent(self, command: Numbered) -> None:
-        """For whoever wants to know."""
+        """Hook: a numbered command was sent."""
 
     def _on_reply(self, command: Command, reply: replies.Reply) -> None:
-        """For whoever wants to know."""
+        """Hook: a command was answered."""
 
-    # Errors, in general.
+    # Errors.
 
     def is_over(self, pending: Pending) -> bool:
-        """The session has ended for this process: it stops, or begins again with a new one."""
+        """Return whether the session has ended for this process. Then it stops, or restarts later."""
         error = pending.error
         assert self.core is not None
         if self.core.finished is None or not isinstance(error, errors.Fenced | errors.SessionUnknown):
@@ -303,6 +303,8 @@ class Process:
 
     @property
     def gives_way(self) -> bool:
-        """Leaves the field to its rival in the end. Everybody else comes back: the late hello of a process that
-        died may fence its successor."""
+        """Whether it leaves the subscription to its rival in the end.
+
+        All others restart, because a late hello of a dead process may fence its successor.
+        """
         return self.name.endswith("'")

@@ -1,4 +1,4 @@
-"""Processes that put: single messages and batches, pipelined; some to topics that are not there."""
+"""Processes that put single messages and batches, pipelined, and sometimes to topics that do not exist."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Producer(Process):
     def begin(self) -> None:
         self._in_flight = 0
         if self.rival or self.anonymous:
-            # Of several incarnation at once, or of several sessions, no order is promised.
+            # There is no order between concurrent incarnations, or between several sessions.
             self.made = []
         self._pause()
 
@@ -89,7 +89,7 @@ class Producer(Process):
         self.submit(operation, payload, lambda pending: self._put_done(pending, attempt, subscriptions))
 
     def _made(self, operation: commands.Put, attempt: Attempt) -> commands.Put:
-        """For those whose puts are not plain."""
+        """Hook for producers that change their puts."""
         self.made.append(attempt)
         return operation
 

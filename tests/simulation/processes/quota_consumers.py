@@ -1,4 +1,4 @@
-"""Consumers of a topic with a quota, one per policy: what they may miss, and what they must be told."""
+"""Consumers of a topic with a quota, one class per overflow policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.processes.process import Context
 
 
 class SlowConsumer(Consumer):
-    """Of a topic that refuses: it misses nothing, and makes the producers wait."""
+    """Policy `refuse`: it misses nothing, and the producers wait."""
 
     def __init__(self, context: Context, name: str, topic: str) -> None:
         super().__init__(context, name, topic, name, commands.START_NEW)
@@ -22,7 +22,7 @@ class SlowConsumer(Consumer):
 
 
 class DroppedConsumer(SlowConsumer):
-    """Of a topic that drops: it misses what it is told, and nothing else."""
+    """Policy `drop`: it misses exactly the messages that are reported as dropped."""
 
     def _open_done(self, pending: Pending, acked_before: int, marks: int) -> None:
         reply = pending.reply
@@ -35,7 +35,7 @@ class DroppedConsumer(SlowConsumer):
     def _got(self, pending: Pending, command: commands.Get, epoch_when_sent: int, sent_ms: int) -> None:
         reply = pending.reply
         if isinstance(reply, GetReply) and self.model is not None:
-            # The broker moved it, on nobody's behalf.
+            # The broker moved the position.
             self.model.ack_sent = max(self.model.ack_sent, reply.acked)
         super()._got(pending, command, epoch_when_sent, sent_ms)
 
@@ -52,7 +52,7 @@ class DroppedConsumer(SlowConsumer):
 
 
 class EndedConsumer(SlowConsumer):
-    """Of a topic that ends its slowest subscription: it is told so, and begins again."""
+    """Policy `expire`: its subscription may be deleted. It is told so, and subscribes again."""
 
     def __init__(self, context: Context, name: str, topic: str) -> None:
         super().__init__(context, name, topic)

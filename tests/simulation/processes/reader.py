@@ -1,4 +1,4 @@
-"""Processes that read a topic from wherever it begins, and own nothing."""
+"""Processes that read topics without a subscription."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that moves subscriptions about: back, forward, to a time, to an offset."""
+"""A process that seeks subscriptions: back, forward, to a time, to an offset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXPECTED = (
 class Seeker(Process):
     def __init__(self, context: Context, name: str, targets: list[tuple[str, str]]) -> None:
         super().__init__(context, name)
-        #: Topics, or patterns, and subscribers.
+        #: (topic or pattern, subscriber)
         self.targets = targets
         self._idle = True
 

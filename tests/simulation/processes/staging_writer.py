@@ -1,8 +1,7 @@
 """Processes that write as Spark does: tasks stage, the driver commits under (writer, batch), and both are retried.
 
-At most one of the tries at a batch takes effect, and it does so as a whole, on all of its topics. What a task leaves
-behind, when it is retried or overtaken by another attempt at it, has the same values under another stage: it must
-never be seen.
+At most one try of a batch takes effect, and it does so atomically on all of its topics. A task that is retried, or
+replaced by a speculative attempt, leaves the same values under another stage. They must never become visible.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from tests.simulation.checks.history import Attempt
 from tests.simulation.environment.world import Violation
 from tests.simulation.processes.process import Context, Process
 
-#: What a driver must live through. All of it fails the batch, which is tried anew.
+#: Errors that fail a batch, which is then tried again.
 _EXPECTED = (errors.BrokerAway, errors.NotNow, errors.TopicUnknown, errors.TopicGone, errors.LimitReached)
 
 
 class Plan(msgspec.Struct):
-    """One try at a batch."""
+    """One try of a batch."""
 
     label: str
-    #: "": a one-off.
+    #: "" = a one-off commit.
     writer: str
     batch: int
     begun_ms: int
     is_topic_certain: bool
-    #: By topic: what the driver will commit, and the values in it.
+    #: By topic: the stages that the driver will commit, and their values.
     stages: dict[str, list[tuple[str, int]]] = msgspec.field(default_factory=dict)
     values: dict[str, list[bytes]] = msgspec.field(default_factory=dict)
-    #: (stage, topic, values), as the tasks send them.
+    #: (stage, topic, values) that the tasks have not sent yet.
     left: list[tuple[str, str, list[bytes]]] = msgspec.field(default_factory=list)
-    #: Stages of attempts that nobody will commit.
+    #: Stages of attempts that will not be committed.
     losers: list[tuple[str, str]] = msgspec.field(default_factory=list)
     attempts: tuple[Attempt, ...] = ()
     in_flight: int = 0
-    #: Something failed: what is still answered does not matter.
+    #: The try failed: later replies do not matter.
     is_over: bool = False
 
     def names(self) -> tuple[str, ...]:
@@ -54,20 +53,20 @@ class Plan(msgspec.Struct):
 
 
 class StagingWriter(Process):
-    """A driver and its tasks. A rival (') commits the same writer's batches from a session of its own."""
+    """A driver and its tasks. A rival (') commits batches of the same writer from its own session."""
 
     def __init__(self, context: Context, name: str, topics: list[str]) -> None:
         super().__init__(context, name)
         self.topics = topics
         self.writer = name.rstrip("'")
-        #: The driver's own memory of its progress, which survives (a checkpoint).
+        #: The progress of the driver, which survives crashes (a checkpoint).
         self._batch = 0
         self._tries = 0
         self._aborted: set[str] = set()
         self._staged_ms: dict[str, int] = {}
         self._values = 0
         self._idle = True
-        #: Commits to repeat later, from whatever session.
+        #: Commits to repeat later, from any session.
         self._commits: list[tuple[commands.Commit, Plan]] = []
 
     def begin(self) -> None:
@@ -90,7 +89,7 @@ class StagingWriter(Process):
         else:
             self._stage_next(self._plan())
 
-    # A batch: its tasks, each with a stage of its own.
+    # A batch: its tasks, each with its own stage.
 
     def _plan(self) -> Plan:
         self._tries += 1
@@ -113,13 +112,13 @@ class StagingWriter(Process):
         loser = stage + "/lost"
         chance = self.random.random()
         if chance < 0.1:
-            # Retried: what the first attempt has staged stays behind.
+            # A retried task: the stage of the first attempt is left behind.
             plan.left.append((loser, topic, parts[0]))
             plan.losers.append((loser, topic))
         for part in parts:
             plan.left.append((stage, topic, part))
             if chance > 0.9:
-                # Speculation: both attempts write, one is committed.
+                # Speculative execution: both attempts write, one is committed.
                 plan.left.append((loser, topic, part))
         if chance > 0.9:
             stage, loser = (stage, loser) if self.random.random() < 0.5 else (loser, stage)
@@ -138,13 +137,13 @@ class StagingWriter(Process):
         if not plan.left:
             self._finish_batch(plan)
         elif plan.left[0][0] in self._staged_ms and self.random.random() < 0.1:
-            # A task that takes so long that what it had staged expires: its stage must not be taken for whole.
+            # The task takes so long that its stage expires: the stage must not be considered complete.
             self.later(self.world.faults.limits.stage_ms + 100, lambda: self._stage_some(plan))
         else:
             self._stage_some(plan)
 
     def _stage_some(self, plan: Plan) -> None:
-        """One at a time, or several on the way at once."""
+        """Stage one part, or several in flight."""
         for _ in range(1 if self.random.random() < 0.6 else 3):
             if plan.left:
                 self._stage(plan, *plan.left.pop(0))
@@ -165,7 +164,7 @@ class StagingWriter(Process):
             self._stage_next(plan)
 
     def _failed(self, pending: Pending, plan: Plan) -> bool:
-        """Whatever it was, the driver will try the batch anew."""
+        """Handle an error: the driver will try the batch again. Return False if there was no error."""
         if self.is_over(pending):
             return True
         error = pending.error
@@ -207,7 +206,7 @@ class StagingWriter(Process):
         elif chance < 0.14:
             self.later(self.world.faults.limits.stage_ms + 300, lambda: self._commit(plan))
         elif chance < 0.2:
-            # A task has failed for good, and nobody knows what was staged.
+            # A task has failed, and it is not known what was staged.
             self._pause()
         else:
             self._commit(plan)
@@ -232,7 +231,7 @@ class StagingWriter(Process):
 
     def _committed(self, pending: Pending, plan: Plan) -> None:
         if pending.error is not None and not self._is_fatal(pending.error) and self.random.random() < 0.4:
-            # It may have been published all the same: then there is nothing to abort.
+            # The commit may have succeeded: then there is nothing to abort.
             self.world.note(f"{plan.label}: {pending.error.code}")
             self._abort(plan)
             return
@@ -251,11 +250,11 @@ class StagingWriter(Process):
 
     @staticmethod
     def _is_fatal(error: errors.OnceMQError) -> bool:
-        """Anything but being in the dark."""
+        """Return whether an error means that the commit failed, so that the outcome is known."""
         return not isinstance(error, errors.BrokerAway | errors.NotNow)
 
     def _stage_late(self, plan: Plan) -> None:
-        """An attempt that was overtaken goes on, and does not know it."""
+        """An obsolete attempt continues after the commit."""
         stage, topic = plan.losers[0]
         put, payload = make_put(topic, False, plan.values[topic][:1])
         operation = commands.Stage(stage, topic, plan.writer, plan.batch, put.envelope)
@@ -280,7 +279,7 @@ class StagingWriter(Process):
         if isinstance(pending.error, errors.StageUnknown | errors.StageMismatch) and committed:
             raise Violation(f"lost: batch {plan.batch} of {self.writer} was committed before: {pending.error}")
         if isinstance(pending.error, errors.StageMismatch):
-            # Not all of its stages got their values: it was never whole.
+            # Not all of its stages were complete.
             self._pause()
         elif not self._failed(pending, plan):
             self._batch = max(self._batch, plan.batch + 1)

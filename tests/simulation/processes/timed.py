@@ -1,4 +1,4 @@
-"""Messages with a time: a producer whose messages are due later or live for a while only, and a consumer of them."""
+"""A producer of delayed and expiring messages, and a consumer of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.simulation.processes.consumer import Consumer
 from tests.simulation.processes.process import Context
 from tests.simulation.processes.producer import Producer
 
-#: A broker that is there, and can write, has noticed by then what has expired.
+#: After this time a broker that can write has processed expired messages.
 NOTICED_MS = 120
 
 
 class TimedProducer(Producer):
-    #: Shares of its puts.
+    #: Probabilities per put.
     delayed = 0.5
     expiring = 0.5
 
@@ -47,7 +47,7 @@ class TimedProducer(Producer):
 
 
 class JobProducer(TimedProducer):
-    """Its messages have keys, most of them."""
+    """Most of its messages have keys."""
 
     delayed = 0.15
     expiring = 0.0
@@ -69,11 +69,11 @@ class JobProducer(TimedProducer):
 
 
 class TimedConsumer(Consumer):
-    """Takes its time, so that messages expire before it gets them. Messages may be left out only for that reason."""
+    """Is slow, so that messages expire before it gets them. Messages may be skipped only if they have expired."""
 
     def __init__(self, context: Context, name: str, topic: str) -> None:
         super().__init__(context, name, topic, name, commands.START_EARLIEST)
-        #: What was left out, and when.
+        #: (offset, time) of skipped messages.
         self._skips: list[tuple[int, int]] = []
 
     def _pause(self) -> None:
@@ -109,7 +109,7 @@ class TimedConsumer(Consumer):
     # At the end.
 
     def check(self) -> None:
-        """What was seen after it had been left out."""
+        """Check skipped messages that were observed later."""
         assert self.model is not None
         for offset, now_ms in self._skips:
             self._check_expired(self.topic_id, offset, now_ms)

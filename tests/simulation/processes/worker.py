@@ -1,4 +1,4 @@
-"""Processes that share a subscription: take, work, settle; some return, extend, leave, stall too long, or die."""
+"""Processes that share a subscription: take, ack, nack, extend and leave; some are too slow, or crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.environment.world import Violation
 from tests.simulation.processes.process import Context, Process
 
 _PASSING = errors.BrokerAway | errors.NotNow
-#: Deliveries of what was returned are put off so long at the most.
+#: Maximum delay of a nack.
 DELAY_MS_MAX = 300
 
 
@@ -25,7 +25,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Worker(Process):
-    """One member of a shared subscription; of another name in each life."""
+    """One member of a shared subscription, with a new member name after each start."""
 
     def __init__(
         self, context: Context, name: str, topic: str, subscriber: str, sharing: commands.Sharing, results: str
@@ -40,7 +40,7 @@ class Worker(Process):
         self._takes = 0
         self._tasks: list[Task] = []
         self._effects = 0
-        #: When the last take that brought nothing was sent.
+        #: When the last empty take was sent.
         self._empty_ms = 0
         context.subscriptions.requested.setdefault(topic, set()).add(subscriber)
 
@@ -57,7 +57,7 @@ class Worker(Process):
     @property
     def is_settled(self) -> bool:
         calm_ms = self.world.calm_ms
-        # What nobody knows to have comes back when its lease is over, or its delay.
+        # Messages of lost replies come back when their lease or delay has ended.
         lost_ms = self.sharing.lease_ms + DELAY_MS_MAX
         return calm_ms is not None and not self._tasks and self._empty_ms > calm_ms + lost_ms
 
@@ -69,7 +69,7 @@ class Worker(Process):
         self.submit(operation, None, self._subscribed)
 
     def _handle_error(self, pending: Pending) -> bool:
-        """It failed: begin anew in a while."""
+        """Start over after a temporary error. Return False if there was no error."""
         if self.is_over(pending):
             return True
         error = pending.error
@@ -103,7 +103,7 @@ class Worker(Process):
     def _pause(self) -> None:
         self.later(int(self.random.random() * self.world.faults.think_ms), self._take)
 
-    # Taking.
+    # Takes.
 
     def _take(self) -> None:
         opened = self._opened
@@ -132,7 +132,7 @@ class Worker(Process):
             self._pause()
             return
         if not self._receive(reply, pending, sent_ms + self.sharing.lease_ms):
-            # Damaged: under the same number it is the same lease.
+            # The payload was damaged: a retry with the same number returns the same lease.
             self.ask(command, lambda pending: self._taken(pending, command, sent_ms))
             return
         self.world.note(f"{self.name} took {[task.offset for task in self._tasks]} under {reply.token}")
@@ -157,7 +157,7 @@ class Worker(Process):
         self._tasks = received
         return True
 
-    # Working.
+    # Work.
 
     def _work(self) -> None:
         random = self.random.random
@@ -204,15 +204,15 @@ class Worker(Process):
         if isinstance(pending.error, _PASSING):
             self._pause()
         elif not self._handle_error(pending):
-            # A late repetition of this may come any time: it is another member from here on.
+            # A late duplicate of this command may arrive at any time: from now on it is a new member.
             self.world.note(f"{self.name} left")
             self.stop()
             self.world.after(30, self._start_again)
 
-    # Settling.
+    # Settles.
 
     def _finish(self) -> None:
-        """Some of what it has, in some way; then the rest."""
+        """Settle some of its messages in a random way, then the rest."""
         if not self._tasks:
             self._pause()
             return
@@ -254,7 +254,7 @@ class Worker(Process):
         return tuple((*entry, delay_ms) for entry in self._ranges(tasks))
 
     def _transact(self, tasks: list[Task], topic: str) -> None:
-        """What comes of the tasks, and that they are done: both or neither."""
+        """Put the results of messages and ack them in one transaction."""
         puts, payloads = [], []
         for task in tasks:
             self._effects += 1
@@ -278,7 +278,7 @@ class Worker(Process):
         if error is None or isinstance(error, errors.LeaseLost | _PASSING):
             if isinstance(pending.reply, replies.SettleReply) and pending.reply.lost:
                 self.world.tally["client: settle came too late"] += 1
-            # What it has not settled comes back by itself.
+            # Messages that are not settled are delivered again automatically.
             self.later(int(self.random.random() * 30), self._finish)
         else:
             self._handle_error(pending)
@@ -286,7 +286,7 @@ class Worker(Process):
     # At the end.
 
     def check(self, info: replies.SubscriptionInfo) -> None:
-        """What was done in a transaction has its effect, and nothing else has."""
+        """Check that exactly the messages that were acked in a transaction have their effect."""
         assert self.model is not None
         for offset in range(self.model.start, info.end_offset):
             effect = self.context.history.effect((self.subscriber, offset))
