@@ -1,4 +1,4 @@
-"""The asyncio client with real brokers: the promises of the blocking one, and what is its own."""
+"""The asyncio client with real brokers: the guarantees of the blocking one, and what is specific to asyncio."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oncemq.client.options import ConnectOptions, ConnectSettings
 from oncemq.client.staging import AsyncStager, Stager
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
-from tests.client.on_a_loop import become, on_a_loop
+from tests.client.event_loop import on_event_loop, wait_until
 from tests.forking import ForkedBroker
 
 
@@ -117,8 +117,8 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(connect: An
         connect("memory:", timeout_ms=1000)
 
 
-@on_a_loop
-async def test_what_is_put_is_got(url: str, topic: str) -> None:
+@on_event_loop
+async def test_a_message_that_was_put_is_delivered(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url) as client:
         subscription = await client.subscribe(topic, "kitchen")
         assert subscription.created
@@ -130,8 +130,8 @@ async def test_what_is_put_is_got(url: str, topic: str) -> None:
         assert await subscription.get() is None
 
 
-@on_a_loop
-async def test_many_messages_come_once_and_in_order(url: str, topic: str) -> None:
+@on_event_loop
+async def test_many_messages_are_delivered_once_and_in_order(url: str, topic: str) -> None:
     values = [b"%d" % index for index in range(30_000)]
     async with oncemq.aio.connect(url) as client:
         subscription = await client.subscribe(topic, "s", prefetch_bytes=64 * 1024)
@@ -146,8 +146,8 @@ async def test_many_messages_come_once_and_in_order(url: str, topic: str) -> Non
         assert first + rest == values
 
 
-@on_a_loop
-async def test_what_was_given_is_acked_when_the_next_is_asked_for(url: str, topic: str) -> None:
+@on_event_loop
+async def test_a_message_is_acked_when_the_next_one_is_requested(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url) as client:
         async with await client.subscribe(topic, "s") as subscription:
             await client.put_many(topic, ["a", "b", "c", "d"])
@@ -162,8 +162,8 @@ async def test_what_was_given_is_acked_when_the_next_is_asked_for(url: str, topi
         assert (await client.subscriptions(topic))[0].lag == 0
 
 
-@on_a_loop
-async def test_the_things_of_a_broker_are_looked_after(url: str, topic: str) -> None:
+@on_event_loop
+async def test_administration_works(url: str, topic: str) -> None:
     client = await oncemq.aio.connect(url, label="operator")
     assert await client.create_topic(topic, retain_ms=60_000)
     assert not await client.create_topic(topic, retain_ms=60_000)
@@ -187,8 +187,8 @@ async def test_the_things_of_a_broker_are_looked_after(url: str, topic: str) -> 
 # Handles.
 
 
-@on_a_loop
-async def test_handles_tell_where_each_message_went(url: str, topic: str) -> None:
+@on_event_loop
+async def test_a_handle_has_the_offset_of_its_message(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url, batch_messages=10, linger_ms=60_000) as client:
         await client.create_topic(topic, retain_ms=60_000)
         handles = [client.put_nowait(topic, b"%d" % index) for index in range(25)]
@@ -197,16 +197,16 @@ async def test_handles_tell_where_each_message_went(url: str, topic: str) -> Non
         assert all(handle.done() for handle in handles)
 
 
-@on_a_loop
-async def test_a_lingering_batch_is_sent_by_itself(url: str, topic: str) -> None:
+@on_event_loop
+async def test_a_lingering_batch_is_sent_automatically(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url, linger_ms=1) as client:
         await client.create_topic(topic)
         for _ in range(3):
-            await become(client.put_nowait(topic, b"alone").done)
+            await wait_until(client.put_nowait(topic, b"alone").done)
 
 
-@on_a_loop
-async def test_flush_raises_what_nobody_was_told(url: str, topic: str) -> None:
+@on_event_loop
+async def test_flush_raises_the_first_error_that_no_handle_has_raised(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url) as client:
         told = client.put_nowait(topic, b"x")
         with pytest.raises(errors.TopicUnknown):
@@ -218,8 +218,8 @@ async def test_flush_raises_what_nobody_was_told(url: str, topic: str) -> None:
         await client.flush()
 
 
-@on_a_loop
-async def test_a_full_buffer_refuses_a_message_and_takes_it_later(process: BrokerProcess, topic: str) -> None:
+@on_event_loop
+async def test_a_full_buffer_refuses_a_message_and_accepts_it_later(process: BrokerProcess, topic: str) -> None:
     values = [b"%4d" % index * 100 for index in range(1000)]
     async with oncemq.aio.connect(process.url, batch_messages=3, buffer_bytes=5000) as client:
         await client.create_topic(topic, retain_ms=60_000)
@@ -239,8 +239,8 @@ async def test_a_full_buffer_refuses_a_message_and_takes_it_later(process: Broke
 # Many tasks.
 
 
-@on_a_loop
-async def test_tasks_share_a_client_and_each_gets_its_own_answer(url: str, topic: str) -> None:
+@on_event_loop
+async def test_tasks_share_a_client_and_each_gets_its_own_reply(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url) as client:
         await client.create_topic(topic, retain_ms=60_000)
         receipts = await asyncio.gather(*(client.put(topic, b"%d" % index) for index in range(300)))
@@ -248,8 +248,8 @@ async def test_tasks_share_a_client_and_each_gets_its_own_answer(url: str, topic
         assert [stored[receipt.offset] for receipt in receipts] == [b"%d" % index for index in range(300)]
 
 
-@on_a_loop
-async def test_commands_of_one_turn_share_requests(url: str, topic: str) -> None:
+@on_event_loop
+async def test_commands_of_one_loop_iteration_share_requests(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url) as client:
         await client.create_topic(topic)
         sent: list[object] = []
@@ -259,25 +259,25 @@ async def test_commands_of_one_turn_share_requests(url: str, topic: str) -> None
         assert len(sent) <= 8
 
 
-@on_a_loop
+@on_event_loop
 async def test_a_consumer_is_woken_by_another_task(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url) as client:
         subscription = await client.subscribe(topic, "s")
         waiting = asyncio.create_task(subscription.get(timeout_s=None))
-        await become(lambda: subscription.consumer.session.get_pending is not None)
+        await wait_until(lambda: subscription.consumer.session.get_pending is not None)
         await client.put(topic, b"at last")
         message = await waiting
         assert message is not None
         assert message.value == b"at last"
 
 
-@on_a_loop
-async def test_an_embedded_broker_serves_threads_beside_the_loop(tmp_path: Path) -> None:
+@on_event_loop
+async def test_an_embedded_broker_serves_threads_and_the_loop(tmp_path: Path) -> None:
     url = f"memory:{tmp_path.name}"
     async with oncemq.aio.connect(url) as client:
         subscription = await client.subscribe("t", "s")
         waiting = asyncio.create_task(subscription.get(timeout_s=None))
-        await become(lambda: subscription.consumer.session.get_pending is not None)
+        await wait_until(lambda: subscription.consumer.session.get_pending is not None)
 
         def put() -> None:
             with oncemq.connect(url) as other:
@@ -288,11 +288,11 @@ async def test_an_embedded_broker_serves_threads_beside_the_loop(tmp_path: Path)
         message = await waiting
         assert message is not None
         assert message.value == b"from a thread"
-        await become(lambda: not thread.is_alive())
+        await wait_until(lambda: not thread.is_alive())
 
 
-@on_a_loop
-async def test_an_embedded_broker_is_looked_at_often_while_somebody_waits(tmp_path: Path) -> None:
+@on_event_loop
+async def test_an_embedded_broker_is_polled_often_while_a_task_waits(tmp_path: Path) -> None:
     async with oncemq.aio.connect(f"memory:{tmp_path.name}") as client:
         subscription = await client.subscribe("t", "s")
         looks = 0
@@ -305,14 +305,14 @@ async def test_an_embedded_broker_is_looked_at_often_while_somebody_waits(tmp_pa
 
         client._driver.transport.receive = look  # type: ignore[method-assign]
         waiting = asyncio.create_task(subscription.get(timeout_s=None))
-        await become(lambda: looks > 100)
+        await wait_until(lambda: looks > 100)
         waiting.cancel()
         await asyncio.wait([waiting])
 
 
 @pytest.mark.parametrize("work", ["iterate", "put_many", "get", "put"])
-@on_a_loop
-async def test_busy_tasks_leave_others_their_turn(url: str, topic: str, work: str) -> None:
+@on_event_loop
+async def test_busy_tasks_let_others_run(url: str, topic: str, work: str) -> None:
     turns = 0
 
     async def count() -> None:
@@ -340,12 +340,12 @@ async def test_busy_tasks_leave_others_their_turn(url: str, topic: str, work: st
         await asyncio.wait([other])
 
 
-@on_a_loop
+@on_event_loop
 async def test_overlapping_calls_of_two_tasks_are_an_error(url: str, topic: str) -> None:
     async with oncemq.aio.connect(url) as client:
         subscription = await client.subscribe(topic, "s")
         waiting = asyncio.create_task(subscription.get(timeout_s=20))
-        await become(lambda: subscription.consumer.session.get_pending is not None)
+        await wait_until(lambda: subscription.consumer.session.get_pending is not None)
         for call in (subscription.get, subscription.get_many, subscription.ack, subscription.messages().__anext__):
             with pytest.raises(RuntimeError, match="another task"):
                 await call()

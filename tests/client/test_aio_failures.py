@@ -1,4 +1,4 @@
-"""The asyncio client when tasks are cancelled, brokers go away, and things end."""
+"""The asyncio client when tasks are cancelled, brokers go away, and clients are closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import oncemq.aio
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess, free_url
-from tests.client.on_a_loop import become, on_a_loop
+from tests.client.event_loop import on_event_loop, wait_until
 
 
 async def cancel(task: asyncio.Future[Any]) -> None:
@@ -27,7 +27,7 @@ async def cancel(task: asyncio.Future[Any]) -> None:
 # Cancelled tasks.
 
 
-@on_a_loop
+@on_event_loop
 async def test_a_cancelled_get_loses_no_message(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url) as client:
         subscription = await client.subscribe("t", "s")
@@ -48,7 +48,7 @@ async def test_a_cancelled_get_loses_no_message(oncemq_broker: BrokerProcess) ->
 
 
 @pytest.mark.parametrize("pattern", [False, True], ids=["a topic", "a pattern"])
-@on_a_loop
+@on_event_loop
 async def test_a_cancelled_get_many_loses_no_message(tmp_path: Path, pattern: bool) -> None:
     async with oncemq.aio.connect(f"memory:{tmp_path.name}") as client:
         if pattern:
@@ -57,7 +57,7 @@ async def test_a_cancelled_get_many_loses_no_message(tmp_path: Path, pattern: bo
             subscription = await client.subscribe("t.1", "s")
         got: list[bytes] = []
         for index in range(20):
-            # Each a batch of its own, and more of them than are decoded at a time.
+            # Each is a batch of its own, and there are more of them than are decoded at a time.
             values = [b"%d" % number for number in range(600 * index, 600 * (index + 1))]
             await asyncio.gather(*(client.put("t.1", value, create=True) for value in values))
             getting = asyncio.create_task(subscription.get_many(1000))
@@ -70,13 +70,13 @@ async def test_a_cancelled_get_many_loses_no_message(tmp_path: Path, pattern: bo
         assert got == [b"%d" % number for number in range(20 * 600)]
 
 
-@on_a_loop
+@on_event_loop
 async def test_cancelled_puts_leave_the_client_usable(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url, window=4) as client:
         await client.create_topic("t", retain_ms=60_000)
         oncemq_broker.pause()
         tasks = [asyncio.create_task(client.put("t", b"given up %d" % index)) for index in range(10)]
-        await become(lambda: len(client._driver._waiting) == 10)
+        await wait_until(lambda: len(client._driver._waiting) == 10)
         for task in tasks:
             await cancel(task)
         assert client._driver.core.is_idle
@@ -84,19 +84,19 @@ async def test_cancelled_puts_leave_the_client_usable(oncemq_broker: BrokerProce
         receipts = [await client.put("t", b"%d" % index) for index in range(10)]
         stored = [message.value async for message in client.read("t")]
         assert [stored[receipt.offset] for receipt in receipts] == [b"%d" % index for index in range(10)]
-        # What had left before it was given up may have happened, once; what had not never does.
+        # A put that was sent before it was given up may have happened, once; one that was not sent never does.
         given_up = [value for value in stored if value.startswith(b"given up")]
         assert given_up == [b"given up %d" % index for index in range(len(given_up))]
         assert len(given_up) <= 4
 
 
-@on_a_loop
+@on_event_loop
 async def test_a_cancelled_put_many_gives_up_what_was_not_sent(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url, window=2) as client:
         await client.create_topic("t", retain_ms=60_000)
         oncemq_broker.pause()
         task = asyncio.create_task(client.put_many("t", [b"x"] * 100_000))
-        await become(lambda: len(client._driver._waiting) == 1)
+        await wait_until(lambda: len(client._driver._waiting) == 1)
         await cancel(task)
         assert (client._producer.in_flight_batches, client._producer.in_flight_bytes) == (0, 0)
         oncemq_broker.resume()
@@ -106,8 +106,8 @@ async def test_a_cancelled_put_many_gives_up_what_was_not_sent(oncemq_broker: Br
         assert stored[-1] == b"last"
 
 
-@on_a_loop
-async def test_who_stops_waiting_for_a_handle_takes_nothing_back(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_a_task_that_stops_waiting_for_a_handle_cancels_no_put(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url) as client:
         await client.create_topic("t")
         oncemq_broker.pause()
@@ -115,7 +115,7 @@ async def test_who_stops_waiting_for_a_handle_takes_nothing_back(oncemq_broker: 
         with pytest.raises(TimeoutError):
             await handle.result(timeout_s=0.01)
         waiting = [asyncio.create_task(handle.result()) for _ in range(3)]
-        await become(lambda: len(client._driver._waiting) == 3)
+        await wait_until(lambda: len(client._driver._waiting) == 3)
         await cancel(waiting[0])
         with pytest.raises(TimeoutError):
             await client.flush(timeout_s=0)
@@ -123,13 +123,13 @@ async def test_who_stops_waiting_for_a_handle_takes_nothing_back(oncemq_broker: 
         assert [(await task).offset for task in waiting[1:]] == [0, 0]
 
 
-@on_a_loop
-async def test_a_reading_that_is_left_off_is_forgotten(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_a_read_that_is_abandoned_leaves_nothing_behind(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url) as client:
         await client.put("t", b"x", create=True)
         reading = client.read("t", follow=True)
         waiting = asyncio.ensure_future(anext(reading))
-        await become(lambda: len(client._driver._waiting) == 1)
+        await wait_until(lambda: len(client._driver._waiting) == 1)
         await cancel(waiting)
         await client.put("t", b"x")
         assert client._driver.core.is_idle
@@ -138,8 +138,8 @@ async def test_a_reading_that_is_left_off_is_forgotten(oncemq_broker: BrokerProc
 # Brokers that go away.
 
 
-@on_a_loop
-async def test_nobody_there_is_said_in_plain_words() -> None:
+@on_event_loop
+async def test_a_broker_that_does_not_answer_is_reported() -> None:
     url = free_url()
     with pytest.raises(errors.BrokerAway, match=rf"^no answer from {url} \(2 tries in 0.1 s\)$"):
         await oncemq.aio.connect(url, timeout_s=0.05, tries=2)
@@ -147,8 +147,8 @@ async def test_nobody_there_is_said_in_plain_words() -> None:
         oncemq.aio.connect("nonsense", tries=0)
 
 
-@on_a_loop
-async def test_a_killed_broker_loses_and_doubles_nothing(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_a_killed_broker_loses_and_repeats_nothing(oncemq_broker: BrokerProcess) -> None:
     values = [b"%d" % index for index in range(900)]
     loop = asyncio.get_running_loop()
     async with oncemq.aio.connect(oncemq_broker.url, timeout_s=0.5, tries=40) as client:
@@ -170,8 +170,8 @@ async def test_a_killed_broker_loses_and_doubles_nothing(oncemq_broker: BrokerPr
         assert got == values
 
 
-@on_a_loop
-async def test_after_the_broker_was_away_the_client_goes_on(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_after_the_broker_was_away_the_client_continues(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url, timeout_s=0.1, tries=3) as client:
         subscription = await client.subscribe("t", "s")
         await client.put("t", b"before")
@@ -185,18 +185,18 @@ async def test_after_the_broker_was_away_the_client_goes_on(oncemq_broker: Broke
         assert [message.value async for message in subscription.messages(timeout_s=0)] == [b"before", b"after"]
 
 
-@on_a_loop
+@on_event_loop
 async def test_the_next_address_is_tried(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect([free_url(), oncemq_broker.url], timeout_s=0.2) as client:
         assert (await client.put("t", b"x", create=True)).offset == 0
 
 
-@on_a_loop
-async def test_a_failing_transport_fails_whoever_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_event_loop
+async def test_a_failing_transport_fails_every_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with oncemq.aio.connect(f"memory:{tmp_path.name}") as client:
         subscription = await client.subscribe("t", "s")
         waiting = asyncio.create_task(subscription.get(timeout_s=None))
-        await become(lambda: len(client._driver._waiting) == 1)
+        await wait_until(lambda: len(client._driver._waiting) == 1)
 
         def fail() -> None:
             raise errors.JournalFailed("the disk is gone")
@@ -212,15 +212,15 @@ async def test_a_failing_transport_fails_whoever_waits(tmp_path: Path, monkeypat
 # The end.
 
 
-@on_a_loop
-async def test_who_waits_is_told_when_the_client_is_closed(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_every_wait_ends_when_the_client_is_closed(oncemq_broker: BrokerProcess) -> None:
     client = await oncemq.aio.connect(oncemq_broker.url)
     subscription = await client.subscribe("t", "s")
     getting = asyncio.create_task(subscription.get(timeout_s=None))
-    await become(lambda: subscription.consumer.session.get_pending is not None)
+    await wait_until(lambda: subscription.consumer.session.get_pending is not None)
     oncemq_broker.pause()
     putting = asyncio.create_task(client.put("t", b"x"))
-    await become(lambda: len(client._driver._waiting) == 2)
+    await wait_until(lambda: len(client._driver._waiting) == 2)
     await client._driver.run(client._connection.abort())
     for task in (getting, putting):
         with pytest.raises(errors.ClientClosed):
@@ -228,19 +228,19 @@ async def test_who_waits_is_told_when_the_client_is_closed(oncemq_broker: Broker
     oncemq_broker.resume()
 
 
-@on_a_loop
-async def test_who_waits_for_a_message_is_told_when_the_subscription_is_closed(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_a_get_ends_when_the_subscription_is_closed(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url) as client:
         subscription = await client.subscribe("t", "s")
         getting = asyncio.create_task(subscription.get(timeout_s=None))
-        await become(lambda: subscription.consumer.session.get_pending is not None)
+        await wait_until(lambda: subscription.consumer.session.get_pending is not None)
         await subscription.close()
         with pytest.raises(errors.ClientClosed):
             await getting
 
 
-@on_a_loop
-async def test_closing_sends_what_was_put_and_acks_what_was_given(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_closing_sends_what_was_put_and_acks_what_was_delivered(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url, linger_ms=60_000) as client:
         subscription = await client.subscribe("t", "s")
         await client.put("t", b"1")
@@ -251,21 +251,21 @@ async def test_closing_sends_what_was_put_and_acks_what_was_given(oncemq_broker:
         assert (info.acked, info.end_offset) == (1, 2)
 
 
-@on_a_loop
-async def test_a_client_whose_close_is_cancelled_is_closed_nevertheless(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_a_client_whose_close_is_cancelled_is_still_closed(oncemq_broker: BrokerProcess) -> None:
     client = await oncemq.aio.connect(oncemq_broker.url)
     await client.create_topic("t")
     oncemq_broker.pause()
     client.put_nowait("t", b"x")
     closing = asyncio.create_task(client.close())
-    await become(lambda: len(client._driver._waiting) == 1)
+    await wait_until(lambda: len(client._driver._waiting) == 1)
     await cancel(closing)
     with pytest.raises(errors.ClientClosed):
         await client.put("t", b"x")
     oncemq_broker.resume()
 
 
-@on_a_loop
+@on_event_loop
 async def test_nothing_is_left_open(oncemq_broker: BrokerProcess) -> None:
     def open_files() -> int:
         return len(os.listdir("/proc/self/fd"))
@@ -277,7 +277,7 @@ async def test_nothing_is_left_open(oncemq_broker: BrokerProcess) -> None:
             with pytest.raises(errors.BrokerAway):
                 await client.put("t", b"x")
             oncemq_broker.resume()
-            await become(lambda: is_answered(subscription.get()))
+            await wait_until(lambda: is_answered(subscription.get()))
         with pytest.raises(errors.BrokerAway):
             await oncemq.aio.connect(free_url(), timeout_s=0.01, tries=2)
 
@@ -291,11 +291,11 @@ async def test_nothing_is_left_open(oncemq_broker: BrokerProcess) -> None:
     before = open_files()
     await use()
     gc.collect()
-    # ZeroMQ closes sockets in a thread of its own.
-    await become(lambda: open_files() <= before)
+    # ZeroMQ closes sockets in its own thread.
+    await wait_until(lambda: open_files() <= before)
 
 
-def test_a_loop_that_can_not_watch_sockets_is_told_from_others(oncemq_broker: BrokerProcess) -> None:
+def test_a_loop_that_can_not_watch_sockets_is_refused(oncemq_broker: BrokerProcess) -> None:
     class Proactor(asyncio.SelectorEventLoop):
         def add_reader(self, *_: object) -> None:
             raise NotImplementedError
@@ -310,8 +310,8 @@ def test_a_loop_that_can_not_watch_sockets_is_told_from_others(oncemq_broker: Br
         runner.run(use())
 
 
-@on_a_loop
-async def test_a_forked_child_is_told_to_connect_itself(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_a_forked_child_has_to_connect_again(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url) as client:
         child = os.fork()
         if child == 0:
@@ -324,8 +324,8 @@ async def test_a_forked_child_is_told_to_connect_itself(oncemq_broker: BrokerPro
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-@on_a_loop
-async def test_an_iteration_that_is_broken_off_goes_on_where_it_was(oncemq_broker: BrokerProcess) -> None:
+@on_event_loop
+async def test_an_iteration_that_was_left_continues_where_it_was(oncemq_broker: BrokerProcess) -> None:
     async def first(messages: AsyncIterator[oncemq.Message]) -> str:
         async for message in messages:
             return message.text

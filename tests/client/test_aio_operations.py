@@ -1,4 +1,4 @@
-"""What both shells share, once more on an event loop: transactions, patterns, seek, filters, the outbox."""
+"""Operations that both clients have, on an event loop: transactions, patterns, seek, filters, the outbox."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import oncemq
 import oncemq.aio
-from tests.client.on_a_loop import become, on_a_loop
+from tests.client.event_loop import on_event_loop, wait_until
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def url(tmp_path: Path) -> str:
     return f"memory:{tmp_path.name}"
 
 
-@on_a_loop
+@on_event_loop
 async def test_a_transaction_is_all_or_nothing(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         await client.create_topic("target", retain_ms=10**9)
@@ -36,8 +36,8 @@ async def test_a_transaction_is_all_or_nothing(url: str) -> None:
         assert (await client.subscriptions("source"))[0].lag == 0
 
 
-@on_a_loop
-async def test_what_was_read_before_a_block_that_failed_comes_again(url: str) -> None:
+@on_event_loop
+async def test_messages_that_were_read_before_a_failed_block_are_delivered_again(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         source = await client.subscribe("source", "copier", auto_ack=False)
         await client.put_many("source", ["a", "b", "c"])
@@ -48,7 +48,7 @@ async def test_what_was_read_before_a_block_that_failed_comes_again(url: str) ->
         assert [message.text for message in await source.get_many(10)] == ["a", "b", "c"]
 
 
-@on_a_loop
+@on_event_loop
 async def test_patterns_seek_and_filters_work_alike(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         await client.create_topic("orders.eu", retain_ms=10**9)
@@ -67,7 +67,7 @@ async def test_patterns_seek_and_filters_work_alike(url: str) -> None:
         assert [message.text async for message in kitchen.messages(timeout_s=0.05)] == ["2", "3"]
 
 
-@on_a_loop
+@on_event_loop
 async def test_an_outbox_outlives_its_client(url: str, tmp_path: Path) -> None:
     async with oncemq.aio.connect("tcp://127.0.0.1:9", outbox=tmp_path / "outbox") as client:
         ticket = await client.put("orders", "one", create=True)
@@ -75,8 +75,8 @@ async def test_an_outbox_outlives_its_client(url: str, tmp_path: Path) -> None:
     async with oncemq.aio.connect(url) as reader:
         await reader.create_topic("orders", retain_ms=10**9)
         async with oncemq.aio.connect(url, outbox=tmp_path / "outbox") as client:
-            # Nobody calls: it is sent by itself.
-            await become(lambda: client.pending == 0)
+            # It is sent without a call.
+            await wait_until(lambda: client.pending == 0)
             assert await client.stored(ticket.numbers[0])
             await client.put("nowhere", "refused")
             with pytest.raises(oncemq.TopicUnknown):

@@ -1,4 +1,4 @@
-"""What a client does when its broker is killed, paused, or was never there."""
+"""What a client does when its broker is killed or paused, or never ran."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess, free_url
 
 
-def test_nobody_there_is_said_in_plain_words() -> None:
+def test_a_broker_that_does_not_answer_is_reported() -> None:
     url = free_url()
     with pytest.raises(errors.BrokerAway, match=rf"^no answer from {url} \(2 tries in 0.1 s\)$"):
         oncemq.connect(url, timeout_s=0.05, tries=2)
@@ -37,7 +37,7 @@ def test_nobody_there_is_said_in_plain_words() -> None:
         "tcp://localhost:http",
     ],
 )
-def test_an_address_that_can_not_be_one_is_refused(url: str | list[str]) -> None:
+def test_an_invalid_address_is_refused(url: str | list[str]) -> None:
     with pytest.raises(errors.SettingInvalid):
         oncemq.connect(url)
 
@@ -47,7 +47,7 @@ def test_an_address_that_can_not_be_one_is_refused(url: str | list[str]) -> None
     [{"name": ""}, {"label": ""}, {"linger_ms": -1}, {"buffer_bytes": 0}, {"tries": 0}, {"batch_bytes": 0}],
     ids=str,
 )
-def test_a_setting_that_can_not_be_is_refused(setting: dict[str, Any]) -> None:
+def test_an_invalid_option_is_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(errors.SettingInvalid):
         oncemq.connect("memory:", **setting)
 
@@ -83,7 +83,7 @@ def test_the_next_address_is_tried(oncemq_broker: BrokerProcess) -> None:
         assert client.put("t", b"x", create=True).offset == 0
 
 
-def test_a_killed_broker_loses_and_doubles_nothing(oncemq_broker: BrokerProcess) -> None:
+def test_a_killed_broker_loses_and_repeats_nothing(oncemq_broker: BrokerProcess) -> None:
     with oncemq_broker.connect(timeout_s=0.5, tries=40) as client:
         subscription = client.subscribe("t", "s")
         handles = []
@@ -114,7 +114,7 @@ def test_a_put_that_timed_out_is_stored_once(oncemq_broker: BrokerProcess) -> No
         assert [message.value for message in client.read("t", start="earliest")] == [b"once", b"next"]
 
 
-def test_after_the_broker_was_away_the_client_goes_on(oncemq_broker: BrokerProcess) -> None:
+def test_after_the_broker_was_away_the_client_continues(oncemq_broker: BrokerProcess) -> None:
     with oncemq_broker.connect(timeout_s=0.1, tries=3) as client:
         subscription = client.subscribe("t", "s")
         client.put("t", b"before")

@@ -31,7 +31,7 @@ def texts(subscription: oncemq.Subscription, timeout_s: float = 0.0) -> list[str
 # Times.
 
 
-def test_a_delayed_message_comes_later_and_survives_a_restart(client: oncemq.Client, url: str) -> None:
+def test_a_delayed_message_is_delivered_later_and_survives_a_restart(client: oncemq.Client, url: str) -> None:
     kitchen = client.subscribe("orders", "kitchen")
     receipt = client.put("orders", "later", delay_s=0.4)
     client.put("orders", "now")
@@ -45,14 +45,14 @@ def test_a_delayed_message_comes_later_and_survives_a_restart(client: oncemq.Cli
         assert (message.text, message.offset) == ("later", 1)
 
 
-def test_a_message_whose_time_is_over_is_not_delivered(client: oncemq.Client) -> None:
+def test_an_expired_message_is_not_delivered(client: oncemq.Client) -> None:
     client.create_topic("orders", retain_ms=10**9)
     kitchen = client.subscribe("orders", "kitchen")
     client.put("orders", "short", ttl_s=0.001)
     client.put("orders", "long", ttl_s=3600)
     deadline = time.monotonic() + 10
     while client.subscriptions("orders")[0].acked == 0 and time.monotonic() < deadline:
-        # Expiry is an event of the broker's: it looks around by itself.
+        # The broker records expiry as an event, with its next check.
         if texts(kitchen) == ["long"]:
             break
     else:
@@ -60,7 +60,7 @@ def test_a_message_whose_time_is_over_is_not_delivered(client: oncemq.Client) ->
     assert [message.text for message in client.read("orders")] == ["short", "long"]
 
 
-def test_times_ride_with_puts_that_do_not_wait(client: oncemq.Client) -> None:
+def test_put_nowait_has_times_too(client: oncemq.Client) -> None:
     kitchen = client.subscribe("orders", "kitchen")
     handles = [client.put_nowait("orders", "a"), client.put_nowait("orders", "b", delay_s=0.05)]
     handles.append(client.put_nowait("orders", "c", ttl_s=3600))
@@ -72,7 +72,7 @@ def test_times_ride_with_puts_that_do_not_wait(client: oncemq.Client) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
-def test_a_time_that_is_none_is_told(client: oncemq.Client, seconds: float) -> None:
+def test_an_invalid_time_is_refused(client: oncemq.Client, seconds: float) -> None:
     with pytest.raises(ValueError, match="above 0"):
         client.put("orders", "x", ttl_s=seconds, create=True)
 
@@ -89,7 +89,7 @@ def replay(client: oncemq.Client) -> oncemq.Subscription:
     return subscription
 
 
-def test_one_can_go_back_and_forth(client: oncemq.Client, replay: oncemq.Subscription) -> None:
+def test_a_subscription_can_be_moved_back_and_forth(client: oncemq.Client, replay: oncemq.Subscription) -> None:
     assert replay.seek(7) == 7
     assert texts(replay) == ["7", "8", "9"]
     assert replay.seek("earliest") == 0
@@ -102,7 +102,7 @@ def test_one_can_go_back_and_forth(client: oncemq.Client, replay: oncemq.Subscri
     assert texts(replay) == ["10"]
 
 
-def test_a_time_finds_its_message(client: oncemq.Client, replay: oncemq.Subscription) -> None:
+def test_seek_to_a_time_finds_the_first_message_since_then(client: oncemq.Client, replay: oncemq.Subscription) -> None:
     deadline = time.monotonic() + 5
     first_ms = client.put("orders", "tick").timestamp_ms
     while (second := client.put("orders", "tock")).timestamp_ms == first_ms and time.monotonic() < deadline:
@@ -114,7 +114,7 @@ def test_a_time_finds_its_message(client: oncemq.Client, replay: oncemq.Subscrip
     assert client.find("orders", datetime(2100, 1, 1, tzinfo=UTC)) == second.offset + 1
 
 
-def test_a_consumer_goes_on_where_somebody_else_sought(client: oncemq.Client, replay: oncemq.Subscription) -> None:
+def test_a_consumer_continues_where_another_client_sought(client: oncemq.Client, replay: oncemq.Subscription) -> None:
     client.put("orders", "10")
     in_hand = replay.get(timeout_s=1)
     assert in_hand is not None
@@ -140,7 +140,7 @@ def test_an_ack_of_a_message_from_before_the_seek_does_not_undo_it(client: oncem
 # Filters.
 
 
-def test_a_filter_leaves_out_what_is_not_wanted_and_acks_it(client: oncemq.Client) -> None:
+def test_a_filter_skips_other_messages_and_acks_them(client: oncemq.Client) -> None:
     kitchen = client.subscribe("orders", "kitchen", filter={"for": ["kitchen", "all"]})
     for number, whom in enumerate(["kitchen", "bar", "all", "bar", "bar"]):
         client.put("orders", str(number), headers={"for": whom})
@@ -158,7 +158,7 @@ def test_a_filter_may_be_a_function(client: oncemq.Client) -> None:
         client.subscribe("orders", "bar", filter=5)  # type: ignore[arg-type]
 
 
-def test_a_message_in_hand_is_not_acked_by_those_left_out_behind_it(client: oncemq.Client) -> None:
+def test_skipped_messages_do_not_ack_the_message_before_them(client: oncemq.Client) -> None:
     kitchen = client.subscribe("orders", "kitchen", filter={"for": "kitchen"})
     client.put("orders", "wanted", headers={"for": "kitchen"})
     client.put_many("orders", ["not wanted"] * 5)
@@ -172,7 +172,7 @@ def test_a_message_in_hand_is_not_acked_by_those_left_out_behind_it(client: once
 # Quotas.
 
 
-def test_a_full_topic_refuses_and_goes_on_when_there_is_room(client: oncemq.Client) -> None:
+def test_a_full_topic_refuses_puts_until_there_is_space(client: oncemq.Client) -> None:
     client.create_topic("orders", quota_bytes=4000)
     kitchen = client.subscribe("orders", "kitchen")
     client.put_many("orders", [bytes(1000)] * 3)
@@ -183,7 +183,7 @@ def test_a_full_topic_refuses_and_goes_on_when_there_is_room(client: oncemq.Clie
     assert client.put("orders", bytes(1000)).offset == 3
 
 
-def test_a_topic_may_drop_its_oldest_and_says_how_many(client: oncemq.Client) -> None:
+def test_a_topic_may_drop_its_oldest_messages_and_counts_them(client: oncemq.Client) -> None:
     with pytest.raises(ValueError, match="'refuse', 'drop' or 'expire'"):
         client.create_topic("orders", quota_bytes=4000, overflow="dorp")  # type: ignore[arg-type]
     client.create_topic("orders", quota_bytes=4000, overflow="drop")
@@ -196,7 +196,7 @@ def test_a_topic_may_drop_its_oldest_and_says_how_many(client: oncemq.Client) ->
     assert client.subscriptions("orders")[0].dropped == 7
 
 
-def test_a_slow_subscriber_may_be_ended_and_is_told(client: oncemq.Client) -> None:
+def test_a_slow_subscription_may_be_deleted_and_its_consumer_gets_an_error(client: oncemq.Client) -> None:
     client.create_topic("orders", quota_bytes=4000, overflow="expire")
     slow = client.subscribe("orders", "slow")
     for number in range(6):
@@ -214,7 +214,7 @@ def test_settings_of_a_topic_can_be_changed(client: oncemq.Client) -> None:
     assert client.topics()[0].quota_bytes == 8000
 
 
-def test_a_seek_does_not_give_a_former_owner_the_subscription_back(client: oncemq.Client, url: str) -> None:
+def test_a_seek_does_not_make_a_former_owner_the_owner_again(client: oncemq.Client, url: str) -> None:
     client.create_topic("orders", retain_ms=10**9)
     first = client.subscribe("orders", "kitchen")
     client.put_many("orders", ["0", "1", "2"])
@@ -229,7 +229,7 @@ def test_a_seek_does_not_give_a_former_owner_the_subscription_back(client: oncem
         assert [message.text for message in second.messages(timeout_s=0.05)] == ["1", "2"]
 
 
-def test_an_owner_goes_on_however_often_its_subscription_was_moved(client: oncemq.Client) -> None:
+def test_an_owner_continues_after_any_number_of_seeks(client: oncemq.Client) -> None:
     client.create_topic("orders", retain_ms=10**9)
     kitchen = client.subscribe("orders", "kitchen")
     client.put_many("orders", ["0", "1", "2"])
@@ -240,8 +240,8 @@ def test_an_owner_goes_on_however_often_its_subscription_was_moved(client: oncem
 
 
 @pytest.mark.parametrize("topic", ["orders", "orders.*"])
-def test_what_is_left_out_behind_messages_in_hand_does_not_ack_them(client: oncemq.Client, topic: str) -> None:
-    """Three batches, of which only the first has what is wanted: they are looked at by one call."""
+def test_skipped_batches_do_not_ack_the_messages_before_them(client: oncemq.Client, topic: str) -> None:
+    """Of three batches, only the first has messages that pass the filter. One call filters all of them."""
     client.create_topic("orders.eu" if "*" in topic else "orders")
     where = "orders.eu" if "*" in topic else "orders"
     wanted = {"for": "kitchen"}

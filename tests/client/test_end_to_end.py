@@ -1,4 +1,4 @@
-"""The client with real brokers: inside the process, on files, and over ZeroMQ. The same promises everywhere."""
+"""The client with real brokers: inside the process, on files, and over ZeroMQ. The guarantees are the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 @pytest.fixture(params=["memory", "file", "zeromq"])
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
-    """Makes clients of one and the same broker."""
+    """Returns clients of the same broker."""
     if request.param == "zeromq":
         url = request.getfixturevalue("process").url
     else:
@@ -57,7 +57,7 @@ def texts(messages: object) -> list[str]:
     return [message.text for message in messages]  # type: ignore[attr-defined]
 
 
-def test_what_is_put_is_got(client: oncemq.Client, topic: str) -> None:
+def test_a_message_that_was_put_is_delivered(client: oncemq.Client, topic: str) -> None:
     subscription = client.subscribe(topic, "kitchen")
     assert subscription.created
     assert not client.subscribe(topic, "kitchen").created
@@ -70,14 +70,14 @@ def test_what_is_put_is_got(client: oncemq.Client, topic: str) -> None:
     assert subscription.get() is None
 
 
-def test_a_topic_must_exist_unless_a_put_may_make_it(client: oncemq.Client, topic: str) -> None:
+def test_a_topic_must_exist_unless_a_put_may_create_it(client: oncemq.Client, topic: str) -> None:
     with pytest.raises(errors.TopicUnknown):
         client.put(topic, b"x")
     assert client.put(topic, b"x", create=True).offset == 0
     assert client.put(topic, b"x").offset == 1
 
 
-def test_many_messages_come_once_and_in_order(client: oncemq.Client, topic: str) -> None:
+def test_many_messages_are_delivered_once_and_in_order(client: oncemq.Client, topic: str) -> None:
     subscription = client.subscribe(topic, "s", prefetch_bytes=64 * 1024)
     values = [b"%d" % index for index in range(30_000)]
     client.put_many(topic, values[:10_000])
@@ -88,7 +88,7 @@ def test_many_messages_come_once_and_in_order(client: oncemq.Client, topic: str)
     assert [message.value for message in subscription.messages(timeout_s=0)] == values
 
 
-def test_what_was_given_is_acked_when_the_next_is_asked_for(connect: Connect, topic: str) -> None:
+def test_a_message_is_acked_when_the_next_one_is_requested(connect: Connect, topic: str) -> None:
     client = connect()
     with client.subscribe(topic, "s") as subscription:
         client.put_many(topic, ["a", "b", "c", "d"])
@@ -99,7 +99,7 @@ def test_what_was_given_is_acked_when_the_next_is_asked_for(connect: Connect, to
     assert texts(again.subscription(topic, "s").get_many(10)) == ["d"]
 
 
-def test_the_message_in_hand_is_not_acked_when_an_exception_ends_the_block(client: oncemq.Client, topic: str) -> None:
+def test_the_last_message_is_not_acked_when_an_exception_ends_the_block(client: oncemq.Client, topic: str) -> None:
     client.subscribe(topic, "s")
     client.put_many(topic, ["a", "b", "c"])
 
@@ -124,7 +124,7 @@ def test_breaking_out_of_a_loop_loses_nothing(client: oncemq.Client, topic: str)
     assert texts(rest) == ["4", "5", "6", "7", "8", "9"]
 
 
-def test_without_auto_ack_only_what_was_acked_is_done(client: oncemq.Client, topic: str) -> None:
+def test_without_auto_ack_only_acked_messages_are_not_delivered_again(client: oncemq.Client, topic: str) -> None:
     client.subscribe(topic, "s")
     client.put_many(topic, ["a", "b", "c", "d"])
     with client.subscription(topic, "s", auto_ack=False) as subscription:
@@ -136,7 +136,7 @@ def test_without_auto_ack_only_what_was_acked_is_done(client: oncemq.Client, top
         assert client.subscriptions(topic)[0].lag == 0
 
 
-def test_a_waiting_get_is_answered_when_something_comes(connect: Connect, topic: str) -> None:
+def test_a_waiting_get_is_answered_when_a_message_arrives(connect: Connect, topic: str) -> None:
     client, other = connect(), connect()
     subscription = client.subscribe(topic, "s")
     got: list[oncemq.Message | None] = []
@@ -201,7 +201,7 @@ def test_a_second_client_of_the_same_name_fences_the_first(connect: Connect, top
     assert third.put(topic, b"4").offset == 2
 
 
-def test_a_deleted_topic_is_gone_for_its_subscribers(connect: Connect, topic: str) -> None:
+def test_the_subscribers_of_a_deleted_topic_get_an_error(connect: Connect, topic: str) -> None:
     client = connect()
     subscription = client.subscribe(topic, "s")
     assert subscription.get() is None
@@ -210,13 +210,13 @@ def test_a_deleted_topic_is_gone_for_its_subscribers(connect: Connect, topic: st
         subscription.get(timeout_s=1)
 
 
-def test_there_must_be_a_subscription_to_use(client: oncemq.Client, topic: str) -> None:
+def test_a_subscription_must_exist(client: oncemq.Client, topic: str) -> None:
     client.create_topic(topic)
     with pytest.raises(errors.NotSubscribed):
         client.subscription(topic, "nobody").get()
 
 
-def test_polite_owners_take_turns(connect: Connect, topic: str) -> None:
+def test_owners_that_hold_a_subscription_take_turns(connect: Connect, topic: str) -> None:
     first, second = connect(), connect()
     first.subscribe(topic, "s")
     held = first.subscription(topic, "s", hold_ms=60_000)
@@ -241,7 +241,7 @@ def test_reading_moves_nothing(client: oncemq.Client, topic: str) -> None:
         client.read(topic, start="soon")
 
 
-def test_following_goes_on_with_what_comes(client: oncemq.Client, topic: str) -> None:
+def test_follow_continues_with_new_messages(client: oncemq.Client, topic: str) -> None:
     client.create_topic(topic, retain_bytes=10_000)
     following = client.read(topic, start="earliest", follow=True)
     client.put(topic, "1")
@@ -250,7 +250,7 @@ def test_following_goes_on_with_what_comes(client: oncemq.Client, topic: str) ->
     assert next(following).text == "2"
 
 
-def test_following_starts_with_what_is_new(client: oncemq.Client, topic: str) -> None:
+def test_follow_starts_with_new_messages(client: oncemq.Client, topic: str) -> None:
     client.create_topic(topic, retain_bytes=10_000)
     client.put(topic, "old")
     got: list[oncemq.Message] = []
@@ -262,7 +262,7 @@ def test_following_starts_with_what_is_new(client: oncemq.Client, topic: str) ->
     assert texts(got) == ["new"]
 
 
-def test_a_mistake_in_a_call_harms_nobody_else(client: oncemq.Client, topic: str) -> None:
+def test_a_wrong_argument_affects_no_other_call(client: oncemq.Client, topic: str) -> None:
     client.create_topic(topic)
     handle = client.put_nowait(topic, b"0")
     for call, kind in (
@@ -286,7 +286,7 @@ def test_a_mistake_in_a_call_harms_nobody_else(client: oncemq.Client, topic: str
     assert client.put(topic, b"1", create=1).offset == 1  # type: ignore[arg-type]
 
 
-def test_an_anonymous_session_that_expired_begins_anew(connect: Connect, topic: str) -> None:
+def test_an_anonymous_session_that_expired_is_replaced(connect: Connect, topic: str) -> None:
     client, other = connect(), connect()
     subscription = client.subscribe(topic, "s")
     client.put(topic, "before")
@@ -299,7 +299,7 @@ def test_an_anonymous_session_that_expired_begins_anew(connect: Connect, topic: 
     assert texts([subscription.get(timeout_s=5)]) == ["after"]
 
 
-def test_the_brokers_things_are_listed(connect: Connect, topic: str) -> None:
+def test_topics_subscriptions_and_sessions_are_listed(connect: Connect, topic: str) -> None:
     client = connect(name=f"session of {topic}")
     assert client.create_topic(topic, retain_ms=1000)
     assert not client.create_topic(topic, retain_ms=1000)
@@ -316,7 +316,7 @@ def test_the_brokers_things_are_listed(connect: Connect, topic: str) -> None:
     assert topic not in [entry.name for entry in client.topics()]
 
 
-def test_a_session_can_be_removed(connect: Connect, topic: str) -> None:
+def test_a_session_can_be_deleted(connect: Connect, topic: str) -> None:
     client = connect()
     doomed = connect(name=topic)
     client.remove_session(topic)
@@ -327,7 +327,7 @@ def test_a_session_can_be_removed(connect: Connect, topic: str) -> None:
     client.create_topic(topic)
 
 
-def test_stages_are_seen_after_their_commit(client: oncemq.Client, topic: str) -> None:
+def test_stages_are_visible_after_their_commit(client: oncemq.Client, topic: str) -> None:
     subscription = client.subscribe(topic, "s")
     assert client.stage(f"{topic} a", topic, topic, 1, ["1", "2"]) == 2
     assert client.stage(f"{topic} b", topic, topic, 1, ["3"]) == 1
@@ -340,7 +340,7 @@ def test_stages_are_seen_after_their_commit(client: oncemq.Client, topic: str) -
     assert texts(subscription.messages(timeout_s=0)) == ["3", "1", "2"]
 
 
-def test_the_registry_remembers(client: oncemq.Client, topic: str) -> None:
+def test_the_registry_stores_entries(client: oncemq.Client, topic: str) -> None:
     first = client.registry_set("push", f"{topic} alice", "tcp://127.0.0.1:7000")
     second = client.registry_set("push", f"{topic} alice", "tcp://127.0.0.1:7001", version=first)
     with pytest.raises(errors.RegistryConflict):
@@ -358,7 +358,7 @@ def test_an_anonymous_session_ends_with_its_client(connect: Connect) -> None:
     assert client.name not in [session.name for session in other.sessions()]
 
 
-def test_a_closed_client_says_so(connect: Connect, topic: str) -> None:
+def test_a_closed_client_refuses_every_call(connect: Connect, topic: str) -> None:
     client = connect()
     subscription = client.subscribe(topic, "s")
     subscription.get()
@@ -370,7 +370,7 @@ def test_a_closed_client_says_so(connect: Connect, topic: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_is_told_to_connect_again(connect: Connect, topic: str) -> None:
+def test_a_forked_child_has_to_connect_again(connect: Connect, topic: str) -> None:
     client = connect()
     client.create_topic(topic)
     handle = client.put_nowait(topic, b"parent's")

@@ -1,4 +1,4 @@
-"""The examples run and say what they should, also when they run again."""
+"""The examples run and print what they should, also when they run again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_outbox_keeps_what_the_next_run_sends(tmp_path: Path, url: str) -> No
         client.subscribe("readings", "archive")
     assert run("outbox.py", path, url) == f"0 left by an earlier run\n0 wait in {path}\n"
     assert run("outbox.py", path, NOBODY).endswith(f"the broker is away\n10 wait in {path}\n")
-    # How many are left is told while they are being sent.
+    # The example prints how many are left while they are being sent.
     assert run("outbox.py", path, url).endswith(f" left by an earlier run\n0 wait in {path}\n")
     with oncemq.connect(url) as client, client.subscribe("readings", "archive") as readings:
         numbers = [message.text.split()[1] for message in readings.messages(timeout_s=0)]

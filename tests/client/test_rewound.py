@@ -1,4 +1,4 @@
-"""A broker whose data was set back to an older copy, under clients that stayed connected."""
+"""A broker whose data was replaced by an older copy while clients stayed connected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answered(reply: object) -> Callable[..., Pending]:
     return ask
 
 
-def test_a_consumer_does_not_pass_over_what_was_put_after_its_broker_was_set_back(
+def test_a_consumer_does_not_skip_messages_that_were_put_after_its_broker_was_restored(
     oncemq_broker: BrokerProcess,
 ) -> None:
     folder = oncemq_broker.folder
@@ -60,7 +60,7 @@ def test_a_consumer_does_not_pass_over_what_was_put_after_its_broker_was_set_bac
         client._close(clean=False)
 
 
-def test_a_subscription_by_pattern_notices_as_well(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscription_by_pattern_detects_it_too(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = client.subscribe_pattern("*", "s", auto_ack=False)
     client.put_many("t", ["a", "b"])
     [first, _] = consumer.get_many(10)
@@ -72,7 +72,7 @@ def test_a_subscription_by_pattern_notices_as_well(client: oncemq.Client, monkey
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-def test_an_owner_who_gets_a_former_number_stops(
+def test_an_owner_that_gets_an_earlier_epoch_stops(
     client: oncemq.Client, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     consumer = (client.subscribe if pattern == "t" else client.subscribe_pattern)(pattern, "s")
@@ -89,7 +89,7 @@ def test_an_owner_who_gets_a_former_number_stops(
         consumer.get()
 
 
-def test_a_lease_with_a_former_number_is_not_worked_on(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_with_an_earlier_token_is_refused(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = client.subscribe_shared("t", "s")
     client.put_many("t", ["a", "b"])
     task = workers.take()

@@ -11,7 +11,7 @@ import oncemq
 import oncemq.aio
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
-from tests.client.on_a_loop import become, on_a_loop
+from tests.client.event_loop import on_event_loop, wait_until
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def lag(client: oncemq.aio.Client) -> int:
     return (await client.subscriptions("t"))[0].lag
 
 
-@on_a_loop
+@on_event_loop
 async def test_tasks_are_shared_and_settled(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         got: list[int] = []
@@ -54,7 +54,7 @@ async def test_tasks_are_shared_and_settled(url: str) -> None:
         assert await lag(client) == 0
 
 
-@on_a_loop
+@on_event_loop
 async def test_acks_go_by_themselves_and_leases_are_kept(url: str) -> None:
     async with oncemq.aio.connect(url) as client, oncemq.aio.connect(url) as watching:
         workers = await client.subscribe_shared("t", "s", lease_s=0.6)
@@ -66,13 +66,13 @@ async def test_acks_go_by_themselves_and_leases_are_kept(url: str) -> None:
         async def is_acked() -> bool:
             return await lag(watching) == 1
 
-        await become(is_acked)
+        await wait_until(is_acked)
         assert await other.take(timeout_s=2) is None
         await two.ack(wait=True)
         assert await lag(watching) == 0
 
 
-@on_a_loop
+@on_event_loop
 async def test_what_is_lost_is_told(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         workers = await client.subscribe_shared("t", "s", lease_s=0.6, auto_extend=False)
@@ -90,7 +90,7 @@ async def test_what_is_lost_is_told(url: str) -> None:
             await task.ack(wait=True)
 
 
-@on_a_loop
+@on_event_loop
 async def test_failures_are_handled(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         workers = await client.subscribe_shared("t", "s", tries_max=2)
@@ -112,7 +112,7 @@ async def test_failures_are_handled(url: str) -> None:
         assert await lag(client) == 1
 
 
-@on_a_loop
+@on_event_loop
 async def test_a_take_that_is_cancelled_loses_nothing(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url) as client:
         workers = await client.subscribe_shared("t", "s")
@@ -138,7 +138,7 @@ async def test_a_take_that_is_cancelled_loses_nothing(oncemq_broker: BrokerProce
         assert await lag(client) == 0
 
 
-@on_a_loop
+@on_event_loop
 async def test_only_so_many_are_in_a_consumers_hands(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         workers = await client.subscribe_shared("t", "s", unsettled_max=2)
@@ -146,7 +146,7 @@ async def test_only_so_many_are_in_a_consumers_hands(url: str) -> None:
         one, _ = await workers.take_many(5)
         assert await workers.take() is None
         taking = asyncio.ensure_future(workers.take(timeout_s=None))
-        await become(lambda: workers.consumer.membership.table.awaits_capacity)
+        await wait_until(lambda: workers.consumer.membership.table.awaits_capacity)
         await one.ack()
         task = await taking
         assert task is not None

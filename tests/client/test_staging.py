@@ -1,4 +1,4 @@
-"""Stages: filled without waiting, committed to several topics at once, dropped, and what is told when it goes wrong."""
+"""Stages: filled without waiting, committed to several topics at once, deleted, and the errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oncemq.protocol.batch import encode_batch
 from oncemq.protocol.replies import Refusal, StageReply
 from oncemq.testing.broker_process import BrokerProcess
 from tests.client.core.rig import CoreRig
-from tests.client.on_a_loop import on_a_loop
+from tests.client.event_loop import on_event_loop
 
 TOPICS = ("orders", "bills")
 
@@ -50,7 +50,7 @@ def texts(client: oncemq.Client, topic: str) -> list[str]:
 # With a broker.
 
 
-def test_what_a_stager_was_given_is_committed_in_its_order(client: oncemq.Client) -> None:
+def test_batches_of_a_stager_are_committed_in_their_order(client: oncemq.Client) -> None:
     assert fill(client, "a", "orders", [[b"1", b"2"], [b"3"]]) == 3
     assert fill(client, "b", "orders", [[b"0"]]) == 1
     assert texts(client, "orders") == []
@@ -58,7 +58,7 @@ def test_what_a_stager_was_given_is_committed_in_its_order(client: oncemq.Client
     assert texts(client, "orders") == ["0", "1", "2", "3"]
 
 
-def test_a_commit_to_several_topics_says_what_became_of_each(client: oncemq.Client) -> None:
+def test_a_commit_to_several_topics_returns_a_part_for_each(client: oncemq.Client) -> None:
     stages = {"orders": [("a", fill(client, "a", "orders", [[b"1", b"2"]]))], "bills": [("b", 1)]}
     fill(client, "b", "bills", [[b"3"]])
     reply = client.commit("nightly", 1, stages)
@@ -82,7 +82,7 @@ def test_a_batch_without_messages_is_committed_too(client: oncemq.Client) -> Non
         fill(client, "a", "orders", [[b"1"]])
 
 
-def test_a_one_off_commit_is_none_of_a_writers_batches(client: oncemq.Client) -> None:
+def test_a_commit_without_a_writer_is_no_batch_of_any_writer(client: oncemq.Client) -> None:
     for number in range(2):
         stager = client.stager(f"a{number}", "orders", "", 0)
         stager.add(1, encode_batch([b"%d" % number]))
@@ -91,12 +91,12 @@ def test_a_one_off_commit_is_none_of_a_writers_batches(client: oncemq.Client) ->
 
 
 @pytest.mark.parametrize("arguments", [("orders",), ({"orders": []}, [])])
-def test_a_commit_is_for_one_topic_or_has_a_mapping(client: oncemq.Client, arguments: tuple[Any, ...]) -> None:
+def test_a_commit_has_one_topic_or_a_mapping(client: oncemq.Client, arguments: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match="one topic and its stages, or a mapping"):
         client.commit("nightly", 1, *arguments)
 
 
-def test_a_stager_that_was_given_nothing_has_no_stage(client: oncemq.Client) -> None:
+def test_a_stager_without_batches_has_no_stage(client: oncemq.Client) -> None:
     assert client.stager("a", "orders", "nightly", 1).finish() == 0
     with pytest.raises(errors.StageUnknown):
         client.commit("nightly", 1, "orders", [("a", 0)])
@@ -116,13 +116,13 @@ def test_a_refusal_is_raised_and_nothing_is_sent_after_it(client: oncemq.Client)
     assert fill(client, "a", "nowhere", [[b"1"]]) == 1, "the stage of the refused one is empty"
 
 
-def test_a_batch_that_is_too_large_is_named(client: oncemq.Client) -> None:
+def test_a_batch_that_is_too_large_is_refused(client: oncemq.Client) -> None:
     payload = encode_batch([bytes(client.batch_bytes_max), b""])
     with pytest.raises(errors.TooLarge, match=f"a batch of {len(payload)} bytes; this broker accepts at most "):
         client.stager("a", "orders", "nightly", 1).add(2, payload)
 
 
-def test_a_stage_that_somebody_else_fills_too_is_noticed(client: oncemq.Client) -> None:
+def test_a_stage_that_another_stager_fills_too_is_detected(client: oncemq.Client) -> None:
     fill(client, "a", "orders", [[b"1"]])
     with pytest.raises(errors.StageMismatch, match="holds 3 messages; 2 were added"):
         fill(client, "a", "orders", [[b"2", b"3"]])
@@ -153,7 +153,7 @@ def test_a_broker_that_is_killed_meanwhile_stages_everything_once(oncemq_broker:
         assert texts(client, "orders") == [str(number) for number in range(240)]
 
 
-@on_a_loop
+@on_event_loop
 async def test_a_stager_is_awaited_on_an_event_loop(tmp_path: Path) -> None:
     async with oncemq.aio.connect(f"memory:{tmp_path.name}") as client:
         await client.create_topic("orders", retain_ms=10**9)
@@ -165,7 +165,7 @@ async def test_a_stager_is_awaited_on_an_event_loop(tmp_path: Path) -> None:
         assert [message.text async for message in client.read("orders")] == [str(number) for number in range(100)]
 
 
-# What is on the way, with the broker in the test's hands.
+# What is in flight. The test answers for the broker.
 
 
 class HandDriven:
@@ -187,7 +187,7 @@ class HandDriven:
         self.core.give_up(pending, error)
 
     def answer(self, *replies: Any) -> None:
-        """Of the requests that were sent, the oldest that are not answered."""
+        """Answer the oldest requests that are not answered."""
         for reply in replies:
             request = next(one for one in self.rig.requests if isinstance(one.commands[0], commands.Numbered))
             self.rig.requests.remove(request)
@@ -212,7 +212,7 @@ def add(stager: StageWriter, size: int = 10) -> Flow[None]:
 
 
 def is_done(flow: Flow[Any]) -> bool:
-    """False: it waits."""
+    """Run a flow up to its first wait. Returns False if it waits."""
     try:
         wait = flow.send(None)
     except StopIteration:
@@ -222,7 +222,7 @@ def is_done(flow: Flow[Any]) -> bool:
     return False
 
 
-def test_a_stager_waits_when_many_batches_are_on_the_way(hand: HandDriven) -> None:
+def test_a_stager_waits_when_many_batches_are_in_flight(hand: HandDriven) -> None:
     stager = begin(hand)
     assert [is_done(add(stager)) for _ in range(3)] == [True, True, True]
     waiting = add(stager)
@@ -232,7 +232,7 @@ def test_a_stager_waits_when_many_batches_are_on_the_way(hand: HandDriven) -> No
     assert not is_done(add(stager))
 
 
-def test_a_stager_waits_when_many_bytes_are_on_the_way(hand: HandDriven) -> None:
+def test_a_stager_waits_when_many_bytes_are_in_flight(hand: HandDriven) -> None:
     stager = begin(hand)
     assert is_done(add(stager, 600))
     waiting = add(stager, 600)
@@ -241,13 +241,13 @@ def test_a_stager_waits_when_many_bytes_are_on_the_way(hand: HandDriven) -> None
     assert is_done(waiting)
 
 
-def test_a_batch_that_is_larger_than_that_goes_alone(hand: HandDriven) -> None:
+def test_a_batch_that_is_larger_than_the_limit_is_sent_alone(hand: HandDriven) -> None:
     stager = begin(hand)
     assert is_done(add(stager, 5_000))
     assert not is_done(add(stager, 1))
 
 
-def test_the_end_waits_for_every_answer(hand: HandDriven) -> None:
+def test_finish_waits_for_every_reply(hand: HandDriven) -> None:
     stager = begin(hand)
     assert is_done(add(stager))
     assert is_done(add(stager))
@@ -260,7 +260,7 @@ def test_the_end_waits_for_every_answer(hand: HandDriven) -> None:
         end.send(None)
 
 
-def test_the_first_refusal_is_the_one_that_is_told(hand: HandDriven) -> None:
+def test_the_first_refusal_is_raised(hand: HandDriven) -> None:
     stager = begin(hand)
     assert is_done(add(stager))
     assert is_done(add(stager))
@@ -272,7 +272,7 @@ def test_the_first_refusal_is_the_one_that_is_told(hand: HandDriven) -> None:
     assert len(hand.rig.requests) == sent
 
 
-def test_who_is_interrupted_stages_nothing_more(hand: HandDriven) -> None:
+def test_an_interrupted_stager_stages_nothing_more(hand: HandDriven) -> None:
     stager = begin(hand)
     assert is_done(add(stager))
     end = stager.finish()
@@ -284,8 +284,8 @@ def test_who_is_interrupted_stages_nothing_more(hand: HandDriven) -> None:
         is_done(add(stager))
 
 
-def test_a_stage_that_has_lost_its_beginning_is_noticed(hand: HandDriven) -> None:
-    """It expired while its task made the next batch."""
+def test_a_stage_that_has_lost_its_first_batch_is_detected(hand: HandDriven) -> None:
+    """The stage expired while its task made the next batch."""
     stager = begin(hand)
     assert is_done(add(stager))
     hand.answer(StageReply(1))

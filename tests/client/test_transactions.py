@@ -1,4 +1,4 @@
-"""Transactions through the client: all of it or nothing, whatever happens."""
+"""Transactions through the client: all or nothing, whatever happens."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_acks_and_puts_happen_together(client: oncemq.Client, source: oncemq.Sub
     assert source.get_many(100)[0].offset == 4
 
 
-def test_an_exception_inside_leaves_nothing_and_the_messages_come_again(
+def test_after_an_exception_nothing_is_sent_and_the_messages_are_delivered_again(
     client: oncemq.Client, source: oncemq.Subscription
 ) -> None:
     with pytest.raises(KeyError), client.transaction() as transaction:
@@ -73,7 +73,7 @@ def test_a_refused_part_refuses_all(client: oncemq.Client, source: oncemq.Subscr
     assert [message.offset for message in source.get_many(2)] == [0, 1]
 
 
-def test_order_holds_within_a_topic_whatever_lies_between(client: oncemq.Client) -> None:
+def test_order_holds_within_a_topic_whatever_is_put_between(client: oncemq.Client) -> None:
     with client.transaction() as transaction:
         transaction.put("target", "one")
         transaction.put("other", "x", create=True)
@@ -94,7 +94,7 @@ def test_an_ack_of_an_earlier_message_leaves_the_later_ones(client: oncemq.Clien
     assert acked(client) == 2
 
 
-def test_a_fenced_subscription_refuses_the_transaction_and_the_client_goes_on(
+def test_a_fenced_subscription_refuses_the_transaction_and_the_client_continues(
     client: oncemq.Client, source: oncemq.Subscription
 ) -> None:
     source.get_many(4)
@@ -110,7 +110,7 @@ def test_a_fenced_subscription_refuses_the_transaction_and_the_client_goes_on(
     assert thief.get() is not None
 
 
-def test_a_seek_refuses_the_transaction_and_reading_goes_on_there(
+def test_a_seek_refuses_the_transaction_and_the_consumer_continues_there(
     client: oncemq.Client, source: oncemq.Subscription
 ) -> None:
     source.get_many(4)
@@ -122,9 +122,7 @@ def test_a_seek_refuses_the_transaction_and_reading_goes_on_there(
     assert [message.offset for message in source.get_many(2)] == [2, 3]
 
 
-def test_an_ack_that_was_promised_before_survives_a_transaction_that_failed(
-    client: oncemq.Client, source: oncemq.Subscription
-) -> None:
+def test_an_earlier_ack_survives_a_failed_transaction(client: oncemq.Client, source: oncemq.Subscription) -> None:
     messages = source.get_many(4)
     source.ack(messages[1])
     with pytest.raises(KeyError), client.transaction() as transaction:
@@ -136,7 +134,7 @@ def test_an_ack_that_was_promised_before_survives_a_transaction_that_failed(
 def test_an_unknown_outcome_is_looked_up(
     client: oncemq.Client, source: oncemq.Subscription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is lost and the caller gives up: what happened is what the subscription shows afterwards."""
+    """The reply is lost and the caller gives up. The subscription shows afterwards what happened."""
     messages = source.get_many(4)
     transport: Any = client._driver.transport
     receive = transport.receive
@@ -149,7 +147,7 @@ def test_an_unknown_outcome_is_looked_up(
     assert (following, len(texts(client))) in ((0, 0), (4, 4))
 
 
-def test_misuse_is_told(client: oncemq.Client, source: oncemq.Subscription, tmp_path: Path) -> None:
+def test_wrong_use_is_refused(client: oncemq.Client, source: oncemq.Subscription, tmp_path: Path) -> None:
     with client.transaction() as transaction:
         with pytest.raises(ValueError, match="not delivered a message yet"):
             transaction.ack(source)
@@ -176,14 +174,14 @@ def test_an_empty_transaction_sends_nothing(client: oncemq.Client, monkeypatch: 
             pass
 
 
-def test_one_that_is_too_large_is_refused_whole(client: oncemq.Client) -> None:
+def test_a_transaction_that_is_too_large_is_refused_whole(client: oncemq.Client) -> None:
     with pytest.raises(oncemq.TooLarge), client.transaction() as transaction:
         for _ in range(3):
             transaction.put("target", bytes(8 * 1024 * 1024))
     assert texts(client) == []
 
 
-def test_what_was_only_read_in_a_block_that_failed_comes_again(
+def test_messages_that_were_read_in_a_failed_block_are_delivered_again(
     client: oncemq.Client, source: oncemq.Subscription
 ) -> None:
     with pytest.raises(KeyError), client.transaction():
@@ -204,7 +202,7 @@ def test_a_seek_within_the_block_is_not_undone(client: oncemq.Client, source: on
     assert acked(client) == 0
 
 
-def test_acks_that_were_promised_survive_a_close_after_an_unknown_outcome(
+def test_earlier_acks_survive_a_close_after_an_unknown_outcome(
     client: oncemq.Client, source: oncemq.Subscription
 ) -> None:
     messages = source.get_many(4)
@@ -227,8 +225,8 @@ def failing_once() -> Callable[[oncemq.Message], str]:
 
 
 @pytest.mark.parametrize("by", ["name", "pattern"])
-def test_a_loop_that_is_begun_again_after_its_handler_failed_skips_nothing(client: oncemq.Client, by: str) -> None:
-    """It reads before the block, and acks at the end of it."""
+def test_a_loop_that_restarts_after_a_failure_skips_nothing(client: oncemq.Client, by: str) -> None:
+    """The loop reads before the block, and acks at its end."""
     subscribe = client.subscribe if by == "name" else client.subscribe_pattern
     source = subscribe("source" if by == "name" else "source.*", "copier", auto_ack=False)
     client.put_many("source" if by == "name" else "source.a", map(str, range(10)), create=True)
@@ -248,10 +246,10 @@ def test_a_loop_that_is_begun_again_after_its_handler_failed_skips_nothing(clien
     assert failures == 1
 
 
-def test_a_failed_block_undoes_no_ack_and_gives_what_lies_behind_it_again(
+def test_a_failed_block_undoes_no_ack_and_later_messages_are_delivered_again(
     client: oncemq.Client, source: oncemq.Subscription
 ) -> None:
-    """Of all subscriptions that this thread reads, with the block or without."""
+    """This holds for all subscriptions that this thread reads, in the block or not."""
     other = client.subscribe("other", "reader", auto_ack=False)
     client.put_many("other", ["a", "b", "c"])
     source.ack(source.get_many(4)[1])
@@ -266,7 +264,7 @@ def test_a_failed_block_undoes_no_ack_and_gives_what_lies_behind_it_again(
     assert [message.text for message in other.get_many(10)] == ["c"]
 
 
-def test_what_another_thread_reads_does_not_come_again(client: oncemq.Client, source: oncemq.Subscription) -> None:
+def test_messages_of_another_thread_are_not_delivered_again(client: oncemq.Client, source: oncemq.Subscription) -> None:
     reader = threading.Thread(target=source.get_many, args=(4,))
     reader.start()
     reader.join()
@@ -275,7 +273,7 @@ def test_what_another_thread_reads_does_not_come_again(client: oncemq.Client, so
     assert source.get_many(1)[0].offset == 4
 
 
-def test_a_block_within_a_block_leaves_what_the_outer_one_has_acked(
+def test_a_failed_inner_block_keeps_the_acks_of_the_outer_block(
     client: oncemq.Client, source: oncemq.Subscription
 ) -> None:
     with client.transaction() as outer:
@@ -288,7 +286,9 @@ def test_a_block_within_a_block_leaves_what_the_outer_one_has_acked(
     assert source.get_many(2)[0].offset == 4
 
 
-def test_what_was_read_after_an_early_commit_comes_again(client: oncemq.Client, source: oncemq.Subscription) -> None:
+def test_messages_read_after_an_early_commit_are_delivered_again(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
     with pytest.raises(KeyError), client.transaction() as transaction:
         transaction.ack(source, source.get_many(2)[-1])
         transaction.commit()
@@ -297,7 +297,7 @@ def test_what_was_read_after_an_early_commit_comes_again(client: oncemq.Client, 
     assert source.get_many(2)[0].offset == 2
 
 
-def test_a_fenced_subscription_does_not_stop_another_one_of_the_block(
+def test_a_fenced_subscription_does_not_stop_another_subscription_of_the_block(
     client: oncemq.Client, source: oncemq.Subscription
 ) -> None:
     other = client.subscribe("other", "reader", auto_ack=False)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack, overload
 
 from oncemq.client.options import ConnectOptions, ConnectSettings, OutboxOptions, settings_of
-from oncemq.client.outbox.connection import OutboxConnection
-from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.connection import OutboxConnection, open_outbox
 from oncemq.client.outbox.producer import OutboxProducer
 from oncemq.client.outbox.sync import OutboxClient
 from oncemq.client.runtime.background import BackgroundThread
@@ -67,16 +66,7 @@ def connect(
 
 def _connect_outbox(settings: ConnectSettings, transport: Transport) -> OutboxClient:
     """Does not wait for the broker, which may be away."""
-    assert settings.outbox is not None
-    outbox = None
-    try:
-        outbox = OutboxFile.open(settings.outbox)
-        driver = ThreadDriver(settings.make_core(outbox), transport)
-    except BaseException:
-        transport.close()
-        if outbox is not None:
-            outbox.close()
-        raise
+    outbox, driver = open_outbox(settings, transport, lambda core: ThreadDriver(core, transport))
     background = BackgroundThread(driver)
     producer = OutboxProducer(driver, background, settings, Handle, outbox)
     return OutboxClient(driver, OutboxConnection(producer, background))

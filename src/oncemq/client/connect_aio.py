@@ -14,8 +14,7 @@ from oncemq.client.context import ClientContext
 from oncemq.client.core.core import Core
 from oncemq.client.options import ConnectOptions, ConnectSettings, OutboxOptions, settings_of
 from oncemq.client.outbox.aio import OutboxClient
-from oncemq.client.outbox.connection import OutboxConnection
-from oncemq.client.outbox.file import OutboxFile
+from oncemq.client.outbox.connection import OutboxConnection, open_outbox
 from oncemq.client.outbox.producer import OutboxProducer
 from oncemq.client.producer.producer import Producer
 from oncemq.client.runtime.background import BackgroundTimer
@@ -85,16 +84,7 @@ async def _connect(settings: ConnectSettings, transport: WatchedTransport) -> Cl
 
 async def _connect_outbox(settings: ConnectSettings, transport: WatchedTransport) -> OutboxClient:
     """Does not wait for the broker, which may be away."""
-    assert settings.outbox is not None
-    outbox = None
-    try:
-        outbox = OutboxFile.open(settings.outbox)
-        driver = _driver(settings.make_core(outbox), transport)
-    except BaseException:
-        transport.close()
-        if outbox is not None:
-            outbox.close()
-        raise
+    outbox, driver = open_outbox(settings, transport, lambda core: _driver(core, transport))
     background = BackgroundTimer(driver)
     producer = OutboxProducer(driver, background, settings, Handle, outbox)
     return OutboxClient(driver, OutboxConnection(producer, background))

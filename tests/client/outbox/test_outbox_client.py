@@ -1,4 +1,4 @@
-"""A client with an outbox: what was put reaches the broker, once and in order, whenever that is there."""
+"""A client with an outbox: what was put reaches the broker, once and in order, as soon as the broker can be reached."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_put_needs_no_broker_and_arrives_when_there_is_one(path: Path, url: st
     assert texts(reader) == ["one", "two", "three", "four", "five"]
 
 
-def test_it_arrives_by_itself_while_nobody_calls(path: Path, url: str, reader: oncemq.Client) -> None:
+def test_it_arrives_without_a_call(path: Path, url: str, reader: oncemq.Client) -> None:
     with oncemq.connect(url, outbox=path) as client:
         ticket = client.put("orders", "one")
         deadline = time.monotonic() + 20
@@ -65,7 +65,7 @@ def test_it_arrives_by_itself_while_nobody_calls(path: Path, url: str, reader: o
     assert texts(reader) == ["one"]
 
 
-def test_a_broker_that_comes_back_gets_it_all(path: Path, tmp_path: Path) -> None:
+def test_a_broker_that_comes_back_gets_everything(path: Path, tmp_path: Path) -> None:
     broker = ForkedBroker(tmp_path / "data")
     broker.start()
     try:
@@ -117,7 +117,7 @@ def test_a_second_process_fences_the_first(path: Path, url: str, reader: oncemq.
     assert texts(reader) == ["from the first", "from the second"]
 
 
-def test_a_copy_that_was_restored_is_noticed(path: Path, url: str, reader: oncemq.Client, tmp_path: Path) -> None:
+def test_a_restored_copy_is_detected(path: Path, url: str, reader: oncemq.Client, tmp_path: Path) -> None:
     with oncemq.connect(url, outbox=path) as client:
         client.put("orders", "one")
         client.flush()
@@ -150,7 +150,7 @@ def test_everything_numbered_goes_through_it(path: Path, url: str, reader: oncem
     assert [topic.end_offset for topic in reader.topics() if topic.name == "copy"] == [2]
 
 
-def test_a_call_that_can_not_wait_any_longer_is_done_later(path: Path, url: str, reader: oncemq.Client) -> None:
+def test_an_operation_whose_caller_gave_up_is_done_later(path: Path, url: str, reader: oncemq.Client) -> None:
     with oncemq.connect(NOBODY, outbox=path, timeout_s=0.05, tries=1) as client:
         with pytest.raises((errors.BrokerAway, errors.NotNow)) as raised:
             client.subscribe("orders", "kitchen")
@@ -160,12 +160,12 @@ def test_a_call_that_can_not_wait_any_longer_is_done_later(path: Path, url: str,
     assert [info.subscriber for info in reader.subscriptions("orders")] == ["kitchen"]
 
 
-def test_a_name_beside_it_is_refused(path: Path) -> None:
+def test_a_name_together_with_an_outbox_is_refused(path: Path) -> None:
     with pytest.raises(errors.SettingInvalid, match="session of its own"):
         oncemq.connect(NOBODY, outbox=path, name="alice")  # type: ignore[call-overload]
 
 
-def test_what_is_too_large_is_told_at_once_and_nothing_of_the_call_is_kept(
+def test_a_batch_that_is_too_large_is_refused_and_nothing_of_the_call_is_kept(
     path: Path, url: str, reader: oncemq.Client
 ) -> None:
     with oncemq.connect(url, outbox=path) as client:
@@ -182,7 +182,7 @@ def test_what_is_too_large_is_told_at_once_and_nothing_of_the_call_is_kept(
     assert texts(reader) == ["one"]
 
 
-def test_a_refusal_that_was_seen_is_still_no_success(path: Path, url: str, reader: oncemq.Client) -> None:
+def test_a_refusal_that_was_seen_is_still_an_error(path: Path, url: str, reader: oncemq.Client) -> None:
     with oncemq.connect(url, outbox=path) as client:
         ticket = client.put("there is no such topic", "x")
         with pytest.raises(oncemq.TopicUnknown):
@@ -193,7 +193,7 @@ def test_a_refusal_that_was_seen_is_still_no_success(path: Path, url: str, reade
             client.stored(ticket)
 
 
-def test_puts_that_do_not_wait_do_not_wait_for_a_broker_that_is_away(path: Path) -> None:
+def test_put_nowait_does_not_wait_for_a_broker_that_is_away(path: Path) -> None:
     with oncemq.connect(NOBODY, outbox=path, buffer_bytes=1000, batch_messages=1) as client:
         for _ in range(10):
             client.put_nowait("orders", bytes(500))

@@ -1,4 +1,4 @@
-"""Buffers, batches and handles: what `put_nowait` promises, against a broker that is a few lines long."""
+"""Buffers, batches and handles: what `put_nowait` guarantees, with a broker of a few lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from oncemq.protocol.replies import Done, HelloReply, PutReply, Refusal, Reply
 
 
 class Store:
-    """A transport that is its own broker: it keeps batches, and answers at once unless it is told to wait."""
+    """A transport that is its own broker: it stores batches, and answers at once unless `is_slow`."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, bool, list[Message]]] = []
@@ -118,7 +118,7 @@ def test_a_batch_is_sent_when_it_has_enough_bytes(client: Client, store: Store) 
     assert store.sizes() == [2]
 
 
-def test_a_lingering_batch_is_sent_by_itself(store: Store) -> None:
+def test_a_lingering_batch_is_sent_automatically(store: Store) -> None:
     for client in clients(store, linger_ms=1):
         handle = client.put_nowait("t", b"alone")
         waited = threading.Event()
@@ -138,7 +138,7 @@ def test_asking_for_a_result_sends_the_batch(client: Client, store: Store) -> No
     assert store.values() == [b"text", b"bytes"]
 
 
-def test_every_way_to_put_keeps_the_order_of_a_topic(client: Client, store: Store) -> None:
+def test_all_kinds_of_put_keep_the_order_of_a_topic(client: Client, store: Store) -> None:
     client.put_nowait("t", b"0")
     client.put_nowait("other", b"elsewhere")
     client.put("t", b"1")
@@ -166,7 +166,7 @@ def test_keys_and_headers_stay_with_their_messages(client: Client, store: Store)
     ]
 
 
-def test_create_is_kept_apart_without_changing_the_order(client: Client, store: Store) -> None:
+def test_create_starts_another_batch_without_changing_the_order(client: Client, store: Store) -> None:
     handles = [client.put_nowait("t", b"%d" % index, create=index in (2, 3)) for index in range(6)]
     client.flush()
     assert [(create, len(messages)) for _, create, messages in store.batches] == [(False, 2), (True, 2), (False, 2)]
@@ -211,7 +211,7 @@ def test_put_many_of_nothing_stores_nothing(client: Client, store: Store) -> Non
     assert store.batches == []
 
 
-def test_put_many_wants_a_key_for_each_value(client: Client) -> None:
+def test_put_many_needs_a_key_for_each_value(client: Client) -> None:
     with pytest.raises(ValueError, match="fewer keys than values"):
         client.put_many("t", [b"a", b"b"], keys=[b"k"])
 
@@ -241,7 +241,7 @@ def test_flush_gives_up_when_its_time_is_over(client: Client, store: Store) -> N
         handle.result(timeout_s=0.01)
 
 
-def test_many_threads_lose_and_double_nothing(client: Client, store: Store) -> None:
+def test_many_threads_lose_and_repeat_nothing(client: Client, store: Store) -> None:
     def work(name: int) -> None:
         handles = [client.put_nowait("t", b"%d-%d" % (name, index)) for index in range(500)]
         offsets = [handle.result().offset for handle in handles]
@@ -280,7 +280,7 @@ def test_subclasses_of_bytes_become_plain_bytes() -> None:
     assert type(as_bytes(Tagged(b"a"))) is bytes
 
 
-def test_headers_are_looked_at_when_they_are_given(client: Client, store: Store) -> None:
+def test_headers_are_checked_by_the_put(client: Client, store: Store) -> None:
     for headers, kind in (
         ([("h", b"1")], TypeError),
         ("h", TypeError),
@@ -334,7 +334,7 @@ def test_the_background_thread_survives_an_error(store: Store, monkeypatch: pyte
         assert next(failing, None) is None
 
 
-def test_a_message_that_nobody_took_for_the_first_is_sent_too(store: Store) -> None:
+def test_a_message_that_no_thread_took_for_the_first_is_sent_too(store: Store) -> None:
     for client in clients(store, linger_ms=1):
         buffer = client._producer.open_buffer("t", False)
         handles = [buffer.add_item(Handle, (value, None, None, False, NO_TIMES)) for value in (b"1", b"2")]
@@ -366,7 +366,7 @@ def test_what_a_handle_has_raised_is_not_raised_by_flush_again(client: Client, s
     client.flush()
 
 
-def test_who_waits_while_the_client_is_closed_is_told_so(client: Client, store: Store) -> None:
+def test_every_wait_ends_when_the_client_is_closed(client: Client, store: Store) -> None:
     store.is_slow = True
     found: list[BaseException] = []
 

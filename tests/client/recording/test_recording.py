@@ -22,7 +22,7 @@ from oncemq.client.recording.recorder import Recorder
 from oncemq.client.recording.records import digest_of
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
-from tests.client.on_a_loop import on_a_loop
+from tests.client.event_loop import on_event_loop
 
 _VALUES = [b"a", b"b", b"c"]
 _decode = msgspec.json.Decoder(records.AnyLine).decode
@@ -130,7 +130,7 @@ async def _atransact(client: oncemq.aio.Client) -> None:
 
 
 @pytest.mark.parametrize("way", [_aput, _aput_many, _aput_nowait, _atransact])
-@on_a_loop
+@on_event_loop
 async def test_every_way_to_put_is_recorded_in_asyncio(
     url: str, folder: Path, way: Callable[[oncemq.aio.Client], Awaitable[None]]
 ) -> None:
@@ -192,7 +192,7 @@ def _check_consumed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["get", "get_many", "iterate"])
-@on_a_loop
+@on_event_loop
 async def test_every_way_to_consume_is_recorded_in_asyncio(url: str, folder: Path, way: str) -> None:
     async with oncemq.aio.connect(url, record=folder) as client:
         subscription = await client.subscribe("orders", "reader")

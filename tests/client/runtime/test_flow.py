@@ -1,4 +1,4 @@
-"""Flows and how a thread runs them; duties, which nobody calls."""
+"""Flows, how drivers run them, and periodic tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Health
-from tests.client.on_a_loop import become, on_a_loop
+from tests.client.event_loop import on_event_loop, wait_until
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[oncemq.Client]:
 
 @pytest.fixture(params=["threads", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Any:
-    """Runs a flow that is made for a client, in either shell."""
+    """Runs a flow on a client of either kind."""
     url = f"memory:{request.node.name}"
 
     def blocking(make: Any) -> Any:
@@ -53,7 +53,7 @@ def test_a_flow_gets_what_it_waits_for(run: Any) -> None:
     assert run(flow) == [True, True, True, False, True, True, "outside"]
 
 
-def test_what_goes_wrong_outside_is_met_by_the_flow(run: Any) -> None:
+def test_an_exception_outside_the_lock_is_raised_in_the_flow(run: Any) -> None:
     def flow(client: Any) -> Flow[str]:
         try:
             yield Outside(lambda: 1 // 0)
@@ -64,7 +64,7 @@ def test_what_goes_wrong_outside_is_met_by_the_flow(run: Any) -> None:
     assert run(flow) == "met"
 
 
-def test_what_a_flow_raises_reaches_its_caller(run: Any) -> None:
+def test_an_exception_of_a_flow_reaches_its_caller(run: Any) -> None:
     def flow(client: Any) -> Flow[None]:
         yield Until(client._driver.core.ask(Health()))
         raise KeyError("mine")
@@ -144,11 +144,11 @@ class HealthTask:
         self.due_ms = now_ms() + 1 if self.answers < 3 else float("inf")
 
 
-def test_a_periodic_task_runs_although_nobody_calls(request: pytest.FixtureRequest) -> None:
+def test_a_periodic_task_runs_without_a_call(request: pytest.FixtureRequest) -> None:
     never = threading.Event()
     with oncemq.connect(f"memory:{request.node.name}", linger_ms=60_000) as client:
         client.create_topic("t")
-        # This starts the thread, which then waits for long.
+        # This starts the background thread, which then waits for a long time.
         client.put_nowait("t", b"x")
         for _ in range(2):
             task = HealthTask(client)
@@ -158,13 +158,13 @@ def test_a_periodic_task_runs_although_nobody_calls(request: pytest.FixtureReque
         assert task not in client._context.background._tasks
 
 
-@on_a_loop
+@on_event_loop
 async def test_a_periodic_task_runs_on_a_loop_too() -> None:
     async with oncemq.aio.connect("memory:tasks") as client:
         for _ in range(2):
             task = HealthTask(client)
             client._context.add_task(task)
-            await become(lambda task=task: task.answers == 3)  # type: ignore[misc]
+            await wait_until(lambda task=task: task.answers == 3)  # type: ignore[misc]
             client._context.remove_task(task)
         with pytest.raises(errors.TopicUnknown):
             await client.put("t", b"x")

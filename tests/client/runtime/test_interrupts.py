@@ -1,4 +1,4 @@
-"""A signal handler that raises: it strikes wherever a call of the client has just come back."""
+"""A signal handler that raises, after any call that the client makes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class Alarm(BaseException):
     pass
 
 
-class StruckLock:
+class InterruptedLock:
     """A driver's lock. After its next release, or acquire, the handler raises."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock
         self._is_owned = lock._is_owned
         self._release_save, self._acquire_restore = lock._release_save, lock._acquire_restore
-        self.strikes_after = ""
+        self.raises_after = ""
 
     def release(self) -> None:
         self._lock.release()
-        self._strike("release")
+        self._raise_if_due("release")
 
     def acquire(self) -> None:
         self._lock.acquire()
-        self._strike("acquire")
+        self._raise_if_due("acquire")
 
-    def _strike(self, after: str) -> None:
-        if self.strikes_after == after:
-            self.strikes_after = ""
+    def _raise_if_due(self, after: str) -> None:
+        if self.raises_after == after:
+            self.raises_after = ""
             raise Alarm
 
     def __enter__(self) -> None:
@@ -54,7 +54,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[oncemq.Client]:
 
 
 def in_another_thread(call: Callable[[], object]) -> object:
-    """What it returns, or raises."""
+    """Return what the call returns or raises."""
     found: list[object] = []
 
     def run() -> None:
@@ -70,30 +70,28 @@ def in_another_thread(call: Callable[[], object]) -> object:
 
 
 @pytest.mark.parametrize("after", ["release", "acquire"])
-def test_who_is_struck_while_the_lock_changes_hands_can_go_on_and_close(client: oncemq.Client, after: str) -> None:
+def test_after_an_interrupt_at_the_lock_the_client_can_be_used_and_closed(client: oncemq.Client, after: str) -> None:
     driver = client._driver
-    lock = driver.lock = StruckLock(driver.lock)  # type: ignore[assignment]
+    lock = driver.lock = InterruptedLock(driver.lock)  # type: ignore[assignment]
     driver._settled = threading.Condition(lock)  # type: ignore[arg-type]
     subscription = client.subscription("t", "s", auto_ack=False)
     assert len(subscription.get_many(10)) == 4
-    lock.strikes_after = after
+    lock.raises_after = after
     with pytest.raises(Alarm):
         subscription.get(timeout_s=1)
-    assert not lock.strikes_after
+    assert not lock.raises_after
     assert driver._poller is None
     assert client.put("t", "more").offset == 4
     assert in_another_thread(lambda: client.put("t", "and more").offset) == 5
     client.close()
 
 
-def test_a_client_that_is_struck_in_the_midst_of_its_work_is_closed(
-    client: oncemq.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def strike(*_: object) -> None:
+def test_an_interrupt_inside_the_core_closes_the_client(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
         raise Alarm
 
     with monkeypatch.context() as patched:
-        patched.setattr(client._driver.core, "receive", strike)
+        patched.setattr(client._driver.core, "receive", interrupt)
         with pytest.raises(Alarm):
             client.put("t", "more")
     with pytest.raises(oncemq.ClientClosed, match="connect again"):
@@ -101,7 +99,7 @@ def test_a_client_that_is_struck_in_the_midst_of_its_work_is_closed(
     client.close()
 
 
-def test_a_claim_that_was_left_behind_is_its_threads_own_again(client: oncemq.Client) -> None:
+def test_a_thread_can_claim_again_after_an_interrupted_claim(client: oncemq.Client) -> None:
     subscription = client.subscription("t", "s")
     workers = client.subscribe_shared("t", "workers", start="earliest")
     for guard, calls in (
@@ -109,7 +107,7 @@ def test_a_claim_that_was_left_behind_is_its_threads_own_again(client: oncemq.Cl
         (workers.consumer.guard, (workers.take, workers.take_many, workers.flush)),
     ):
         for call in calls:
-            # Struck before its `try`.
+            # Interrupted before its `try`.
             guard.enter()
             error = in_another_thread(call)
             assert isinstance(error, RuntimeError)
@@ -118,7 +116,7 @@ def test_a_claim_that_was_left_behind_is_its_threads_own_again(client: oncemq.Cl
             assert not isinstance(in_another_thread(call), Exception)
 
 
-def test_a_filter_that_uses_its_own_subscription_is_told(client: oncemq.Client) -> None:
+def test_a_filter_can_not_use_its_own_subscription(client: oncemq.Client) -> None:
     def wanted(_: oncemq.Message) -> bool:
         assert subscription.get() is None
         return True
@@ -128,23 +126,23 @@ def test_a_filter_that_uses_its_own_subscription_is_told(client: oncemq.Client) 
         subscription.get()
 
 
-def test_a_flow_that_a_traceback_keeps_alive_is_over(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Struck between two steps of the flow, where no step of it meets the exception."""
+def test_a_flow_that_a_traceback_keeps_alive_has_ended(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt comes between two steps of the flow, so that it is not raised in the flow."""
     subscription = client.subscription("t", "s", auto_ack=False)
     assert len(subscription.get_many(10)) == 4
 
-    def strike(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise Alarm
 
     with monkeypatch.context() as patch:
-        patch.setattr(client._driver, "_wait_for", strike)
-        patch.setattr(client._driver, "_regain_lock", strike)
+        patch.setattr(client._driver, "_wait_for", interrupt)
+        patch.setattr(client._driver, "_regain_lock", interrupt)
         with pytest.raises(Alarm) as caught:
             subscription.get_many(1)
     assert subscription.get_many(1) == []
     assert caught.value.__traceback__ is not None
 
 
-def test_a_handler_that_uses_the_client_in_the_midst_of_a_call_is_told(client: oncemq.Client) -> None:
+def test_a_signal_handler_can_not_use_the_client_that_it_interrupts(client: oncemq.Client) -> None:
     with client._driver.lock, pytest.raises(RuntimeError, match="inside another call"):
         client.put("t", "from a handler")

@@ -10,7 +10,7 @@ import oncemq.aio
 from oncemq.protocol import errors
 from oncemq.protocol.message import Message
 from oncemq.testing.broker_process import BrokerProcess
-from tests.client.on_a_loop import become, on_a_loop
+from tests.client.event_loop import on_event_loop, wait_until
 from tests.gateways.push.lossy import LossyFeed
 from tests.gateways.push.processes import GatewayProcess
 
@@ -31,7 +31,7 @@ async def put_slowly(client: oncemq.aio.Client, topic: str) -> None:
         await client.put_many(topic, [b"%d" % (number + index) for index in range(3)])
 
 
-@on_a_loop
+@on_event_loop
 async def test_messages_come_by_the_feed_once_and_in_order(push: GatewayProcess, push_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(push_broker.url) as client:
         subscription = await client.push("aio.push.whole", "reader", feed=push.settings.feed)
@@ -40,7 +40,7 @@ async def test_messages_come_by_the_feed_once_and_in_order(push: GatewayProcess,
         async def is_followed() -> bool:
             return len(await client.subscriptions("aio.push.whole")) == 2
 
-        await become(is_followed)
+        await wait_until(is_followed)
         _, found = await asyncio.gather(put_slowly(client, "aio.push.whole"), take(subscription, _COUNT))
         assert [message.value for message in found] == [b"%d" % number for number in range(_COUNT)]
         assert subscription.pushed > 0
@@ -50,7 +50,7 @@ async def test_messages_come_by_the_feed_once_and_in_order(push: GatewayProcess,
         assert acked["reader"] == _COUNT
 
 
-@on_a_loop
+@on_event_loop
 async def test_what_the_feed_loses_comes_from_the_broker(push: GatewayProcess, push_broker: BrokerProcess) -> None:
     lossy = LossyFeed(push.settings.feed, b"\x01aio.push.lossy\0", seed=1)
     async with oncemq.aio.connect(push_broker.url) as client:
@@ -60,7 +60,7 @@ async def test_what_the_feed_loses_comes_from_the_broker(push: GatewayProcess, p
     lossy.close()
 
 
-@on_a_loop
+@on_event_loop
 async def test_who_waits_for_the_feed_is_woken_by_a_cancel_and_by_the_end(
     push: GatewayProcess, push_broker: BrokerProcess
 ) -> None:

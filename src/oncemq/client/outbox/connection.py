@@ -7,10 +7,12 @@ wait for the broker.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from oncemq.client.connection import Connection
 from oncemq.client.context import ClientContext
+from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.outbox.producer import OutboxProducer
 from oncemq.client.producer.producer import H
 from oncemq.client.runtime.flow import Flow
@@ -18,16 +20,37 @@ from oncemq.client.runtime.rpc import wait_for_reply
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
-    from oncemq.client.core.core import Payloads
+    from oncemq.client.core.core import Core, Payloads
     from oncemq.client.core.pending import Pending
+    from oncemq.client.options import ConnectSettings
     from oncemq.client.runtime.background import Background
+    from oncemq.client.runtime.driver import Driver
+    from oncemq.client.runtime.transport import Transport
     from oncemq.protocol.commands import Operation
     from oncemq.protocol.replies import Reply
+
+D = TypeVar("D", bound="Driver")
 
 log = logging.getLogger("oncemq.client")
 
 #: `close` waits at most this long for the outbox to become empty. The rest stays for the next process.
 _CLOSE_MS = 1000.0
+
+
+def open_outbox(
+    settings: ConnectSettings, transport: Transport, make_driver: Callable[[Core], D]
+) -> tuple[OutboxFile, D]:
+    """Open the outbox, and a driver for its session. If that fails, nothing stays open."""
+    assert settings.outbox is not None
+    outbox = None
+    try:
+        outbox = OutboxFile.open(settings.outbox)
+        return outbox, make_driver(settings.make_core(outbox))
+    except BaseException:
+        transport.close()
+        if outbox is not None:
+            outbox.close()
+        raise
 
 
 class OutboxContext(ClientContext):

@@ -1,4 +1,4 @@
-"""Tests that are coroutines: each on an event loop of its own, which must be as empty at the end as it was before."""
+"""Tests that are coroutines. Each runs on its own event loop, which must have no tasks left at the end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 LIMIT_S = 60
 
 
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def on_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     async def watched(*args: Any, **fixtures: Any) -> None:
-        complaints: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+        unhandled: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
         await asyncio.wait_for(test(*args, **fixtures), LIMIT_S)
         left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, f"tasks that nobody ended: {left}"
-        assert not complaints
+        assert not left, f"tasks that did not end: {left}"
+        assert not unhandled
 
     @functools.wraps(test)
     def run(*args: Any, **fixtures: Any) -> None:
@@ -26,12 +26,12 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
     return run
 
 
-async def become(is_true: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait until it is."""
+async def wait_until(is_true: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait until a condition is true. Fails after half of the time limit."""
     deadline = asyncio.get_running_loop().time() + LIMIT_S / 2
     while True:
         found = is_true()
         if found if isinstance(found, bool) else await found:
             return
-        assert asyncio.get_running_loop().time() < deadline, "it never was"
+        assert asyncio.get_running_loop().time() < deadline, "the condition did not become true"
         await asyncio.sleep(0.002)
