@@ -90,7 +90,7 @@ def test_text_of_the_environment_becomes_the_settings_type() -> None:
         ("[log]\nlevel = 'loud'\n", ["log.level = 'loud'", "debug or info or warning or error"]),
         ("[serve]\ninsecure = 'maybe'\n", ["serve.insecure", "true or false"]),
         ("[serve]\nsegment_bytes = '64 pounds'\n", ["serve.segment_bytes", "64MiB"]),
-        ("[serve\n", ["oncemq.toml is not TOML"]),
+        ("[serve\n", ["oncemq.toml is not valid TOML"]),
         ("[client]\ntries = 0\n", ["client.tries = 0", "at least 1"]),
     ],
 )
@@ -240,12 +240,12 @@ def test_what_a_gateway_can_not_be_told_is_refused(flags: dict[str, Any], words:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"push": "127.0.0.1:7157", "text": "127.0.0.1:7158"}, "text and push both want port 7158 of 127.0.0.1 (push"),
-        ({"push": "localhost:5553"}, "listen and push both want port 5555 of localhost"),
-        ({"text": "127.0.0.1:5557", "push": "auto"}, "text and push both want port 5557"),
-        ({"http": "0.0.0.0:5556", "text": "auto", "insecure": True}, "http and text both want port 5556"),
-        ({"push": "auto", "push_feed_listen": ("tcp://127.0.0.1:5559",)}, "push and push.feed_listen both want"),
-        ({"push": "127.0.0.1:65534"}, "push needs three ports in a row"),
+        ({"push": "127.0.0.1:7157", "text": "127.0.0.1:7158"}, "text and push both need port 7158 of 127.0.0.1 (push"),
+        ({"push": "localhost:5553"}, "listen and push both need port 5555 of localhost"),
+        ({"text": "127.0.0.1:5557", "push": "auto"}, "text and push both need port 5557"),
+        ({"http": "0.0.0.0:5556", "text": "auto", "insecure": True}, "http and text both need port 5556"),
+        ({"push": "auto", "push_feed_listen": ("tcp://127.0.0.1:5559",)}, "push and push.feed_listen both need"),
+        ({"push": "127.0.0.1:65534"}, "push needs three consecutive ports"),
     ],
 )
 def test_a_port_that_two_want_is_told_before_anything_is_served(flags: dict[str, Any], said: str) -> None:

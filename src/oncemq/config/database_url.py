@@ -1,7 +1,7 @@
-"""Database URLs as people may see them: without the password.
+"""Database URLs for people: without the password.
 
-A password is in the URL and nowhere else: not in `describe`, not in an error. A URL in which a password was not written
-as URLs want it may have parts of it anywhere: then nothing of it is told.
+A password appears only in the URL, never in `describe` and never in an error. In a URL in which the password is not
+escaped properly, parts of it may be anywhere: then nothing of the URL is shown.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _PORTS = re.compile(r"\d*(,\d*)*")
 
 
 def describe(url: str) -> str:
-    """For people: where it stores. User, host, port and database, and nothing else."""
+    """Return user, host, port and database of a URL, and nothing else."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
     except ImportError:
-        # Only the database's own library can tell where in the URL a password is.
+        # Only the library of the database knows where in the URL a password is.
         return HIDDEN
     try:
         parts = {name: str(value) for name, value in conninfo_to_dict(url).items()}

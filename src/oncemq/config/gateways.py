@@ -1,4 +1,5 @@
-"""What the gateways can be told beside their addresses: an option `key` of gateway `push` is the setting `push.key`."""
+"""The settings of gateways, except their addresses. The option `key` of the gateway `push` is the setting
+`push.key`."""
 
 from __future__ import annotations
 
@@ -9,31 +10,30 @@ from msgspec import Meta
 
 from oncemq.protocol.errors import SettingInvalid
 
-#: What one datagram holds over IPv4.
+#: Maximum payload of a datagram over IPv4.
 DATAGRAM_BYTES_MAX = 65_507
 
-#: By which the broker knows a gateway.
 Name = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=64,
-        description="By which the broker knows this gateway's subscriptions and registrations. A second gateway of "
-        "this kind at one broker needs another name. It has no `/`.",
+        description="Name under which the broker keeps the subscriptions and registrations of this gateway, without "
+        "`/`. A second gateway of the same kind at one broker needs another name.",
     ),
 ]
 
 
 def _check_name(name: str) -> None:
-    # Registry keys are made of it, beside the longest name of a topic.
+    # Registry keys consist of it and the name of a topic, which may have the maximum length.
     if "/" in name or len(name.encode()) > 64:
-        raise SettingInvalid(f"A gateway's name has up to 64 bytes and no '/': {name!r} is not possible.")
+        raise SettingInvalid(f"{name!r} is not a valid name of a gateway: it must have at most 64 bytes and no '/'.")
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    body_bytes_max: Annotated[int, Meta(ge=1024, description="Body of a request, at the most.")] = 8 * 2**20
+    body_bytes_max: Annotated[int, Meta(ge=1024, description="Maximum size of the body of a request.")] = 8 * 2**20
     connections_max: Annotated[
-        int, Meta(ge=1, description="Connections at the same time; more are answered with 503.")
+        int, Meta(ge=1, description="Maximum number of connections. Further ones are answered with 503.")
     ] = 1000
     origins: Annotated[
         tuple[str, ...],
@@ -41,7 +41,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     hosts: Annotated[
         tuple[str, ...],
-        Meta(description="Further host names under which the gateway may be called, beside loopback's."),
+        Meta(description="Host names by which the gateway may be called, in addition to those of loopback."),
     ] = ()
 
 
@@ -50,17 +50,23 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="A longer request is refused. One that is twice as long is not even received: its peer is "
-            "disconnected.",
+            description="Maximum size of a request. A larger one is refused; a peer that sends one of twice the size "
+            "is disconnected.",
         ),
     ] = 16 * 2**20
     requests_max: Annotated[
-        int, Meta(ge=1, description="Requests in hand, of all peers; beyond them the answer is OVERLOADED.")
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of open requests of all peers. Further ones are answered with OVERLOADED.",
+        ),
     ] = 10_000
-    peer_requests_max: Annotated[int, Meta(ge=1, description="The same, of one peer.")] = 100
-    requests_bytes_max: Annotated[int, Meta(ge=1, description="The same, in bytes, of all peers.")] = 64 * 2**20
+    peer_requests_max: Annotated[int, Meta(ge=1, description="Maximum number of open requests of one peer.")] = 100
+    requests_bytes_max: Annotated[int, Meta(ge=1, description="Maximum bytes of the open requests of all peers.")] = (
+        64 * 2**20
+    )
     patience_ms: Annotated[
-        int, Meta(ge=1, description="A peer that does not read its answers for so long loses the next one.")
+        int, Meta(ge=1, description="How long a peer may not read its replies before the next reply is dropped.")
     ] = 10_000
 
 
@@ -69,78 +75,101 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
     feed_listen: Annotated[
         tuple[str, ...],
         Meta(
-            description="Further addresses of the live feed: `ipc://PATH`, which costs less, for subscribers on this "
-            "machine; `tcp://HOST:PORT`."
+            description="Additional addresses of the live feed: `tcp://HOST:PORT`, or `ipc://PATH`, which is cheaper, "
+            "for subscribers on this machine."
         ),
     ] = ()
     message_bytes_max: Annotated[
-        int, Meta(ge=1024, description="One frame at the most; a peer that sends more is disconnected.")
+        int,
+        Meta(ge=1024, description="Maximum size of a frame. A peer that sends a larger one is disconnected."),
     ] = 8 * 2**20
     buffer_bytes_max: Annotated[
         int,
         Meta(
             ge=64 * 1024,
-            description="What publishers sent and the broker has not stored yet; beyond it, messages are dropped. A "
-            "topic counts for 2 KiB. As much again may be in requests; beyond it the answer is OVERLOADED.",
+            description="Maximum bytes that publishers have sent and the broker has not stored yet. Further messages "
+            "are dropped. A topic counts as 2 KiB. Requests have another buffer of this size; if it is full, they are "
+            "answered with OVERLOADED.",
         ),
     ] = 64 * 2**20
     feed_messages_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Messages that wait in front of a slow subscriber; beyond them it misses some. One of more "
-            "than 32 KiB counts for as many as fit into it: all take up to so many times 32 KiB.",
+            description="Maximum number of messages queued for a slow subscriber. Beyond that it misses messages. "
+            "Each 32 KiB of a message count as one message.",
         ),
     ] = 2_000
-    topics_max: Annotated[int, Meta(ge=1, description="Topics that are followed at a time.")] = 10_000
-    heartbeat_ms: Annotated[int, Meta(ge=1, description="From one heartbeat of the feed to the next.")] = 1_000
-    unfollow_ms: Annotated[
-        int, Meta(ge=1, description="A topic that nobody listens to is not followed any more after so long.")
+    topics_max: Annotated[
+        int, Meta(ge=1, description="Maximum number of topics that are followed at the same time.")
     ] = 10_000
+    heartbeat_ms: Annotated[int, Meta(ge=1, description="How often the feed sends a heartbeat.")] = 1_000
+    unfollow_ms: Annotated[int, Meta(ge=1, description="How long a topic without listeners is followed.")] = 10_000
     retransmit_ms: Annotated[
         int,
-        Meta(ge=1, description="What a reliable subscriber has not acknowledged is sent to it again after so long."),
+        Meta(ge=1, description="How long to wait for the ack of a reliable subscriber before a message is sent again."),
     ] = 3_000
     answer_ms: Annotated[
         int,
         Meta(
             ge=1,
-            description="It has so long to answer; then it is left alone for `retransmit_ms`, twice that, and so on.",
+            description="How long a reliable subscriber may take to answer. If it does not, it is not called for "
+            "`retransmit_ms`, then twice that, and so on.",
         ),
     ] = 2_000
-    pause_ms_max: Annotated[int, Meta(ge=1, description="The longest such pause.")] = 60_000
+    pause_ms_max: Annotated[int, Meta(ge=1, description="Maximum length of such a pause.")] = 60_000
     any_address: Annotated[
         bool,
         Meta(
-            description="Call reliable subscribers at any TCP address that they name, not only at this machine's own."
+            description="Call reliable subscribers at any TCP address that they give, not only at those of this "
+            "machine."
         ),
     ] = False
 
     def __post_init__(self) -> None:
-        """Raises SettingInvalid."""
+        """Raise SettingInvalid for an invalid name."""
         _check_name(self.name)
 
 
 class UdpOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: Name = "udp"
-    packet_bytes_max: Annotated[int, Meta(ge=512, le=DATAGRAM_BYTES_MAX, description="A longer packet is refused.")] = (
-        DATAGRAM_BYTES_MAX
-    )
+    packet_bytes_max: Annotated[
+        int,
+        Meta(ge=512, le=DATAGRAM_BYTES_MAX, description="Maximum size of a packet. A larger one is refused."),
+    ] = DATAGRAM_BYTES_MAX
     source_packets_per_s: Annotated[
         int,
-        Meta(ge=1, description="Packets from one host, and on loopback from one port; more are dropped."),
+        Meta(
+            ge=1,
+            description="Maximum packets per second from one host (on loopback: from one port). Further ones are "
+            "dropped.",
+        ),
     ] = 20_000
-    packets_per_s: Annotated[int, Meta(ge=1, description="Packets from all together; more are dropped.")] = 100_000
+    packets_per_s: Annotated[
+        int,
+        Meta(ge=1, description="Maximum packets per second from all hosts together. Further ones are dropped."),
+    ] = 100_000
     unproved_bytes_per_s: Annotated[
-        int, Meta(ge=1, description="Sent to all addresses together that have not proved themselves.")
+        int,
+        Meta(
+            ge=1,
+            description="Maximum bytes per second sent to addresses that have not proved that they receive, all "
+            "together.",
+        ),
     ] = 2**20
-    plain_subscriptions_max: Annotated[int, Meta(ge=1, description="Subscriptions by plain packets.")] = 10_000
+    plain_subscriptions_max: Annotated[
+        int, Meta(ge=1, description="Maximum number of subscriptions by plain packets.")
+    ] = 10_000
     peers_max: Annotated[
-        int, Meta(ge=1, description="Publishers and subscribers of the extended form that are served at a time.")
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of publishers and subscribers that use the extended protocol at the same time.",
+        ),
     ] = 1000
 
     def __post_init__(self) -> None:
-        """Raises SettingInvalid."""
+        """Raise SettingInvalid for an invalid name."""
         _check_name(self.name)
 
 

@@ -1,5 +1,7 @@
-"""Which ports a broker and its gateways ask for, and where two of them ask for the same. Opens no socket; what is
-elsewhere on this machine shows when they listen."""
+"""The ports that a broker and its gateways need, and conflicts between them.
+
+No socket is opened here: a port that another program uses is found when the broker listens.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address, port_cou
 from oncemq.config.settings import ServeSettings
 from oncemq.protocol.errors import SettingInvalid
 
-#: Other words for the same.
+#: Other names of the same host.
 _HOSTS = {"localhost": "127.0.0.1", "*": "0.0.0.0"}
 _ALL_HOSTS = ("0.0.0.0", "::")
 
 
 class Claim(NamedTuple):
-    """The ports that a setting asks for."""
+    """The ports that a setting needs."""
 
     setting: str
     host: str
@@ -32,8 +34,8 @@ class Clash(NamedTuple):
 
 
 def check_ports(settings: ServeSettings) -> None:
-    """Raises SettingInvalid where a broker and its gateways want the same port. HTTP that nobody has asked for makes
-    way by itself (server/serve_gateways.py)."""
+    """Raise SettingInvalid if two settings need the same port. HTTP that was not requested is not checked: it is left
+    out if another gateway needs its port (server/serve_gateways.py)."""
     addresses = {name: gateway_address(name, getattr(settings, name)) for name in GATEWAY_ADDRESSES}
     gateways = [claim_of(name, address) for name, address in addresses.items() if address]
     if settings.http == "auto":
@@ -42,24 +44,25 @@ def check_ports(settings: ServeSettings) -> None:
     clash = clash_of([*_claims_of("listen", settings.listen), *gateways, *feeds])
     if clash is not None:
         names = (clash.one.setting, clash.other.setting)
-        in_a_row = " (push takes three in a row)" if "push" in names else ""
-        raise SettingInvalid(f"{' and '.join(names)} both want port {clash.port} of {clash.other.host}{in_a_row}.")
+        detail = " (push needs three consecutive ports)" if "push" in names else ""
+        raise SettingInvalid(f"{' and '.join(names)} both need port {clash.port} of {clash.other.host}{detail}.")
 
 
 def claim_of(gateway: str, address: str) -> Claim:
-    """Of an address that was checked."""
+    """Return the claim of a gateway, for an address that was checked."""
     host, first = split_address(address)
     return Claim(gateway, host, range(first, first + port_count(gateway)), is_udp=gateway == "udp")
 
 
 def _claims_of(setting: str, addresses: Sequence[str]) -> list[Claim]:
-    """Of addresses that were checked. A socket of the file system has no port; `*` and 0 are any that is free."""
+    """Return the claims of addresses that were checked. An `ipc` address has no port, and `*` and 0 mean any free
+    one."""
     numbered = [each for each in addresses if each.startswith("tcp://") and not each.endswith((":*", ":0"))]
     return [Claim(setting, host, range(port, port + 1)) for host, port in map(split_address, numbered)]
 
 
 def clash_of(claims: Sequence[Claim]) -> Clash | None:
-    """The first; a setting that wants a port twice is not meant."""
+    """Return the first conflict between two settings."""
     for one, other in itertools.combinations(claims, 2):
         ports = range(max(one.ports.start, other.ports.start), min(one.ports.stop, other.ports.stop))
         is_same_kind = one.is_udp == other.is_udp and one.setting != other.setting
@@ -69,7 +72,7 @@ def clash_of(claims: Sequence[Claim]) -> Clash | None:
 
 
 def _is_same_host(one: str, other: str) -> bool:
-    """What can't be told from here is not the same."""
+    """Return whether two hosts are known to be the same."""
     one, other = _HOSTS.get(one, one), _HOSTS.get(other, other)
     if (":" in one) != (":" in other):
         return False

@@ -1,6 +1,6 @@
-"""What a broker and its clients can be told: the settings, what they mean, and their bounds.
+"""The settings of a broker and of its clients: what they mean, their bounds and their defaults.
 
-Where their values come from is sources.py's business.
+sources.py reads their values; gateways.py has the settings of gateways.
 """
 
 from __future__ import annotations
@@ -17,72 +17,87 @@ from oncemq.protocol.limits import Limits
 
 
 def is_database(journal: str) -> bool:
-    """A journal's URL leads to PostgreSQL."""
+    """Return whether the URL of a journal is that of a PostgreSQL database."""
     return journal.startswith(("postgresql://", "postgres://"))
 
 
 class ServeSettings(Limits, frozen=True, kw_only=True):
-    """What `oncemq serve` needs to know. It is a Limits, so that it can be handed on as one."""
+    """The settings of `oncemq serve`. They include the broker's limits."""
 
     listen: Annotated[
         tuple[str, ...],
-        Meta(min_length=1, description="Addresses for clients: `tcp://HOST:PORT` or `ipc://PATH`, one or several."),
+        Meta(
+            min_length=1, description="Addresses for clients: `tcp://HOST:PORT` or `ipc://PATH`, separated by commas."
+        ),
     ] = (DEFAULT_URL,)
-    data: Annotated[str, Meta(min_length=1, description="The folder for everything that the broker stores.")] = (
+    data: Annotated[str, Meta(min_length=1, description="Folder in which the broker stores everything.")] = (
         "./oncemq-data"
     )
     journal: Annotated[
         str,
         Meta(
-            description="Where the journal lies instead, as a URL: `file:DIR`, or `postgresql://…` for a database, on "
-            "which a second broker waits as a standby. Empty: in the data folder."
+            description="URL of the journal: `file:DIR`, or `postgresql://…` for a database, on which a second broker "
+            "can wait as a standby. Empty: the journal is in the data folder."
         ),
     ] = ""
     lease_ms: Annotated[
         int,
         Meta(
             ge=500,
-            description="On PostgreSQL: a standby takes over when the active broker has not renewed its lease so long.",
+            description="With PostgreSQL: how long the active broker may fail to renew its lease before a standby "
+            "takes over.",
         ),
     ] = 3000
     http: Annotated[
         str,
         Meta(
-            description="Where the HTTP gateway listens: `HOST:PORT`; `none` for no gateway; `auto` for "
-            "127.0.0.1:8002 if the extra `http` is installed."
+            description="Address of the HTTP gateway: `HOST:PORT`; `auto` for 127.0.0.1:8002 if the extra `http` is "
+            "installed; `none` for no gateway."
         ),
     ] = "auto"
     text: Annotated[
         str,
-        Meta(description="Where plain ZeroMQ sockets send text: `HOST:PORT`; `auto` for 127.0.0.1:5556; `none`."),
+        Meta(
+            description="Address of the text gateway, for plain ZeroMQ sockets: `HOST:PORT`; `auto` for "
+            "127.0.0.1:5556; `none`."
+        ),
     ] = "none"
     push: Annotated[
         str,
         Meta(
-            description="Where publishers push: `HOST:PORT`; the live feed is at the next port, acknowledgements at "
-            "the one after it. `auto` for 127.0.0.1:5557; `none`."
+            description="Address of the push gateway, to which publishers send: `HOST:PORT`; `auto` for "
+            "127.0.0.1:5557; `none`. The live feed has the next port, and acks the one after it."
         ),
     ] = "none"
     udp: Annotated[
-        str, Meta(description="Where datagrams are taken: `HOST:PORT`; `auto` for 127.0.0.1:5560; `none`.")
+        str, Meta(description="Address of the UDP gateway: `HOST:PORT`; `auto` for 127.0.0.1:5560; `none`.")
     ] = "none"
     insecure: Annotated[
         bool,
-        Meta(description="Allow addresses other than loopback, although nobody is asked for a password."),
+        Meta(description="Allow addresses other than loopback, although there is no authentication."),
     ] = False
     segment_bytes: Annotated[
-        int, Meta(ge=2**20, multiple_of=4096, description="Size of the journal's files. Fixed with the first start.")
+        int,
+        Meta(
+            ge=2**20,
+            multiple_of=4096,
+            description="Size of a segment file of the journal. It is fixed when the journal is created.",
+        ),
     ] = 64 * 2**20
     snapshot_bytes: Annotated[
-        int, Meta(ge=2**20, description="Take a snapshot after so much journal: a restart replays no more.")
+        int,
+        Meta(
+            ge=2**20,
+            description="How much journal is written between two snapshots. A restart replays about this much.",
+        ),
     ] = 256 * 2**20
-    snapshot_events: Annotated[int, Meta(ge=1, description="Take a snapshot after so many events.")] = 200_000
+    snapshot_events: Annotated[int, Meta(ge=1, description="Maximum number of events between two snapshots.")] = 200_000
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least important lines that are logged.")
+        Literal["debug", "info", "warning", "error"], Meta(description="Lowest level of the lines that are logged.")
     ] = "info"
     log_format: Annotated[
         Literal["text", "json"],
-        Meta(description="`text` for people (coloured on a terminal), `json` for machines."),
+        Meta(description="Format of the log: `text` (coloured on a terminal) or `json`."),
     ] = "text"
     http_options: HttpOptions = HttpOptions()
     text_options: TextOptions = TextOptions()
@@ -95,67 +110,70 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> str:
-        """Where the file journal lies."""
+        """The folder of the file journal."""
         return self.journal.removeprefix("file:") or self.data
 
     @property
     def is_on_database(self) -> bool:
-        """Others may serve the same journal."""
+        """Whether the journal is in a database, so that other brokers may serve it."""
         return is_database(self.journal)
 
     @property
     def store(self) -> str:
-        """For people: where everything is stored."""
-        if not self.is_on_database:
-            return self.folder
-        return describe(self.journal)
+        """The location of the journal, for people and without a password."""
+        return describe(self.journal) if self.is_on_database else self.folder
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How commands reach a broker."""
+    """How a client reaches a broker."""
 
     url: Annotated[
         str,
-        Meta(min_length=1, description="The broker's address. Several, with commas between them, are tried in turn."),
+        Meta(
+            min_length=1,
+            description="Address of the broker. Several addresses, separated by commas, are tried in turn.",
+        ),
     ] = DEFAULT_URL
-    timeout_s: Annotated[float, Meta(gt=0, description="Wait so long for an answer before asking again.")] = 1.0
-    tries: Annotated[int, Meta(ge=1, description="Ask so many times before giving up.")] = 5
-    window: Annotated[int, Meta(ge=1, le=1024, description="Commands in flight at the most.")] = 64
-    batch_messages: Annotated[int, Meta(ge=1, description="Messages that one batch collects at the most.")] = 1000
-    batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one batch collects at the most.")] = 256 * 2**10
-    linger_ms: Annotated[int, Meta(ge=0, description="A batch waits so long for more messages before it is sent.")] = 5
+    timeout_s: Annotated[
+        float, Meta(gt=0, description="How long to wait for a reply before the request is sent again.")
+    ] = 1.0
+    tries: Annotated[int, Meta(ge=1, description="Maximum number of attempts before an error is reported.")] = 5
+    window: Annotated[int, Meta(ge=1, le=1024, description="Maximum number of commands in flight.")] = 64
+    batch_messages: Annotated[int, Meta(ge=1, description="Maximum number of messages in a batch.")] = 1000
+    batch_bytes: Annotated[int, Meta(ge=1, description="Maximum bytes in a batch.")] = 256 * 2**10
+    linger_ms: Annotated[int, Meta(ge=0, description="How long a batch waits for more messages before it is sent.")] = 5
     state: Annotated[
         str,
         Meta(
-            description="Where `put`, `get`, `sub` and `unsub` keep what they are about to do, so that the next run "
-            "finishes it if one is cut off: a folder; `user` for one in the user's state folder; `none`."
+            description="Where `put`, `get`, `sub` and `unsub` save what they are about to do, so that the next run "
+            "can finish an interrupted one: a folder; `user` for a folder in the user's state folder; `none`."
         ),
     ] = "user"
     record: Annotated[
         str,
         Meta(
-            description="A folder: clients write down there what they put and consume, for `oncemq pipeline audit`. "
-            "Empty: they don't."
+            description="Folder in which clients record what they put and consume, for `oncemq pipeline audit`. "
+            "Empty: nothing is recorded."
         ),
     ] = ""
 
 
 LIMIT_DESCRIPTIONS = {
-    "batch_bytes_max": "One batch, as it travels.",
-    "get_bytes_max": "What one `get` or `read` returns at the most, beyond its first batch.",
-    "group_bytes_max": "Payload that one sync covers at the most, beyond its first batch.",
-    "topics_max": "Topics.",
-    "subscriptions_max": "Subscriptions of all topics together.",
-    "sessions_max": "Sessions, named and anonymous.",
-    "session_idle_ms": "An anonymous session goes this long after its last command.",
-    "keys_max": "Idempotency keys that are remembered. At the limit new ones are refused; none is forgotten early.",
-    "key_ms": "An idempotency key is remembered this long.",
-    "registry_entries_max": "Entries that gateways keep in the broker.",
-    "stages_max": "Stages that are not yet committed.",
-    "stage_ms": "A stage that is not committed goes after this time.",
-    "writers_max": "Writers of stages whose last batch is remembered.",
-    "patterns_max": "Subscriptions by pattern.",
-    "delayed_max": "Batches that are not due yet, on all topics.",
-    "members_max": "Consumers of one shared subscription.",
-    "leased_max": "Messages that the consumers of one shared subscription may have out together.",
+    "batch_bytes_max": "Maximum size of a batch, as it is transferred.",
+    "get_bytes_max": "Maximum size of the reply to a `get` or `read`. The first batch is always returned.",
+    "group_bytes_max": "Maximum payload per sync. The first batch is always accepted.",
+    "topics_max": "Maximum number of topics.",
+    "subscriptions_max": "Maximum number of subscriptions, of all topics together.",
+    "sessions_max": "Maximum number of sessions, named and anonymous.",
+    "session_idle_ms": "How long an anonymous session is kept after its last command.",
+    "keys_max": "Maximum number of idempotency keys. At the limit new keys are refused; none is deleted early.",
+    "key_ms": "How long an idempotency key is kept.",
+    "registry_entries_max": "Maximum number of entries that gateways keep in the broker.",
+    "stages_max": "Maximum number of uncommitted stages.",
+    "stage_ms": "How long a stage is kept that is not committed.",
+    "writers_max": "Maximum number of stage writers whose last batch is remembered.",
+    "patterns_max": "Maximum number of subscriptions by pattern.",
+    "delayed_max": "Maximum number of delayed batches that are not due yet, of all topics together.",
+    "members_max": "Maximum number of consumers of one shared subscription.",
+    "leased_max": "Maximum number of messages that are leased to the consumers of one shared subscription.",
 }

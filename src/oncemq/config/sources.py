@@ -1,17 +1,17 @@
-"""Settings: flag over environment over file over default.
+"""Where the values of settings come from: a flag wins over the environment, then the file, then the default.
 
     [serve]   the broker: where it listens and stores          ServeSettings
-    [limits]  its bounds (limits.py)                           ServeSettings, which is a Limits
+    [limits]  its limits (protocol/limits.py)                  ServeSettings, which is a Limits
     [http] [text] [push] [udp]  its gateways                   ServeSettings.http_options and so on
     [log]     level and format of its log                      ServeSettings.log_level, .log_format
-    [client]  how commands reach a broker                      ClientSettings
+    [client]  how clients reach a broker                       ClientSettings
 
-The file is `oncemq.toml` in the current folder, or the one that `--config` or ONCEMQ_CONFIG names. Every
-setting `key` has the environment variable `ONCEMQ_KEY`, a gateway's is `ONCEMQ_PUSH_KEY`. A setting's name carries
-its unit; sizes may be written as "64MiB", times as "7d". docs/reference/settings.md is generated from here
+The file is `oncemq.toml` in the current folder, or the one that `--config` or ONCEMQ_CONFIG names. A setting `key` has
+the environment variable `ONCEMQ_KEY`, that of a gateway `ONCEMQ_PUSH_KEY`. The name of a setting ends with its unit;
+sizes may be written as "64MiB" and durations as "7d". docs/reference/settings.md is generated from here
 (cli/tools/reference.py).
 
-settings.py, gateways.py and limits.py say which there are; this file, where their values come from.
+settings.py, gateways.py and protocol/limits.py define the settings.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from oncemq.protocol.limits import Limits
 
 FILE_NAME = "oncemq.toml"
 FILE_VARIABLE = "ONCEMQ_CONFIG"
-#: With it, the command line shows where an unexpected error came from.
+#: If it is set, the command line shows the traceback of an unexpected error.
 TRACEBACK_VARIABLE = "ONCEMQ_TRACEBACK"
-#: Of the client's settings, those that every command takes as a flag.
+#: The settings of the client that every command has as a flag.
 CLIENT_FLAGS = ("url", "timeout_s", "tries")
 
-#: A segment holds its own header and a group's beside the largest batch.
+#: A segment holds its own header and that of a group in addition to the largest batch.
 _SEGMENT_OVERHEAD_BYTES = 64 * 1024
 _HARMLESS = re.compile(r"[\w./~-]+:?")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -51,11 +51,11 @@ _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, 
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting, as the file, the environment, the flags and the reference page know it."""
+    """A setting, as the file, the environment, the flags and the reference page name it."""
 
     section: str
     key: str
-    #: In ServeSettings or ClientSettings.
+    #: Its name in ServeSettings or ClientSettings.
     field: str
     kind: Any
     default: Any
@@ -67,7 +67,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """Empty where the command line has none."""
+        """Its flag; empty if the command line has none."""
         if self.section == "client" and self.field not in CLIENT_FLAGS:
             return ""
         name = self.field.removesuffix("_s") if self.unit == "seconds" else self.field
@@ -85,19 +85,19 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def allowed(self) -> str:
-        """What may stand there, for people."""
+        """The values that are allowed, for people."""
         plain, meta = _parts(self.kind)
         if typing.get_origin(plain) is Literal:
             return " or ".join(typing.get_args(plain))
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-        text = names.get(plain, "a list of texts")
+        text = names.get(plain, "a list of texts, or one text with commas")
         if self.unit:
             text += f" of {self.unit}, or one with a unit " + ('("64MiB")' if self.unit == "bytes" else '("7d")')
         return text + _bounds(meta)
 
 
 def plain_kind(setting: Setting) -> Any:
-    """The setting's type, without its bounds."""
+    """Return the type of a setting, without its bounds."""
     return _parts(setting.kind)[0]
 
 
@@ -111,7 +111,7 @@ def _parts(kind: Any) -> tuple[Any, Meta | None]:
 def _bounds(meta: Meta | None) -> str:
     if meta is None:
         return ""
-    said = [
+    bounds = [
         f"{word} {bound}"
         for word, bound in (
             ("at least", meta.ge),
@@ -122,10 +122,10 @@ def _bounds(meta: Meta | None) -> str:
         if bound is not None
     ]
     if meta.min_length:
-        said.append("not empty")
+        bounds.append("not empty")
     if meta.max_length:
-        said.append(f"at most {meta.max_length} letters")
-    return "".join(f", {bound}" for bound in said)
+        bounds.append(f"at most {meta.max_length} characters")
+    return "".join(f", {bound}" for bound in bounds)
 
 
 def _section(field: str, home: str) -> tuple[str, str]:
@@ -155,7 +155,7 @@ def _options_of(gateway: str) -> list[Setting]:
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any, Any]]:
-    """Name, type and default, but for what are settings of their own."""
+    """Yield name, type and default of the fields, except those that group other settings."""
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         if not field.name.endswith("_options"):
@@ -167,12 +167,12 @@ CLIENT_SETTINGS = _settings_of(ClientSettings, "client")
 GATEWAY_SETTINGS = {gateway: _options_of(gateway) for gateway in OPTIONS}
 SETTINGS = [*SERVE_SETTINGS, *itertools.chain.from_iterable(GATEWAY_SETTINGS.values()), *CLIENT_SETTINGS]
 _BY_FIELD = {setting.field: setting for setting in SETTINGS}
-_BY_PLACE = {(setting.section, setting.key): setting for setting in SETTINGS}
+_BY_SECTION_KEY = {(setting.section, setting.key): setting for setting in SETTINGS}
 
 
 def load_serve(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ServeSettings:
-    """The broker's settings. `flags` maps fields to values, None where a flag was not given, and may hold
-    `config`, the file. Raises SettingInvalid."""
+    """Return the settings of the broker. `flags` maps fields to values (None: the flag was not given), and `config` to
+    the path of the file. Raise SettingInvalid."""
     options: dict[str, Any] = {f"{name}_options": _load_options(name, flags, environment) for name in GATEWAY_SETTINGS}
     settings = ServeSettings(**_gather(SERVE_SETTINGS, flags, environment), **options)
     for address in settings.listen:
@@ -185,7 +185,7 @@ def load_serve(flags: Mapping[str, Any], environment: Mapping[str, str] = os.env
     if settings.batch_bytes_max + _SEGMENT_OVERHEAD_BYTES > settings.segment_bytes:
         raise SettingInvalid(
             f"A batch of limits.batch_bytes_max = {settings.batch_bytes_max} bytes does not fit into a segment of "
-            f"serve.segment_bytes = {settings.segment_bytes} bytes."
+            f"serve.segment_bytes = {settings.segment_bytes} bytes. Increase the one or decrease the other."
         )
     return settings
 
@@ -197,19 +197,19 @@ def _load_options(gateway: str, flags: Mapping[str, Any], environment: Mapping[s
 
 
 def load_client(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ClientSettings:
-    """How to reach the broker. As `load_serve`."""
+    """Return the settings of a client. Arguments and errors are those of `load_serve`."""
     settings = ClientSettings(**_gather(CLIENT_SETTINGS, flags, environment))
-    if not settings.url.isascii() and any("\ud800" <= letter <= "\udfff" for letter in settings.url):
+    if not settings.url.isascii() and any("\ud800" <= character <= "\udfff" for character in settings.url):
         raise SettingInvalid(f"url = {settings.url!r} is not UTF-8.")
     return settings
 
 
 def _gather(settings: list[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The values that are given, each by its strongest source. The whole file is checked, used or not."""
-    given: dict[str, Any] = {}
+    """Return the values that are set, each from its strongest source. The whole file is checked, used or not."""
+    in_file: dict[str, Any] = {}
     for field, (value, source) in read_file(flags.get("config") or environment.get(FILE_VARIABLE)).items():
-        given[field] = convert(_BY_FIELD[field], value, source, typed=True)
-    chosen = {setting.field: given[setting.field] for setting in settings if setting.field in given}
+        in_file[field] = convert(_BY_FIELD[field], value, source, typed=True)
+    chosen = {setting.field: in_file[setting.field] for setting in settings if setting.field in in_file}
     for setting in settings:
         if setting.variable in environment:
             chosen[setting.field] = convert(setting, environment[setting.variable], setting.variable)
@@ -219,14 +219,15 @@ def _gather(settings: list[Setting], flags: Mapping[str, Any], environment: Mapp
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
-    """Variables that look like settings and are none, each with the nearest that is one, or with nothing."""
+    """Return variables that look like settings but are none, each with the most similar setting, or ""."""
     known = [setting.variable for setting in SETTINGS] + [FILE_VARIABLE, TRACEBACK_VARIABLE]
     unknown = sorted(name for name in environment if name.startswith("ONCEMQ_") and name not in known)
     return [(name, next(iter(difflib.get_close_matches(name, known, n=1)), "")) for name in unknown]
 
 
 def read_file(path: str | None) -> dict[str, tuple[Any, str]]:
-    """Field → (value, where it stands). Without a path, the file in the current folder, if there is one."""
+    """Return values and their locations by field. Without a path, the file in the current folder is read if it
+    exists."""
     file = Path(path or FILE_NAME)
     if not path and not file.exists():
         return {}
@@ -235,7 +236,7 @@ def read_file(path: str | None) -> dict[str, tuple[Any, str]]:
     except OSError as error:
         raise SettingInvalid(f"{file} can't be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingInvalid(f"{file} is not TOML: {error}.") from None
+        raise SettingInvalid(f"{file} is not valid TOML: {error}.") from None
     return _flatten(document, str(file))
 
 
@@ -244,9 +245,9 @@ def _flatten(document: dict[str, Any], file: str) -> dict[str, tuple[Any, str]]:
     sections = sorted({setting.section for setting in SETTINGS})
     for section, entries in document.items():
         if section not in sections or not isinstance(entries, dict):
-            raise SettingInvalid(f"{file}: [{section}] is not a section; sections are {', '.join(sections)}.")
+            raise SettingInvalid(f"{file}: [{section}] is not a section; the sections are {', '.join(sections)}.")
         for key, value in entries.items():
-            setting = _BY_PLACE.get((section, key))
+            setting = _BY_SECTION_KEY.get((section, key))
             if setting is None:
                 raise SettingInvalid(f"{file}: {section}.{key} is not a setting{_suggestion(section, key)}.")
             found[setting.field] = (value, f"{file}: {section}.{key}")
@@ -254,13 +255,14 @@ def _flatten(document: dict[str, Any], file: str) -> dict[str, tuple[Any, str]]:
 
 
 def _suggestion(section: str, key: str) -> str:
-    keys = [known for place, known in _BY_PLACE if place == section]
+    keys = [known for home, known in _BY_SECTION_KEY if home == section]
     close = difflib.get_close_matches(key, keys, n=1)
-    return f"; {close[0]} is" if close else f"; [{section}] has {', '.join(keys)}"
+    return f"; the most similar one is {close[0]}" if close else f"; [{section}] has {', '.join(keys)}"
 
 
 def convert(setting: Setting, value: Any, source: str, typed: bool = False) -> Any:
-    """A value of the setting's type. Unless it comes from where values have types, text is read as that type."""
+    """Return the value in the type of the setting. Raise SettingInvalid. Unless the source is `typed` (the file), text
+    is converted to that type."""
     plain, parsed = plain_kind(setting), value
     try:
         if plain == tuple[str, ...]:
@@ -304,7 +306,7 @@ def parse_quantity(text: str, unit: str) -> float:
 
 
 def open_addresses(settings: ServeSettings) -> list[str]:
-    """Addresses that other machines can reach."""
+    """Return the addresses that other machines can reach."""
     found = [address for address in (*settings.listen, *settings.push_options.feed_listen) if is_open(address)]
     return found + [f"{name} at {at}" for name in GATEWAY_ADDRESSES if is_open(at := getattr(settings, name))]
 
@@ -312,10 +314,10 @@ def open_addresses(settings: ServeSettings) -> list[str]:
 def _check_journal(url: str) -> None:
     if is_database(url) or (url.startswith("file:") and len(url) > len("file:")) or not url:
         return
-    # There may be a password in it.
+    # It may contain a password.
     shown = url if _HARMLESS.fullmatch(url) else "…"
-    text = f"journal: {shown!r} is not a journal's URL; file:DIR and postgresql://HOST/DATABASE are."
+    text = f"journal: {shown!r} is not the URL of a journal; use file:DIR or postgresql://HOST/DATABASE."
     error = SettingInvalid(text)
     if _HARMLESS.fullmatch(url) and ":" not in url:
-        error.advice = f"For a folder: `--data {url}`, or `--journal file:{url}`."
+        error.advice = f"For a folder, use `--data {url}` or `--journal file:{url}`."
     raise error
