@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from oncemq.client.admin import Admin, Overflow
 from oncemq.client.connection import Connection
 from oncemq.client.consumer.aio import PatternSubscription, Subscription
 from oncemq.client.consumer.options import ConsumerOptions
@@ -20,15 +21,15 @@ from oncemq.client.producer.receipt import Receipt
 from oncemq.client.push.aio import PushSubscription
 from oncemq.client.push.subscriptions import PushSubscriptions
 from oncemq.client.runtime.event_loop import EventLoopDriver
-from oncemq.client.staging import AsyncStager, StageCounts
+from oncemq.client.staging import AsyncStager, StageCounts, Stages
 from oncemq.client.transaction import AsyncTransaction
 from oncemq.client.worker.aio import SharedSubscription
+from oncemq.client.worker.dead_letter_admin import DeadLetterAdmin
 from oncemq.client.worker.options import WorkerOptions
 from oncemq.client.worker.subscriptions import SharedSubscriptions, sharing_of
 from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
-    from oncemq.client.admin import Overflow
     from oncemq.client.consumer.filter import Wanted
     from oncemq.client.worker.dead_letters import DeadLetter
     from oncemq.protocol import replies
@@ -67,9 +68,9 @@ class Client:
         self._context = context
         self._connection = connection
         self._producer = connection.producer
-        self._admin = connection.admin
-        self._stages = connection.stages
-        self._dead_letters = connection.dead_letters
+        self._admin = Admin(context)
+        self._stages = Stages(context)
+        self._dead_letters = DeadLetterAdmin(context)
         self._subscriptions = Subscriptions(context, Subscription, PatternSubscription)
         self._shared = SharedSubscriptions(context, SharedSubscription)
         self._push = PushSubscriptions(context, PushSubscription)

@@ -1,17 +1,14 @@
-"""What the blocking and the asyncio client have in common: their parts, their start and their end."""
+"""How a client starts and ends, blocking or asyncio."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Generic
 
-from oncemq.client.admin import Admin
 from oncemq.client.context import ClientContext
 from oncemq.client.producer.producer import H, Producer
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Until
-from oncemq.client.staging import Stages
-from oncemq.client.worker.dead_letter_admin import DeadLetterAdmin
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
@@ -25,15 +22,12 @@ _BYE_MS = 500.0
 
 
 class Connection(Generic[H]):
-    """The parts of one client that both clients have, and how they start and end."""
+    """The producer and the context of one client, from its start to its end."""
 
     def __init__(self, producer: Producer[H], context: ClientContext) -> None:
         self.producer = producer
         self.context = context
         self.driver: Driver = context.driver
-        self.admin = Admin(context)
-        self.stages = Stages(context)
-        self.dead_letters = DeadLetterAdmin(context)
 
     def describe(self) -> str:
         """Return the session and the address, for `repr`."""

@@ -59,15 +59,15 @@ class ConnectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.tries < 1 or self.timeout_s <= 0:
-            raise errors.SettingInvalid("timeout_s is above 0 and tries at least 1")
+            raise errors.SettingInvalid("timeout_s must be above 0, and tries at least 1")
         if not 1 <= self.window <= limits.WINDOW_MAX:
-            raise errors.SettingInvalid(f"window lies between 1 and {limits.WINDOW_MAX}")
+            raise errors.SettingInvalid(f"window must be between 1 and {limits.WINDOW_MAX}")
         if self.batch_messages < 1 or self.batch_bytes < 1:
-            raise errors.SettingInvalid("batch_messages and batch_bytes are at least 1")
+            raise errors.SettingInvalid("batch_messages and batch_bytes must be at least 1")
         if self.linger_ms < 0 or self.buffer_bytes < 1:
-            raise errors.SettingInvalid("linger_ms is not below 0, and buffer_bytes at least 1")
+            raise errors.SettingInvalid("linger_ms must not be below 0, and buffer_bytes must be at least 1")
         if self.outbox is not None and self.name is not None:
-            raise errors.SettingInvalid("an outbox has a session of its own: leave the name out")
+            raise errors.SettingInvalid("name can't be used with an outbox, which has its own session; leave it out")
         _check_folder(self.record_folder)
         for what, text in (("name", self.name), ("label", self.label)):
             if text == "":
@@ -121,6 +121,6 @@ def _check_folder(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise errors.SettingInvalid(f"'{folder}' can't be recorded into: {error.strerror}") from None
+        raise errors.SettingInvalid(f"records can't be written to '{folder}': {error.strerror}") from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise errors.SettingInvalid(f"'{folder}' can't be recorded into: it can't be written to")
+        raise errors.SettingInvalid(f"records can't be written to '{folder}': permission denied")

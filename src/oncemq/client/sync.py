@@ -10,6 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from oncemq.client.admin import Admin, Overflow
 from oncemq.client.connection import Connection
 from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.consumer.reader import Reader, Start
@@ -26,15 +27,15 @@ from oncemq.client.push.subscriptions import PushSubscriptions
 from oncemq.client.push.sync import PushSubscription
 from oncemq.client.runtime.background import BackgroundThread
 from oncemq.client.runtime.threads import ThreadDriver
-from oncemq.client.staging import StageCounts, Stager
+from oncemq.client.staging import StageCounts, Stager, Stages
 from oncemq.client.transaction import Transaction
+from oncemq.client.worker.dead_letter_admin import DeadLetterAdmin
 from oncemq.client.worker.options import WorkerOptions
 from oncemq.client.worker.subscriptions import SharedSubscriptions, sharing_of
 from oncemq.client.worker.sync import SharedSubscription
 from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
-    from oncemq.client.admin import Overflow
     from oncemq.client.consumer.filter import Wanted
     from oncemq.client.inbox.inbox import Connection as Database
     from oncemq.client.options import ConnectSettings
@@ -71,9 +72,9 @@ class Client:
         self._context = context
         self._connection = connection
         self._producer = connection.producer
-        self._admin = connection.admin
-        self._stages = connection.stages
-        self._dead_letters = connection.dead_letters
+        self._admin = Admin(context)
+        self._stages = Stages(context)
+        self._dead_letters = DeadLetterAdmin(context)
         self._subscriptions = Subscriptions(context, Subscription, PatternSubscription)
         self._shared = SharedSubscriptions(context, SharedSubscription)
         self._push = PushSubscriptions(context, PushSubscription)

@@ -161,7 +161,7 @@ def test_an_operation_whose_caller_gave_up_is_done_later(path: Path, url: str, r
 
 
 def test_a_name_together_with_an_outbox_is_refused(path: Path) -> None:
-    with pytest.raises(errors.SettingInvalid, match="session of its own"):
+    with pytest.raises(errors.SettingInvalid, match="its own session"):
         oncemq.connect(NOBODY, outbox=path, name="alice")  # type: ignore[call-overload]
 
 

@@ -352,7 +352,7 @@ def test_the_command_line_records_too(tmp_path: Path, folder: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_begins(url: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(errors.SettingInvalid, match="can't be recorded into"):
+    with pytest.raises(errors.SettingInvalid, match="records can't be written to"):
         oncemq.connect(url, record=tmp_path / "file" / "records")
 
 

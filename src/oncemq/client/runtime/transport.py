@@ -62,7 +62,7 @@ def split_urls(url: str | Sequence[str] | None) -> list[str]:
         url = os.environ.get("ONCEMQ_URL") or DEFAULT_URL
     urls = split_addresses(url)
     if not urls:
-        raise errors.SettingInvalid("the broker's address is empty; it looks like tcp://127.0.0.1:5555")
+        raise errors.SettingInvalid("the broker's address is empty; give one such as tcp://127.0.0.1:5555")
     return urls
 
 
