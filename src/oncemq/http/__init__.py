@@ -1,4 +1,4 @@
-"""A queue over HTTP: producers and consumers of a gateway, from any place that HTTP reaches.
+"""A queue over HTTP: producers and consumers that use a gateway.
 
 >>> from oncemq.http import Consumer, Producer
 >>> with Producer() as producer, Consumer() as consumer:
@@ -8,8 +8,8 @@
 ...     consumer.dequeue("DS")
 'one pizza'
 
-Every call is repeated until it has an answer, or its time is over, and still happens once: through a lost reply, a
-crash of the gateway or the broker, or a standby that takes over.
+Every call is repeated until it has a response or its time is over, and still happens once: in spite of a lost response,
+a crash of the gateway or the broker, or a standby that takes over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oncemq.protocol import errors
 try:
     import httpx as _httpx  # noqa: F401
 except ImportError:
-    raise errors.MissingExtra("the library for HTTP is not installed: pip install 'oncemq[http]'") from None
+    raise errors.MissingExtra("the HTTP client library is not installed: pip install 'oncemq[http]'") from None
 
 from oncemq.http.consumer import Consumer
 from oncemq.http.producer import Producer

@@ -10,24 +10,24 @@ from types import TracebackType
 
 import httpx
 
-from oncemq.http.queue_client import QueueClient
+from oncemq.http.connection import QueueConnection
 from oncemq.http.requests import DEFAULT_URL, Json
 from oncemq.protocol import errors
 
-#: It waits for a message in slices of this length, so that other threads have their turn.
+#: A wait for a message is divided into requests of this length, so that other threads can use the consumer.
 _SLICE_S = 1.0
 
 
-class Consumer(QueueClient):
-    """Consumes topics, each in order, under one id.
+class Consumer:
+    """Consumes messages of topics, each topic in order, under one id.
 
     >>> with Consumer("http://127.0.0.1:8002") as consumer:
     ...     consumer.register("T1", "T2")
     ...     consumer.dequeue("T1")
 
-    A message is confirmed by the next `dequeue` of its topic, or by `close`: until then another process with the same
-    id would get it again. A `with` block that ends in an exception does not confirm the last messages. Addresses and
-    times are those of `Producer`.
+    A message is confirmed by the next `dequeue` of its topic, or by `close`. Until then another process with the same
+    id would get it again. A `with` block that ends with an exception does not confirm the last messages. Addresses and
+    times are the same as for `Producer`.
     """
 
     def __init__(
@@ -39,19 +39,19 @@ class Consumer(QueueClient):
         patience_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """`consumer_id`: of a consumer that was registered before, or one of your own."""
-        super().__init__(url, timeout_s=timeout_s, patience_s=patience_s, transport=transport)
+        """`consumer_id`: the id of a consumer that was registered before, or one of your own."""
+        self._connection = QueueConnection(url, timeout_s, patience_s, transport)
         self._id = consumer_id
-        self._is_given = consumer_id is not None
+        self._has_own_id = consumer_id is not None
         self._slice_s = min(_SLICE_S, timeout_s / 2)
-        #: Topic → where its next message is; all below was given out here.
+        #: Topic → the position of its next message; all messages below were dequeued here.
         self._positions: dict[str, int] = {}
         #: Topics whose last message is not confirmed.
         self._unconfirmed: set[str] = set()
 
     @property
     def consumer_id(self) -> str | None:
-        """Keep it to go on with it in another process. None: nothing is registered yet."""
+        """Keep it to continue with it in another process. None: no topic is registered yet."""
         return self._id
 
     def __enter__(self) -> Consumer:
@@ -63,22 +63,22 @@ class Consumer(QueueClient):
         if kind is None:
             self.close()
         else:
-            super().close()
+            self._connection.close()
 
     def register(self, *topics: str) -> str:
-        """Subscribe to topics, which exist: to all that is published from now on. Returns the id, the same for all.
-        With a `consumer_id` that was given, a topic that it is subscribed to goes on where it was: so a program that is
-        started again gets what it has left.
+        """Subscribe to existing topics: to all messages that are published from now on. Returns the id, the same for
+        all topics. With a `consumer_id` of your own, a topic that it is already subscribed to continues at its
+        position, so that a restarted program gets the messages that it has not consumed.
 
-        Raises TopicUnknown, ConsumerSubscribed, NameInvalid, BrokerAway; topics before the one that it is about are
-        registered then.
+        Raises TopicUnknown, ConsumerSubscribed, NameInvalid, BrokerAway. Topics before the one that failed are
+        registered.
 
         >>> consumer.register("T1", "T3")
         '2c26b46b68ffc68f'
         """
         if not topics:
             raise ValueError("at least one topic is needed")
-        with self._lock:
+        with self._connection.lock:
             for topic in topics:
                 self._register(topic)
             assert self._id is not None
@@ -87,20 +87,25 @@ class Consumer(QueueClient):
     def _register(self, topic: str) -> None:
         body = {"topic": topic} if self._id is None else {"topic": topic, "consumer_id": self._id}
         try:
-            reply = self._post_once("/consumer/register", body)
+            reply = self._connection.post_once("/consumer/register", body)
         except errors.ConsumerSubscribed:
-            if not self._is_given:
+            if not self._has_own_id:
                 raise
-            # Where it stands is looked up when it is needed.
+            # Its position is looked up when it is needed.
             return
         self._id = reply["consumer_id"]
         self._positions[topic] = reply["position"]
 
-    def dequeue(self, topic: str, wait_s: float = 0.0) -> str | bytes:
-        """The next message, once; waits for one, up to `wait_s`. What is no UTF-8 text comes as bytes.
+    def list_topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return self._connection.list_topics()
 
-        Raises NothingNew, ConsumerUnknown, NotSubscribed, TopicUnknown, BrokerAway; Consumed where another process
-        with this id was quicker: the next call goes on behind that.
+    def dequeue(self, topic: str, wait_s: float = 0.0) -> str | bytes:
+        """Return the next message, once. Waits for one for at most `wait_s`. A message that is not UTF-8 text is
+        returned as bytes.
+
+        Raises NothingNew, ConsumerUnknown, NotSubscribed, TopicUnknown, BrokerAway; Consumed if another process with
+        this id was faster: the next call continues after that message.
 
         >>> consumer.dequeue("T1")
         'one pizza'
@@ -109,49 +114,51 @@ class Consumer(QueueClient):
         while True:
             left_s = max(0.0, until_s - time.monotonic())
             try:
-                with self._lock:
+                with self._connection.lock:
                     return self._dequeue(topic, round(1000 * min(left_s, self._slice_s)))
             except errors.NothingNew:
                 if time.monotonic() >= until_s:
                     raise
 
     def size(self, topic: str) -> int:
-        """How many messages this consumer has left. Raises ConsumerUnknown, NotSubscribed, TopicUnknown, BrokerAway.
+        """Return how many messages this consumer has not consumed. Raises ConsumerUnknown, NotSubscribed, TopicUnknown,
+        BrokerAway.
 
         >>> consumer.size("T1")
         3
         """
-        with self._lock:
-            reply = self._caller.get("/size", self._query(topic))
+        with self._connection.lock:
+            reply = self._connection.requests.get("/size", self._query(topic))
             position, size = int(reply["position"]), int(reply["size"])
-            # What was given out here and is not confirmed is not left.
+            # Messages that were dequeued here count as consumed, even if they are not confirmed yet.
             return max(0, position + size - max(position, self._positions.get(topic, 0)))
 
     def close(self) -> None:
-        """Confirm what was dequeued, and end. Whoever goes on trying in another thread is told ClientClosed. Raises
-        what the confirming is refused with."""
-        self._caller.end_tries()
-        with self._lock:
-            self._caller.begin_last_words()
+        """Confirm the dequeued messages, and close. A request that another thread repeats raises ClientClosed. Raises
+        what the gateway refuses the confirmation with."""
+        requests = self._connection.requests
+        requests.stop_attempts()
+        with self._connection.lock:
+            requests.allow_final_requests()
             try:
                 for topic in sorted(self._unconfirmed):
                     self._confirm(topic)
             finally:
-                super().close()
+                self._connection.close()
 
-    def _dequeue(self, topic: str, wait_ms: int, *, goes_on: bool = True) -> str | bytes:
+    def _dequeue(self, topic: str, wait_ms: int, *, retries: bool = True) -> str | bytes:
         if topic not in self._positions:
-            self._positions[topic] = self._caller.get("/size", self._query(topic))["position"]
+            self._positions[topic] = self._connection.requests.get("/size", self._query(topic))["position"]
         try:
             reply = self._consume(topic, wait_ms)
         except errors.NothingNew:
             raise
         except errors.Sought:
-            # A seek has moved the subscription: it goes on there. That is told once.
+            # A seek has moved the subscription: continue at its new position. The gateway raises this once.
             self._forget(topic)
-            if not goes_on:
+            if not retries:
                 raise
-            return self._dequeue(topic, wait_ms, goes_on=False)
+            return self._dequeue(topic, wait_ms, retries=False)
         except errors.Refused:
             self._forget(topic)
             raise
@@ -160,12 +167,12 @@ class Consumer(QueueClient):
         return _message_of(reply)
 
     def _consume(self, topic: str, wait_ms: int = 0) -> Json:
-        """Confirms everything before; may be repeated."""
+        """Confirm all messages before, and get the next one. It is safe to repeat."""
         query = self._query(topic) | {"position": self._positions[topic]}
         if wait_ms:
             query["wait_ms"] = wait_ms
         try:
-            return self._caller.get("/consumer/consume", query)
+            return self._connection.requests.get("/consumer/consume", query)
         except errors.NothingNew:
             self._unconfirmed.discard(topic)
             raise

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 
 import httpx
 
-from oncemq.http.queue_client import QueueClient
+from oncemq.http.connection import QueueConnection
 from oncemq.http.requests import DEFAULT_URL
-from oncemq.http.sequence import Numbering
+from oncemq.http.session import ProducerSession
 from oncemq.protocol import errors
 
 
-class Producer(QueueClient):
-    """Publishes to topics; has one id for each of them.
+class Producer:
+    """Publishes messages to topics, with one id per topic.
 
     >>> with Producer("http://127.0.0.1:8002") as producer:
     ...     producer.register("T1")
     ...     producer.enqueue("T1", "one pizza")
 
-    Several addresses are those of gateways that lead to the same broker, or to its standby. A request has `timeout_s`
-    for an answer, and is repeated for `patience_s`; then BrokerAway says that it may or may not have happened.
+    If there are several addresses, they are gateways of the same broker or its standbys. A request waits `timeout_s`
+    for its response and is repeated for `patience_s`; then BrokerAway is raised, and it is not known whether it
+    happened.
     """
 
     def __init__(
@@ -34,89 +36,109 @@ class Producer(QueueClient):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`ids`: topic → id, of a producer that was registered before, or ids of your own."""
-        super().__init__(url, timeout_s=timeout_s, patience_s=patience_s, transport=transport)
-        self._given = dict(ids or {})
-        self._ids = dict(self._given)
-        self._numbering = Numbering(self._caller)
+        self._connection = QueueConnection(url, timeout_s, patience_s, transport)
+        self._session = ProducerSession(self._connection.requests)
+        #: The ids of the caller's choice.
+        self._own_ids = dict(ids or {})
+        self._ids = dict(self._own_ids)
 
     @property
     def ids(self) -> dict[str, str]:
-        """Topic → id. Keep them to go on with them in another process."""
+        """Topic → id. Keep them to continue with them in another process."""
         return dict(self._ids)
 
     def __enter__(self) -> Producer:
         return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the producer. Later calls raise ClientClosed."""
+        self._connection.close()
+
     def register(self, topic: str, producer_id: str | None = None) -> str:
-        """Become a producer of this topic, which is made where there is none. Returns the id: a new one, or the one
-        that is given, here or as one of `ids`. An id that is given may be registered already: so a program that is
-        started again goes on with it.
+        """Become a producer of a topic. The topic is created if it does not exist. Returns the id: a new one, or one of
+        your own, given here or as one of `ids`. An id of your own may be registered already, so that a restarted
+        program continues with it.
 
         Raises ProducerRegistered, ProducerElsewhere, NameInvalid, BrokerAway.
 
         >>> producer.register("T1")
         '9e85f1166a77d878'
         """
-        with self._lock:
-            given = producer_id or self._given.get(topic)
-            if self._ids.get(topic, given) != given:
-                raise errors.ProducerRegistered(f"'{self._ids[topic]}' is registered for '{topic}' already")
-            self._ids[topic] = self._register(topic, given)
+        with self._connection.lock:
+            own_id = producer_id or self._own_ids.get(topic)
+            if self._ids.get(topic, own_id) != own_id:
+                raise errors.ProducerRegistered(f"'{self._ids[topic]}' is already registered for '{topic}'")
+            self._ids[topic] = self._register(topic, own_id)
             return self._ids[topic]
 
-    def _register(self, topic: str, given: str | None) -> str:
-        body = {"topic": topic} if given is None else {"topic": topic, "producer_id": given}
+    def _register(self, topic: str, own_id: str | None) -> str:
+        body = {"topic": topic} if own_id is None else {"topic": topic, "producer_id": own_id}
         try:
-            found: str = self._post_once("/producer/register", body)["producer_id"]
+            registered: str = self._connection.post_once("/producer/register", body)["producer_id"]
         except errors.ProducerRegistered:
-            if given is None:
+            if own_id is None:
                 raise
-            return given
-        return found
+            return own_id
+        return registered
 
     def create_topic(self, topic: str) -> None:
-        """Make a topic. Raises TopicExists, NameInvalid, BrokerAway."""
-        with self._lock:
-            self._post_once("/topics", {"topic_name": topic})
+        """Create a topic. Raises TopicExists, NameInvalid, BrokerAway."""
+        with self._connection.lock:
+            self._connection.post_once("/topics", {"topic_name": topic})
+
+    def list_topics(self) -> list[str]:
+        """Return the names of all topics, sorted.
+
+        >>> producer.list_topics()
+        ['T1', 'T2']
+        """
+        return self._connection.list_topics()
 
     def enqueue(self, topic: str, message: str | bytes) -> int:
-        """Publish a message, text or bytes. It is stored when this returns, once, behind all that were enqueued before;
-        returns its position in the topic.
+        """Publish a message, text or bytes. When this returns, it is stored once, after all messages that were enqueued
+        before. Returns its position in the topic.
 
         Raises NotRegistered, NoConsumers, TopicUnknown, TooLarge, BrokerAway, and TypeError before anything is sent.
 
         >>> producer.enqueue("T1", "one pizza")
         0
         """
-        with self._lock:
+        with self._connection.lock:
             producer_id = self._ids.get(topic)
             if producer_id is None:
                 raise errors.NotRegistered(f"this producer is not registered for '{topic}'")
-            return self._produce({"topic": topic, "producer_id": producer_id, **_members_of(message)})
+            return self._produce({"topic": topic, "producer_id": producer_id, **_fields_of(message)})
 
     def _produce(self, body: dict[str, str]) -> int:
         try:
             return self._produce_numbered(body)
         except errors.SessionUnknown:
-            if self._caller.tries > 1:
+            if self._connection.requests.attempts > 1:
                 raise
-            # It was idle for so long that the broker has forgotten it; nothing of it is in doubt.
+            # The session was idle for so long that the broker has deleted it. The message was not stored.
             return self._produce_numbered(body)
 
     def _produce_numbered(self, body: dict[str, str]) -> int:
-        headers = self._numbering.headers()
+        headers = self._session.headers()
         try:
-            position: int = self._caller.post("/producer/produce", body, headers)["position"]
+            position: int = self._connection.requests.post("/producer/produce", body, headers)["position"]
         except BaseException:
-            self._numbering.refused()
+            self._session.note_failed()
             raise
-        self._numbering.done()
+        self._session.note_stored()
         return position
 
 
-def _members_of(message: object) -> dict[str, str]:
+def _fields_of(message: object) -> dict[str, str]:
     if isinstance(message, str):
         return {"message": message}
     if isinstance(message, bytes | bytearray | memoryview):
         return {"message": base64.b64encode(message).decode(), "encoding": "base64"}
-    raise TypeError(f"a message is text or bytes, not {type(message).__name__}; encode it, as with json.dumps")
+    raise TypeError(
+        f"a message must be text or bytes, not {type(message).__name__}; encode it, for example with json.dumps"
+    )

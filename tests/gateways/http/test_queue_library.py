@@ -196,7 +196,7 @@ def test_a_session_that_the_broker_has_forgotten_begins_anew(queue: Queue) -> No
     producer.register("T1")
     consumer.register("T1")
     producer.enqueue("T1", "a")
-    operate(queue, RemoveSession(producer._numbering._session))
+    operate(queue, RemoveSession(producer._session._session))
     producer.enqueue("T1", "b")
     assert [consumer.dequeue("T1"), consumer.dequeue("T1")] == ["a", "b"]
 
