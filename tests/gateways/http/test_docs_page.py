@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from oncemq.gateways.http.docs.openapi import document
-from oncemq.gateways.http.docs.pages.docs_page import render
 from oncemq.gateways.http.docs.pages.markup import markdown
+from oncemq.gateways.http.docs.pages.page import render
 from oncemq.gateways.http.endpoints import ENDPOINTS
 from tests.browser import Browser
 from tests.forking import ForkedBroker
@@ -166,7 +166,7 @@ def test_descriptions_may_hold_no_html() -> None:
 def test_json_is_laid_out_without_changing_it(gateway: str, browser: Browser) -> None:
     browser.open(f"{gateway}/docs")
     text = r'{"a":[1.50,{}, [ ],{"b\"{":" x,\\"}],"c":12345678901234567890,"d":{"e":null}}'
-    shown = browser.evaluate(f"laidOut({json.dumps(text)})")
+    shown = browser.evaluate(f"indented({json.dumps(text)})")
     assert shown.splitlines()[:3] == ["{", '  "a": [', "    1.50,"]
     assert json.loads(shown) == json.loads(text)
 

@@ -1,7 +1,4 @@
-"""The OpenAPI 3.1 document, made from what the endpoints declare and from the table of errors.
-
-Knows declarations alone: what an endpoint does is its own affair.
-"""
+"""The OpenAPI 3.1 document, generated from the declarations of the endpoints and the table of errors."""
 
 from __future__ import annotations
 
@@ -18,34 +15,35 @@ from oncemq.gateways.http.framework.problems import RETRYABLE, Problem, problem_
 from oncemq.protocol import errors
 from oncemq.protocol.version import __version__
 
-#: In the order in which people read them.
+#: In the order of the page.
 TAGS = {
     "topics": "A topic is a named, ordered log of messages. Offsets number them from 0, without gaps.",
-    "messages": "Put messages on a topic, and read them back by offset, whoever has subscribed.",
-    "subscriptions": "A subscription remembers how far its subscriber has come. Every message that is put while it "
-    "exists is stored for it.",
-    "consuming": "Get a subscription's messages, in order, and say which are done. Getting does not move the "
-    "subscription; acknowledging does, so that a get may be repeated.",
-    "sharing": "A shared subscription hands each message to one of any number of consumers, for the time of a lease.",
-    "transactions": "Acknowledge what was read and put what came of it, in one step: all of it happens, or nothing.",
-    "sessions": "Numbered requests happen once, however late they are repeated. A session is what numbers them.",
-    "queue": "A simple queue of producers and consumers with ids of their own: each consumer of a topic gets every "
-    "message once, and in order. Replies have a `status`, `success` or `failure`.",
-    "health": "Whether the broker behind the gateway answers, and how it is.",
+    "messages": "Put messages on a topic, and read them by offset, without a subscription.",
+    "subscriptions": "A subscription has a durable position in its topic. Every message that is put while it exists is "
+    "stored for it.",
+    "consuming": "Get a subscription's messages in order, and ack them. A get does not move the subscription, so it is "
+    "safe to repeat; an ack does.",
+    "sharing": "A shared subscription delivers each message to one of several consumers, for the duration of a lease.",
+    "transactions": "Ack messages and put the results in one step: all of it happens, or nothing.",
+    "sessions": "A session numbers requests. A numbered request happens once, even if it is repeated much later.",
+    "queue": "A simple queue of producers and consumers with ids: each consumer of a topic gets every message once, in "
+    "order. Responses have a `status`, `success` or `failure`.",
+    "health": "The health and the metrics of the broker.",
 }
 
-#: What a parameter of this name could be, where its declaration has no example.
+#: Examples of parameters whose declarations have none, by name.
 _EXAMPLES = {"topic": "orders", "subscriber": "billing", "offset": 0}
 
 Json = dict[str, Any]
 
 
 def overview() -> str:
-    """What holds for all endpoints, in Markdown."""
+    """Return the introduction for all endpoints, in Markdown."""
     return files("oncemq.gateways.http.docs.pages").joinpath("overview.md").read_text(encoding="utf-8")
 
 
 def document(endpoints: Sequence[Endpoint]) -> Json:
+    """Return the OpenAPI document of these endpoints."""
     schemas = Schemas(endpoints, Problem)
     paths: dict[str, Json] = {}
     for endpoint in endpoints:
@@ -71,8 +69,8 @@ def document(endpoints: Sequence[Endpoint]) -> Json:
 
 
 def refusals_of(endpoint: Endpoint) -> list[type[errors.OnceMQError]]:
-    """Everything that it may be refused with: what it declares, what any request may meet, and the special cases that
-    have the same status."""
+    """Return all errors of an endpoint: those that it declares, those of any request, and their subclasses with the
+    same status."""
     kinds: tuple[type[errors.OnceMQError], ...] = (*endpoint.refusals, *ALWAYS, errors.BrokerBug)
     found: dict[type[errors.OnceMQError], None] = {}
     for kind in kinds:
@@ -96,7 +94,7 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> Json:
     }
     operation["parameters"] = _parameters(endpoint, schemas.of_parameters(endpoint))
     if _has_parameters_in_body(endpoint):
-        operation["description"] += "\n\nThe members of the body may be given as query parameters instead."
+        operation["description"] += "\n\nThe fields of the body may be given as query parameters instead."
         operation["requestBody"] = _parameters_body(endpoint, schemas.of_parameters(endpoint))
     elif endpoint.body is not None:
         operation["requestBody"] = _body(endpoint, schemas)
@@ -107,21 +105,21 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> Json:
     return {name: value for name, value in operation.items() if value not in ([], "")}
 
 
-# What goes in.
+# Requests.
 
 
 def _parameters(endpoint: Endpoint, struct: Json) -> list[Json]:
     required = struct.get("required", ())
     found = []
     for name, schema in struct["properties"].items():
-        place, name_there = _place(endpoint, name, schema)
-        if place != "body":
-            found.append(_parameter(place, name_there, schema, place == "path" or name in required))
+        location, public_name = _location(endpoint, name, schema)
+        if location != "body":
+            found.append(_parameter(location, public_name, schema, location == "path" or name in required))
     return found
 
 
-def _place(endpoint: Endpoint, name: str, schema: Json) -> tuple[str, str]:
-    """Where it travels, and under which name."""
+def _location(endpoint: Endpoint, name: str, schema: Json) -> tuple[str, str]:
+    """Return where a parameter is sent, and under which name."""
     if "{" + name + "}" in endpoint.segments:
         return "path", name
     if "x-header" in schema:
@@ -129,35 +127,36 @@ def _place(endpoint: Endpoint, name: str, schema: Json) -> tuple[str, str]:
     return "body" if _has_parameters_in_body(endpoint) else "query", name
 
 
-def _parameter(place: str, name: str, schema: Json, is_required: bool) -> Json:
-    parameter: Json = {"name": name, "in": place}
+def _parameter(location: str, name: str, schema: Json, is_required: bool) -> Json:
+    parameter: Json = {"name": name, "in": location}
     if "description" in schema:
         parameter["description"] = schema["description"]
     if is_required:
         parameter["required"] = True
     parameter["schema"] = {key: value for key, value in schema.items() if key not in ("description", "x-header")}
-    if place == "header":
-        _leave_out_default(parameter["schema"])
+    if location == "header":
+        _drop_default(parameter["schema"])
     if name in _EXAMPLES and is_required and "examples" not in schema:
         parameter["example"] = _EXAMPLES[name]
     return parameter
 
 
-def _leave_out_default(schema: Json) -> None:
-    """A header that is not there is not there, whatever stands for it inside; one that is there is not empty."""
+def _drop_default(schema: Json) -> None:
+    """The default of a header is only internal: a missing header is not the same as one with the default value. A
+    header that is present is not empty."""
     schema.pop("default", None)
     if schema.get("type") == "string":
         schema.setdefault("minLength", 1)
 
 
 def _has_parameters_in_body(endpoint: Endpoint) -> bool:
-    # A body of GET means nothing to most clients, so that there the query is the place to name.
+    # Most clients can't send a body with GET, so that the document shows the query instead.
     return endpoint.is_in_body and endpoint.method != "GET"
 
 
 def _parameters_body(endpoint: Endpoint, struct: Json) -> Json:
     inside = {
-        name: schema for name, schema in struct["properties"].items() if _place(endpoint, name, schema)[0] == "body"
+        name: schema for name, schema in struct["properties"].items() if _location(endpoint, name, schema)[0] == "body"
     }
     required = [name for name in struct.get("required", ()) if name in inside]
     schema: Json = {"type": "object", "properties": inside, "additionalProperties": False}
@@ -184,7 +183,7 @@ def _body(endpoint: Endpoint, schemas: Schemas) -> Json:
     return {"required": endpoint.is_body_required, "content": content}
 
 
-# What comes out.
+# Responses.
 
 
 def _reply(reply: Reply, schemas: Schemas) -> Json:
@@ -218,7 +217,7 @@ def _refusal(endpoint: Endpoint, kinds: list[type[errors.OnceMQError]], schemas:
     response: Json = {"description": "\n".join(f"- `{kind.code}`: {meaning(kind)}" for kind in kinds)}
     if any(issubclass(kind, RETRYABLE) for kind in kinds):
         response["headers"] = {
-            "Retry-After": {"description": "Try again after so many seconds.", "schema": {"type": "integer"}}
+            "Retry-After": {"description": "When to try again, in seconds.", "schema": {"type": "integer"}}
         }
     response["content"] = {
         PROBLEM: {
@@ -226,14 +225,15 @@ def _refusal(endpoint: Endpoint, kinds: list[type[errors.OnceMQError]], schemas:
             "examples": {kind.code: {"$ref": f"#/components/examples/{kind.code}"} for kind in kinds},
         }
     }
-    refusing = endpoint.error_format
-    if refusing is not None:
+    error_format = endpoint.error_format
+    if error_format is not None:
         examples = {
-            kind.code: {"summary": meaning(kind), "value": msgspec.to_builtins(refusing.failure_of(kind()))}
+            kind.code: {"summary": meaning(kind), "value": msgspec.to_builtins(error_format.failure_of(kind()))}
             for kind in kinds
         }
-        # What is refused before the path is looked at is a problem.
-        response["content"] = {JSON: {"schema": schemas.of(refusing.body), "examples": examples}} | response["content"]
+        # A request that is refused before its endpoint is found still gets a problem.
+        own_content = {JSON: {"schema": schemas.of(error_format.body), "examples": examples}}
+        response["content"] = own_content | response["content"]
     return response
 
 
@@ -242,4 +242,5 @@ def _problem_example(kind: type[errors.OnceMQError]) -> Json:
 
 
 def meaning(kind: type[errors.OnceMQError]) -> str:
+    """Return the description of an error."""
     return " ".join((kind.__doc__ or "").split())

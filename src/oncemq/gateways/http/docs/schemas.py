@@ -1,7 +1,6 @@
-"""JSON schemas of the types that endpoints name, with descriptions out of the declarations.
+"""JSON schemas of the types that endpoints declare, with descriptions from the declarations.
 
-A field is described by its Meta, or by the comment `#:` above or beside it, which is where people look for it in the
-code, or by the glossary.
+The description of a field is that of its Meta, or the comment `#:` above it or on its line, or that of the glossary.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Json = dict[str, Any]
 
 
 class Schemas:
-    """Of bodies and replies as components; of parameters one by one."""
+    """The schemas of bodies and responses, as components, and the schemas of parameters."""
 
     def __init__(self, endpoints: Iterable[Endpoint], *others: Any) -> None:
         endpoints = list(endpoints)
@@ -34,20 +33,21 @@ class Schemas:
         self._parameters: dict[Any, Json] = {}
         for kind in dict.fromkeys(endpoint.parameters for endpoint in endpoints if endpoint.parameters is not None):
             (schema,), components = _described([kind])
-            # The struct itself stays out: its fields become parameters.
+            # The struct itself is no component: its fields become parameters.
             self._parameters[kind] = components.pop(schema["$ref"].rpartition("/")[2])
             self.components |= components
 
     def of(self, kind: Any) -> Json:
-        """Bytes and text have an empty one: they are not JSON."""
+        """Return the schema of a type. It is empty for bytes and text, which are not JSON."""
         return next((schema for known, schema in self._by_type if known == kind), {})
 
     def of_parameters(self, endpoint: Endpoint) -> Json:
-        """An object that has each parameter as a property."""
+        """Return the schema of an object that has each parameter as a property."""
         return self._parameters.get(endpoint.parameters, {"properties": {}})
 
 
 def is_typed(kind: Any) -> bool:
+    """Return whether a body of this type is JSON with a schema."""
     return kind not in (None, bytes, str)
 
 
@@ -73,7 +73,7 @@ def _described(kinds: list[Any]) -> tuple[tuple[Json, ...], dict[str, Json]]:
 
 
 def _structs(kind: Any, seen: set[Any]) -> Iterator[Any]:
-    """The structs in a type, however deep."""
+    """Yield the structs in a type, at any depth."""
     if isinstance(kind, msgspec.inspect.StructType):
         if kind.cls in seen:
             return
@@ -94,7 +94,7 @@ _FIELD = re.compile(r"\s+(\w+): [^#]*(?:#: ?(.*))?")
 
 
 def comments_of(struct: Any) -> dict[str, str]:
-    """Field → what the comment `#:` in the source says about it; inherited ones too."""
+    """Return field → its comment `#:` in the source, including inherited fields."""
     found: dict[str, str] = {}
     for kind in reversed(struct.__mro__):
         if kind.__module__.startswith("oncemq."):
@@ -103,7 +103,7 @@ def comments_of(struct: Any) -> dict[str, str]:
 
 
 def _source_of(kind: type) -> str:
-    """As inspect has it, a hundred times as fast: classes stand at the left margin here."""
+    """Like `inspect.getsource`, but a hundred times as fast. It works for classes that are not indented."""
     block = rf"^class {kind.__name__}\b.*\n(?:(?:[ \t].*)?\n)*"
     found = re.search(block, _module_source(kind.__module__), re.MULTILINE)
     return found[0] if found else ""

@@ -1,7 +1,7 @@
-"""What people and tools read about the gateway: /openapi.json, /docs and the files of that page. Made once, when they
-are first asked for.
+"""The endpoints that describe the gateway: /openapi.json, /docs and the files of that page. Their content is generated
+at the first request.
 
-They are no part of the document that they show.
+They are not part of the document that they show.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from oncemq.gateways.http.docs.openapi import document
-from oncemq.gateways.http.docs.pages.docs_page import render
+from oncemq.gateways.http.docs.pages.page import render
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Handler, Reply
 
 _REPLY = (Reply(description="The file."),)
-#: The page needs its own files and the gateway that it came from, and nothing else in the world.
+#: The page may load only its own files, and may connect only to its own gateway.
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     b"form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -33,7 +33,7 @@ _HEADERS = (
 
 
 def endpoints(described: Sequence[Endpoint]) -> list[Endpoint]:
-    """Those that serve the description of `described`."""
+    """Return the endpoints that serve the description of `described`."""
 
     @cache
     def described_once() -> dict[str, Any]:

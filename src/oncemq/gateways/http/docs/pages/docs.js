@@ -1,12 +1,12 @@
-// Lets people try the requests that /docs describes. Talks to the gateway that the page came from, and to nobody else.
+// Sends the requests that /docs describes, to the gateway that served the page and to no other server.
 "use strict";
 
-/** Streams are shown up to here; whoever wants more has curl. */
+/** Responses are shown up to this length; use curl for longer ones. */
 const SHOWN_CHARACTERS_MAX = 100_000;
 
 document.documentElement.classList.add("script");
 
-/** What the form says: method, URL, headers and body. Empty fields stay out. */
+/** Returns the form's request: method, URL, headers and body. Empty fields are omitted. */
 function requestOf(form) {
   let path = form.dataset.path;
   const query = new URLSearchParams();
@@ -42,8 +42,8 @@ function element(name, className, text) {
   return made;
 }
 
-/** JSON on several lines. Numbers stay as they are written: JavaScript would round large ones. */
-function laidOut(json) {
+/** Indents JSON. Numbers stay as they are written: JavaScript would round large ones. */
+function indented(json) {
   let depth = 0;
   const newLine = () => `\n${"  ".repeat(depth)}`;
   return json.replace(/"(?:[^"\\]|\\.)*"|\{\s*\}|\[\s*\]|[{}[\],:]|\s+/g, (token) => {
@@ -61,7 +61,7 @@ function laidOut(json) {
   });
 }
 
-/** Shows the reply's text as it comes; JSON is laid out once it is complete. */
+/** Shows the response's text as it arrives; JSON is indented when it is complete. */
 async function showBody(response, shown) {
   if (!response.body) return;
   const decoder = new TextDecoder();
@@ -81,9 +81,9 @@ async function showBody(response, shown) {
   if (/json\b/.test(response.headers.get("content-type") ?? "") && text !== "") {
     try {
       JSON.parse(text);
-      shown.textContent = laidOut(text);
+      shown.textContent = indented(text);
     } catch {
-      // One JSON value per line, or none: as it is.
+      // It is not one JSON value: show it as it is.
     }
   }
 }
@@ -95,7 +95,7 @@ async function send(form) {
   const abort = new AbortController();
   stop.hidden = false;
   stop.onclick = () => abort.abort();
-  output.replaceChildren(element("p", "", "Waiting for the reply …"));
+  output.replaceChildren(element("p", "", "Waiting for the response …"));
   const began = performance.now();
   try {
     const response = await fetch(url, { method, headers, body, signal: abort.signal, cache: "no-store" });
@@ -110,7 +110,7 @@ async function send(form) {
     await showBody(response, shown);
     pre.hidden = shown.textContent === "";
   } catch (error) {
-    const what = error.name === "AbortError" ? "Stopped." : `No reply: ${error.message}`;
+    const what = error.name === "AbortError" ? "Stopped." : `No response: ${error.message}`;
     output.append(element("p", "bad", what));
   } finally {
     stop.hidden = true;

@@ -1,4 +1,4 @@
-"""HTML made in Python: elements that escape what they hold, and the little Markdown that descriptions need."""
+"""HTML from Python: elements that escape their content, and the subset of Markdown that descriptions use."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ _VOID = {"input", "link", "meta"}
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
 
 def element(name: str, /, *children: str, **attributes: str | bool) -> Html:
-    """Attributes whose names are words of Python end in an underscore; `data_path` becomes `data-path`. True stands
-    alone, False stays out."""
+    """Return an HTML element. Attribute names that are Python keywords end in an underscore; `data_path` becomes
+    `data-path`. An attribute with True has no value; one with False is omitted."""
     inside = "".join(_attribute(key, value) for key, value in attributes.items() if value is not False)
     opened = f"<{name}{inside}>"
     return Html(opened if name in _VOID else f"{opened}{together(*children)}</{name}>")
 
 
 def together(*children: str) -> Html:
+    """Return the children as one text; those that are not HTML are escaped."""
     return Html("".join(child if isinstance(child, Html) else html.escape(child, quote=False) for child in children))
 
 
@@ -32,7 +33,7 @@ def _attribute(key: str, value: str | bool) -> str:
 
 
 def markdown(text: str) -> Html:
-    """Headings, paragraphs, lists, fenced code; `code`, *emphasis*, **strong** and links inside."""
+    """Convert headings, paragraphs, lists and fenced code, with `code`, *emphasis*, **strong** and links inside."""
     return together(*(_block(block) for block in re.split(r"\n{2,}", text.strip()) if block))
 
 
@@ -50,6 +51,7 @@ _INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*]+)\*|\[([^\]]+)\]\(((?:h
 
 
 def inline(text: str) -> Html:
+    """Convert `code`, *emphasis*, **strong** and links."""
     parts: list[str] = []
     end = 0
     for match in _INLINE.finditer(text):

@@ -1,4 +1,4 @@
-"""JSON schemas in words: the type of a value, the fields of an object."""
+"""JSON schemas as text: the type of a value, the fields of an object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 Json = dict[str, Any]
 
-#: Objects inside objects are shown to this depth.
+#: Nested objects are shown to this depth.
 _DEPTH_MAX = 3
 
 
@@ -21,12 +21,12 @@ class Field(msgspec.Struct, frozen=True):
 
 
 def pretty(value: Any) -> str:
-    """As it stands in an example: text as it is, anything else as JSON."""
+    """Return an example as text: text as it is, any other value as JSON."""
     return value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def resolved(document: Json, schema: Json) -> Json:
-    """What a reference points at."""
+    """Return the schema that a reference points to."""
     while "$ref" in schema:
         found: Any = document
         for part in schema["$ref"].removeprefix("#/").split("/"):
@@ -36,15 +36,15 @@ def resolved(document: Json, schema: Json) -> Json:
 
 
 def type_text(schema: Json) -> str:
-    """Its type, its bounds and its default."""
+    """Return a schema's type, bounds and default."""
     parts = [_type(schema)]
     parts += [f"{words} {schema[name]}" for name, words in _BOUNDS.items() if schema.get(name, _BEYOND) != _BEYOND]
     if schema.get("default") not in (None, "", [], {}):
-        parts.append(f"{msgspec.json.encode(schema['default']).decode()} unless given")
+        parts.append(f"default {msgspec.json.encode(schema['default']).decode()}")
     return ", ".join(parts)
 
 
-#: A bound that nobody meets is not worth a word.
+#: A bound that is the maximum of an integer is not shown.
 _BEYOND = 2**63 - 1
 _BOUNDS = {
     "minimum": "at least",
@@ -76,7 +76,8 @@ def _type(schema: Json) -> str:
 
 
 def fields_of(document: Json, schema: Json, prefix: str = "", depth: int = 1) -> Iterator[Field]:
-    """Fields of objects inside it too, with dots between names; `[]` stands for each item of a list."""
+    """Yield the fields of an object, and those of nested objects with dotted names; `[]` stands for each item of a
+    list."""
     schema = resolved(document, schema)
     if schema.get("type") == "array":
         yield from fields_of(document, schema.get("items", {}), f"{prefix}[]", depth)
@@ -90,6 +91,6 @@ def fields_of(document: Json, schema: Json, prefix: str = "", depth: int = 1) ->
 
 
 def _inside(schema: Json) -> Json:
-    """Where its fields are, if it has any: a choice between an object and nothing has the object's."""
+    """Return the schema that has the fields: for an optional object, that of the object."""
     choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     return choices[0] if len(choices) == 1 else schema

@@ -1,4 +1,4 @@
-"""The part of /docs in which a request is put together and sent: a form, its curl command, a place for the reply."""
+"""The part of /docs that sends a request: a form, its curl command, and the response."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ Json = dict[str, Any]
 
 
 def try_form(method: str, path: str, declared: Json) -> Html:
+    """Return the form of an endpoint."""
     parameters = declared.get("parameters", [])
     bodies = _bodies(declared.get("requestBody"))
     return element(
@@ -68,7 +69,7 @@ def _field(parameter: Json) -> Html:
 
 
 def _example(parameter: Json) -> str:
-    """What the form begins with: only what must be given."""
+    """Return the initial value of a field: only required fields have one."""
     if not parameter.get("required"):
         return ""
     examples = parameter["schema"].get("examples", [])
@@ -76,7 +77,7 @@ def _example(parameter: Json) -> str:
 
 
 def _bodies(body: Json | None) -> list[tuple[str, str, str]]:
-    """Media type, name and text of each example."""
+    """Return media type, name and text of each example."""
     found = []
     contents = (body or {"content": {}})["content"]
     for media, content in contents.items():
@@ -102,7 +103,7 @@ def _body_field(bodies: list[tuple[str, str, str]]) -> Html:
     rows = str(min(14, text.count("\n") + 2))
     return together(
         element("label", "Body", element("select", *options, class_="media")),
-        element("textarea", text, class_="body", rows=rows, spellcheck="false", aria_label="The body's text"),
+        element("textarea", text, class_="body", rows=rows, spellcheck="false", aria_label="The text of the body"),
     )
 
 

@@ -1,7 +1,7 @@
-"""/docs: the OpenAPI document as a page for people. Complete without JavaScript; with it (pages/docs.js), requests can
-be tried.
+"""/docs: the OpenAPI document as a page for people. It is complete without JavaScript; with JavaScript (docs.js),
+requests can be tried.
 
-Knows the document, not the endpoints: whatever it shows, other tools see as well.
+Knows only the document, not the endpoints: other tools see everything that it shows.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from oncemq.gateways.http.docs.pages.docs_try import try_form
 from oncemq.gateways.http.docs.pages.markup import Html, element, inline, markdown, together
 from oncemq.gateways.http.docs.pages.schema_text import fields_of, pretty, resolved, type_text
+from oncemq.gateways.http.docs.pages.try_form import try_form
 from oncemq.gateways.http.framework.endpoint import PROBLEM
 
 Json = dict[str, Any]
@@ -19,6 +19,7 @@ _METHODS = ("get", "put", "post", "patch", "delete")
 
 
 def render(document: Json) -> bytes:
+    """Return the page as HTML."""
     operations = list(_operations(document))
     head = element(
         "head",
@@ -40,7 +41,7 @@ def render(document: Json) -> bytes:
 
 
 class _Operation:
-    """One method of one path, and what the document says about it."""
+    """One method of one path, as the document declares it."""
 
     def __init__(self, path: str, method: str, declared: Json) -> None:
         self.path = path
@@ -143,7 +144,7 @@ def _request_body(document: Json, body: Json | None) -> Html:
 
 
 def _replies(document: Json, responses: Json) -> Html:
-    parts = [element("h4", "Replies")]
+    parts = [element("h4", "Responses")]
     for status, response in responses.items():
         if int(status) < 400:
             parts.append(element("p", element("strong", status), " ", inline(response["description"])))
@@ -173,7 +174,7 @@ def _fields(document: Json, schema: Json) -> Html:
 
 
 def _refusals(responses: Json) -> Html:
-    """By code; what each means is said once, below."""
+    """List the errors by code. Their meanings are in one table at the end of the page."""
     items = [
         element("li", status, " ", *(_code_link(code) for code in response["content"][PROBLEM]["examples"]))
         for status, response in responses.items()
