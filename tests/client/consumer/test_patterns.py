@@ -164,3 +164,15 @@ def test_a_clean_close_leaves_no_ack_behind(client: oncemq.Client) -> None:
     audit.consumer.session.send_get(60_000)
     audit.close()
     assert lags(client) == {"orders.eu": 0}
+
+
+def test_acks_that_were_promised_survive_a_close_after_an_unknown_outcome(client: oncemq.Client) -> None:
+    audit = client.subscribe_pattern("orders.*", "audit", auto_ack=False)
+    put(client, "orders.eu", "1", "2")
+    message = audit.get(timeout_s=1)
+    audit.ack(message)
+    # A second transaction may fail before the subscription is opened again.
+    audit.consumer.session.reopen()
+    audit.consumer.session.reopen()
+    audit.close()
+    assert lags(client) == {"orders.eu": 1}

@@ -141,9 +141,12 @@ def test_overlapping_calls_of_two_threads_are_an_error(client: oncemq.Client) ->
     assert texts(got) == ["at last"]
 
 
-def test_who_waits_for_a_message_is_told_when_the_subscription_is_closed(client: oncemq.Client) -> None:
-    subscription = client.subscription("t", "s")
-    assert len(subscription.get_many(10)) == 10
+@pytest.mark.parametrize("by_pattern", [False, True])
+def test_a_caller_that_waits_gets_an_error_when_the_subscription_is_closed(
+    client: oncemq.Client, by_pattern: bool
+) -> None:
+    subscription = client.subscribe_pattern("*", "p") if by_pattern else client.subscribe("t", "p")
+    assert subscription.get() is None
     found: list[Exception] = []
 
     def wait() -> None:

@@ -210,7 +210,7 @@ class Consumer:
             self.session.send_due_ack()
 
     def _skip_to(self, upto: int, topic_id: int) -> Flow[None]:
-        """Leave out what was not delivered and lies below `upto`."""
+        """Skip the messages below `upto` that were not delivered."""
         cursor = self.cursor
         assert isinstance(cursor, TopicCursor), "only offsets of one topic can be acked before they are delivered"
         if not cursor.has_seen(upto):

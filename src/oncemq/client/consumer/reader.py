@@ -35,7 +35,7 @@ def time_of(moment: datetime) -> int:
     """Return a time in milliseconds since 1970. A time without a zone is local. Raises ValueError."""
     time_ms = round(moment.timestamp() * 1000)
     if time_ms < 1:
-        raise ValueError(f"{moment} lies before 1970")
+        raise ValueError(f"{moment} is before 1970")
     return time_ms
 
 

@@ -68,7 +68,8 @@ class ConsumerSession:
         self._feed = feed
         #: Drops messages that are decoded and not delivered.
         self._on_drop = on_drop
-        #: The epoch of the last opening, once it was given up: a successor is not displaced.
+        #: The epoch of the last opening, after it has ended. The broker refuses to reopen the subscription if another
+        #: client has opened it since.
         self._former_epoch = 0
         #: The highest epoch of all openings: a broker gives none twice.
         self._highest_epoch = 0
@@ -148,7 +149,7 @@ class ConsumerSession:
         while True:
             # A seek may have closed it.
             yield from self.open()
-            # An empty reply to a get that was sent earlier says nothing about now.
+            # An empty reply to a get that was sent earlier does not tell what the broker has now.
             is_fresh = self.get_pending is None
             left_ms = WAIT_MS if until_ms is None else max(0.0, until_ms - now_ms())
             yield self.get_pending or self.send_get(int(min(left_ms, WAIT_MS)))
@@ -233,8 +234,8 @@ class ConsumerSession:
         return self._ack_pending
 
     def note_acks(self) -> None:
-        """Take the reply to an ack that was sent alone, if it is there. If the broker was away, a later ack says the
-        same."""
+        """Take the reply to an ack that was sent alone, if it is there. If the broker was away, a later ack
+        includes it."""
         if self._ack_pending is None or not self._ack_pending.done:
             return
         pending, self._ack_pending = self._ack_pending, None

@@ -111,7 +111,7 @@ class Subscription:
 
         Needed only with `auto_ack=False`. The ack is sent with the next get, or alone after a moment, or by `close`;
         with `wait` it is on the broker's disk when this returns. The ack of an offset that was not delivered yet
-        leaves out what lies before it: so a consumer gets past a message that can't be read.
+        skips the messages up to it: so a consumer gets past a message that can't be decoded.
 
         >>> subscription.ack(message)
         """

@@ -103,8 +103,8 @@ class TopicCursor:
         return upto <= max(self.buffer.position, self.buffer.end_offset)
 
     def skip_to(self, upto: int) -> tuple[tuple[int, int], bool]:
-        """Leave out what was not delivered and lies below `upto`. Returns the range that is left out, and whether a get
-        that was sent before asks for a part of it."""
+        """Skip the messages below `upto` that were not delivered. Returns their range, and whether a get that was sent
+        before asks for some of them."""
         skipped = (self._delivered, upto)
         self._delivered = upto
         self._finished = max(self._finished, upto)

@@ -61,7 +61,7 @@ class InboxDatabase(Protocol):
 
     def open_row(self, key: Key, mine: Row, decide: Callable[[Row], Row]) -> Row:
         """In one transaction: create the table and the row (as `mine`) if they are missing, and store what `decide`
-        returns for the row. Nobody can change it in between. If `decide` raises, nothing is changed."""
+        returns for the row. No other transaction can change it in between. If `decide` raises, nothing is changed."""
 
     def read_row(self, key: Key) -> Row | None:
         """Return the committed row."""
@@ -120,9 +120,9 @@ def taken_over(key: Key, found: Row, epoch: int, acked: int, skip_to: int) -> Ro
     position = max(found.position, skip_to)
     if position < acked:
         raise errors.InboxRewound(
-            f"the database has done what lies below {found.position}, but '{key.subscriber}' on '{key.topic}' was"
-            f" acked up to {acked}: the database was set back, or the subscription was used without it. Messages"
-            f" {found.position} to {acked - 1} would be missing"
+            f"the database has processed everything below {found.position}, but '{key.subscriber}' on '{key.topic}' was"
+            f" acked up to {acked}: the database was restored from an older copy, or the subscription was used without"
+            f" it. Messages {found.position} to {acked - 1} would be missing"
         )
     return Row(found.version, epoch, position)
 

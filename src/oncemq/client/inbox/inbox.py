@@ -218,7 +218,7 @@ class Inbox:
             self._subscription.ack(position - 1)
         except errors.OffsetOutOfRange as error:
             raise errors.OffsetOutOfRange(
-                f"the database has done everything below {position}, which the broker never had: it was restored"
+                f"the database has processed everything below {position}, which the broker never had: it was restored"
                 f" from an older copy, or lost its disk ({error.text})"
             ) from None
 

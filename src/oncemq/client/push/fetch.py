@@ -1,5 +1,5 @@
-"""Messages from a push gateway's live feed: the gateway sends each batch once to all who listen, in place of a get for
-each subscriber.
+"""Messages from a push gateway's live feed: the gateway sends each batch once to all subscribers, which need not get it
+from the broker.
 
 The feed may lose messages, repeat them, damage them, or fall silent. The cursor knows its position: a batch that
 continues it is taken; what is missing is fetched from the broker. So each message is delivered once and in order,
@@ -37,9 +37,9 @@ class FeedFetcher:
         #: Makes a wait for the feed that ends at this time at the latest.
         self._wait = wait
         self._on_close = on_close
-        #: Where the topic ends, as the feed says.
+        #: Where the topic ends, according to the feed.
         self._feed_end = 0
-        #: A batch that came too early: what lies before it is missing.
+        #: A batch that came too early: messages before it are missing.
         self._early: tuple[BatchHead, bytes] | None = None
         self._checked_ms = 0.0
         #: The opening that this state belongs to.
@@ -64,7 +64,7 @@ class FeedFetcher:
             if opened is not self._opened:
                 self._opened, self._feed_end, self._early, self._checked_ms = opened, 0, None, 0.0
             is_over = until_ms is not None and now_ms() >= until_ms
-            # An empty reply to a get that was sent earlier says nothing about now.
+            # An empty reply to a get that was sent earlier does not tell what the broker has now.
             is_last = is_over and session.get_pending is None
             if session.get_pending is None and (is_over or self._is_get_due(cursor)):
                 session.send_get(self._get_wait_ms(cursor, until_ms))
@@ -92,7 +92,7 @@ class FeedFetcher:
         )
 
     def _note_checked(self, cursor: TopicCursor) -> None:
-        """The broker has replied; what it does not have, nobody has."""
+        """The broker has replied. What it does not have does not exist."""
         self._checked_ms = now_ms()
         if not cursor.is_buffered and cursor.buffer.is_caught_up:
             self._feed_end, self._early = 0, None
@@ -159,7 +159,7 @@ class FeedFetcher:
 
 
 def _is_sound(head: BatchHead, payload: bytes) -> bool:
-    """The payload holds what its header says. The checksum covers the payload alone."""
+    """The payload matches its header. The checksum covers the payload alone."""
     if checksum(payload) != head.checksum:
         return False
     try:

@@ -44,7 +44,7 @@ class LeaseRenewer:
         self._acks = acks
         self._auto_extend = options.auto_extend
         self._extend_max_ms = options.extend_max_s * 1000
-        #: A reply that no caller may be waiting for, besides those to acks and renewals.
+        #: A reply to a take that perhaps no caller waits for.
         self._expected: Pending | None = None
         self._renewal: Pending | None = None
         self._renewed: list[Lease] = []

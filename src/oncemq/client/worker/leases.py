@@ -90,8 +90,8 @@ class LeaseTable:
         self.expired: list[Lease] = []
         #: How many messages of `leases` are neither settled nor about to be.
         self.unsettled = 0
-        #: Reasons to announce acks: nobody looks for acks regularly; somebody waits until enough is settled; there is a
-        #: final error.
+        #: Reasons to announce acks: the renewer does not look for acks regularly; a caller waits until enough is
+        #: settled; there is a final error.
         self.is_idle = True
         self.awaits_capacity = False
         self._has_failed = False
@@ -102,12 +102,12 @@ class LeaseTable:
     # Announcements.
 
     def set_idle(self, value: bool) -> None:
-        """Whether nobody looks for acks regularly."""
+        """Set whether the renewer has stopped looking for acks regularly."""
         self.is_idle = value
         self._update()
 
     def set_awaits_capacity(self, value: bool) -> None:
-        """Whether somebody waits until enough is settled."""
+        """Set whether a caller waits until enough is settled."""
         self.awaits_capacity = value
         self._update()
 
@@ -171,7 +171,7 @@ class LeaseTable:
         return [lease for lease in [*self.leases.values(), *dict.fromkeys(expired)] if lease.has_unsent]
 
     def mark_sent(self, lease: Lease, count: int) -> None:
-        """So many messages of a lease are about to be settled."""
+        """`count` messages of a lease are about to be settled."""
         lease.left -= count
         if self.leases.get(lease.token) is lease:
             self.unsettled -= count
@@ -179,7 +179,7 @@ class LeaseTable:
                 del self.leases[lease.token]
 
     def mark_unsent(self, lease: Lease, count: int) -> None:
-        """So many messages of a lease have to be settled again."""
+        """`count` messages of a lease have to be settled again."""
         lease.left += count
         if lease.is_over:
             self.expired.append(lease)
@@ -195,7 +195,7 @@ class LeaseTable:
         return bool(self.expired) or any(lease.done for lease in self.leases.values())
 
     def count_unsettled(self) -> int:
-        """How many messages nobody has settled, sent or not."""
+        """Return how many messages no caller has settled."""
         leases = self.leases.values()
         return self.unsettled - sum(len(each.done) + len(each.returned) + len(each.elsewhere) for each in leases)
 

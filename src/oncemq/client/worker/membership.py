@@ -1,4 +1,4 @@
-"""A consumer's membership in a shared subscription: what it joined, what it holds, and which errors nobody was told of.
+"""A consumer's membership in a shared subscription: its opening, its leases, and errors that are still to be raised.
 
 The parts of a shared consumer share one membership. An ack that came too late is never forgotten: it is raised by the
 ack itself if that waits, else by the next call of the subscription.
@@ -46,7 +46,7 @@ class Membership:
         self.lost = 0
         #: The final error, once there is one: every call raises it.
         self.error: errors.OnceMQError | None = None
-        #: Acks that came too late, and other failures, that no caller was told of.
+        #: Acks that came too late, and other failures, that are still to be raised.
         self.late: list[tuple[Lease, int]] = []
         self.failures: list[errors.OnceMQError] = []
         #: The highest number of all openings and leases: a broker gives none twice.
@@ -70,7 +70,7 @@ class Membership:
         return reply
 
     def note_epoch(self, epoch: int) -> None:
-        """Raises BrokerRewound if the broker had given a higher number before."""
+        """Note the number of an opening or a lease. Raises BrokerRewound if the broker has used a higher one before."""
         if epoch < self._highest_epoch:
             what = f"the broker has counted to {self._highest_epoch}, and is at {epoch}"
             error = errors.BrokerRewound(f"'{self.subscriber}' on '{self.topic}': {what}")
@@ -99,17 +99,17 @@ class Membership:
         self.error = self.error or error
         self.table.fail()
         if self.table.has_acks:
-            # These acks reach nobody.
+            # These acks are never sent.
             self.note_failure(error)
         self.table.end_all()
 
     def check(self) -> None:
-        """Raise what no caller was told of yet, and what is final."""
+        """Raise errors that are still to be raised, and the final error."""
         self.raise_failures()
         self.check_open()
 
     def raise_failures(self) -> None:
-        """Raise what no caller was told of yet."""
+        """Raise errors that are still to be raised."""
         if self.late:
             late, self.late = self.late, []
             raise self.lost_error(offset for _, offset in late)
@@ -117,7 +117,7 @@ class Membership:
             raise self.failures.pop(0)
 
     def check_open(self) -> None:
-        """Raise what is final."""
+        """Raise the final error, if there is one."""
         if self.error is not None:
             raise again(self.error)
         self.driver.check_usable()

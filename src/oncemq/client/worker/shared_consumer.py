@@ -94,7 +94,7 @@ class SharedConsumer(Generic[K]):
     def take_many(self, tasks_max: int, timeout_s: float | None) -> Flow[list[K]]:
         """Return at most `tasks_max` tasks as soon as there are any. Raises ValueError."""
         if tasks_max < 1:
-            raise ValueError(f"tasks_max is at least 1, and is {tasks_max}")
+            raise ValueError(f"tasks_max is at least 1, not {tasks_max}")
         return self.guard.around(self._take_many(tasks_max, timeout_s))
 
     def _take_many(self, tasks_max: int, timeout_s: float | None) -> Flow[list[K]]:
@@ -192,7 +192,7 @@ class SharedConsumer(Generic[K]):
 
     def _return(self, task: BaseTask, delay_s: float) -> Flow[None]:
         if not 0 <= delay_s <= LEASE_MS_MAX / 1000:
-            raise ValueError(f"delay_s lies between 0 and {LEASE_MS_MAX // 1000} seconds, and is {delay_s}")
+            raise ValueError(f"delay_s is between 0 and {LEASE_MS_MAX // 1000} seconds, not {delay_s}")
         if self._check_settleable(task, RETURNED):
             task.outcome = RETURNED
             task.lease.returned.append((task.message.offset, round(delay_s * 1000)))

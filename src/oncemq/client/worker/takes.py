@@ -94,7 +94,7 @@ class TakeRequester(Generic[K]):
         self._measure()
         while True:
             opened = yield from self._membership.join()
-            # An empty reply to a take that was sent earlier says nothing about now.
+            # An empty reply to a take that was sent earlier does not tell what the broker has now.
             is_fresh = self.pending is None
             self._acks.send()
             if self.pending is None:
