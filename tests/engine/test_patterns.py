@@ -386,7 +386,7 @@ def test_acks_are_taken_on_a_full_disk_and_not_without_any_room() -> None:
     world.do(put("orders.eu", create=True))
     world.writable_bytes = 0
     assert isinstance(world.ack(eu=1), replies.GetAnyReply)
-    world.room_bytes = 0
+    world.free_bytes = 0
     assert code(world.ack(eu=1)) == "DISK_FULL"
     assert world.seen() == {}
 

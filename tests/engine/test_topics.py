@@ -332,7 +332,7 @@ def test_a_full_disk_refuses_puts_and_takes_acks() -> None:
     world.writable_bytes = 0
     assert code(world.do(put())) == "DISK_FULL"
     assert world.send(commands.Ack(owner.topic_id, "a", owner.epoch, 1)).reply == replies.AckReply(1)
-    world.room_bytes = 0
+    world.free_bytes = 0
     assert code(world.send(commands.Ack(owner.topic_id, "a", owner.epoch, 1)).reply) == "DISK_FULL"
 
 

@@ -27,14 +27,14 @@ class World:
         self.now_ms = 1_000
         self.position = EXTENT_BYTES
         self.writable_bytes = ROOMY
-        self.room_bytes = ROOMY
+        self.free_bytes = ROOMY
         self.reserve_bytes = 0
         self.log: list[tuple[int, Event]] = []
         self.numbers: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
 
     def send(self, command: commands.Command) -> Decision:
-        place = WriteSlot(self.position, self.room_bytes, self.writable_bytes, self.reserve_bytes)
+        place = WriteSlot(self.position, self.free_bytes, self.writable_bytes, self.reserve_bytes)
         decision = self.engine.step(self.now_ms, place, command)
         if decision.event is not None:
             self.log.append((self.now_ms, decision.event))

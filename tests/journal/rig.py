@@ -131,7 +131,7 @@ def begin(
     """Append a group of topic 7, without a sync; returns what reads its records."""
     need = sum(record_bytes(len(payload)) for payload in payloads) + len(events)
     place = journal.next_slot(need)
-    assert place.room_bytes >= need, "no room"
+    assert place.free_bytes >= need, "no room"
     position = place.position
     records = []
     for offset, payload in enumerate(payloads):

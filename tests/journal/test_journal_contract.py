@@ -87,8 +87,8 @@ def test_a_clean_stop_confirms_the_last_group_once(backend: Backend, journal: Jo
 def test_a_place_is_within_one_extent_and_large_enough(journal: Journal) -> None:
     for size in (100, 20_000, 15_000, 100, 31_000):
         place = journal.next_slot(size)
-        assert place.room_bytes >= size
-        assert place.writable_bytes == place.room_bytes
+        assert place.free_bytes >= size
+        assert place.writable_bytes == place.free_bytes
         assert place.position // SEGMENT_BYTES == (place.position + size - 1) // SEGMENT_BYTES
         begin(journal, [b"x" * (size - 100)])
         journal.sync()
@@ -96,7 +96,7 @@ def test_a_place_is_within_one_extent_and_large_enough(journal: Journal) -> None
 
 def test_more_than_an_extent_can_hold_is_not_promised(journal: Journal) -> None:
     write(journal, [b"x"])
-    assert journal.next_slot(10 * SEGMENT_BYTES).room_bytes < 10 * SEGMENT_BYTES
+    assert journal.next_slot(10 * SEGMENT_BYTES).free_bytes < 10 * SEGMENT_BYTES
 
 
 def test_a_snapshot_shortens_the_replay(backend: Backend, journal: Journal) -> None:

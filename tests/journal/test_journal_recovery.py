@@ -272,7 +272,7 @@ def test_a_crash_at_any_point_of_beginning_a_segment_loses_nothing() -> None:
 
 def test_a_group_that_fills_its_segment_to_the_last_byte_is_followed_by_the_next_segment() -> None:
     disk, journal = new_journal()
-    room = journal.next_slot(0).room_bytes
+    room = journal.next_slot(0).free_bytes
     write(journal, [b"x" * (room - 48 - 5 - 3)], b"exact")
     assert journal.next_slot(0).position // SEGMENT_BYTES == 2
     disk.kill()
@@ -282,7 +282,7 @@ def test_a_group_that_fills_its_segment_to_the_last_byte_is_followed_by_the_next
 def test_a_snapshot_taken_at_a_segments_last_byte_is_recovered() -> None:
     for writes_behind in (0, 1):
         disk, journal = new_journal()
-        room = journal.next_slot(0).room_bytes
+        room = journal.next_slot(0).free_bytes
         write(journal, [b"x" * (room - 48 - 5 - 3)], b"exact")
         snapshot(journal)
         for _ in range(writes_behind):

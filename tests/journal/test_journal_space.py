@@ -37,7 +37,7 @@ def test_a_full_disk_refuses_puts_and_still_takes_acks() -> None:
     assert journal.writable_bytes() == 0
     place = journal.next_slot(100)
     assert place.writable_bytes == 0
-    assert place.room_bytes > 100
+    assert place.free_bytes > 100
     for _ in range(50):
         write(journal, events=b"ack")
         journal.maintain()
@@ -48,11 +48,11 @@ def test_the_reserve_has_an_end_and_says_so() -> None:
     _, journal = full_disk()
     fill(journal)
     count = 0
-    while journal.next_slot(1000).room_bytes >= 1000:
+    while journal.next_slot(1000).free_bytes >= 1000:
         write(journal, events=b"a" * 1000)
         count += 1
     assert count > 40
-    assert journal.next_slot(1000).room_bytes < 1000
+    assert journal.next_slot(1000).free_bytes < 1000
 
 
 def test_puts_go_on_by_themselves_when_space_is_back() -> None:

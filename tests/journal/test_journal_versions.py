@@ -84,7 +84,7 @@ def test_what_was_begun_with_version_1_is_not_written_again() -> None:
     assert version_of(disk, f"snapshots/{old}") == 1
     assert version_of(disk, f"snapshots/{new}") == SNAPSHOT_VERSION
     assert version_of(disk, "segments/000000000001") == 1
-    journal.next_slot(journal.next_slot(0).room_bytes + 1)
+    journal.next_slot(journal.next_slot(0).free_bytes + 1)
     assert version_of(disk, "segments/000000000002") == JOURNAL_VERSION
 
 

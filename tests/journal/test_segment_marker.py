@@ -63,7 +63,7 @@ def test_a_harmed_last_segment_is_missed_and_can_be_given_up(harm: Callable[[Sim
 
 def test_a_lost_last_segment_behind_one_that_is_full_to_the_last_byte_can_be_given_up() -> None:
     disk, journal = new_journal()
-    room = journal.next_slot(0).room_bytes
+    room = journal.next_slot(0).free_bytes
     write(journal, events=b"f" * room)
     write(journal, events=b"next")
     disk.power_loss()

@@ -43,18 +43,18 @@ class GroupBuilder:
     def next_slot(self, need_bytes: int) -> WriteSlot | None:
         """Return the position of the next record and the space that is left. None means that this group is full, and
         that the next group may have space."""
-        if self._used_bytes + need_bytes > self._slot.room_bytes or self._used_bytes > self._group_bytes_max:
+        if self._used_bytes + need_bytes > self._slot.free_bytes or self._used_bytes > self._group_bytes_max:
             if self.events:
                 return None
             self._slot = self._journal.next_slot(need_bytes)
             self._position = self._slot.position
-        room_bytes = self._slot.room_bytes - self._used_bytes
-        if room_bytes < need_bytes:
+        free_bytes = self._slot.free_bytes - self._used_bytes
+        if free_bytes < need_bytes:
             return WriteSlot(self._position, 0, 0)
         # The journal gives either all of the space or none of it to new messages.
-        writable_bytes = min(self._slot.writable_bytes - self._used_bytes, room_bytes)
-        reserve_bytes = min(self._slot.reserve_bytes - self._used_bytes, room_bytes)
-        return WriteSlot(self._position, room_bytes, writable_bytes, reserve_bytes)
+        writable_bytes = min(self._slot.writable_bytes - self._used_bytes, free_bytes)
+        reserve_bytes = min(self._slot.reserve_bytes - self._used_bytes, free_bytes)
+        return WriteSlot(self._position, free_bytes, writable_bytes, reserve_bytes)
 
     def add(self, event: Event, need_bytes: int) -> None:
         self.events.append(event)

@@ -170,7 +170,7 @@ class Housekeeping:
             if first_offset is None:
                 continue
             slot = builder.next_slot(copy_bytes(head.size))
-            if slot is None or slot.room_bytes <= 0:
+            if slot is None or slot.free_bytes <= 0:
                 extent_copy.put_back(head)
                 return slot is None
             self._copy(builder, head, first_offset, slot.position)

@@ -151,7 +151,7 @@ def _append(target: Journal, time_ms: int, events: bytes, rows: Rows | None = No
 def _wait_for_space(target: Journal, need_bytes: int) -> int:
     """Return the position of the next group's first record. Raise JournalError if the target stays too full."""
     until_s = time.monotonic() + _SPACE_TIMEOUT_S
-    while (slot := target.next_slot(need_bytes)).room_bytes < need_bytes:
+    while (slot := target.next_slot(need_bytes)).free_bytes < need_bytes:
         if time.monotonic() >= until_s:
             raise errors.JournalError(f"{target.describe()} has no space for the copy")
         # The next segment may still be in the making.

@@ -111,7 +111,7 @@ class Round:
         if due_ms is None or due_ms > self._builder.now_ms:
             return True
         slot = self._builder.next_slot(TICK_BYTES_MAX)
-        if slot is None or slot.room_bytes <= 0:
+        if slot is None or slot.free_bytes <= 0:
             return slot is not None
         need = TICK_BYTES_MAX
         for event in self._engine.tick(self._builder.now_ms):

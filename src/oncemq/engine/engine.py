@@ -154,7 +154,7 @@ class Engine:
         return self._execute(now_ms, slot, claim, command.operation)
 
     def _execute(self, now_ms: int, slot: WriteSlot, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
-        if slot.room_bytes <= 0:
+        if slot.free_bytes <= 0:
             return Decision(_disk_full())
         outcome = decide(DecisionContext(self.state, self.limits, now_ms, slot, claim), operation)
         if isinstance(outcome, replies.NotNow):
@@ -182,7 +182,7 @@ class Engine:
             refusal = limit_reached(self.limits.sessions_max, "sessions")
         if refusal is not None:
             return Decision(refusal)
-        if slot.room_bytes <= 0:
+        if slot.free_bytes <= 0:
             return Decision(_disk_full())
         started = events.SessionStarted(
             session.id if session is not None else self.state.next_epoch,
@@ -210,7 +210,7 @@ class Engine:
 
     def _bye(self, now_ms: int, slot: WriteSlot, command: commands.Bye) -> Decision:
         session = self.state.sessions.get(command.session)
-        if session is None or session.epoch != command.epoch or slot.room_bytes <= 0:
+        if session is None or session.epoch != command.epoch or slot.free_bytes <= 0:
             return Decision(replies.Done())
         if not (session.anonymous or command.for_good):
             return Decision(replies.Done())
@@ -219,19 +219,19 @@ class Engine:
     # Reads and acks.
 
     def _get(self, now_ms: int, slot: WriteSlot, command: commands.Get) -> Decision:
-        if command.ack >= 0 and slot.room_bytes <= 0:
+        if command.ack >= 0 and slot.free_bytes <= 0:
             return Decision(_disk_full())
         return self._applied(now_ms, reads.decide_get(self.state, self.limits, command))
 
     def _ack(self, now_ms: int, slot: WriteSlot, command: commands.Ack) -> Decision:
-        if slot.room_bytes <= 0:
+        if slot.free_bytes <= 0:
             return Decision(_disk_full())
         return self._applied(now_ms, reads.decide_ack(self.state, command))
 
     def _get_any(self, now_ms: int, slot: WriteSlot, command: commands.GetAny) -> Decision:
         if len(command.acks) > TRANSACTION_PARTS_MAX:
             return Decision(replies.Refusal("MALFORMED", f"a get has at most {TRANSACTION_PARTS_MAX} acks"))
-        if command.acks and slot.room_bytes <= 0:
+        if command.acks and slot.free_bytes <= 0:
             return Decision(_disk_full())
         return self._applied(now_ms, reads.decide_get_any(self.state, self.limits, command))
 
@@ -249,7 +249,7 @@ class Engine:
         found = find_shared(self.state, command.topic_id, command.subscriber, command.epoch)
         if isinstance(found, replies.Refusal):
             return Decision(found)
-        if slot.room_bytes <= 0:
+        if slot.free_bytes <= 0:
             return Decision(_disk_full())
         decide_shared = _SHARED_DECIDERS[type(command)]
         return self._applied(now_ms, decide_shared(self.state, self.limits, now_ms, *found, command))

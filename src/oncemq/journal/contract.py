@@ -49,7 +49,7 @@ class WriteSlot(msgspec.Struct, frozen=True, gc=False):
     #: Of the group's first record.
     position: int
     #: Space for records and events together.
-    room_bytes: int
+    free_bytes: int
     #: How much of it may be new messages: 0 when the disk is full. The rest is reserved for acks and moves.
     writable_bytes: int
     #: How much of it may be messages of a transaction whose acks free at least as many bytes. The last extent is
@@ -151,7 +151,7 @@ class Journal(Protocol):
     def next_slot(self, need_bytes: int) -> WriteSlot:
         """Return the slot for a group that needs this many bytes. A new extent is begun if the current one is too full.
 
-        If there is not enough space, `room_bytes` is smaller than `need_bytes`."""
+        If there is not enough space, `free_bytes` is smaller than `need_bytes`."""
 
     def append(self, group: Group) -> None:
         """Write a group to the slot that was returned last. It is not durable before `sync`."""

@@ -177,7 +177,7 @@ class MemoryJournal:
     def _active(self) -> int:
         return max(self._extents)
 
-    def _room_bytes(self) -> int:
+    def _free_bytes(self) -> int:
         return (self._active + 1) * self.extent_bytes - self._position - GROUP_HEADER_BYTES
 
     def _free_extents(self) -> int:
@@ -186,21 +186,21 @@ class MemoryJournal:
     def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
         need_bytes = min(need_bytes, self.extent_bytes - GROUP_HEADER_BYTES)
-        if need_bytes > self._room_bytes() and self._free_extents() > 0:
+        if need_bytes > self._free_bytes() and self._free_extents() > 0:
             number = self._active + 1
             self._extents[number] = []
             self._position = number * self.extent_bytes
-        room = max(0, self._room_bytes())
-        free = self._free_extents()
-        writable = room if free >= RESERVE_EXTENTS else 0
-        return WriteSlot(self._position + GROUP_HEADER_BYTES, room, writable, room if free > 0 else 0)
+        free = max(0, self._free_bytes())
+        extents = self._free_extents()
+        writable = free if extents >= RESERVE_EXTENTS else 0
+        return WriteSlot(self._position + GROUP_HEADER_BYTES, free, writable, free if extents > 0 else 0)
 
     def append(self, group: Group) -> None:
         self._check()
         assert self._unsynced is None, "the next group must not be written before the last one is synced"
         used = group_bytes(group)
         size = used + -used % 8
-        assert used <= self._room_bytes() + GROUP_HEADER_BYTES, "a group is larger than its slot"
+        assert used <= self._free_bytes() + GROUP_HEADER_BYTES, "a group is larger than its slot"
         kept = Group(group.time_ms, bytes(group.events), [_copied(record) for record in group.records])
         stored = _StoredGroup(self._sequence, self._position, size, kept)
         self._extents[self._active].append(stored)
@@ -227,7 +227,7 @@ class MemoryJournal:
 
     def _append_empty(self) -> None:
         self.next_slot(0)
-        if self._room_bytes() >= 0:
+        if self._free_bytes() >= 0:
             self.append(Group(self._time_ms, b"", ()))
             self.sync()
 
@@ -311,7 +311,7 @@ class MemoryJournal:
 
     def writable_bytes(self) -> int:
         ordinary = self._free_extents() - RESERVE_EXTENTS
-        return 0 if ordinary < 0 else max(0, self._room_bytes()) + ordinary * (self.extent_bytes - GROUP_HEADER_BYTES)
+        return 0 if ordinary < 0 else max(0, self._free_bytes()) + ordinary * (self.extent_bytes - GROUP_HEADER_BYTES)
 
     def close(self) -> None:
         if not self._closed and self._unsynced is None and self.term == self._store.term:

@@ -52,7 +52,7 @@ def not_now_uses_up_the_number() -> Sequence[Patch]:
         self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation
     ) -> Decision:
         decision: Decision = real(self, now_ms, place, claim, operation)
-        if isinstance(decision.reply, replies.NotNow) and place.room_bytes > 0:
+        if isinstance(decision.reply, replies.NotNow) and place.free_bytes > 0:
             voided = events.Voided(claim)
             self.apply(now_ms, voided)
             return Decision(decision.reply, voided)

@@ -66,7 +66,7 @@ class DecisionContext:
             used = record_bytes(part.size)
             slot = self.slot
             self.slot = WriteSlot(
-                record_end(part.position, part.size), slot.room_bytes - used, slot.writable_bytes - used
+                record_end(part.position, part.size), slot.free_bytes - used, slot.writable_bytes - used
             )
 
 

@@ -73,7 +73,7 @@ class Allocation:
             self._pause()
             return
         self._path = path
-        self._task = self._worker.start(zero_fill(self._disk, path, size), f"make {path}")
+        self._task = self._worker.start(zero_fill(self._disk, path, size), f"create {path}")
 
     def take(self, wait: bool = False) -> str | None:
         """Return the path of a file that was finished since the last call. Raise JournalFailed."""

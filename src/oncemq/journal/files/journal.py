@@ -158,13 +158,13 @@ class FileJournal:
 
     def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
-        room = self._limit - self._position - GROUP_HEADER_BYTES
-        if need_bytes > room:
+        free = self._limit - self._position - GROUP_HEADER_BYTES
+        if need_bytes > free:
             self._begin_segment(min(need_bytes, self._layout.capacity_bytes))
-            room = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
+            free = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
         spares = len(self._segments.spares)
-        writable = room if spares >= RESERVE_SPARES else 0
-        return WriteSlot(self._position + GROUP_HEADER_BYTES, room, writable, room if spares else 0)
+        writable = free if spares >= RESERVE_SPARES else 0
+        return WriteSlot(self._position + GROUP_HEADER_BYTES, free, writable, free if spares else 0)
 
     def _begin_segment(self, need_bytes: int) -> None:
         """Begin a segment, unless there is no spare, or the active segment has enough space."""
@@ -288,8 +288,8 @@ class FileJournal:
         ordinary = len(self._segments.spares) - RESERVE_SPARES + self._disk.free_bytes() // self.extent_bytes
         if ordinary < 0:
             return 0
-        room = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
-        return room + ordinary * self._layout.capacity_bytes
+        free = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
+        return free + ordinary * self._layout.capacity_bytes
 
     def close(self) -> None:
         """Confirm the last group and release the lock. It may be called more than once."""

@@ -156,23 +156,23 @@ class PostgresJournal:
     def _active(self) -> int:
         return self._position // self.extent_bytes
 
-    def _room_bytes(self) -> int:
+    def _free_bytes(self) -> int:
         return (self._active + 1) * self.extent_bytes - self._position - GROUP_HEADER_BYTES
 
     def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
-        if min(need_bytes, self.extent_bytes - GROUP_HEADER_BYTES) > self._room_bytes():
+        if min(need_bytes, self.extent_bytes - GROUP_HEADER_BYTES) > self._free_bytes():
             self._position = (self._active + 1) * self.extent_bytes
         self._extents.begin(self._active)
-        room = self._room_bytes()
-        return WriteSlot(self._position + GROUP_HEADER_BYTES, room, room)
+        free = self._free_bytes()
+        return WriteSlot(self._position + GROUP_HEADER_BYTES, free, free)
 
     def append(self, group: Group) -> None:
         """Keep the group until `sync`, which sends it in one go."""
         self._check()
         assert self._unsynced is None, "the next group must not be written before the last one is synced"
         used = group_bytes(group)
-        assert used <= self._room_bytes() + GROUP_HEADER_BYTES, "a group is larger than its slot"
+        assert used <= self._free_bytes() + GROUP_HEADER_BYTES, "a group is larger than its slot"
         self._unsynced = group
         self._unsynced_bytes = used + -used % 8
 
