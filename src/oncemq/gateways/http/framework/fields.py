@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from oncemq.protocol.commands import START_EARLIEST, START_NEW
@@ -58,6 +59,13 @@ DueMs = Annotated[
         description="The time at which messages become visible, in milliseconds since 1970; 0: at once.",
     ),
 ]
+
+
+class PageParameters(msgspec.Struct, frozen=True):
+    """The parameters of a list that is returned in pages."""
+
+    after: Annotated[str, Meta(description="List the names after this one, in their order.")] = ""
+    limit: PageLimit = 100
 
 
 def start_of(start: int | str) -> int:

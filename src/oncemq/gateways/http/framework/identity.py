@@ -95,6 +95,7 @@ def refuse_protection(call: Call[Any, Any]) -> None:
 
 async def perform(call: Call[Any, Any], operation: Operation, payload: Payloads = None) -> Reply:
     """Send an operation: once, as far as the request's headers allow it. Raises what the broker refuses it with."""
+    # RequestParser has checked that the headers are UTF-8.
     headers = call.headers
     if _KEY not in headers and _SESSION not in headers:
         _refuse_incomplete(headers)
@@ -117,8 +118,8 @@ def _keyed(headers: Mapping[bytes, bytes], operation: Operation) -> Keyed:
             raise errors.Malformed(
                 f"{name.decode()} is given with idempotency-key; use a key, or a session and a number"
             )
-    principal = _text(headers, _PRINCIPAL) if _PRINCIPAL in headers else DEFAULT_PRINCIPAL
-    return Keyed(principal, _text(headers, _KEY), operation)
+    principal = headers[_PRINCIPAL].decode() if _PRINCIPAL in headers else DEFAULT_PRINCIPAL
+    return Keyed(principal, headers[_KEY].decode(), operation)
 
 
 def _numbered(headers: Mapping[bytes, bytes], operation: Operation) -> Numbered:
@@ -129,14 +130,7 @@ def _numbered(headers: Mapping[bytes, bytes], operation: Operation) -> Numbered:
         raise errors.Malformed(f"oncemq-session is given without {' and '.join(missing)}")
     number = _integer(headers, _NUMBER)
     seen_below = _integer(headers, _SEEN_BELOW) if _SEEN_BELOW in headers else number
-    return Numbered(_text(headers, _SESSION), _integer(headers, _EPOCH), number, seen_below, operation)
-
-
-def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
-    try:
-        return headers[name].decode()
-    except UnicodeDecodeError:
-        raise errors.Malformed(f"{name.decode()} is not UTF-8") from None
+    return Numbered(headers[_SESSION].decode(), _integer(headers, _EPOCH), number, seen_below, operation)
 
 
 def _integer(headers: Mapping[bytes, bytes], name: bytes) -> int:

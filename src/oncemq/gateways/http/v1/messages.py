@@ -17,11 +17,10 @@ from oncemq.gateways.http.framework.fields import (
     Start,
     SubscriberName,
     TopicName,
-    TopicOrPattern,
     WaitMs,
     start_of,
 )
-from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
+from oncemq.gateways.http.framework.identity import REFUSALS, perform
 from oncemq.gateways.http.v1.consume import Fetched, GetRequest, fetch
 from oncemq.gateways.http.v1.ownership import refuse_pattern
 from oncemq.gateways.http.v1.rendering import (
@@ -32,6 +31,7 @@ from oncemq.gateways.http.v1.rendering import (
     raw_headers,
     view_of,
 )
+from oncemq.gateways.http.v1.subscriptions import SubscriptionChange
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Open, Read
@@ -41,11 +41,6 @@ from oncemq.protocol.replies import GetReply, OpenReply
 ENDPOINTS: list[Endpoint] = []
 
 Header = tuple[bytes, bytes]
-
-
-class OpenParameters(Protected, frozen=True):
-    topic: TopicOrPattern
-    subscriber: SubscriberName
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -151,11 +146,11 @@ CONSUMING = (
     _PATH + "/open",
     tag="consuming",
     summary="Become the owner",
-    parameters=OpenParameters,
+    parameters=SubscriptionChange,
     replies=(Reply(body=Opened, description="You own it now.", example=Opened("orders", "kitchen", 17, 2, 3, False)),),
     refusals=(errors.TopicUnknown, errors.NotSubscribed, errors.SubscriptionExpired, *REFUSALS),
 )
-async def open_subscription(call: Call[OpenParameters, None]) -> Answer:
+async def open_subscription(call: Call[SubscriptionChange, None]) -> Answer:
     """The subscription's epoch rises: the owner until now is refused from here on (FENCED). A shared subscription has
     no owner; then only its epoch is returned."""
     topic, subscriber = call.parameters.topic, call.parameters.subscriber

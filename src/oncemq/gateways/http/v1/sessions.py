@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
-from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageLimit, SessionName
+from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, SessionName
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Hello, RemoveSession, Sessions
@@ -69,11 +69,6 @@ class SessionsView(msgspec.Struct, frozen=True):
     after: str
 
 
-class SessionsParameters(msgspec.Struct, frozen=True):
-    after: Annotated[str, Meta(description="List the names after this one, in their order.")] = ""
-    limit: PageLimit = 100
-
-
 class SessionParameters(Protected, frozen=True):
     session: SessionName
 
@@ -110,10 +105,10 @@ async def begin_session(call: Call[None, SessionBody]) -> Answer:
     "/v1/sessions",
     tag="sessions",
     summary="List sessions",
-    parameters=SessionsParameters,
+    parameters=PageParameters,
     replies=(Reply(body=SessionsView, description="A page of sessions.", example=SessionsView([_SESSION], "")),),
 )
-async def list_sessions(call: Call[SessionsParameters, None]) -> Answer:
+async def list_sessions(call: Call[PageParameters, None]) -> Answer:
     """A page of all sessions, in the order of their names."""
     parameters = call.parameters
     reply = await call.link.query(Sessions(parameters.after, parameters.limit), SessionsReply)

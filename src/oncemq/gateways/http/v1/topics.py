@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
-from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageLimit, TopicName
+from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, TopicName
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.gateways.http.lookups import find_topic
 from oncemq.gateways.link import expect
@@ -46,11 +46,6 @@ class TopicsView(msgspec.Struct, frozen=True):
     topics: list[TopicView]
     #: The `after` of the next page; empty: this is the last page.
     after: str
-
-
-class TopicsParameters(msgspec.Struct, frozen=True):
-    after: Annotated[str, Meta(description="List the names after this one, in their order.")] = ""
-    limit: PageLimit = 100
 
 
 class TopicParameters(msgspec.Struct, frozen=True):
@@ -91,10 +86,10 @@ _MADE = TopicMade("orders", 281474976710657, True)
     "/v1/topics",
     tag="topics",
     summary="List topics",
-    parameters=TopicsParameters,
+    parameters=PageParameters,
     replies=(Reply(body=TopicsView, description="A page of topics.", example=TopicsView([_TOPIC], "")),),
 )
-async def list_topics(call: Call[TopicsParameters, None]) -> Answer:
+async def list_topics(call: Call[PageParameters, None]) -> Answer:
     """A page of topics, in the order of their names."""
     parameters = call.parameters
     reply = await call.link.query(Topics(parameters.after, parameters.limit), TopicsReply)
