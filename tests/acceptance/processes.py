@@ -1,4 +1,4 @@
-"""What tests with real processes share: flags for small files, and waiting with a deadline."""
+"""Shared by tests with real processes: flags for small files, and waiting with a deadline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 DEADLINE_S = 30.0
-#: Small files, so that segments, snapshots and recycling all come into play.
+#: Small files, so that there are several segments, snapshots and recycled segments.
 SMALL = (
     "--segment-bytes=1MiB",
     "--snapshot-bytes=1MiB",
@@ -17,7 +17,7 @@ SMALL = (
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Poll. Fails after the deadline."""
+    """Poll until the condition is true. Raises AssertionError after the deadline."""
     until = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""Crash campaigns against clients, short ones. `make crash KILLS=1000` runs long ones."""
+"""Short crash campaigns against clients. `make crash KILLS=1000` runs long ones."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from oncemq.client.runtime.transport import ZmqTransport
 from oncemq.client.transaction import Transaction
 from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance import __main__ as command
-from tests.acceptance import tracing
-from tests.acceptance.account import Account
+from tests.acceptance.campaigns.report import CampaignReport
+from tests.acceptance.faults import system_calls
+from tests.acceptance.faults.kill_points import CLIENT, OUTBOX, points_of
 from tests.acceptance.processes import DEADLINE_S, wait_until
-from tests.acceptance.steps import CLIENT, OUTBOX, points_of
 
 CAMPAIGN_DEADLINE_S = 240
 
 
-def _campaign(name: str, kills: int) -> Account:
+def _campaign(name: str, kills: int) -> CampaignReport:
     seed = random.SystemRandom().randrange(2**32)
     command = [sys.executable, "-m", "tests.acceptance", "--only", name, "--kills", str(kills), "--seed", str(seed)]
     ended = subprocess.run(
@@ -36,38 +36,38 @@ def _campaign(name: str, kills: int) -> Account:
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     [found] = json.loads(ended.stdout)
-    account = Account(**found)
-    assert account.problems == []
-    assert account.kills_count >= kills
-    assert account.lost == account.doubled == account.reordered == 0
-    assert account.attempted >= account.stored >= account.promised > 0
-    return account
+    report = CampaignReport(**found)
+    assert report.problems == []
+    assert report.kills_count >= kills
+    assert report.lost == report.duplicated == report.out_of_order == 0
+    assert report.attempted >= report.stored >= report.acknowledged > 0
+    return report
 
 
 def test_what_was_put_into_an_outbox_is_stored_once_wherever_its_producer_is_killed() -> None:
-    account = _campaign("outbox", 45)
-    met = set(account.kills) & set(points_of(*CLIENT, *OUTBOX))
-    assert len(met) >= 10, account.kills
-    assert account.more["copies_noticed"] == account.more["copies"] >= 1
+    report = _campaign("outbox", 45)
+    met = set(report.kills) & set(points_of(*CLIENT, *OUTBOX))
+    assert len(met) >= 10, report.kills
+    assert report.more["copies_rejected"] == report.more["copies"] >= 1
 
 
 @pytest.mark.parametrize("name", ["copier", "copier-outbox"])
 def test_a_copier_copies_each_message_once_and_in_order_wherever_it_is_killed(name: str) -> None:
-    account = _campaign(name, 25)
-    assert account.attempted == account.stored
-    assert account.kills_count > account.kills.get("at any moment", 0)
+    report = _campaign(name, 25)
+    assert report.attempted == report.stored
+    assert report.kills_count > report.kills.get("at any moment", 0)
 
 
 @pytest.mark.parametrize("name", ["workers", "workers-in-order"])
 def test_there_is_one_result_of_each_task_wherever_workers_are_killed(name: str) -> None:
-    account = _campaign(name, 30)
-    assert account.attempted == account.stored
+    report = _campaign(name, 30)
+    assert report.attempted == report.stored
 
 
 def test_a_message_that_kills_its_workers_is_a_dead_letter_once_and_all_others_are_done() -> None:
-    account = _campaign("poison", 12)
-    assert account.attempted == account.stored
-    assert account.more["dead_letters"] >= 1
+    report = _campaign("poison", 12)
+    assert report.attempted == report.stored
+    assert report.more["dead_letters"] >= 1
 
 
 # One thing at a time.
@@ -186,8 +186,8 @@ def test_a_second_process_on_an_outbox_fences_the_first_and_nothing_is_doubled(
 
 def test_what_was_put_into_an_outbox_is_synced_before_put_returns(tmp_path: Path) -> None:
     """A kill leaves the page cache intact, so it does not show this."""
-    if tracing.problem():
-        pytest.skip(tracing.problem())
+    if system_calls.problem():
+        pytest.skip(system_calls.problem())
     code = (
         "import oncemq, os, sys\nclient = oncemq.connect('tcp://127.0.0.1:9', outbox=sys.argv[1])\n"
         "for number in range(5):\n    client.put('orders', str(number))\n    os.write(1, b'returned')\n"
@@ -290,17 +290,17 @@ def test_a_transaction_that_was_cancelled_on_its_way_is_not_done_again(broker_pr
     [
         (["a1", "b1", "a2"], ""),
         (["a1", "a2", "b1", "b2"], ""),
-        (["b1", "a2"], "1 messages are lost, such as a1"),
-        (["a1", "a2", "a1"], "1 messages are doubled, such as a1"),
-        (["a2", "a1"], "1 messages are out of order, such as a1"),
-        (["a1", "a2", "c9"], "1 messages are nobody's, such as c9"),
+        (["b1", "a2"], "lost: a1"),
+        (["a1", "a2", "a1"], "duplicated: a1"),
+        (["a2", "a1"], "out of order: a1"),
+        (["a1", "a2", "c9"], "unexpected: c9"),
     ],
 )
-def test_an_account_names_what_is_lost_doubled_out_of_order_or_nobodys(stored: list[str], problem: str) -> None:
-    account = Account(campaign="any")
-    account.compare(["a1", "a2", "b1", "b2"], ["a1", "a2"], stored, lambda message_id: message_id[0])
-    assert bool(account.problems) == bool(problem)
-    assert not problem or problem in account.problems
+def test_a_report_names_what_is_lost_duplicated_out_of_order_or_unexpected(stored: list[str], problem: str) -> None:
+    report = CampaignReport(campaign="any")
+    report.compare(["a1", "a2", "b1", "b2"], ["a1", "a2"], stored, lambda message_id: message_id[0])
+    found = [line.partition(" in ")[0] for line in report.problems]
+    assert found == ([problem] if problem else [])
 
 
 def test_a_violation_ends_a_campaign_with_1_and_the_command_that_repeats_it(
@@ -308,41 +308,45 @@ def test_a_violation_ends_a_campaign_with_1_and_the_command_that_repeats_it(
 ) -> None:
     # Evidence of a violation is kept.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    accounts = {"outbox": Account(campaign="outbox", kills={"before send": 3}), "copier": Account(campaign="copier")}
-    accounts["copier"].compare(["1", "2"], ["1", "2"], ["1", "1"])
-    monkeypatch.setattr(command, "CAMPAIGNS", {name: lambda *_, name=name: accounts[name] for name in accounts})
+    reports = {
+        "outbox": CampaignReport(campaign="outbox", kills={"before send": 3}),
+        "copier": CampaignReport(campaign="copier"),
+    }
+    reports["copier"].compare(["1", "2"], ["1", "2"], ["1", "1"])
+    monkeypatch.setattr(command, "CAMPAIGNS", {name: lambda *_, name=name: reports[name] for name in reports})
     monkeypatch.setattr(sys, "argv", ["tests.acceptance", "--kills", "3", "--seed", "7"])
     assert command.main() == 1
     written = capsys.readouterr()
-    assert "copier: 1 messages are doubled, such as 1" in written.err
-    assert "Again: python -m tests.acceptance --only copier --kills 3 --seed 7" in written.err
+    assert "copier: duplicated: 1 in 'messages'" in written.err
+    assert "Repeat it with: python -m tests.acceptance --only copier --kills 3 --seed 7" in written.err
     assert [line.split()[:2] for line in written.out.splitlines()] == [
         ["campaign", "client"],
         ["outbox", "3"],
         ["copier", "0"],
     ]
-    del accounts["copier"]
-    monkeypatch.setattr(command, "CAMPAIGNS", {"outbox": lambda *_: accounts["outbox"]})
+    del reports["copier"]
+    monkeypatch.setattr(command, "CAMPAIGNS", {"outbox": lambda *_: reports["outbox"]})
     assert command.main() == 0
 
 
-def test_an_account_keeps_streams_apart() -> None:
-    account = Account(campaign="any")
-    account.compare(["1", "2"], [], ["2", "1"])
-    assert account.reordered == 1
+def test_a_report_checks_the_order_within_a_stream() -> None:
+    report = CampaignReport(campaign="any")
+    report.compare(["1", "2"], [], ["2", "1"])
+    assert report.out_of_order == 1
 
 
 def test_a_process_is_killed_at_its_nth_system_call(tmp_path: Path) -> None:
-    if tracing.problem():
-        pytest.skip(tracing.problem())
+    if system_calls.problem():
+        pytest.skip(system_calls.problem())
     code = (
-        "import os\nfrom tests.acceptance.tracing import wait_until_traced\nwait_until_traced(os.getpid())\n"
+        "import os\nfrom tests.acceptance.faults.system_calls import wait_until_traced\n"
+        "wait_until_traced(os.getpid())\n"
         "file = os.open('file', os.O_CREAT | os.O_WRONLY)\nfor _ in range(9):\n    os.pwrite(file, b'x', 0)\n"
         "    os.write(file, b'y')"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment)
-    tracer = tracing.attach(process.pid, "pwrite64", 4)
+    tracer = system_calls.attach(process.pid, "pwrite64", 4)
     assert process.wait(DEADLINE_S) == -signal.SIGKILL
     tracer.wait(DEADLINE_S)
     assert (tmp_path / "file").stat().st_size == 3

@@ -1,4 +1,4 @@
-"""The queue over HTTP, its library and a server that is killed: short campaigns. queue_crash.py says more."""
+"""Short campaigns with the queue API over HTTP and a server that is killed (campaigns/queue.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oncemq.http import Consumer, Producer
 from oncemq.testing.postgres import url_of
-from tests.acceptance import queue_crash
+from tests.acceptance.campaigns import queue
 from tests.acceptance.processes import SMALL
 from tests.forking import ForkedBroker
 
@@ -23,10 +23,10 @@ def test_every_log_is_complete_and_in_order_on_postgresql(tmp_path: Path, postgr
 
 
 def _check(folder: Path, *flags: str) -> None:
-    account = queue_crash.run(folder, KILLS, random.SystemRandom().randrange(2**32), *flags)
-    assert account.problems == []
-    assert account.stored == account.promised > 0
-    assert account.broker_kills == {"server": KILLS, "gateway": 0}
+    report = queue.run(folder, KILLS, random.SystemRandom().randrange(2**32), *flags)
+    assert report.problems == []
+    assert report.stored == report.acknowledged > 0
+    assert report.broker_kills == {"server": KILLS, "gateway": 0}
 
 
 def test_a_message_makes_the_round_trip_through_a_server(tmp_path: Path) -> None:

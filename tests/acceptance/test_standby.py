@@ -1,4 +1,4 @@
-"""Brokers on PostgreSQL that are killed, stopped and replaced: short campaigns. standby_crash.py says more."""
+"""Short campaigns with brokers on PostgreSQL that are killed, stopped and replaced (campaigns/standby.py)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def _campaign(server: PostgresServer, name: str, *arguments: str) -> dict[str, A
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    [account] = json.loads(ended.stdout)
-    assert account["problems"] == []
-    assert account["stored"] >= account["promised"] > 0
-    return dict(account)
+    [report] = json.loads(ended.stdout)
+    assert report["problems"] == []
+    assert report["stored"] >= report["acknowledged"] > 0
+    return dict(report)
 
 
 def test_a_standby_takes_over_from_a_broker_that_is_killed_or_stopped(oncemq_postgres_server: PostgresServer) -> None:
-    account = _campaign(oncemq_postgres_server, "standby", "--kills", "2", "--lease-ms", "1000")
-    assert account["broker_kills"] == {"killed while active": 1, "stopped while active": 1}
+    report = _campaign(oncemq_postgres_server, "standby", "--kills", "2", "--lease-ms", "1000")
+    assert report["broker_kills"] == {"killed while active": 1, "stopped while active": 1}
 
 
-def test_nothing_is_lost_doubled_or_reordered_on_postgresql(oncemq_postgres_server: PostgresServer) -> None:
-    account = _campaign(oncemq_postgres_server, "crash-postgres", "--kills", "3")
-    assert sum(account["broker_kills"].values()) == 3
+def test_nothing_is_lost_duplicated_or_reordered_on_postgresql(oncemq_postgres_server: PostgresServer) -> None:
+    report = _campaign(oncemq_postgres_server, "crash-postgres", "--kills", "3")
+    assert sum(report["broker_kills"].values()) == 3

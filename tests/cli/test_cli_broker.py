@@ -20,7 +20,7 @@ from tests.forking import Forked, ForkedBroker
 
 def test_a_message_goes_round(shell: Shell) -> None:
     assert shell.ok("sub", shell.topic, "alice") == f"Subscribed alice to {shell.topic}.\n".encode()
-    assert b"was subscribed" in shell.ok("sub", shell.topic, "alice")
+    assert b"is already subscribed" in shell.ok("sub", shell.topic, "alice")
     stored = shell.ok("put", shell.topic, "one pizza")
     assert stored == f"Stored 1 message in {shell.topic} at offset 0, for 1 subscription.\n".encode()
     assert shell.ok("get", shell.topic, "alice") == b"one pizza\n"
@@ -30,7 +30,7 @@ def test_nothing_new_is_exit_code_3(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     done = shell.run("get", shell.topic, "alice")
     assert (done.returncode, done.stdout) == (3, b"")
-    assert b"nothing new" in done.stderr
+    assert b"no new messages" in done.stderr
     done = shell.run("get", shell.topic, "alice", "--wait", "0.2", "--json")
     assert (done.returncode, done.stdout) == (3, b"")
     assert json.loads(done.stderr)["code"] == "NOTHING_NEW"
@@ -103,7 +103,7 @@ def test_a_line_that_is_too_large_is_named_and_nothing_behind_it_is_stored(shell
     assert len(errors) == 1
     assert b"line 2 has" in errors[0]
     assert b"--batch-bytes-max" in errors[0]
-    assert b"1 message had been answered" in done.stderr
+    assert b"1 message confirmed as stored" in done.stderr
     assert shell.ok("get", shell.topic, "alice", "--count", "9") == b"small\n"
 
 
@@ -234,7 +234,7 @@ def test_tail_shows_and_takes_nothing(shell: Shell) -> None:
 
 def test_topics_are_made_listed_and_removed(shell: Shell) -> None:
     assert json.loads(shell.ok("topics", "create", shell.topic, "--retain", "7d", "--json"))["created"] is True
-    assert shell.ok("topics", "create", shell.topic, "--retain", "7d") == f"{shell.topic} was there before.\n".encode()
+    assert shell.ok("topics", "create", shell.topic, "--retain", "7d") == f"{shell.topic} already exists.\n".encode()
     listed = [json.loads(line) for line in shell.ok("topics", "--json").splitlines()]
     assert [topic["retain_ms"] for topic in listed if topic["name"] == shell.topic] == [7 * 86_400_000]
     shell.ok("topics", "rm", shell.topic, "--yes")
@@ -246,14 +246,14 @@ def test_a_subscription_ends(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "bob")
     shell.put_numbers(3)
     assert shell.ok("unsub", shell.topic, "alice") == f"Unsubscribed alice from {shell.topic}.\n".encode()
-    assert f"{shell.topic} is gone, with 3 messages.".encode() in shell.ok("unsub", shell.topic, "bob")
+    assert f"{shell.topic} is deleted, with 3 messages.".encode() in shell.ok("unsub", shell.topic, "bob")
     assert shell.run("subs", shell.topic).returncode == 5
 
 
 def test_a_topic_of_a_subscriber_can_be_made_to_stay(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     said = shell.ok("topics", "create", shell.topic, "--retain", "7d")
-    assert said == f"{shell.topic} was there; it stays now, retaining 7 d.\n".encode()
+    assert said == f"{shell.topic} already exists; it is permanent now, and retains 7 d.\n".encode()
     assert shell.ok("unsub", shell.topic, "alice") == f"Unsubscribed alice from {shell.topic}.\n".encode()
     assert shell.topic.encode() in shell.ok("topics")
 
@@ -307,7 +307,7 @@ def test_a_journal_is_checked_exported_and_cut(tmp_path: Path) -> None:
     folder, out = str(broker.folder), str(tmp_path / "out.jsonl")
     report = json.loads(shell.ok("journal", "check", folder, "--json"))
     assert (report["records"], report["problems"]) == (1, [])
-    assert b"sound" in shell.ok("journal", "check", folder)
+    assert b"No damage found" in shell.ok("journal", "check", folder)
     shell.ok("journal", "export", folder, out)
     lines = [json.loads(line) for line in Path(out).read_text(encoding="utf-8").splitlines()]
     assert [line["count"] for line in lines if line["kind"] == "record"] == [1]

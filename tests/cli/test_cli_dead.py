@@ -63,7 +63,7 @@ def test_dead_letters_are_listed_with_what_they_were(shell: Shell, bury: Bury) -
 
 def test_letters_go_back_once_and_the_others_stay(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b", "c")
-    assert shell.ok("dead", "retry", dead, "1") == b"Sent 1 dead letter back.\n"
+    assert shell.ok("dead", "retry", dead, "1") == b"Put 1 dead letter back.\n"
     assert offsets(client, dead) == [0, 2]
     done = shell.run("dead", "retry", dead, "1")
     assert done.returncode == 4
@@ -72,15 +72,15 @@ def test_letters_go_back_once_and_the_others_stay(shell: Shell, client: oncemq.C
     assert offsets(client, dead) == []
     done = shell.run("work", shell.topic, "packers", "--count", "3", "--", "cat")
     assert (done.returncode, done.stdout) == (0, b"bac")
-    assert shell.ok("dead", "retry", dead, "--all") == b"Sent 0 dead letters back.\n"
+    assert shell.ok("dead", "retry", dead, "--all") == b"Put 0 dead letters back.\n"
 
 
 def test_a_letter_whose_topic_is_gone_stays(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b")
     shell.ok("topics", "rm", shell.topic, "--yes")
     done = shell.run("dead", "retry", dead, "--all")
-    assert (done.returncode, done.stdout) == (1, b"Sent 0 dead letters back.\n")
-    assert b"offset 0 stays" in done.stderr
+    assert (done.returncode, done.stdout) == (1, b"Put 0 dead letters back.\n")
+    assert b"offset 0 was not put back" in done.stderr
     assert offsets(client, dead) == [0, 1]
 
 
@@ -90,8 +90,8 @@ def test_a_retry_names_the_other_subscriptions_that_get_the_letters_too(
     dead = bury("a", "b")
     client.subscribe(shell.topic, "billing")
     done = shell.run("dead", "retry", dead, "0")
-    assert (done.returncode, done.stdout) == (0, b"Sent 1 dead letter back.\n")
-    said = f"{shell.topic} has 2 subscriptions, and each gets this message anew: billing, packers."
+    assert (done.returncode, done.stdout) == (0, b"Put 1 dead letter back.\n")
+    said = f"{shell.topic} has 2 subscriptions, and each gets this message again: billing, packers."
     assert said in done.stderr.decode()
     client.unsubscribe(shell.topic, "billing")
     assert shell.run("dead", "retry", dead, "1").stderr == b""
@@ -101,7 +101,7 @@ def test_letters_are_thrown_away_after_a_question(shell: Shell, client: oncemq.C
     dead = bury("a", "b", "c")
     assert shell.run("dead", "rm", dead, "0", stdin=b"n\n").returncode == 1
     assert offsets(client, dead) == [0, 1, 2]
-    assert shell.ok("dead", "rm", dead, "1", stdin=b"y\n") == b"Removed 1 dead letter.\n"
+    assert shell.ok("dead", "rm", dead, "1", stdin=b"y\n") == b"Deleted 1 dead letter.\n"
     assert offsets(client, dead) == [0, 2]
     assert shell.objects("dead", "rm", dead, "--all", "--yes") == [{"topic": dead, "removed": 2}]
     assert offsets(client, dead) == []

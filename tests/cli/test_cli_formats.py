@@ -7,8 +7,8 @@ import json
 import click
 import pytest
 
+from oncemq import terminal
 from oncemq.cli.messages.formats import compile_template, json_bytes, renderer
-from oncemq.cli.support import output
 from oncemq.protocol.message import Message
 
 HELLO = Message(
@@ -68,7 +68,7 @@ def test_a_template_that_means_nothing_is_refused(template: str) -> None:
 
 
 def test_a_table_has_numbers_to_the_right() -> None:
-    assert output.table(["TOPIC", "END"], [("a", 12_345), ("long name", 7)]) == [
+    assert terminal.table(["TOPIC", "END"], [("a", 12_345), ("long name", 7)]) == [
         "TOPIC         END",
         "a          12,345",
         "long name       7",
@@ -77,9 +77,9 @@ def test_a_table_has_numbers_to_the_right() -> None:
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**41, "2.0 TiB")])
 def test_sizes_for_people(size: int, text: str) -> None:
-    assert output.bytes_text(size) == text
+    assert terminal.bytes_text(size) == text
 
 
 @pytest.mark.parametrize(("span_ms", "text"), [(5, "5 ms"), (90_000, "1.5 min"), (86_400_000, "1 d")])
 def test_times_for_people(span_ms: int, text: str) -> None:
-    assert output.duration_text(span_ms) == text
+    assert terminal.duration_text(span_ms) == text

@@ -83,7 +83,7 @@ def test_a_listener_subscribes_where_that_was_not_done(shell: Shell) -> None:
     shell.put_numbers(1)
     done = shell.run("listen", shell.topic, "alice", "--from", "earliest", "--count", "1")
     assert (done.returncode, done.stdout) == (0, b"0\n")
-    assert b"goes on where it was" in done.stderr
+    assert b"continues at its position" in done.stderr
     assert shell.ok("listen", shell.topic, "bob", "--from", "-1h", "--wait", "0") == b"0\n1\n2\n0\n"
 
 

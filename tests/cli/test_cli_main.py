@@ -22,12 +22,12 @@ import oncemq
 import oncemq.cli
 from oncemq.cli.main import cli
 from oncemq.cli.server import logs
-from oncemq.cli.server.gateway import _places
-from oncemq.cli.support.command import LOOKING_ADVICE
-from oncemq.cli.support.output import confirm
+from oncemq.cli.server.gateway import _addresses_text
+from oncemq.cli.support.command import READ_ONLY_ADVICE
 from oncemq.protocol import errors
 from oncemq.protocol.replies import HealthReply, SubscriptionInfo, TopicInfo
 from oncemq.protocol.version import __version__
+from oncemq.terminal import confirm
 from oncemq.tools.bench.results import Row
 
 
@@ -47,7 +47,7 @@ class Broken:
 
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts an object in the place of every command's client."""
+    """Replaces the client of every command, and its internal API, by an object."""
 
     def use(client: object) -> None:
         @contextmanager
@@ -55,8 +55,9 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
             yield client
 
         for module in pkgutil.walk_packages(oncemq.cli.__path__, "oncemq.cli."):
-            for way in {"connected", "finishing"} & {*vars(importlib.import_module(module.name))}:
-                monkeypatch.setattr(f"{module.name}.{way}", connected)
+            for name in {"connected", "stateful_client"} & {*vars(importlib.import_module(module.name))}:
+                monkeypatch.setattr(f"{module.name}.{name}", connected)
+        monkeypatch.setattr("oncemq.client.internal.internal_api", lambda client: client)
 
     return use
 
@@ -87,7 +88,7 @@ def test_an_error_ends_with_its_exit_code_and_says_what_to_do(kind: type[errors.
     result = run("health")
     assert result.exit_code == kind.exit_code
     assert result.stdout == ""
-    advice = LOOKING_ADVICE.get(kind.code, kind.advice)
+    advice = READ_ONLY_ADVICE.get(kind.code, kind.advice)
     assert result.stderr == f"error: it broke\n       {advice}\n"
 
 
@@ -112,7 +113,7 @@ def test_a_command_that_looks_does_not_speak_of_what_was_in_flight(connect: Any)
         (("gateway", "text", "--broker", "tcp://127.0.0.1"), "has no port"),
         (("gateway", "http", "--http", "none"), "nothing to serve"),
         (("journal", "check", "postgresql://localhost/queue"), "pg_amcheck"),
-        (("journal", "copy", "nonsense://x", "folder"), "nonsense:// is no place for a journal"),
+        (("journal", "copy", "nonsense://x", "folder"), "nonsense:// can't hold a journal"),
     ],
 )
 def test_what_can_not_be_done_is_said_at_once(arguments: tuple[str, ...], said: str) -> None:
@@ -123,8 +124,8 @@ def test_what_can_not_be_done_is_said_at_once(arguments: tuple[str, ...], said: 
 
 def test_a_gateway_says_where_it_listens() -> None:
     assert "[default: 127.0.0.1:5557]" in " ".join(run("gateway", "push", "--help").stdout.split())
-    assert _places("text", ["tcp://h:1"]) == "Text at tcp://h:1"
-    said = _places("push", ["tcp://h:1", "tcp://h:2", "ipc:///f", "tcp://h:3"])
+    assert _addresses_text("text", ["tcp://h:1"]) == "Text at tcp://h:1"
+    said = _addresses_text("push", ["tcp://h:1", "tcp://h:2", "ipc:///f", "tcp://h:3"])
     assert said == "Push: publish at tcp://h:1, feed at tcp://h:2 and ipc:///f, acks at tcp://h:3"
 
 
@@ -132,7 +133,7 @@ def test_a_gateway_says_where_it_listens() -> None:
 def test_room_that_nobody_knows_is_said_to_be_unknown(connect: Any, writable_bytes: int, room: str) -> None:
     found = HealthReply("1", "b", "j", 0, 0, 0, 0, writable_bytes, {})
     connect(SimpleNamespace(health=lambda: found))
-    assert run("health").stdout.splitlines()[-1] == f"room for messages  {room}"
+    assert run("health").stdout.splitlines()[-1] == f"space for messages  {room}"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_a_name_that_is_not_utf8_is_one_sentence(arguments: tuple[str, ...], con
     connect(Broken(AssertionError()))
     result = run(*arguments)
     assert result.exit_code == errors.NameInvalid.exit_code
-    assert result.stderr.splitlines()[0].endswith(r"is UTF-8, and '\xff' is not")
+    assert result.stderr.splitlines()[0].endswith(r"must be UTF-8, and '\xff' is not")
 
 
 def test_an_address_that_is_not_utf8_is_a_wrong_setting() -> None:
@@ -199,7 +200,7 @@ def test_with_json_an_error_is_json_too(connect: Any) -> None:
     assert json.loads(result.stderr) == {
         "code": "TOPIC_UNKNOWN",
         "text": "no topic",
-        "advice": "Make it with `--create`, or subscribe to it first (`oncemq sub`).",
+        "advice": "Create the topic with `--create`, or subscribe to it first (`oncemq sub`).",
     }
 
 
@@ -228,7 +229,7 @@ def test_subscriptions_are_listed_with_their_lag(connect: Any) -> None:
 
 def test_removing_asks_first(connect: Any) -> None:
     removed: list[str] = []
-    connect(SimpleNamespace(delete_topic=removed.append, _find_topic={"orders": SimpleNamespace()}.get))
+    connect(SimpleNamespace(delete_topic=removed.append, find_topic={"orders": SimpleNamespace()}.get))
     assert run("topics", "rm", "orders", input="n\n").exit_code == 1
     assert removed == []
     assert run("topics", "rm", "orders", input="y\n").exit_code == 0
@@ -236,7 +237,7 @@ def test_removing_asks_first(connect: Any) -> None:
     assert removed == ["orders", "orders"]
     result = run("topics", "rm", "other", input="y\n")
     assert result.exit_code == 5
-    assert "Remove" not in result.stderr
+    assert "Delete" not in result.stderr
 
 
 def test_an_interrupt_at_a_question_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +294,7 @@ def test_what_can_not_be_meant_is_a_usage_error(arguments: tuple[str, ...], conn
 
 
 def test_an_overflow_needs_a_quota(connect: Any) -> None:
-    connect(SimpleNamespace(_find_topic={}.get))
+    connect(SimpleNamespace(find_topic={}.get))
     assert run("topics", "create", "t", "--overflow", "drop").exit_code == 2
 
 
@@ -396,7 +397,7 @@ def test_figures_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) 
     assert cells[1] == ["put_many", "3,210,988", "messages/s", "4,000,000", "bare encoder", "80%", "-", "-", "-", "-"]
     assert cells[2] == ["put", "0.52", "ms (median)", "0.31", "sync + echo", "1.7 ×", "0.52", "1.50", "12.25", "-"]
     assert cells[3][5] == "3.0 ×"
-    assert "every put synced (fdatasync) before it is answered, disk " in result.stderr
+    assert "every put is synced (fdatasync) before it is acknowledged, disk " in result.stderr
     assert [row["case"] for row in json.loads(run("bench", "--json").stdout)] == ["put_many", "put", "8 clients"]
 
 

@@ -28,7 +28,7 @@ def test_topics_that_only_a_pattern_had_kept_go_with_it(shell: Shell) -> None:
     shell.ok("sub", topic, "alice")
     shell.ok("put", topic, "one")
     assert b"is gone" not in shell.ok("unsub", topic, "alice")
-    assert f"{topic} is gone, with 1 message.".encode() in shell.ok("unsub", pattern, "audit")
+    assert f"{topic} is deleted, with 1 message.".encode() in shell.ok("unsub", pattern, "audit")
 
 
 def test_a_pattern_begins_at_a_time(shell: Shell) -> None:
@@ -79,7 +79,7 @@ def test_get_leaves_out_what_has_not_the_header(shell: Shell) -> None:
 def test_a_delayed_message_comes_when_it_is_due(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     said = shell.ok("put", shell.topic, "far", "--delay", "1h")
-    assert said == f"Stored 1 message in {shell.topic} for later, due in 1 h, for 1 subscription.\n".encode()
+    assert said == f"Stored 1 message in {shell.topic} for delivery in 1 h, for 1 subscription.\n".encode()
     near = json.loads(shell.ok("put", shell.topic, "near", "--delay", "200ms", "--json"))
     assert (near["messages"], near["first_offset"], near["last_offset"]) == (1, None, None)
     assert shell.ok("get", shell.topic, "alice", "--wait", "30") == b"near\n"

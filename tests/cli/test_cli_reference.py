@@ -15,7 +15,7 @@ from oncemq.cli.tools import reference
 from oncemq.protocol.errors import BY_CODE
 
 ROOT = Path(__file__).parents[2]
-CONTEXTS = list(reference.walk(click.Context(cli, info_name="oncemq")))
+CONTEXTS = list(reference.command_contexts(click.Context(cli, info_name="oncemq")))
 PATHS = [context.command_path for context in CONTEXTS]
 
 

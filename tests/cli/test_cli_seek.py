@@ -19,14 +19,14 @@ def numbers(shell: Shell) -> Shell:
 
 def test_a_subscription_is_moved_forth_and_back(numbers: Shell) -> None:
     said = numbers.ok("seek", numbers.topic, "alice", "3")
-    assert said == f"Moved alice on {numbers.topic} to offset 3: 2 messages to come.\n".encode()
+    assert said == f"Moved alice on {numbers.topic} to offset 3: 2 messages to deliver.\n".encode()
     assert numbers.ok("get", numbers.topic, "alice", "--count", "9") == b"3\n4\n"
     assert numbers.objects("seek", numbers.topic, "alice", "earliest") == [
         {"topic": numbers.topic, "subscriber": "alice", "offset": 0, "lag": 5}
     ]
     assert numbers.ok("get", numbers.topic, "alice") == b"0\n"
     for word in ("new", "latest"):
-        assert b"to offset 5: 0 messages to come" in numbers.ok("seek", numbers.topic, "alice", word)
+        assert b"to offset 5: 0 messages to deliver" in numbers.ok("seek", numbers.topic, "alice", word)
 
 
 def test_a_subscription_is_moved_to_a_time(numbers: Shell) -> None:
@@ -45,7 +45,7 @@ def test_a_pattern_is_moved_on_all_its_topics(shell: Shell) -> None:
         shell.ok("put", f"{shell.topic}.{level}", level)
     assert sorted(shell.ok("get", pattern, "audit", "--count", "9").splitlines()) == [b"a", b"b"]
     said = shell.ok("seek", pattern, "audit", "-1h")
-    assert said == f"Moved audit on {pattern}, 2 topics: 2 messages to come.\n".encode()
+    assert said == f"Moved audit on {pattern}, 2 topics: 2 messages to deliver.\n".encode()
     assert shell.run("seek", pattern, "audit", "1").returncode == 4
     assert [entry["lag"] for entry in shell.objects("seek", pattern, "audit", "new")] == [0]
 

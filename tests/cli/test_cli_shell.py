@@ -21,7 +21,7 @@ from prompt_toolkit.output import DummyOutput
 
 from oncemq.cli.main import cli
 from oncemq.testing.broker_process import BrokerProcess
-from oncemq.tools.shell.lines import VERBS, Completed, Line, Misunderstood, complete, parse
+from oncemq.tools.shell.lines import VERBS, Completion, Line, SyntaxProblem, complete, parse
 from oncemq.tools.shell.prompt import ShellCompleter, history_in, interact, prompt_of
 from oncemq.tools.shell.roles import Publisher
 from oncemq.tools.shell.session import Session
@@ -56,7 +56,7 @@ def test_a_line_is_understood(text: str, line: Line | None) -> None:
     "text", ["fetch x", "sub", "sub a b", 'sub "a', 'sub "a"b', "put orders", "list all", "help me", "list topics x"]
 )
 def test_a_line_that_is_no_command_is_refused(text: str) -> None:
-    with pytest.raises(Misunderstood):
+    with pytest.raises(SyntaxProblem):
         parse(text)
 
 
@@ -65,10 +65,10 @@ def test_commands_and_topics_are_completed() -> None:
         return ["orders", "Cooking Recipes"]
 
     assert [found.text for found in complete("", topics)] == list(VERBS)
-    assert complete("un", topics) == [Completed("unsub", 2, VERBS["unsub"][1])]
-    assert complete("list t", topics) == [Completed("topics", 1)]
-    assert complete("put o", topics) == [Completed("orders", 1)]
-    assert complete('sub "Co', topics) == [Completed('"Cooking Recipes"', 3)]
+    assert complete("un", topics) == [Completion("unsub", 2, VERBS["unsub"][1])]
+    assert complete("list t", topics) == [Completion("topics", 1)]
+    assert complete("put o", topics) == [Completion("orders", 1)]
+    assert complete('sub "Co', topics) == [Completion('"Cooking Recipes"', 3)]
     assert complete("put orders o", topics) == []
     assert complete("quit o", topics) == []
 
@@ -104,10 +104,10 @@ def test_a_piped_session_answers_each_line_and_shows_each_message(shell: Shell) 
         f"{shell.topic}: one  pizza",
         "Stored at offset 1, for 1 subscription.",
         f"{shell.topic}: two salads",
-        f"The messages of {shell.topic} are shown as they come.",
+        f"The messages of {shell.topic} are shown as they arrive.",
         f"Unsubscribed from {shell.topic}.",
         f"Created {shell.topic}.",
-        f"{shell.topic} has no subscription: unless it has a retention, the message is not kept.",
+        f"{shell.topic} has no subscription: the message is kept only if the topic has a retention.",
     ]
 
 
@@ -116,7 +116,7 @@ def test_the_exit_code_is_that_of_the_first_line_that_went_wrong(shell: Shell) -
     assert done.returncode == 5
     assert done.stderr.decode().splitlines() == [
         "error: there is no topic 'nowhere'",
-        "       `sub` or `create` makes it; `list topics` lists those that there are.",
+        "       `sub` or `create` creates it; `list topics` lists the topics.",
         "error: 'fetch' is not a command; `help` lists them",
     ]
     assert done.stdout.endswith(b"has no subscriptions.\n")
@@ -133,7 +133,7 @@ def test_with_a_name_subscriptions_stay_and_without_they_end(shell: Shell) -> No
     said = shell.ok("shell", "--as", "alice", stdin=f'get "{shell.topic}"\n'.encode() + sub)
     assert said.decode().splitlines() == [
         f"{shell.topic}: first",
-        f"alice goes on in {shell.topic} where it was.",
+        f"alice continues in {shell.topic} at its position.",
         f"{shell.topic}: second",
     ]
     assert shell.run("shell", "--as", "alice", stdin=f'get "{shell.topic}"\n'.encode()).returncode == 3

@@ -17,7 +17,7 @@ from tests.acceptance.processes import wait_until
 from tests.cli.shell import COMMAND, TIMEOUT_S, Shell
 from tests.forking import Forked, ForkedBroker
 
-#: Longer than any test: what comes before that was given back.
+#: Longer than any test: what comes before that was returned.
 FOREVER = "1h"
 
 
@@ -99,7 +99,7 @@ def test_a_message_whose_command_fails_comes_again(works: Works) -> None:
     assert done.returncode == 0
     tally = tally_of(done.stderr)
     assert (tally["done"], tally["failed"], tally["undone"]) == (1, 2, 0)
-    assert b"offset 0: exit code 1; it comes again in 20 ms." in done.stderr
+    assert b"offset 0: exit code 1; it is redelivered in 20 ms." in done.stderr
     assert works.shell.subscription()["lag"] == 0
 
 
@@ -187,7 +187,7 @@ def test_a_worker_that_is_asked_to_end_lets_its_command_finish(works: Works, num
     # As a terminal does it: to all that it has started.
     os.killpg(process.pid, number)
     assert process.stderr is not None
-    assert b"once more kills them" in process.stderr.readline()
+    assert b"a second signal kills them" in process.stderr.readline()
     (works.folder / "go").touch()
     assert process.stderr.read() == b"1 done, 0 failed.\n"
     assert process.wait(TIMEOUT_S) == code
@@ -203,9 +203,9 @@ def test_a_worker_that_is_asked_twice_kills_its_command_and_gives_the_message_ba
     [pid] = map(int, works.await_lines("pids", 1))
     process.send_signal(signal.SIGTERM)
     assert process.stderr is not None
-    assert b"once more kills them" in process.stderr.readline()
+    assert b"a second signal kills them" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
-    assert b"1 given back" in process.stderr.read()
+    assert b"1 returned" in process.stderr.read()
     assert process.wait(TIMEOUT_S) == 143
     assert not is_alive(pid)
     assert works.run("--count", "1", *works.script("true")).returncode == 0
@@ -217,7 +217,7 @@ def test_grace_has_an_end(works: Works) -> None:
     process = works.start("--grace", "100ms", *works.script("echo $$ >> pids; sleep 600"))
     works.await_lines("pids", 1)
     process.send_signal(signal.SIGTERM)
-    assert b"1 given back" in process.communicate(timeout=TIMEOUT_S)[1]
+    assert b"1 returned" in process.communicate(timeout=TIMEOUT_S)[1]
     assert works.run("--count", "1", *works.script("true")).returncode == 0
 
 

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from oncemq.protocol.message import Message
 from oncemq.testing.broker_process import BrokerProcess
+from oncemq.tools.chaos.display import log_line, table_of, verdict_of
 from oncemq.tools.chaos.report import Numbers, Result
-from oncemq.tools.chaos.screen import log_line, table_of, verdict_of
 from oncemq.tools.shell.session import Session
 
 SCREENS = Path(__file__).parents[2] / "docs/screens"
@@ -55,10 +55,10 @@ class Transcript:
         with self._lock:
             self.lines.append(text)
 
-    def trouble(self, text: str, advice: str = "") -> None:
+    def error(self, text: str, advice: str = "") -> None:
         self.say(f"error: {text}" + (f"\n       {advice}" if advice else ""))
 
-    def held(self) -> AbstractContextManager[object]:
+    def messages_held(self) -> AbstractContextManager[object]:
         return self._lock
 
     def message(self, message: Message) -> None:
@@ -69,7 +69,7 @@ def test_the_shells_screen(broker_process: BrokerProcess) -> None:
     broker_process.start()
     transcript = Transcript()
     with broker_process.connect() as client:
-        session = Session(client, "alice", transcript, stays=True)
+        session = Session(client, "alice", transcript, permanent=True)
         session.greet()
         for line in (
             "sub orders",

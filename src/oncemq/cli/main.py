@@ -1,4 +1,4 @@
-"""`oncemq`: the list of commands, and what becomes of an error."""
+"""`oncemq`: the list of commands, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -16,43 +16,47 @@ from oncemq.protocol.version import __version__
 INTERRUPTED = 130
 READER_GONE = 141
 
-_MESSAGES, _THINGS, _BROKER = "Messages", "Things", "Broker and tools"
+_MESSAGES, _ADMIN, _BROKER = "Messages", "Administration", "Broker and tools"
 
 COMMANDS = {
     "put": Lazy("oncemq.cli.messages.put:put", _MESSAGES, "Store a message, or each line of standard input."),
     "get": Lazy("oncemq.cli.messages.get:get", _MESSAGES, "Print a subscriber's next messages, and ack them."),
     "listen": Lazy(
-        "oncemq.cli.messages.listen:listen", _MESSAGES, "Print a subscriber's messages as they come, and ack them."
+        "oncemq.cli.messages.listen:listen", _MESSAGES, "Print a subscriber's messages as they arrive, and ack them."
     ),
     "work": Lazy("oncemq.cli.messages.work:work", _MESSAGES, "Run a command for each message, and ack it on success."),
-    "sub": Lazy("oncemq.cli.messages.sub:sub", _MESSAGES, "Subscribe to a topic, or to all that match a pattern."),
-    "unsub": Lazy("oncemq.cli.messages.sub:unsub", _MESSAGES, "End a subscription."),
-    "seek": Lazy("oncemq.cli.messages.seek:seek", _MESSAGES, "Move a subscription forth or back."),
-    "tail": Lazy("oncemq.cli.messages.tail:tail", _MESSAGES, "Print a topic's messages as they come, without acking."),
-    "shell": Lazy("oncemq.cli.messages.shell:shell", _MESSAGES, "Put and receive messages by hand, at a prompt."),
-    "topics": Lazy("oncemq.cli.admin.topics:topics", _THINGS, "List, create and remove topics."),
-    "subs": Lazy("oncemq.cli.admin.subs:subs", _THINGS, "List subscriptions and how far behind they are."),
-    "dead": Lazy("oncemq.cli.admin.dead:dead", _THINGS, "List, retry and remove dead letters."),
-    "sessions": Lazy("oncemq.cli.admin.sessions:sessions", _THINGS, "List and remove sessions."),
-    "journal": Lazy(
-        "oncemq.cli.admin.journal:journal", _THINGS, "Check, export, cut and copy a stopped broker's journal."
+    "sub": Lazy(
+        "oncemq.cli.messages.sub:sub", _MESSAGES, "Subscribe to a topic, or to all topics that match a pattern."
     ),
-    "pipeline": Lazy("oncemq.cli.pipeline.group:pipeline", _THINGS, "Declare data pipelines on Spark, and run them."),
+    "unsub": Lazy("oncemq.cli.messages.sub:unsub", _MESSAGES, "Delete a subscription."),
+    "seek": Lazy("oncemq.cli.messages.seek:seek", _MESSAGES, "Move a subscription forward or back."),
+    "tail": Lazy(
+        "oncemq.cli.messages.tail:tail", _MESSAGES, "Print a topic's messages as they arrive, without acking."
+    ),
+    "shell": Lazy("oncemq.cli.messages.shell:shell", _MESSAGES, "Put and receive messages interactively."),
+    "topics": Lazy("oncemq.cli.admin.topics:topics", _ADMIN, "List, create and delete topics."),
+    "subs": Lazy("oncemq.cli.admin.subs:subs", _ADMIN, "List subscriptions and their lag."),
+    "dead": Lazy("oncemq.cli.admin.dead:dead", _ADMIN, "List, retry and delete dead letters."),
+    "sessions": Lazy("oncemq.cli.admin.sessions:sessions", _ADMIN, "List and delete sessions."),
+    "journal": Lazy(
+        "oncemq.cli.admin.journal:journal", _ADMIN, "Check, export, cut and copy the journal of a stopped broker."
+    ),
+    "pipeline": Lazy("oncemq.cli.pipeline.group:pipeline", _ADMIN, "Declare data pipelines on Spark, and run them."),
     "serve": Lazy("oncemq.cli.server.serve:serve", _BROKER, "Run a broker."),
     "gateway": Lazy(
         "oncemq.cli.server.gateway:gateway",
         _BROKER,
-        "Serve another protocol for a broker: HTTP, text, push, datagrams.",
+        "Serve HTTP, text, push or datagrams for a broker.",
     ),
-    "health": Lazy("oncemq.cli.admin.health:health", _BROKER, "Ask a broker how it is."),
-    "bench": Lazy("oncemq.cli.tools.bench:bench", _BROKER, "Measure a broker against its limits."),
-    "chaos": Lazy("oncemq.cli.tools.chaos:chaos", _BROKER, "Show that nothing is lost, with real crashes."),
-    "completion": Lazy("oncemq.cli.tools.completion:completion", _BROKER, "Print a shell's completion script."),
+    "health": Lazy("oncemq.cli.admin.health:health", _BROKER, "Show the state of a broker."),
+    "bench": Lazy("oncemq.cli.tools.bench:bench", _BROKER, "Measure a broker next to its upper bounds."),
+    "chaos": Lazy("oncemq.cli.tools.chaos:chaos", _BROKER, "Test the guarantees with real crashes."),
+    "completion": Lazy("oncemq.cli.tools.completion:completion", _BROKER, "Print the completion script of a shell."),
 }
 
 
 class Root(LazyGroup):
-    """Turns what goes wrong into a sentence and an exit code."""
+    """Reports every error as a sentence and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -63,7 +67,7 @@ class Root(LazyGroup):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except BrokenPipeError:
-            _forget_output()
+            _discard_output()
             ctx.exit(READER_GONE)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
@@ -72,7 +76,7 @@ class Root(LazyGroup):
 
 
 def report(error: OnceMQError, as_json: bool, advice: Mapping[str, str]) -> None:
-    """`advice`, by code, goes before the error's own."""
+    """Print an error. `advice`, by error code, replaces the advice of the error itself."""
     what_to_do = advice.get(error.code, error.advice)
     if as_json:
         import json
@@ -100,11 +104,11 @@ def _report_unexpected(ctx: click.Context, error: Exception) -> NoReturn:
     ctx.exit(1)
 
 
-def _forget_output() -> None:
-    """Whoever read our output has gone. Point it nowhere, or Python complains when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
+def _discard_output() -> None:
+    """Redirect standard output to nowhere after its reader has exited: Python would report an error at exit."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    os.close(devnull)
 
 
 @click.group(
@@ -114,9 +118,9 @@ def _forget_output() -> None:
 )
 @click.version_option(__version__, "--version", prog_name="oncemq")
 def cli() -> None:
-    """A message broker: durable topics, exactly once, through every crash.
+    """A message broker with durable topics and exactly-once delivery, also across crashes.
 
-    Start one with `oncemq serve`, then `oncemq sub`, `put` and `get`. Each command explains itself with --help.
+    Start a broker with `oncemq serve`, then use `oncemq sub`, `put` and `get`. Every command has a --help text.
     """
 
 

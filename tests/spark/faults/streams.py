@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from oncemq.client.sync import Client
+from oncemq.tools.faults.checker import Evidence, judge
 from tests.spark.faults import faulty
 
 #: Without a shuffle: the result is in the order of the source.
@@ -116,14 +117,9 @@ def counted(stop: int) -> list[bytes]:
 
 def problems_of_projection(found: Sequence[Row], count: int) -> list[str]:
     """Each message once, and in order."""
-    wanted = projected(0, count)
-    if list(found) == wanted:
-        return []
-    missing, strange = set(wanted) - set(found), set(found) - set(wanted)
-    doubled = len(found) - len(set(found))
-    told = f"{len(missing)} missing, {doubled} doubled, {len(strange)} strange"
-    first = next((at for at, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), len(wanted))
-    return [f"{len(found)} rows for {len(wanted)}: {told}; the first that is wrong is row {first}: {found[first:][:1]}"]
+    expected = [str(row) for row in projected(0, count)]
+    evidence = Evidence({"rows": expected}, {"rows": dict.fromkeys(expected, -1)}, {"rows": list(map(str, found))})
+    return [str(problem) for problem in judge(evidence).problems]
 
 
 def problems_of_counts(found: Sequence[Row], count: int) -> list[str]:

@@ -1,5 +1,5 @@
-"""The demonstration itself: short runs, with real processes. A good one, one that is sabotaged and ended by Ctrl-C,
-one that is killed; none leaves anything behind."""
+"""Short runs of `oncemq chaos` with real processes: a good one, one that is sabotaged and ended by Ctrl-C, and one that
+is killed. None leaves anything behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Runs:
         assert self.processes() == []
 
     def processes(self) -> list[str]:
-        """Of any run: its children are in its session, the broker has the folder in its command."""
+        """Return processes of any run: children are in its session, its broker has the folder on its command line."""
         sessions = {str(process.pid) for process in self.started}
         found = []
         for path in Path("/proc").glob("[0-9]*"):
@@ -75,7 +75,7 @@ def read_until(process: Forked, words: str) -> str:
     return said
 
 
-def test_crashes_and_lost_packets_break_no_promise(runs: Runs) -> None:
+def test_crashes_and_lost_packets_violate_no_guarantee(runs: Runs) -> None:
     code, said = runs.finish(runs.start("--seed", "7", "--seconds", "2", "--json"))
     result = json.loads(said)
     assert code == 0, said
@@ -93,10 +93,10 @@ def test_crashes_and_lost_packets_break_no_promise(runs: Runs) -> None:
     runs.check_that_nothing_is_left()
 
 
-def test_a_network_that_forges_answers_is_found_out_and_ctrl_c_ends_it_with_the_verdict_so_far(runs: Runs) -> None:
+def test_a_network_that_forges_answers_is_noticed_and_ctrl_c_ends_it_with_the_verdict_so_far(runs: Runs) -> None:
     kept = runs.folder / "kept"
     run = runs.start("--seed", "17", "--seconds", "600", "--sabotage", "lose", "--keep", str(kept))
-    said = read_until(run, "is back: life 2")
+    said = read_until(run, "is back: process 2")
     run.send_signal(signal.SIGINT)
     code, rest = runs.finish(run)
     assert code == 1, said + rest
@@ -104,7 +104,7 @@ def test_a_network_that_forges_answers_is_found_out_and_ctrl_c_ends_it_with_the_
     assert "at the broker: it was acknowledged, and is not stored" in rest
     assert f"The evidence is in {kept}" in rest
     assert rest.endswith("Repeat it with: oncemq chaos --seed 17 --seconds 600 --sabotage lose\n")
-    assert {"auditor.diary", "broker", "broker.log", "pub-1.diary"} <= {path.name for path in kept.iterdir()}
+    assert {"auditor.events", "broker", "broker.log", "pub-1.events"} <= {path.name for path in kept.iterdir()}
     assert "new subscriber 'sub-1' to topic" in (kept / "broker.log").read_text()
     assert runs.processes() == []
 

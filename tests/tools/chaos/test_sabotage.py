@@ -1,4 +1,4 @@
-"""A network that cheats does it so well that neither side complains: only the verdict can notice."""
+"""Sabotage causes no error on either side: only the verdict can notice it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from oncemq.protocol import commands, replies
 from oncemq.protocol.batch import checksum, decode_batch, encode_batch
 from oncemq.protocol.frames import decode_request, decode_response, encode_request, encode_response
-from oncemq.tools.chaos.sabotage import Doubler, Honest, Liar, Swapper, middle_for
+from oncemq.tools.chaos.sabotage import BatchReverser, PacketFilter, PutDuplicator, PutLoser, packet_filter_for
 
 BATCH = encode_batch([b"a", b"b"])
 NUMBERS = range(1, 31)
@@ -20,7 +20,7 @@ def put(number: int) -> list[bytes]:
 
 
 def answer(request: list[bytes]) -> list[bytes]:
-    """As a broker would."""
+    """Return the answer of a broker."""
     [command], request_id = decode_request(request)[0].commands, decode_request(request)[0].request_id
     assert isinstance(command, commands.Numbered)
     is_put = isinstance(command.operation, commands.Put)
@@ -28,42 +28,44 @@ def answer(request: list[bytes]) -> list[bytes]:
     return [bytes(frame) for frame in encode_response(request_id, [reply])]
 
 
-def through(middle: Honest, number: int) -> tuple[bool, replies.Reply]:
-    """Whether the broker got the message, and what the client was told."""
-    passed = list(middle.request(b"client", put(number)))
-    told = list(middle.reply(b"client", answer(passed)))
+def through(packet_filter: PacketFilter, number: int) -> tuple[bool, replies.Reply]:
+    """Return whether the broker got the message, and the reply to the client."""
+    passed = list(packet_filter.request(b"client", put(number)))
+    told = list(packet_filter.reply(b"client", answer(passed)))
     [reply] = decode_response(told)[0].replies
     return len(passed) > 1, reply
 
 
-def test_an_honest_network_changes_nothing() -> None:
-    assert all(through(middle_for(None, ""), number)[0] for number in NUMBERS)
+def test_without_sabotage_nothing_is_changed() -> None:
+    assert all(through(packet_filter_for(None, ""), number)[0] for number in NUMBERS)
 
 
-def test_a_liar_answers_puts_that_the_broker_never_saw_and_sticks_to_it() -> None:
-    middle = Liar()
-    stored = {number: through(middle, number) for number in NUMBERS}
+def test_a_lost_put_is_acknowledged_although_the_broker_never_saw_it_and_so_are_its_retries() -> None:
+    packet_filter = PutLoser()
+    stored = {number: through(packet_filter, number) for number in NUMBERS}
     assert 0 < sum(not got for got, _ in stored.values()) < len(stored)
     for number, (got, told) in stored.items():
         assert isinstance(told, replies.PutReply)
-        assert through(middle, number)[0] == got
+        assert through(packet_filter, number)[0] == got
 
 
-def test_a_liar_keeps_to_its_story_when_a_client_reconnects() -> None:
-    middle = Liar()
-    lost = next(number for number in NUMBERS if not through(middle, number)[0])
-    middle.request(b"client", [bytes(frame) for frame in encode_request(99, [commands.Hello("session", 1, 0, 64)])])
+def test_a_lost_put_stays_acknowledged_when_a_client_reconnects() -> None:
+    packet_filter = PutLoser()
+    lost = next(number for number in NUMBERS if not through(packet_filter, number)[0])
+    packet_filter.request(
+        b"client", [bytes(frame) for frame in encode_request(99, [commands.Hello("session", 1, 0, 64)])]
+    )
     reply = replies.HelloReply(1, lost, 64, ((lost, replies.Done()),), "broker")
-    told = middle.reply(b"client", [bytes(frame) for frame in encode_response(99, [reply])])
+    told = packet_filter.reply(b"client", [bytes(frame) for frame in encode_response(99, [reply])])
     [hello] = decode_response(list(told))[0].replies
     assert isinstance(hello, replies.HelloReply)
     assert isinstance(hello.verdicts[0][1], replies.PutReply)
 
 
-def test_a_doubler_stores_some_messages_once_more() -> None:
+def test_duplicated_puts_are_stored_a_second_time() -> None:
     doubled: list[tuple[str, list[bytes]]] = []
-    middle = Doubler(lambda topic, values: doubled.append((topic, values)))
-    assert all(through(middle, number)[0] for number in NUMBERS)
+    packet_filter = PutDuplicator(lambda topic, values: doubled.append((topic, values)))
+    assert all(through(packet_filter, number)[0] for number in NUMBERS)
     assert 0 < len(doubled) < len(NUMBERS)
     assert set(map(str, doubled)) == {str(("t", [b"a", b"b"]))}
 
@@ -74,8 +76,8 @@ def given() -> list[bytes]:
     return [bytes(frame) for frame in encode_response(1, [replies.GetReply(1, 2, 2, 0, (head,))], [BATCH])]
 
 
-def test_a_swapper_turns_a_batch_around_and_mends_its_checksum(given: list[bytes]) -> None:
-    response, [[payload]] = decode_response(list(Swapper().reply(b"client", given)))
+def test_a_reversed_batch_has_a_valid_checksum(given: list[bytes]) -> None:
+    response, [[payload]] = decode_response(list(BatchReverser().reply(b"client", given)))
     [reply] = response.replies
     assert isinstance(reply, replies.GetReply)
     assert [message.value for message in decode_batch(bytes(payload), "t", 1, 0, 0, 0, 2)] == [b"b", b"a"]

@@ -1,4 +1,4 @@
-"""`oncemq dead`: messages that were given up: look at them, send them back, throw them away."""
+"""`oncemq dead`: list, retry and delete dead letters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncemq.cli.messages.formats import bytes_entry, time_text
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented, DocumentedGroup
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented, DocumentedGroup
 from oncemq.cli.support.options import Name, Reach, connected, json_option, reaches_broker
-from oncemq.cli.support.output import confirm, count_of, is_terminal, json_line, note, table
+from oncemq.terminal import confirm, count_of, is_terminal, json_line, note, table
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _VALUE_CHARACTERS = 40
 _TAKE_MESSAGES = 1000
-#: Letters that are looked through in one go.
+#: Maximum number of letters that one run takes.
 _LETTERS_MAX = 1_000_000
 
 _ADVICE = {"TOPIC_UNKNOWN": "`oncemq dead` lists the dead letters of all topics."}
-_OFFSET_ADVICE = {**_ADVICE, "OFFSET_OUT_OF_RANGE": "`oncemq dead ls TOPIC` lists those that there are."}
+_OFFSET_ADVICE = {**_ADVICE, "OFFSET_OUT_OF_RANGE": "`oncemq dead ls TOPIC` lists the dead letters."}
 
 
 def _dead_topics(client: Client) -> list[str]:
@@ -44,17 +44,17 @@ DEAD_TOPIC = Name("topic", lambda client, _: _dead_topics(client))
     """,
 )
 def dead() -> None:
-    """List, retry and remove dead letters.
+    """List, retry and delete dead letters.
 
-    Messages that workers have tried too often (`oncemq work --tries-max`) lie in a dead-letter topic until somebody
-    looks after them. Alone, it lists them, as `oncemq dead ls` does.
+    Messages that have reached their maximum number of deliveries (`oncemq work --tries-max`) are kept in a dead-letter
+    topic until they are retried or deleted. Without a subcommand, it lists them, as `oncemq dead ls` does.
     """
 
 
 @dead.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 5),
-    advice={**LOOKING_ADVICE, **_ADVICE},
+    advice={**READ_ONLY_ADVICE, **_ADVICE},
     examples="""
         oncemq dead ls
         oncemq dead ls orders.dead
@@ -65,7 +65,7 @@ def dead() -> None:
 @json_option
 @reaches_broker
 def ls(topic: str | None, as_json: bool, reach: Reach) -> None:
-    """List dead letters: what they were, and why they are there."""
+    """List dead letters with their origin and the reason."""
     with connected(reach) as client:
         if topic is not None:
             _check_topic(client, topic)
@@ -84,7 +84,7 @@ def ls(topic: str | None, as_json: bool, reach: Reach) -> None:
 
 
 def _check_topic(client: Client, topic: str) -> None:
-    """Raises TopicUnknown, and says which one may be meant."""
+    """Raise TopicUnknown if it is not a dead-letter topic, and name the one that may be meant."""
     from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
     from oncemq.protocol.errors import TopicUnknown
 
@@ -115,20 +115,20 @@ def _cells(letter: DeadLetter) -> tuple[Any, ...]:
     message = letter.message
     return (
         message.topic,
-        # As they are typed in for a retry.
+        # Without thousands separators: this is what `retry` takes.
         str(message.offset),
         f"{letter.topic}/{letter.offset}",
         letter.subscriber,
         letter.tries,
         letter.reason,
         time_text(message.timestamp_ms),
-        _beginning(letter.value),
+        _shortened(letter.value),
     )
 
 
-def _beginning(value: bytes) -> str:
+def _shortened(value: bytes) -> str:
     """
-    >>> _beginning(b"two\\nlines"), _beginning(b"x" * 50)[-3:]
+    >>> _shortened(b"two\\nlines"), _shortened(b"x" * 50)[-3:]
     ('two\\\\nlines', 'xx…')
     """
     text = value[: 4 * _VALUE_CHARACTERS].decode(errors="replace")
@@ -147,60 +147,61 @@ def _beginning(value: bytes) -> str:
 )
 @click.argument("topic", type=DEAD_TOPIC)
 @click.argument("offsets", metavar="[OFFSET]...", nargs=-1, type=click.IntRange(min=0))
-@click.option("--all", "is_all", is_flag=True, help="All that are there.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--all", "is_all", is_flag=True, help="All dead letters of the topic.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @reaches_broker
 def retry(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: bool, reach: Reach) -> None:
-    """Send dead letters back to the topics that they come from.
+    """Put dead letters back into their original topics.
 
-    OFFSET is that in the dead-letter topic. Each goes back once, whatever happens: it leaves the one topic and is
-    stored in the other in one transaction.
+    OFFSET is the offset in the dead-letter topic. Each message is put back exactly once: it is removed from the one
+    topic and stored in the other in one transaction.
 
-    It is a new message there, and every subscription of the topic gets it, also those that had done it before. Where
-    there are such, this names them, and asks if there is a terminal. So that nobody else gets them, let workers work
-    on the letters where they are: `oncemq work orders.dead oncemq-dead -- COMMAND`.
+    It is a new message there, and every subscription of the topic gets it, also those that have already processed it.
+    If there are such subscriptions, the command names them, and at a terminal asks for confirmation. To process dead
+    letters without involving other subscriptions, let workers take them from the dead-letter topic: `oncemq work
+    orders.dead oncemq-dead -- COMMAND`.
 
-    Exit code 1: some could not go back, for instance since their topic is gone.
+    Exit code 1 means that some could not be put back, for example because their topic was deleted.
     """
-    # Not while asking: a person may take longer than a connection lasts.
+    # Not connected while asking: a person may take longer than a session lasts.
     with connected(reach) as client:
         letters = _choose(client, topic, offsets, is_all)
-        notes = _who_gets_them_too(client, letters)
+        notes = _other_receivers(client, letters)
     for text in notes:
         note(text)
     if notes and not yes and sys.stdin.isatty() and is_terminal():
-        confirm(f"Send {count_of(len(letters), 'dead letter')} back?")
+        confirm(f"Put {count_of(len(letters), 'dead letter')} back?")
     chosen = [letter.message.offset for letter in letters]
     with connected(reach) as client:
         retried, failures = _retry(client, topic, chosen)
     for offset, failure in failures.items():
-        note(f"offset {offset} stays: {failure}")
+        note(f"offset {offset} was not put back: {failure}")
     if retried + len(failures) < len(chosen):
-        note(f"{len(chosen) - retried - len(failures)} of them are with somebody else, or gone meanwhile.")
+        note(f"{len(chosen) - retried - len(failures)} of them are held by another worker, or no longer exist.")
     if as_json:
         click.echo(json_line({"topic": topic, "retried": retried, "failed": sorted(failures)}))
     else:
-        click.echo(f"Sent {count_of(retried, 'dead letter')} back.")
+        click.echo(f"Put {count_of(retried, 'dead letter')} back.")
     if retried < len(chosen):
         click.get_current_context().exit(1)
 
 
-def _who_gets_them_too(client: Client, letters: list[DeadLetter]) -> list[str]:
-    """A note for each topic with subscriptions that did not give these letters up."""
+def _other_receivers(client: Client, letters: list[DeadLetter]) -> list[str]:
+    """Return a note for each topic that has subscriptions other than those that rejected these letters."""
     from oncemq.protocol.errors import TopicUnknown
 
     notes = []
     for topic in dict.fromkeys(letter.topic for letter in letters):
-        givers = {letter.subscriber for letter in letters if letter.topic == topic}
+        rejecters = {letter.subscriber for letter in letters if letter.topic == topic}
         try:
             names = [entry.subscriber for entry in client.subscriptions(topic)]
         except TopicUnknown:
-            # They stay, and are told of.
+            # These letters can't be put back; that is reported later.
             continue
-        if set(names) - givers or len(givers) > 1:
+        if set(names) - rejecters or len(rejecters) > 1:
             have = f"{topic} has {count_of(len(names), 'subscription')}"
-            notes.append(f"{have}, and each gets {_what(letters, topic)} anew: {', '.join(names)}.")
+            notes.append(f"{have}, and each gets {_what(letters, topic)} again: {', '.join(names)}.")
     return notes
 
 
@@ -210,22 +211,22 @@ def _what(letters: list[DeadLetter], topic: str) -> str:
 
 
 def _choose(client: Client, topic: str, offsets: tuple[int, ...], is_all: bool) -> list[DeadLetter]:
-    """Letters that are there. Raises OffsetOutOfRange where one is not."""
+    """Return the letters to work on. Raises OffsetOutOfRange if one of them does not exist."""
     from oncemq.protocol.errors import OffsetOutOfRange
 
     if is_all == bool(offsets):
-        raise click.UsageError("Name offsets, or say --all.")
+        raise click.UsageError("Give offsets or --all.")
     _check_topic(client, topic)
-    there = {letter.message.offset: letter for letter in client.dead_letters(topic)}
-    missing = sorted(set(offsets) - set(there))
+    existing = {letter.message.offset: letter for letter in client.dead_letters(topic)}
+    missing = sorted(set(offsets) - set(existing))
     if missing:
         named = " or ".join(f"{offset}" for offset in missing)
         raise OffsetOutOfRange(f"{topic} has no dead letter at offset {named}")
-    return list(there.values()) if is_all else [there[offset] for offset in dict.fromkeys(offsets)]
+    return list(existing.values()) if is_all else [existing[offset] for offset in dict.fromkeys(offsets)]
 
 
 def _retry(client: Client, topic: str, offsets: list[int]) -> tuple[int, dict[int, str]]:
-    """How many went back, and why the others did not. Together if possible, else one by one."""
+    """Put letters back, together if possible, otherwise one by one. Returns the number, and the failures by offset."""
     from oncemq.protocol.errors import Refused
 
     if not offsets:
@@ -233,7 +234,7 @@ def _retry(client: Client, topic: str, offsets: list[int]) -> tuple[int, dict[in
     try:
         return client.retry_dead_letters(topic, offsets), {}
     except Refused:
-        # Some may have gone; those that are left, are there.
+        # Some may have been put back; continue with those that still exist.
         left = [letter.message.offset for letter in client.dead_letters(topic) if letter.message.offset in set(offsets)]
     retried, failures = len(offsets) - len(left), {}
     for offset in left:
@@ -255,25 +256,25 @@ def _retry(client: Client, topic: str, offsets: list[int]) -> tuple[int, dict[in
 )
 @click.argument("topic", type=DEAD_TOPIC)
 @click.argument("offsets", metavar="[OFFSET]...", nargs=-1, type=click.IntRange(min=0))
-@click.option("--all", "is_all", is_flag=True, help="All that are there.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--all", "is_all", is_flag=True, help="All dead letters of the topic.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @reaches_broker
 def rm(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: bool, reach: Reach) -> None:
-    """Throw dead letters away, for good."""
-    # Not while asking: a person may take longer than a connection lasts.
+    """Delete dead letters permanently."""
+    # Not connected while asking: a person may take longer than a session lasts.
     with connected(reach) as client:
         chosen = _choose(client, topic, offsets, is_all)
     if not yes and chosen:
-        confirm(f"Throw {count_of(len(chosen), 'dead letter')} of {topic} away?")
+        confirm(f"Delete {count_of(len(chosen), 'dead letter')} of {topic}?")
     with connected(reach) as client:
         removed = _remove(client, topic, {letter.message.offset for letter in chosen})
     entry = {"topic": topic, "removed": removed}
-    click.echo(json_line(entry) if as_json else f"Removed {count_of(removed, 'dead letter')}.")
+    click.echo(json_line(entry) if as_json else f"Deleted {count_of(removed, 'dead letter')}.")
 
 
 def _remove(client: Client, topic: str, offsets: set[int]) -> int:
-    """Take all, ack those; the others are given back when we leave."""
+    """Take all letters and ack those to delete; the others are returned when the subscription is closed."""
     from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
 
     removed = 0

@@ -1,4 +1,4 @@
-"""`oncemq health`: one look at a running broker."""
+"""`oncemq health`: show the state of a running broker."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
-from oncemq.cli.support.output import bytes_text, duration_text, json_line
+from oncemq.terminal import bytes_text, duration_text, json_line
 
 if TYPE_CHECKING:
     from oncemq.protocol.replies import HealthReply
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command(
     cls=Documented,
     exits=BROKER_EXITS,
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         oncemq health
         oncemq health --timeout 0.5 --tries 1 && echo up
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 @json_option
 @reaches_broker
 def health(as_json: bool, reach: Reach) -> None:
-    """Ask a broker how it is.
+    """Show the state of a broker.
 
-    Exit code 0 says that it answers.
+    Exit code 0 means that it answers.
     """
     with connected(reach) as client:
         found = client.health()
@@ -43,7 +43,7 @@ def health(as_json: bool, reach: Reach) -> None:
         ("running for", duration_text(found.uptime_ms)),
         ("topics", f"{found.topics:,}"),
         ("sessions", f"{found.sessions:,}"),
-        ("room for messages", _room_text(found)),
+        ("space for messages", _space_text(found)),
         *((name.replace("_", " "), f"{value:,}") for name, value in sorted(found.counters.items())),
     ]
     width = max(len(name) for name, _ in facts)
@@ -51,7 +51,7 @@ def health(as_json: bool, reach: Reach) -> None:
         click.echo(f"{name.ljust(width)}  {value}")
 
 
-def _room_text(found: HealthReply) -> str:
+def _space_text(found: HealthReply) -> str:
     if found.writable_bytes == 0:
-        return click.style("none: the disk is full, puts are refused", fg="red")
+        return click.style("none: the disk is full, and puts are refused", fg="red")
     return bytes_text(found.writable_bytes) if found.is_free_space_known else "unknown"

@@ -1,4 +1,4 @@
-"""`oncemq journal`: tools for the journal of a broker that is not running."""
+"""`oncemq journal`: tools for the journal of a stopped broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from oncemq.cli.support.command import Documented, DocumentedGroup
 from oncemq.cli.support.options import json_option
-from oncemq.cli.support.output import bytes_text, confirm, count_of, is_terminal, json_line, note, warn
+from oncemq.terminal import bytes_text, confirm, count_of, is_terminal, json_line, note, warn
 
 if TYPE_CHECKING:
     from oncemq.journal.files.check import Report
@@ -21,7 +21,7 @@ _EXITS = (0, 2, 9)
 
 
 class _Folder(click.Path):
-    """A journal in a folder. A database has tools of its own."""
+    """A folder with a journal. For a database, the error names its own tools."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False)
@@ -29,8 +29,8 @@ class _Folder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value).startswith(("postgresql:", "postgres:")):
             self.fail(
-                "this is for journals in folders. PostgreSQL verifies its own files (`pg_amcheck`, `pg_checksums`), "
-                "and `oncemq journal copy` brings a journal from there into a folder.",
+                "this command needs a journal in a folder. PostgreSQL verifies its own files (`pg_amcheck`, "
+                "`pg_checksums`), and `oncemq journal copy` copies a journal from there into a folder.",
                 param,
                 ctx,
             )
@@ -51,11 +51,11 @@ _folder_argument = click.argument("folder", metavar="DIR", type=_Folder())
     """,
 )
 def journal() -> None:
-    """Check, export, cut and copy a stopped broker's journal.
+    """Check, export, cut and copy the journal of a stopped broker.
 
-    A broker that finds its journal damaged refuses to start. Copy the data folder; `check` names the damaged
-    place, `export` saves everything that can be read, `cut` gives up what lies behind a place, so that the broker
-    starts again.
+    A broker refuses to start if its journal is damaged. Make a copy of the data folder first. Then `check` names the
+    damaged positions, `export` saves everything that can be read, and `cut` discards everything from a position on, so
+    that the broker starts again.
     """
 
 
@@ -71,9 +71,9 @@ def journal() -> None:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
-    """Verify every group, record and snapshot; change nothing.
+    """Verify every group, record and snapshot, without changing anything.
 
-    Exit code 9 if something is damaged. With --json, `last_groups` names the positions of the last groups.
+    Exit code 9 means that something is damaged. With --json, `last_groups` lists the positions of the last groups.
     """
     from oncemq.disk.os_disk import OsDisk
     from oncemq.journal.files.check import check as check_disk
@@ -84,14 +84,14 @@ def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
     if as_json:
         click.echo(json_line(report))
     else:
-        _say_report(report)
+        _print_report(report)
     if not report.is_good:
         if not as_json:
             note(JournalCorrupt.advice)
         ctx.exit(JournalCorrupt.exit_code)
 
 
-def _say_report(report: Report) -> None:
+def _print_report(report: Report) -> None:
     counts = [count_of(report.segments, "segment"), count_of(report.groups, "group")]
     counts += [count_of(report.records, "record"), count_of(len(report.snapshots), "snapshot")]
     click.echo(f"{report.journal}: {', '.join(counts)}, {bytes_text(report.payload_bytes)} of messages.")
@@ -101,7 +101,7 @@ def _say_report(report: Report) -> None:
         place = f" (position {problem.position})" if problem.position else ""
         click.echo(click.style("damaged: ", fg="red") + f"{problem.file} at byte {problem.byte}{place}: {problem.what}")
     if report.is_good:
-        click.echo("Everything is sound.")
+        click.echo("No damage found.")
 
 
 @journal.command(
@@ -118,8 +118,8 @@ def _say_report(report: Report) -> None:
 def export(folder: str, out: str, as_json: bool) -> None:
     """Write everything that can be read to a file, as JSON lines.
 
-    Each group is a line with its events, each record a line with its payload in base64. OUT must not exist yet;
-    `-` is standard output.
+    Each group is a line with its events, each record a line with its payload in base64. OUT must not exist; `-` is
+    standard output.
     """
     from oncemq.disk.os_disk import OsDisk
     from oncemq.journal.files.export import export as export_disk
@@ -135,7 +135,7 @@ def export(folder: str, out: str, as_json: bool) -> None:
 
 
 def _decode_events(raw: bytes) -> object:
-    """Events with the names of their fields; as they are where this version does not know them."""
+    """Return events with the names of their fields, or the raw bytes if this version does not know them."""
     import msgspec
 
     from oncemq.engine.events import Event
@@ -149,7 +149,7 @@ def _decode_events(raw: bytes) -> object:
 
 @contextmanager
 def _new_file(path: str) -> Iterator[BinaryIO]:
-    """A file that is durable when this ends; standard output for "-"."""
+    """Create a file that is on disk when the block ends; "-" is standard output."""
     if path == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -164,7 +164,7 @@ def _new_file(path: str) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
-        # An empty file would only be in the way of the next attempt.
+        # An empty file would make the next attempt fail.
         if not os.path.getsize(path):
             os.remove(path)
         raise
@@ -180,28 +180,32 @@ def _new_file(path: str) -> Iterator[BinaryIO]:
 )
 @_folder_argument
 @click.argument("position", type=click.IntRange(min=0))
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
-    """Give up the group at a position and everything behind it.
+    """Discard the group at a position and everything after it.
 
     `oncemq journal check` names the positions of damaged groups, `check --json` also those of the last good ones
-    (`last_groups`), `export` those of all. Messages and acks behind it are lost to the broker, although they had
-    been acknowledged; their bytes are kept in the data folder's `cut`. Make a copy of the folder first.
+    (`last_groups`), and `export` those of all groups. The broker loses the messages and acks after the position,
+    although they were acknowledged; their bytes are kept in the folder `cut` of the data folder. Make a copy of the
+    data folder first.
     """
     from oncemq.disk.os_disk import OsDisk
     from oncemq.journal.files.cut import cut as cut_disk
 
     if not yes:
-        question = f"Give up everything from position {position} on, acknowledged or not?"
-        confirm(question)
+        confirm(f"Discard everything from position {position} on, acknowledged or not?")
     with _progress("Cutting") as progress:
         found = cut_disk(OsDisk(folder), position, progress)
     if as_json:
         click.echo(json_line(found))
         return
-    gone = [count_of(found.groups, "group"), count_of(found.segments, "segment"), count_of(found.snapshots, "snapshot")]
-    click.echo(f"Gave up {', '.join(gone)}. The bytes are kept in:")
+    discarded = [
+        count_of(found.groups, "group"),
+        count_of(found.segments, "segment"),
+        count_of(found.snapshots, "snapshot"),
+    ]
+    click.echo(f"Discarded {', '.join(discarded)}. The bytes are kept in:")
     for path in found.saved:
         click.echo(f"  {folder}/{path}")
 
@@ -219,14 +223,14 @@ def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
 @click.argument("target")
 @json_option
 def copy(source: str, target: str, as_json: bool) -> None:
-    """Move a stopped broker from files to PostgreSQL, or back, or to another folder.
+    """Copy a journal from files to PostgreSQL, or back, or to another folder.
 
     SOURCE and TARGET are folders (`file:DIR`, or DIR) or `postgresql://…`. Messages, positions, sessions and all ids
-    go along: clients go on as if nothing had happened. TARGET must not hold a journal yet. SOURCE stays, for the case
-    that you want to go back; never serve both. A copy that did not come to its end can't be served: copy again.
+    are copied: clients continue without a change. TARGET must not contain a journal. SOURCE is not changed, so that you
+    can go back to it; never serve both. An incomplete copy can't be served: copy again.
     """
-    for place in (source, target):
-        _check_scheme(place)
+    for location in (source, target):
+        _check_scheme(location)
 
     from oncemq.broker.journal_copy import copy as copy_journal
 
@@ -241,16 +245,17 @@ def copy(source: str, target: str, as_json: bool) -> None:
     note(f"{copied.source} is unchanged. Serve {copied.target} from now on, never both.")
 
 
-def _check_scheme(place: str) -> None:
+def _check_scheme(location: str) -> None:
     from oncemq.protocol.errors import SettingInvalid
 
-    if "://" in place and not place.startswith(("file:", "postgresql://", "postgres://")):
-        raise SettingInvalid(f"{place.partition('://')[0]}:// is no place for a journal; use DIR or postgresql://…")
+    if "://" in location and not location.startswith(("file:", "postgresql://", "postgres://")):
+        scheme = location.partition("://")[0]
+        raise SettingInvalid(f"{scheme}:// can't hold a journal; use DIR or postgresql://…")
 
 
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on the terminal, while there is one."""
+    """Show a progress bar, if there is a terminal."""
     if not is_terminal():
         yield None
         return

@@ -1,4 +1,4 @@
-"""`oncemq sessions`: whose numbered commands the broker remembers."""
+"""`oncemq sessions`: the sessions whose command numbers the broker remembers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 
 import click
 
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented, DocumentedGroup
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented, DocumentedGroup
 from oncemq.cli.support.options import SESSION, Reach, connected, json_option, reaches_broker
-from oncemq.cli.support.output import confirm, duration_text, json_line, note, table
+from oncemq.terminal import confirm, duration_text, json_line, note, table
 
 
 @click.group(
@@ -20,18 +20,19 @@ from oncemq.cli.support.output import confirm, duration_text, json_line, note, t
     """,
 )
 def sessions() -> None:
-    """List and remove sessions.
+    """List and delete sessions.
 
-    Alone, it lists them, as `oncemq sessions ls` does. An anonymous one ends with its client, or goes a day after its
-    last command. A named one stays until it is removed: those of named clients, and `outbox-…`, of outboxes and of what
-    put, get, sub and unsub keep (`--state`). Where an outbox's file is gone for good, its session can go too.
+    Without a subcommand, it lists them, as `oncemq sessions ls` does. An anonymous session is deleted when its client
+    closes it, or one day after its last command. A named session exists until it is deleted: those of named clients,
+    and `outbox-…`, which belong to outboxes and to the --state of put, get, sub and unsub. If the file of an outbox is
+    permanently lost, its session can be deleted.
     """
 
 
 @sessions.command(
     cls=Documented,
     exits=BROKER_EXITS,
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         oncemq sessions ls
         oncemq sessions ls --json | jq -r 'select(.anonymous | not) | .name'
@@ -40,7 +41,7 @@ def sessions() -> None:
 @json_option
 @reaches_broker
 def ls(as_json: bool, reach: Reach) -> None:
-    """List sessions and when they last did something."""
+    """List sessions and when they were last active."""
     with connected(reach) as client:
         found = client.sessions()
     if as_json:
@@ -68,23 +69,23 @@ def ls(as_json: bool, reach: Reach) -> None:
 @sessions.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1),
-    advice={"SESSION_UNKNOWN": "`oncemq sessions` lists those that there are."},
+    advice={"SESSION_UNKNOWN": "`oncemq sessions` lists the sessions."},
     examples="""
         oncemq sessions rm old-importer
         oncemq sessions rm old-importer --yes
     """,
 )
 @click.argument("session", type=SESSION)
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @reaches_broker
 def rm(session: str, yes: bool, as_json: bool, reach: Reach) -> None:
-    """Remove a session: the broker forgets which of its commands it has seen.
+    """Delete a session: the broker forgets which of its commands it has seen.
 
-    A client that still uses it gets an error, and what it resends can no longer be recognised.
+    A client that still uses the session gets an error, and its retries are no longer deduplicated.
     """
     if not yes:
-        confirm(f"Forget {session}? A client that still resends commands may repeat them.")
+        confirm(f"Delete session {session}? Commands that its client retries may be executed twice.")
     with connected(reach) as client:
         client.remove_session(session)
-    click.echo(json_line({"session": session}) if as_json else f"Removed {session}.")
+    click.echo(json_line({"session": session}) if as_json else f"Deleted {session}.")

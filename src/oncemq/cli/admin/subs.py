@@ -1,4 +1,4 @@
-"""`oncemq subs`: who is subscribed to what, and how far behind."""
+"""`oncemq subs`: list subscriptions and their lag."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
-from oncemq.cli.support.options import TOPIC_OR_PATTERN, Reach, connected, is_pattern, json_option, reaches_broker
-from oncemq.cli.support.output import json_line, note, table
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
+from oncemq.cli.support.options import TOPIC_OR_PATTERN, Reach, connected, json_option, reaches_broker
+from oncemq.protocol.patterns import is_pattern
+from oncemq.terminal import json_line, note, table
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 5),
-    advice={**LOOKING_ADVICE, "TOPIC_UNKNOWN": "`oncemq topics` lists the topics."},
+    advice={**READ_ONLY_ADVICE, "TOPIC_UNKNOWN": "`oncemq topics` lists the topics."},
     examples="""
         oncemq subs
         oncemq subs orders
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 @json_option
 @reaches_broker
 def subs(topic: str | None, as_json: bool, reach: Reach) -> None:
-    """List subscriptions and how far behind they are.
+    """List subscriptions and their lag.
 
-    The lag is the number of messages that the subscriber has not acked yet. Of shared subscriptions also: messages
-    that workers have (LEASED), and how many workers there are. A subscription by pattern is listed with each topic
-    that it has, and once with all of them together; in JSON the latter has no `topic`.
+    The lag is the number of messages that the subscriber has not acked yet. For shared subscriptions, LEASED is the
+    number of messages that workers hold, and WORKERS the number of workers. A subscription by pattern is listed once
+    for each of its topics, and once for all of them together; in JSON the latter has no `topic`.
     """
     with connected(reach) as client:
         found, patterns = _find(client, topic)
@@ -82,7 +83,7 @@ def _lines(found: list[SubscriptionInfo], patterns: list[PatternInfo]) -> list[s
 
 
 def _table_of(found: list[SubscriptionInfo]) -> list[str]:
-    """Columns that say something of none of them are left out."""
+    """Return the table, without columns that are empty for all subscriptions."""
     heads = ["TOPIC", "SUBSCRIBER", "ACKED", "END", "LAG"]
     rows: list[list[Any]] = [
         [entry.topic, entry.subscriber, entry.acked, entry.end_offset, entry.lag] for entry in found

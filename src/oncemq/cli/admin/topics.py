@@ -1,4 +1,4 @@
-"""`oncemq topics`: list, create, remove."""
+"""`oncemq topics`: list, create and delete topics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented, DocumentedGroup
-from oncemq.cli.support.options import TOPIC, Quantity, Reach, connected, json_option, reaches_broker
-from oncemq.cli.support.output import bytes_text, confirm, duration_text, json_line, note, table
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented, DocumentedGroup
+from oncemq.cli.support.options import DURATION_MS, SIZE, TOPIC, Reach, connected, json_option, reaches_broker
+from oncemq.terminal import bytes_text, confirm, duration_text, json_line, note, table
 
 if TYPE_CHECKING:
     from oncemq.protocol.replies import TopicInfo
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     """,
 )
 def topics() -> None:
-    """List, create and remove topics.
+    """List, create and delete topics.
 
-    Alone, it lists them, as `oncemq topics ls` does.
+    Without a subcommand, it lists them, as `oncemq topics ls` does.
     """
 
 
 @topics.command(
     cls=Documented,
     exits=BROKER_EXITS,
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         oncemq topics ls
         oncemq topics ls --json | jq -r .name
@@ -43,7 +43,7 @@ def topics() -> None:
 @json_option
 @reaches_broker
 def ls(as_json: bool, reach: Reach) -> None:
-    """List topics: what they hold and for how many subscribers."""
+    """List topics with their sizes and numbers of subscriptions."""
     with connected(reach) as client:
         found = client.topics()
     if as_json:
@@ -58,7 +58,7 @@ def ls(as_json: bool, reach: Reach) -> None:
 
 
 def _table_of(found: list[TopicInfo]) -> list[str]:
-    """Quotas and delayed messages only where there are any."""
+    """Return the table. The columns for quotas and delayed messages appear only if there are any."""
     heads = ["TOPIC", "FIRST", "END", "STORED", "SUBSCRIPTIONS", "STAYS", "RETAINS"]
     rows: list[list[Any]] = [
         [
@@ -111,37 +111,38 @@ def _retention(retain_ms: int, retain_bytes: int) -> str:
 @click.option(
     "--retain",
     "retain_ms",
-    type=Quantity("milliseconds"),
+    type=DURATION_MS,
     metavar="TIME",
-    help="Keep messages so long even when all have acked, such as 7d, 12h, 30m. [default: not]",
+    help="Keep messages for this time even if all subscribers have acked them, such as 7d, 12h or 30m; a bare number "
+    "is seconds. [default: none]",
 )
 @click.option(
     "--retain-bytes",
-    type=Quantity("bytes"),
+    type=SIZE,
     metavar="SIZE",
-    help="Keep so much even when all have acked, such as 10GiB. [default: nothing]",
+    help="Keep this many bytes even if all subscribers have acked them, such as 10GiB. [default: none]",
 )
 @click.option(
     "--quota",
     "quota_bytes",
-    type=Quantity("bytes"),
+    type=SIZE,
     metavar="SIZE",
-    help="Store no more than that, such as 1GiB; beside a retention, with --overflow drop only. [default: what the "
-    "disk takes]",
+    help="Maximum size of the topic, such as 1GiB. Together with a retention it needs --overflow drop. [default: "
+    "limited by the disk]",
 )
 @click.option(
     "--overflow",
     type=click.Choice(["refuse", "drop", "expire"]),
-    help="At the quota: puts wait and are refused; the oldest messages go, whoever needs them; or the slowest "
-    "subscription ends. [default: refuse]",
+    help="At the quota: refuse puts after a wait; drop the oldest messages, even if they are needed; or expire the "
+    "slowest subscription. [default: refuse]",
 )
-@click.option("--alter", is_flag=True, help="Where it exists: change the settings that are given, keep the others.")
+@click.option("--alter", is_flag=True, help="If it exists, change the settings that are given, and keep the others.")
 @json_option
 @reaches_broker
 def create(topic: str, alter: bool, as_json: bool, reach: Reach, **settings: Any) -> None:
-    """Create a topic that stays until it is removed.
+    """Create a permanent topic.
 
-    Where it exists with the same settings, nothing changes. One that `sub` made stays from now on.
+    If it exists with the same settings, nothing changes. A topic that was created by `sub` becomes permanent.
     """
     from oncemq.client.internal import internal_api
 
@@ -158,10 +159,10 @@ def create(topic: str, alter: bool, as_json: bool, reach: Reach, **settings: Any
     elif created:
         click.echo(f"Created {topic}.")
     elif before is None or before.stays:
-        click.echo(f"{topic} was there before{'; its settings are changed' if is_changed else ''}.")
+        click.echo(f"{topic} already exists{'; its settings are changed' if is_changed else ''}.")
     else:
         kept = _retention(asked.get("retain_ms", 0), asked.get("retain_bytes", 0))
-        click.echo(f"{topic} was there; it stays now{'' if kept == '-' else f', retaining {kept}'}.")
+        click.echo(f"{topic} already exists; it is permanent now{'' if kept == '-' else f', and retains {kept}'}.")
 
 
 def _settings_of(topic: TopicInfo) -> dict[str, Any]:
@@ -171,28 +172,28 @@ def _settings_of(topic: TopicInfo) -> dict[str, Any]:
 @topics.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1, 5),
-    advice={"TOPIC_UNKNOWN": "`oncemq topics` lists those that there are."},
+    advice={"TOPIC_UNKNOWN": "`oncemq topics` lists the topics."},
     examples="""
         oncemq topics rm orders
         oncemq topics rm orders --yes
     """,
 )
 @click.argument("topic", type=TOPIC)
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @reaches_broker
 def rm(topic: str, yes: bool, as_json: bool, reach: Reach) -> None:
-    """Remove a topic, its messages and its subscriptions."""
+    """Delete a topic, its messages and its subscriptions."""
     from oncemq.client.internal import internal_api
     from oncemq.protocol.errors import TopicUnknown
 
     if not yes:
-        # Not while asking: a person may take longer than a connection lasts.
+        # Not connected while asking: a person may take longer than a session lasts.
         with connected(reach) as client:
             found = internal_api(client).find_topic(topic)
         if found is None:
             raise TopicUnknown(f"there is no topic '{topic}'")
-        confirm(f"Remove {topic}, all its messages and subscriptions?")
+        confirm(f"Delete {topic}, all its messages and subscriptions?")
     with connected(reach) as client:
         client.delete_topic(topic)
-    click.echo(json_line({"topic": topic}) if as_json else f"Removed {topic}.")
+    click.echo(json_line({"topic": topic}) if as_json else f"Deleted {topic}.")

@@ -1,18 +1,17 @@
-"""What a one-shot command is about to do, kept on this machine: a run that is cut off is finished by the next one.
+"""The state of one-shot commands on this machine: if a run is interrupted, the next run finishes its work.
 
-    STATE/BROKER/NAME/slot-0.outbox     an outbox of the client's (client/outbox/client.py)
-                      slot-0.lock       locked by the run that uses it
+    STATE/BROKER/NAME/slot-0.outbox     an outbox of the client (client/outbox/client.py)
+                      slot-0.lock       locked by the run that uses the slot
 
-BROKER is made from the address, NAME is that of `--as`. Runs that go on side by side have a slot each; a run finishes
-what it finds in the slots that nobody uses; what is for another broker, at the same address, it leaves there. A run
-that made the folder, as each does in a container of its own, ends its slot's session if it is done. Where the system
-knows no such locks, nothing is kept.
+BROKER is made from the broker's address, NAME from `--as`. Each of several concurrent runs has a slot of its own. A run
+finishes what it finds in unused slots, and leaves alone what belongs to another broker at the same address. A run that
+created the folder, as every run in a new container does, also ends its slot's session when its work is done. On
+systems without file locks, no state is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -22,9 +21,9 @@ from urllib.parse import quote
 
 import click
 
-from oncemq.cli.support.options import Function, Reach, connected
-from oncemq.cli.support.output import count_of, note, warn
+from oncemq.cli.support.options import Function, Reach, connect_options, connected
 from oncemq.protocol import errors
+from oncemq.terminal import count_of, note, warn
 
 if TYPE_CHECKING:
     from oncemq import Client, Receipt
@@ -41,33 +40,31 @@ except ImportError:
 else:
     _HAS_LOCKS = True
 
-log = logging.getLogger("oncemq.cli")
-
-#: Runs side by side that are kept apart; beyond them nothing is kept.
+#: The maximum number of concurrent runs with state in one folder.
 _SLOTS_MAX = 1000
-#: An outbox and a broker that have nothing to do with each other.
-_STRANGERS = (errors.OutboxForeign, errors.SessionUnknown, errors.OutboxRewound)
+#: Raised when an outbox does not belong to the broker at its address.
+_WRONG_BROKER = (errors.OutboxForeign, errors.SessionUnknown, errors.OutboxRewound)
 
 
 def default_folder() -> Path:
-    """As the XDG Base Directory Specification has it."""
+    """Return the state folder that the XDG Base Directory Specification defines."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "oncemq"
 
 
 def state_option(function: Function) -> Function:
-    """Adds --state."""
+    """Add --state."""
     return click.option(
         "--state",
         metavar="DIR",
-        help="Where this run is kept until it is done, so that the next run finishes it if this one is cut off; "
-        "`none`: nowhere. [default: oncemq in the user's state folder]",
+        help="Folder that holds this run's operations until they are done, so that the next run can finish them; "
+        "`none` keeps nothing. [default: oncemq in the user's state folder]",
     )(function)
 
 
 @contextmanager
-def finishing(reach: Reach, state: str | None, *, client_name: str | None = None) -> Iterator[Client]:
-    """A client that keeps what it is told, and has finished what earlier runs left."""
+def stateful_client(reach: Reach, state: str | None, *, client_name: str | None = None) -> Iterator[Client]:
+    """Connect a client that keeps its operations on disk, after it has finished those of earlier runs."""
     from oncemq.client.internal import outbox_internal_api
     from oncemq.config import sources
 
@@ -78,27 +75,27 @@ def finishing(reach: Reach, state: str | None, *, client_name: str | None = None
             yield client
         return
     folder = default_folder() if state == "user" else Path(state)
-    folder = folder / _name_of(settings.url) / quote(client_name or "-", safe="")
-    is_passing = not folder.exists()
+    folder = folder / _folder_name(settings.url) / quote(client_name or "-", safe="")
+    is_new_folder = not folder.exists()
     with ExitStack() as stack:
-        mine = None
+        chosen = None
         for slot in _free_slots(folder, stack):
-            is_known = slot.exists()
-            if mine is None or (is_known and _has_something(slot)):
-                found = stack.enter_context(_outbox(slot, settings))
-                if found is not None and _finish(found):
-                    if is_passing:
+            is_used_before = slot.exists()
+            if chosen is None or (is_used_before and _has_entries(slot)):
+                found = stack.enter_context(_outbox_client(slot, settings))
+                if found is not None and _finish_earlier_run(found):
+                    if is_new_folder:
                         outbox_internal_api(found).end_session_at_close()
-                    mine = mine or found
-            if mine is not None and not is_known:
+                    chosen = chosen or found
+            if chosen is not None and not is_used_before:
                 break
-        if mine is None:
-            raise errors.SettingInvalid(f"{_SLOTS_MAX} runs are going on with the state in '{folder}'")
-        yield cast("Client", mine)
+        if chosen is None:
+            raise errors.SettingInvalid(f"{_SLOTS_MAX} runs use the state in '{folder}' at this moment")
+        yield cast("Client", chosen)
 
 
-def _name_of(url: str) -> str:
-    """Readable, short, and another one for another address."""
+def _folder_name(url: str) -> str:
+    """Return a readable and short name that is different for every address."""
     if url.startswith("file:"):
         url = "file:" + os.path.realpath(url.removeprefix("file:").removeprefix("//"))
     readable = "".join(letter if letter.isalnum() else "-" for letter in url)[:40].strip("-")
@@ -106,7 +103,7 @@ def _name_of(url: str) -> str:
 
 
 def _free_slots(folder: Path, stack: ExitStack) -> Iterator[Path]:
-    """Those that nobody uses, the ones that exist first. They are locked until the run ends."""
+    """Yield unused slots, existing ones first. Each is locked until the run ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for number in range(_SLOTS_MAX):
@@ -114,11 +111,12 @@ def _free_slots(folder: Path, stack: ExitStack) -> Iterator[Path]:
             if _lock(slot.with_suffix(".lock"), stack):
                 yield slot
     except OSError as error:
-        raise errors.SettingInvalid(f"'{folder}' can't be used to keep this run: {error}; see --state") from None
+        text = f"the folder '{folder}' can't be used for the state of this run: {error}; choose another with --state"
+        raise errors.SettingInvalid(text) from None
 
 
-def _has_something(slot: Path) -> bool:
-    """Without opening it as a client would. What can't be told is looked at."""
+def _has_entries(slot: Path) -> bool:
+    """Look into an outbox file without opening it as a client would. A file that can't be read counts as used."""
     import sqlite3
 
     try:
@@ -141,51 +139,51 @@ def _lock(path: Path, stack: ExitStack) -> bool:
 
 
 @contextmanager
-def _outbox(slot: Path, settings: Any) -> Iterator[OutboxClient | None]:
-    """A client on a slot, once its broker has answered; None: what is in it is for another one. Raises BrokerAway, and
-    nothing is kept."""
+def _outbox_client(slot: Path, settings: Any) -> Iterator[OutboxClient | None]:
+    """Yield a client on a slot after its broker has answered, or None if the slot belongs to another broker.
+
+    Raises BrokerAway; nothing of this run has been kept then.
+    """
     from oncemq.client.internal import outbox_internal_api
 
     client = _connect(slot, settings)
     left = client.pending
+    internal = outbox_internal_api(client)
     try:
-        outbox_internal_api(client).connect()
-    except _STRANGERS as error:
-        refusals = outbox_internal_api(client).kept_refusals()
-        outbox_internal_api(client).shut()
+        internal.connect()
+    except _WRONG_BROKER as error:
+        refusals = internal.kept_refusals()
+        internal.shut()
         if left:
-            _leave_alone(slot, left, error)
+            what = f"{count_of(left, 'operation')} of an earlier run can't be finished here"
+            warn(f"{what}: {error.text}. They are kept in {slot}; delete that file if they are no longer wanted.")
             yield None
             return
-        # Another broker than before, and nothing left to say to the former one.
+        # This is another broker than before, and nothing is left to send to the former one.
         for refusal in refusals:
-            _tell(refusal)
-        _remove(slot)
+            _report_refusal(refusal)
+        _delete(slot)
         client = _connect(slot, settings)
-        outbox_internal_api(client).connect()
+        internal = outbox_internal_api(client)
+        internal.connect()
     except BaseException:
-        outbox_internal_api(client).shut()
+        internal.shut()
         raise
     if left:
-        note(f"Finishing what an earlier run had begun: {count_of(left, 'operation')} in {slot}.")
+        note(f"Finishing an earlier run: {count_of(left, 'operation')} in {slot}.")
     try:
         with client:
             yield client
     finally:
-        if outbox_internal_api(client).session_has_ended:
-            _remove(slot)
+        if internal.session_has_ended:
+            _delete(slot)
 
 
-def _leave_alone(slot: Path, left: int, error: errors.OnceMQError) -> None:
-    what = f"{count_of(left, 'operation')} of an earlier run can't be finished here"
-    warn(f"{what}: {error.text}. Kept in {slot}; delete that file if it is not wanted any more.")
-
-
-def _tell(refusal: OutboxRefusal) -> None:
+def _report_refusal(refusal: OutboxRefusal) -> None:
     note(f"An earlier run was refused: {refusal.text} ({refusal.code}).")
 
 
-def _remove(slot: Path) -> None:
+def _delete(slot: Path) -> None:
     for suffix in ("", "-wal", "-shm", "-reserve"):
         with suppress(FileNotFoundError):
             os.remove(f"{slot}{suffix}")
@@ -194,61 +192,60 @@ def _remove(slot: Path) -> None:
 def _connect(slot: Path, settings: Any) -> OutboxClient:
     import oncemq
 
-    return oncemq.connect(
-        settings.url,
-        outbox=slot,
-        timeout_s=settings.timeout_s,
-        tries=settings.tries,
-        window=settings.window,
-        batch_messages=settings.batch_messages,
-        batch_bytes=settings.batch_bytes,
-        linger_ms=settings.linger_ms,
-        record=settings.record,
-    )
+    return oncemq.connect(settings.url, outbox=slot, **connect_options(settings))
 
 
-def _finish(client: OutboxClient) -> bool:
-    """What an earlier run has left. What it was refused is told, once. False: it has to wait, and this run is better
-    off with a slot of its own."""
+def _finish_earlier_run(client: OutboxClient) -> bool:
+    """Send what an earlier run left, and report once what it was refused.
+
+    Returns False if the broker does not accept it yet: this run then needs a slot of its own.
+    """
+    from oncemq.client.internal import internal_api
+
     if client.pending:
+        core = internal_api(client).core
         try:
-            client.flush(timeout_s=client._driver.core.options.timeout_ms / 1000)
+            client.flush(timeout_s=core.options.timeout_ms / 1000)
         except TimeoutError:
-            note(f"It has to wait: {client._driver.core.obstacle or 'there is no answer yet'}")
+            note(f"The earlier run has to wait: {core.obstacle or 'there is no answer yet'}")
             return False
         except errors.Refused:
             pass
-    for refusal in client.refusals():
-        _tell(refusal)
-        client.seen(refusal)
+    _report_refusals(client)
     return True
 
 
-def keeps(client: Client) -> bool:
-    """What it is told is on this machine's disk before it is sent."""
+def _report_refusals(client: OutboxClient) -> None:
+    for refusal in client.refusals():
+        _report_refusal(refusal)
+        client.seen(refusal)
+
+
+def keeps_state(client: Client) -> bool:
+    """Whether the client writes its operations to this machine's disk before it sends them."""
     from oncemq.client.outbox.sync import OutboxClient
 
     return isinstance(client, OutboxClient)
 
 
 def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> Receipt:
-    """One message; through the outbox, where the client has one. Raises BrokerAway: it is kept."""
+    """Put one message, through the outbox if the client has one. If it raises BrokerAway, the outbox keeps it."""
+    from oncemq.client.internal import internal_api
     from oncemq.client.outbox.sync import OutboxClient
 
     stored = client.put(topic, value, **options)
     if not isinstance(client, OutboxClient):
         return stored
     ticket = cast("Ticket", stored)
-    patience_s = client._driver.core.options.patience_ms / 1000
+    core = internal_api(client).core
+    timeout_s = core.options.patience_ms / 1000
     try:
-        client.flush(timeout_s=patience_s)
+        client.flush(timeout_s=timeout_s)
     except TimeoutError:
-        obstacle = client._driver.core.obstacle
-        kept = "The message is kept: the next run stores it, if it can. Don't repeat it"
-        if obstacle is not None:
-            raise type(obstacle)(f"{obstacle.text}. {kept}") from None
-        where = client._driver.core.options.where
-        raise errors.BrokerAway(f"no answer from {where} within {patience_s:g} s. {kept}") from None
+        kept = "The message is kept on this machine, and the next run sends it. Do not put it again"
+        if core.obstacle is not None:
+            raise type(core.obstacle)(f"{core.obstacle.text}. {kept}") from None
+        raise errors.BrokerAway(f"no answer from {core.options.where} within {timeout_s:g} s. {kept}") from None
     except errors.Refused:
         for refusal in client.refusals():
             client.seen(refusal)
@@ -257,12 +254,10 @@ def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> 
 
 
 def acknowledge(client: Client, subscription: Subscription | PatternSubscription, messages: list[Message]) -> None:
-    """Everything up to these messages, one for each topic, is done; through the outbox, where the client has one."""
-    from oncemq.client.outbox.sync import OutboxClient
-
+    """Ack everything up to these messages, one per topic; through the outbox if the client has one."""
     if not messages:
         return
-    if isinstance(client, OutboxClient):
+    if keeps_state(client):
         with client.transaction() as transaction:
             for message in messages:
                 transaction.ack(subscription, message)

@@ -1,4 +1,4 @@
-"""How messages are printed: the value alone, JSON, or a form of the user's own."""
+"""How messages are printed: the value alone, as JSON, or with a template of the user."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Render = Callable[["Message"], bytes]
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
 
 FORMAT_HELP = (
-    "How to print a message: text with {value}, {key}, {offset}, {topic}, {time}, {timestamp_ms}, "
-    "{idempotency_key}, {header:NAME}; \\t and \\n are understood. [default: {value}]"
+    "Template for each message: text with {value}, {key}, {offset}, {topic}, {time}, {timestamp_ms}, "
+    "{idempotency_key}, {header:NAME}; \\t and \\n stand for tab and newline. [default: {value}]"
 )
 
 _FIELDS: dict[str, Render] = {
@@ -35,7 +35,7 @@ _FIELDS: dict[str, Render] = {
 
 
 def renderer(as_json: bool, template: str | None, null: bool) -> Render:
-    """What turns a message into the bytes that are printed, its end included."""
+    """Return the function that turns a message into the bytes to print, with the terminator."""
     if as_json and template is not None:
         raise click.UsageError("--json and --format exclude each other.")
     if as_json:
@@ -46,7 +46,7 @@ def renderer(as_json: bool, template: str | None, null: bool) -> Render:
 
 
 def json_bytes(message: Message) -> bytes:
-    """One message as one JSON object: bytes are text where they are UTF-8, else base64 under another name."""
+    """Return a message as one JSON object. Bytes become text if they are UTF-8, otherwise base64 under another name."""
     entry: dict[str, Any] = {
         "topic": message.topic,
         "offset": message.offset,
@@ -57,7 +57,7 @@ def json_bytes(message: Message) -> bytes:
 
 
 def bytes_entry(key: bytes | None, headers: Mapping[str, bytes], value: bytes) -> dict[str, Any]:
-    """What a message's producer gave."""
+    """Return the JSON fields of what the producer gave: key, headers and value."""
     entry: dict[str, Any] = {}
     _add_bytes(entry, "key", key)
     if headers:
@@ -78,11 +78,12 @@ def _add_bytes(entry: dict[str, Any], name: str, value: bytes | None) -> None:
 
 
 def time_text(timestamp_ms: int) -> str:
+    """Return a timestamp in ISO 8601, in UTC."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def compile_template(template: str) -> Render:
-    """Raises BadParameter where the template has a field that messages don't have."""
+    """Compile a template. Raises BadParameter if it has a field that messages do not have."""
     try:
         parts = [part for piece in string.Formatter().parse(_unescape(template)) for part in _compile_piece(*piece)]
     except ValueError as error:
@@ -108,5 +109,5 @@ def _compile_piece(literal: str, field: str | None, name: str | None, _: str | N
     elif field in _FIELDS:
         parts.append(_FIELDS[field])
     elif field is not None:
-        raise ValueError(f"{{{field}}} is not known; known are {', '.join(_FIELDS)} and header:NAME")
+        raise ValueError(f"{{{field}}} is not a field; the fields are {', '.join(_FIELDS)} and header:NAME")
     return parts

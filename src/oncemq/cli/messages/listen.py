@@ -1,7 +1,7 @@
-"""`oncemq listen`: a subscriber's messages as they come, acked as they are printed.
+"""`oncemq listen`: print a subscriber's messages as they arrive, and ack them.
 
-It owns its subscription while it runs, so that nothing stands between a message and its being printed; whoever
-opens the subscription after it, takes it over.
+It owns its subscription while it runs, so that messages are printed without delay. A consumer that opens the
+subscription later takes it over.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING
 import click
 
 from oncemq.cli.messages.formats import Render
-from oncemq.cli.messages.get import CONSUMING_ADVICE, told_of_sharing
-from oncemq.cli.messages.printer import Printer, Wanted, prints_messages
+from oncemq.cli.messages.get import CONSUMER_ADVICE, shared_subscriptions_explained
+from oncemq.cli.messages.printer import Printer, Selector, prints_messages
 from oncemq.cli.messages.sub import make_subscription
 from oncemq.cli.support.command import BROKER_EXITS, Documented
-from oncemq.cli.support.options import SUBSCRIBER, TOPIC_OR_PATTERN, Reach, Start, connected, is_pattern, reaches_broker
-from oncemq.cli.support.output import is_terminal, note
-from oncemq.cli.support.signals import orderly
+from oncemq.cli.support.options import (
+    DURATION,
+    SUBSCRIBER,
+    TOPIC_OR_PATTERN,
+    Reach,
+    StartPosition,
+    connected,
+    reaches_broker,
+)
+from oncemq.cli.support.signals import orderly_exit
+from oncemq.protocol.patterns import is_pattern
+from oncemq.terminal import is_terminal, note
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -30,10 +39,10 @@ if TYPE_CHECKING:
     cls=Documented,
     exits=(*BROKER_EXITS, 3, 5, 7, 9, 141, 143),
     advice={
-        **CONSUMING_ADVICE,
+        **CONSUMER_ADVICE,
         **dict.fromkeys(
             ("FENCED", "SUBSCRIPTION_FENCED"),
-            "A get or another listen of this subscriber has it now. Give each a subscriber of its own.",
+            "A get or another listen of this subscriber has taken it over. Use a different subscriber for each.",
         ),
     },
     examples="""
@@ -41,19 +50,21 @@ if TYPE_CHECKING:
         oncemq listen orders kitchen --from earliest --json | jq .value
         oncemq listen "orders.*" audit --format "{time} {topic} {value}" >> audit.log
         oncemq listen orders eu --header region=eu
-        oncemq listen orders kitchen --count 10 --wait 60
+        oncemq listen orders kitchen --count 10 --wait 1m
     """,
 )
 @click.argument("topic", type=TOPIC_OR_PATTERN)
 @click.argument("subscriber", type=SUBSCRIBER)
-@click.option("--from", "start", type=Start(), help="Where a subscription begins that is made by this. [default: new]")
-@click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--from", "start", type=StartPosition(), help="Where the subscription starts if it is new. [default: new]"
+)
+@click.option("--count", metavar="N", type=click.IntRange(min=1), help="Exit after N messages.")
 @click.option(
     "--wait",
     "wait_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    help="End when nothing came for so long. [default: never]",
+    metavar="TIME",
+    type=DURATION,
+    help="Exit after this time without a message. [default: never]",
 )
 @prints_messages
 @reaches_broker
@@ -63,27 +74,27 @@ def listen(
     start: str | int | datetime | None,
     count: int | None,
     wait_s: float | None,
-    wanted: Wanted,
+    selector: Selector,
     render: Render,
     reach: Reach,
 ) -> None:
-    """Print a subscriber's messages as they come, and ack them.
+    """Print a subscriber's messages as they arrive, and ack them.
 
-    Subscribes, where that was not done before. A message is acked after it was printed; what was not, comes the next
-    time. Ends with Ctrl-C or SIGTERM, after the acks. With --header, messages that don't have it are left out,
-    and acked with the others.
+    Creates the subscription if it does not exist. A message is acked after it was printed; the next run prints those
+    that were not. Ctrl-C or SIGTERM ends the command after the acks. With --header, messages without the header are
+    skipped, and acked with the others.
 
-    A subscriber has one listener. Another one, or a `get`, takes the subscription over, and this one ends with exit
-    code 7. For any number of consumers that share the messages: `oncemq work`.
+    A subscriber has one listener. Another one, or a `get`, takes the subscription over, and this command ends with exit
+    code 7. To share the messages among several consumers, use `oncemq work`.
     """
     from oncemq.protocol.errors import NothingNew
 
-    with orderly(), connected(reach) as client, told_of_sharing(topic, subscriber):
+    with orderly_exit(), connected(reach) as client, shared_subscriptions_explained(topic, subscriber):
         _subscribe(client, topic, subscriber, start)
-        with _opened(client, topic, subscriber) as subscription:
-            printed = _print_all(subscription, Printer(client, render, wanted), count, wait_s)
+        with _open(client, topic, subscriber) as subscription:
+            printed = _print_all(subscription, Printer(client, render, selector), count, wait_s)
     if not printed:
-        raise NothingNew(f"Nothing came in {topic} for {subscriber}.")
+        raise NothingNew(f"No messages arrived in {topic} for {subscriber}.")
 
 
 def _subscribe(client: Client, topic: str, subscriber: str, start: str | int | datetime | None) -> None:
@@ -91,10 +102,15 @@ def _subscribe(client: Client, topic: str, subscriber: str, start: str | int | d
     if created and is_terminal():
         note(f"Subscribed {subscriber} to {topic}.")
     elif not created and start is not None:
-        note(f"{subscriber} was subscribed to {topic} before, and goes on where it was. `oncemq seek` moves it.")
+        note_existing_position(topic, subscriber)
 
 
-def _opened(client: Client, topic: str, subscriber: str) -> Subscription | PatternSubscription:
+def note_existing_position(topic: str, subscriber: str) -> None:
+    """Explain why --from has no effect."""
+    note(f"{subscriber} is already subscribed to {topic}, and continues at its position. `oncemq seek` moves it.")
+
+
+def _open(client: Client, topic: str, subscriber: str) -> Subscription | PatternSubscription:
     if is_pattern(topic):
         return client.pattern_subscription(topic, subscriber, auto_ack=False)
     return client.subscription(topic, subscriber, auto_ack=False)
@@ -113,6 +129,6 @@ def _print_all(
         if found:
             printed, since_s = printed + found, time.monotonic()
         elif left_s is not None and left_s <= 0:
-            # Others come, but none that is wanted.
+            # Messages arrive, but none that is selected.
             break
     return printed

@@ -1,7 +1,7 @@
-"""One command for one message: what it is told, where its output goes, and how it ends.
+"""One command for one message: its input, its environment, its output and its exit code.
 
-Each command leads a process group of its own: a signal for the worker does not hit it, and what it has started can
-be killed with it.
+Each command leads a process group of its own: signals for the worker do not reach it, and it can be killed together
+with all processes that it has started.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from oncemq.cli.support.options import HEADER_VARIABLE, MESSAGE_VARIABLES
 if TYPE_CHECKING:
     from oncemq.protocol.message import Message
 
-#: Between the request to end and the end.
+#: Time between SIGTERM and SIGKILL.
 KILL_AFTER_S = 5.0
-#: What a system takes in one variable, by and large.
+#: Operating systems limit the size of one environment variable; this is below the limits in use.
 _VARIABLE_BYTES_MAX = 100_000
-#: Processes that a command has left behind may keep its output open.
+#: Processes that a command leaves behind may keep its output open.
 _OUTPUT_AFTER_S = 1.0
 
-_one_line_at_a_time = threading.Lock()
+_line_lock = threading.Lock()
 
 
-class Run:
-    """A command while it runs. Its output goes where ours goes, or with each line after its message's offset."""
+class MessageCommand:
+    """A running command. Its output is passed through, or each line is prefixed with the offset of its message."""
 
     def __init__(self, command: Sequence[str], message: Message, tries: int, *, prefixed: bool) -> None:
-        """Raises OSError where it can't be started."""
+        """Start it. Raises OSError if it can't be started."""
         output = subprocess.PIPE if prefixed else None
         with tempfile.TemporaryFile() as value:
             value.write(message.value)
@@ -49,25 +49,25 @@ class Run:
                 env=environment_for(message, tries),
                 start_new_session=True,
             )
-        self._pumps = [
-            _start_pump(stream, to, b"[%d] " % message.offset)
+        self._copiers = [
+            _start_copier(stream, to, b"[%d] " % message.offset)
             for stream, to in ((self._process.stdout, sys.stdout.buffer), (self._process.stderr, sys.stderr.buffer))
             if stream is not None
         ]
 
     def wait(self, timeout_s: float | None) -> int | None:
-        """Its exit code, negative after a signal; None: it took too long, and was killed."""
+        """Return its exit code, negative after a signal, or None if it took too long and was killed."""
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             code = None
-        for pump in self._pumps:
-            pump.join(_OUTPUT_AFTER_S)
+        for copier in self._copiers:
+            copier.join(_OUTPUT_AFTER_S)
         return code
 
     def kill(self) -> None:
-        """Ask it to end; who does not, is killed."""
+        """Send SIGTERM, then SIGKILL if it does not end in time."""
         self.signal(signal.SIGTERM)
         try:
             self._process.wait(KILL_AFTER_S)
@@ -76,16 +76,16 @@ class Run:
             self._process.wait()
 
     def signal(self, number: int) -> None:
-        """To the command and all that it has started."""
-        # While it was not waited for, its number is not another's.
+        """Send a signal to the command and all processes that it has started."""
+        # Until the process was waited for, its id can't belong to another process.
         if self._process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
 
 def environment_for(message: Message, tries: int) -> dict[str, str]:
-    """Ours, with what is known of the message. What no variable can hold is left out."""
-    ours = {
+    """Return our environment with the fields of the message. Values that no variable can hold are left out."""
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in MESSAGE_VARIABLES and not name.startswith(HEADER_VARIABLE)
@@ -98,9 +98,9 @@ def environment_for(message: Message, tries: int) -> dict[str, str]:
         time_text(message.timestamp_ms).encode(),
         message.idempotency_key.encode(),
     )
-    told = [*zip(MESSAGE_VARIABLES, values, strict=True)]
-    told += [(HEADER_VARIABLE + _variable(name), value) for name, value in message.headers.items()]
-    return ours | {name: os.fsdecode(value) for name, value in told if value is not None and _fits(value)}
+    fields = [*zip(MESSAGE_VARIABLES, values, strict=True)]
+    fields += [(HEADER_VARIABLE + _variable(name), value) for name, value in message.headers.items()]
+    return inherited | {name: os.fsdecode(value) for name, value in fields if value is not None and _fits(value)}
 
 
 def _variable(header: str) -> str:
@@ -115,16 +115,16 @@ def _fits(value: bytes) -> bool:
     return b"\0" not in value and len(value) <= _VARIABLE_BYTES_MAX
 
 
-def _start_pump(stream: IO[bytes], to: BinaryIO, prefix: bytes) -> threading.Thread:
-    pump = threading.Thread(target=_pump, args=(stream, to, prefix), daemon=True)
-    pump.start()
-    return pump
+def _start_copier(stream: IO[bytes], to: BinaryIO, prefix: bytes) -> threading.Thread:
+    copier = threading.Thread(target=_copy_lines, args=(stream, to, prefix), daemon=True)
+    copier.start()
+    return copier
 
 
-def _pump(stream: IO[bytes], to: BinaryIO, prefix: bytes) -> None:
+def _copy_lines(stream: IO[bytes], to: BinaryIO, prefix: bytes) -> None:
     with stream:
         for line in stream:
-            # Where nobody reads any more, the command can't help it: it goes on.
-            with _one_line_at_a_time, suppress(BrokenPipeError):
+            # If the reader of our output has exited, the command still runs to its end.
+            with _line_lock, suppress(BrokenPipeError):
                 to.write(prefix + line.removesuffix(b"\n") + b"\n")
                 to.flush()

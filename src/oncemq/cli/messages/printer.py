@@ -1,5 +1,7 @@
-"""Messages on their way to standard output: which of them, in which form, and when they may be acked: once they
-have left."""
+"""Prints messages to standard output: which of them, in which form, and when they are acked.
+
+A message is acked after the reader of the output has taken it.
+"""
 
 from __future__ import annotations
 
@@ -14,46 +16,47 @@ from oncemq.cli.messages.command_state import acknowledge
 from oncemq.cli.messages.formats import FORMAT_HELP, Render, renderer
 from oncemq.cli.support.options import Function, json_option, parse_headers
 from oncemq.cli.support.output import Output
-from oncemq.cli.support.signals import held_back
+from oncemq.cli.support.signals import signals_deferred
 
 if TYPE_CHECKING:
     from oncemq import Client
     from oncemq.client.consumer.sync import PatternSubscription, Subscription
     from oncemq.protocol.message import Message
 
-Wanted = Callable[["Message"], bool]
+Selector = Callable[["Message"], bool]
 
-#: Messages between two acks: few at first, more while the reader keeps up, so that one ack covers a moment's work.
+#: Messages between two acks. It starts small and grows while the reader keeps up, so that one ack covers about the
+#: work of `_CHUNK_S`.
 _CHUNK_MESSAGES_MIN = 16
 _CHUNK_MESSAGES_MAX = 1024
 _CHUNK_S = 0.25
 
 
 def prints_messages(function: Function) -> Function:
-    """Adds --header, --format, --null and --json, and hands them on as `wanted` and `render`."""
+    """Add --header, --format, --null and --json, and pass them on as `selector` and `render`."""
 
     @functools.wraps(function)
     def gathered(headers: tuple[str, ...], template: str | None, null: bool, as_json: bool, **options: Any) -> None:
-        function(wanted=wanted_of(headers), render=renderer(as_json, template, null), **options)
+        function(selector=selector_of(headers), render=renderer(as_json, template, null), **options)
 
     for option in (
         json_option,
-        click.option("--null", is_flag=True, help="End each message with NUL instead of a line's end."),
+        click.option("--null", is_flag=True, help="End each message with NUL instead of a newline."),
         click.option("--format", "template", metavar="TEXT", help=FORMAT_HELP),
         click.option(
             "--header",
             "headers",
             metavar="NAME=VALUE",
             multiple=True,
-            help="Only messages with this header; may be repeated.",
+            help="Print only messages with this header. May be repeated.",
         ),
     ):
         gathered = option(gathered)
     return gathered
 
 
-def wanted_of(headers: tuple[str, ...]) -> Wanted:
-    """Each header that is named must have one of the values that it is named with."""
+def selector_of(headers: tuple[str, ...]) -> Selector:
+    """Return a filter: each header that is named must have one of the values that are named with it."""
     accepted: dict[str, set[bytes]] = {}
     for name, value in parse_headers(headers):
         accepted.setdefault(name, set()).add(value)
@@ -61,31 +64,32 @@ def wanted_of(headers: tuple[str, ...]) -> Wanted:
 
 
 class Printer:
-    """Prints those messages that are wanted, and learns how many of them the reader takes in a moment."""
+    """Prints the selected messages, and adapts the number of messages per ack to the speed of the reader."""
 
-    def __init__(self, client: Client, render: Render, wanted: Wanted, *, acks: bool = True) -> None:
+    def __init__(self, client: Client, render: Render, selector: Selector, *, acks: bool = True) -> None:
         self._client = client
         self._render = render
-        self._wanted = wanted
+        self._selector = selector
         self._acks = acks
         self._output = Output()
         self.chunk_messages = _CHUNK_MESSAGES_MIN
 
-    def print(self, subscription: Subscription | PatternSubscription, messages: Sequence[Message], most: int) -> int:
-        """How many were printed, `most` at the most. What has left is acked, and what is not wanted before it.
+    def print(self, subscription: Subscription | PatternSubscription, messages: Sequence[Message], limit: int) -> int:
+        """Print at most `limit` of the messages, and return how many.
 
-        Raises BrokenPipeError where the reader has gone.
+        What the reader has taken is acked, together with the messages before it that were not selected. Raises
+        BrokenPipeError if the reader has exited.
         """
-        places = [place for place, message in enumerate(messages) if self._wanted(message)][:most]
+        selected = [index for index, message in enumerate(messages) if self._selector(message)][:limit]
         try:
-            self._deliver([self._render(messages[place]) for place in places])
+            self._deliver([self._render(messages[index]) for index in selected])
         finally:
-            # Whatever ended it, what the reader has is done.
-            with held_back():
-                self._ack(subscription, messages, places, most)
-        if self._output.delivered < len(places):
+            # However this ended, what the reader has taken is done.
+            with signals_deferred():
+                self._ack(subscription, messages, selected, limit)
+        if self._output.delivered < len(selected):
             raise BrokenPipeError
-        return len(places)
+        return len(selected)
 
     def _deliver(self, records: list[bytes]) -> None:
         begin_s = time.monotonic()
@@ -99,21 +103,21 @@ class Printer:
         self,
         subscription: Subscription | PatternSubscription,
         messages: Sequence[Message],
-        places: Sequence[int],
-        most: int,
+        selected: Sequence[int],
+        limit: int,
     ) -> None:
         if self._acks:
-            done = messages[: _done_count(len(messages), places, self._output.delivered, most)]
+            done = messages[: _done_count(len(messages), selected, self._output.delivered, limit)]
             # Each topic has a position of its own.
             acknowledge(self._client, subscription, list({message.topic_id: message for message in done}.values()))
 
 
-def _done_count(total: int, places: Sequence[int], delivered: int, most: int) -> int:
-    """Messages from the first on that were printed or not wanted.
+def _done_count(total: int, selected: Sequence[int], delivered: int, limit: int) -> int:
+    """Return how many messages from the first one on were printed or not selected.
 
-    >>> _done_count(10, [2, 5], delivered=1, most=9), _done_count(10, [2, 5], 2, most=2), _done_count(10, [2], 1, 9)
+    >>> _done_count(10, [2, 5], delivered=1, limit=9), _done_count(10, [2, 5], 2, limit=2), _done_count(10, [2], 1, 9)
     (5, 6, 10)
     """
-    if delivered < len(places):
-        return places[delivered]
-    return places[-1] + 1 if len(places) == most else total
+    if delivered < len(selected):
+        return selected[delivered]
+    return selected[-1] + 1 if len(selected) == limit else total

@@ -1,4 +1,4 @@
-"""`oncemq put`: one message from the command line, or many from standard input."""
+"""`oncemq put`: store one message from the command line, or many from standard input."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from oncemq.cli.messages.command_state import finishing, keeps, state_option, store
-from oncemq.cli.support.command import ADVICE, BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.messages.command_state import keeps_state, state_option, stateful_client, store
+from oncemq.cli.support.command import ADVICE, BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import (
     DURATION,
     SESSION,
     TOPIC,
     Reach,
-    bytes_of,
     connected,
     json_option,
     parse_headers,
     reaches_broker,
 )
-from oncemq.cli.support.output import count_of, duration_text, is_terminal, json_line, note, warn
 from oncemq.protocol.errors import OnceMQError, TooLarge
+from oncemq.terminal import bytes_of, count_of, duration_text, is_terminal, json_line, note, warn
 
 if TYPE_CHECKING:
     from oncemq import Client, Receipt
 
-#: Puts whose answers are still out, at the most; the client's window bounds what is really in flight.
+#: Maximum number of puts without an answer. The client's window limits how many of them are in flight.
 _HANDLES_MAX = 10_000
 _READ_BYTES = 1 << 20
-#: A message this much smaller than the largest batch is surely not too large.
+#: A value that is smaller than the largest batch by at least this much can't be too large.
 _ENVELOPE_BYTES_MAX = 1 << 16
 _PROGRESS_EVERY_S = 0.2
-#: Of a broker that did not answer at all.
-_NOT_KEPT = {
-    "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`); then put the message again: it was "
-    "neither stored nor kept."
+#: If the broker has not answered at all.
+_NOT_KEPT_ADVICE = {
+    "BROKER_AWAY": "Start the broker (`oncemq serve`), or check the address (`--url`). Then put the message again: it "
+    "was neither stored nor kept."
 }
 
 
@@ -48,15 +47,16 @@ _NOT_KEPT = {
     cls=Documented,
     exits=(*BROKER_EXITS, 5, 9),
     advice={
-        "TOO_LARGE": "Keep the large value elsewhere and send a reference to it. A quota is changed with "
+        "TOO_LARGE": "Keep the large value elsewhere and send a reference to it. To change a quota, use "
         "`oncemq topics create TOPIC --quota SIZE --alter`.",
-        "TOPIC_UNKNOWN": "Make it with `--create`, or subscribe to it first (`oncemq sub`).",
-        "BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`). Of standard input, what was in "
-        "flight may or may not be stored.",
+        "TOPIC_UNKNOWN": "Create the topic with `--create`, or subscribe to it first (`oncemq sub`).",
+        "BROKER_AWAY": "Start the broker (`oncemq serve`), or check the address (`--url`). Messages from standard "
+        "input that were in flight may or may not be stored.",
     },
     examples="""
         oncemq put orders "one pizza"
         oncemq put orders "one pizza" --key table-7 --header source=web --create
+        oncemq put orders "one pizza" --url tcp://10.0.0.1:5555,tcp://10.0.0.2:5555
         oncemq put reminders "call Alice" --delay 30m --ttl 1d
         seq 1000 | oncemq put numbers - --create
         find . -print0 | oncemq put files --null --create --json
@@ -64,13 +64,15 @@ _NOT_KEPT = {
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("message", required=False)
-@click.option("--as", "client_name", metavar="CLIENT", type=SESSION, help="Whose messages these are (see above).")
-@click.option("--key", metavar="TEXT", help="The messages' key.")
-@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
-@click.option("--ttl", "ttl_s", metavar="TIME", type=DURATION, help="Nobody gets it later than that, such as 10m.")
-@click.option("--delay", "delay_s", metavar="TIME", type=DURATION, help="Nobody gets it before that, such as 30s.")
-@click.option("--create", is_flag=True, help="Make the topic where there is none. It stays.")
-@click.option("--null", is_flag=True, help="Messages on standard input end with NUL instead of a line's end.")
+@click.option("--as", "client_name", metavar="CLIENT", type=SESSION, help="Name of the producer (see above).")
+@click.option("--key", metavar="TEXT", help="The key of the messages.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header. May be repeated.")
+@click.option(
+    "--ttl", "ttl_s", metavar="TIME", type=DURATION, help="Time to live: it is not delivered later than this."
+)
+@click.option("--delay", "delay_s", metavar="TIME", type=DURATION, help="It is not delivered before this time is over.")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist. The topic is permanent.")
+@click.option("--null", is_flag=True, help="Messages on standard input end with NUL instead of a newline.")
 @json_option
 @state_option
 @reaches_broker
@@ -90,69 +92,73 @@ def put(
 ) -> None:
     """Store a message, or each line of standard input.
 
-    Without a message, or with `-`, it reads standard input.
-    Ends when everything is on the broker's disk, and says at which offset and for how many subscriptions.
-    Lost packets and a broker that restarts meanwhile do no harm: each message is stored once.
+    Without a message, or with `-`, messages are read from standard input. The command ends when all messages are on the
+    broker's disk, and prints their offsets and the number of subscriptions. Each message is stored once, also if
+    packets are lost or the broker restarts.
 
-    A message from the command line is written to --state once the broker has answered, and before it is sent: if this
-    run is cut off then, the next put, get, sub or unsub on this machine with the same --as stores it, once, and says
-    so; don't repeat it. Where no broker answers, nothing is kept: put it again. With exit code 6, the error says which
-    it is. Messages from standard input are not kept at all: such a run that was cut off may have stored some, and
-    running it again stores them again.
+    A message from the command line is written to --state after the broker has answered and before it is sent. If the
+    run is interrupted then, the next put, get, sub or unsub on this machine with the same --as stores it once and says
+    so; do not put it again. If no broker answers, nothing is kept: put it again. After exit code 6, the error text says
+    which case it is. Messages from standard input are not kept: a run that was interrupted may have stored some of
+    them, and running it again stores those twice.
 
-    Any number of puts may run side by side, also with the same --as: each run is a session of its own.
+    Any number of puts can run at the same time, also with the same --as: each run has a session of its own.
 
-    Times are 500ms, 30s, 10m, 2h or 7d; a plain number is seconds. A message with a --delay is on the broker's disk
-    at once, and gets its offset when it is due.
+    TIME is 500ms, 30s, 10m, 2h or 7d; a bare number is seconds. A message with --delay is on the broker's disk when the
+    command ends, and gets its offset when the delay is over.
     """
-    options: dict[str, Any] = {"key": _encoded(key), "headers": dict(parse_headers(headers)) or None, "create": create}
+    options: dict[str, Any] = {
+        "key": None if key is None else bytes_of(key),
+        "headers": dict(parse_headers(headers)) or None,
+        "create": create,
+    }
     if ttl_s == 0:
         raise click.UsageError("A message with --ttl 0 would never be delivered.")
     options |= {"ttl_s": ttl_s, "delay_s": delay_s or None}
     summary = Summary(topic, delay_s)
     if message is None or message == "-":
         with connected(reach, client_name=client_name) as client:
-            _fit_quota(client, topic, options)
+            _limit_batches_to_quota(client, topic, options)
             _put_stream(client, summary, sys.stdin.buffer, null, options)
-            summary.look(client)
+            summary.check_retention(client)
     else:
-        _advise_for_one(_NOT_KEPT)
-        with finishing(reach, state, client_name=client_name) as client:
-            _advise_for_one(LOOKING_ADVICE if keeps(client) else {})
+        _set_broker_away_advice(_NOT_KEPT_ADVICE)
+        with stateful_client(reach, state, client_name=client_name) as client:
+            _set_broker_away_advice(READ_ONLY_ADVICE if keeps_state(client) else {})
             summary.add(store(client, topic, bytes_of(message), options))
-            summary.look(client)
-    summary.say(as_json)
+            summary.check_retention(client)
+    summary.print(as_json)
 
 
-def _advise_for_one(advice: Mapping[str, str]) -> None:
-    """Until the broker has answered, nothing is kept, and nothing was sent. From then on, a message that is kept is
-    said to be; one that is not may or may not be stored."""
+def _set_broker_away_advice(advice: Mapping[str, str]) -> None:
+    """Set the advice about a broker that does not answer.
+
+    Before the broker has answered, nothing is kept and nothing was sent. After that, the error text itself says that
+    the message is kept; without an outbox, the message may or may not be stored.
+    """
     meta = click.get_current_context().meta
     meta[ADVICE] = {**{code: text for code, text in meta[ADVICE].items() if code != "BROKER_AWAY"}, **advice}
 
 
-def _encoded(key: str | None) -> bytes | None:
-    return None if key is None else bytes_of(key)
-
-
 class Summary:
-    """What was stored, over all answers."""
+    """What was stored, over all receipts."""
 
     def __init__(self, topic: str, delay_s: float | None = None) -> None:
         self.topic = topic
         self.topic_id = 0
         self.messages = 0
-        #: None: they get their offsets when they are due.
+        #: None if the messages are delayed: they get their offsets when the delay is over.
         self.first_offset: int | None = None
         self.last_offset: int | None = None
         self.timestamp_ms = 0
-        #: The fewest that a message was stored for.
+        #: The smallest number of subscriptions that a message was stored for.
         self.subscriptions = -1
         self._delay_s = delay_s
-        #: Nobody will get some of them.
-        self._is_lost = False
+        #: Some messages have no subscription and no retention: nobody will get them.
+        self._is_discarded = False
 
     def add(self, receipt: Receipt) -> None:
+        """Add a receipt."""
         if not self.messages:
             self.subscriptions = receipt.subscriptions
         self.messages += receipt.count
@@ -162,59 +168,67 @@ class Summary:
             self.first_offset = receipt.offset if self.first_offset is None else self.first_offset
             self.last_offset = receipt.offset + receipt.count - 1
 
-    def look(self, client: Client) -> None:
-        """Whether what nobody is subscribed to is kept all the same. What is delayed finds out when it is due."""
+    def check_retention(self, client: Client) -> None:
+        """Find out whether messages without a subscription are retained. For delayed ones that is decided later."""
         from oncemq.client.internal import internal_api
 
         if self.subscriptions or self._delay_s:
             return
-        # It is stored, whatever becomes of this question.
+        # The messages are stored, whether or not this question is answered.
         with suppress(OnceMQError):
             info = internal_api(client).find_topic(self.topic)
-            self._is_lost = info is not None and not info.retain_ms and not info.retain_bytes
+            self._is_discarded = info is not None and not info.retain_ms and not info.retain_bytes
 
-    def say(self, as_json: bool) -> None:
+    def print(self, as_json: bool) -> None:
+        """Print the summary, and warn about messages that are not kept."""
         if as_json:
             click.echo(json_line(self.entry() if self.messages else {"topic": self.topic, "messages": 0}))
         elif not self.messages:
             note("Nothing to put: standard input was empty.")
         else:
             click.echo(self.text())
-        if self._is_lost:
-            way = f"oncemq topics create {shlex.quote(self.topic)} --retain 1d --alter"
-            warn(f"Not kept: '{self.topic}' has no subscription and no retention (`{way}`).")
+        if self._is_discarded:
+            command = f"oncemq topics create {shlex.quote(self.topic)} --retain 1d --alter"
+            warn(f"Not kept: '{self.topic}' has no subscription and no retention (`{command}`).")
 
     def entry(self) -> dict[str, Any]:
+        """Return the JSON object."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def text(self) -> str:
+        """Return the summary as a sentence."""
         stored = count_of(self.messages, "message")
-        return f"Stored {stored} in {self.topic} {self._place()}, for {count_of(self.subscriptions, 'subscription')}."
+        where = self._offsets_text()
+        return f"Stored {stored} in {self.topic} {where}, for {count_of(self.subscriptions, 'subscription')}."
 
-    def _place(self) -> str:
+    def _offsets_text(self) -> str:
         if self.first_offset is None or self.last_offset is None:
-            return f"for later, due in {duration_text((self._delay_s or 0) * 1000)}"
+            return f"for delivery in {duration_text((self._delay_s or 0) * 1000)}"
         if self.messages == 1:
             return f"at offset {self.first_offset}"
-        is_whole = self.messages == self.last_offset - self.first_offset + 1
-        return f"at offsets {self.first_offset} to {self.last_offset}" + ("" if is_whole else ", others' between them")
+        is_contiguous = self.messages == self.last_offset - self.first_offset + 1
+        others = "" if is_contiguous else ", with messages of other producers between them"
+        return f"at offsets {self.first_offset} to {self.last_offset}{others}"
 
 
-def _fit_quota(client: Client, topic: str, options: dict[str, Any]) -> None:
-    """A topic never takes a batch that is larger than its quota, so several messages together must not be. With what
-    belongs to each of them, they fill three quarters of it at the most."""
+def _limit_batches_to_quota(client: Client, topic: str, options: dict[str, Any]) -> None:
+    """Make batches small enough for the topic's quota.
+
+    A topic never accepts a batch that is larger than its quota, so several messages together must not be. Including
+    key and headers, batches fill at most three quarters of the quota.
+    """
     from oncemq.client.internal import internal_api
 
     internal = internal_api(client)
     info = internal.find_topic(topic)
     if info is None or not info.quota_bytes:
         return
-    part_bytes = max(1, info.quota_bytes // 4)
-    internal.limit_batches(max(1, part_bytes // _batch_size(b"", options)), part_bytes)
+    bytes_max = max(1, info.quota_bytes // 4)
+    internal.limit_batches(max(1, bytes_max // _batch_size(b"", options)), bytes_max)
 
 
 def _batch_size(value: bytes, options: dict[str, Any]) -> int:
-    """Of one message, as it is sent."""
+    """Return the size of one message as it is sent."""
     from oncemq.protocol.batch import encode_batch
 
     key, headers = options["key"], options["headers"]
@@ -222,48 +236,44 @@ def _batch_size(value: bytes, options: dict[str, Any]) -> int:
 
 
 def _put_stream(client: Client, summary: Summary, stream: BinaryIO, null: bool, options: dict[str, Any]) -> None:
-    """Send while reading. If it breaks off, say how far it came, and let the error go on."""
+    """Send messages while reading them. If that fails, report how many are stored before the error."""
     if stream.isatty():
-        note("Reading messages, one per line; Ctrl-D ends.")
+        note("Reading messages, one per line. Ctrl-D ends.")
     handles: deque[Any] = deque()
     progress = Progress(is_terminal())
     try:
         for number, value in enumerate(_null_separated(stream) if null else _lines(stream), 1):
-            _refuse_too_large(client, value, number, options)
+            _check_size(client, value, number, options)
             handles.append(client.put_nowait(summary.topic, value, **options))
             while len(handles) > _HANDLES_MAX or (handles and handles[0].done()):
-                _take_answer(handles, summary)
+                summary.add(handles.popleft().result())
             progress.show(summary.messages)
-        _take_all_answers(client, handles, summary)
+        _await_answers(client, handles, summary)
     except BaseException as error:
         if isinstance(error, TooLarge):
-            _take_all_answers(client, handles, summary)
+            _await_answers(client, handles, summary)
         progress.end()
-        note(f"Broken off: {count_of(summary.messages, 'message')} had been answered as stored.")
+        note(f"Interrupted: {count_of(summary.messages, 'message')} confirmed as stored.")
         raise
     progress.end()
 
 
-def _refuse_too_large(client: Client, value: bytes, number: int, options: dict[str, Any]) -> None:
-    """Before it is sent: so nothing behind it is stored, and the message is known by its number."""
+def _check_size(client: Client, value: bytes, number: int, options: dict[str, Any]) -> None:
+    """Raise TooLarge before the message is sent: nothing after it is stored, and the error can name the line."""
     limit_bytes = client.batch_bytes_max
     if len(value) + _ENVELOPE_BYTES_MAX <= limit_bytes or not limit_bytes:
         return
     if _batch_size(value, options) > limit_bytes:
         raise TooLarge(
-            f"line {number} has {len(value):,} bytes; this broker takes batches of up to {limit_bytes:,} bytes "
+            f"line {number} has {len(value):,} bytes; this broker accepts batches of at most {limit_bytes:,} bytes "
             "(`oncemq serve --batch-bytes-max`)"
         )
 
 
-def _take_all_answers(client: Client, handles: deque[Any], summary: Summary) -> None:
+def _await_answers(client: Client, handles: deque[Any], summary: Summary) -> None:
     client.flush()
     while handles:
-        _take_answer(handles, summary)
-
-
-def _take_answer(handles: deque[Any], summary: Summary) -> None:
-    summary.add(handles.popleft().result())
+        summary.add(handles.popleft().result())
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -281,7 +291,7 @@ def _null_separated(stream: BinaryIO) -> Iterator[bytes]:
 
 
 class Progress:
-    """A counter on the terminal, while there is one to see it."""
+    """A counter on the terminal, if there is one."""
 
     def __init__(self, visible: bool) -> None:
         self._visible = visible

@@ -1,4 +1,4 @@
-"""`oncemq shell`: put and receive by hand. At a terminal with history and completion, from a pipe as plain lines."""
+"""`oncemq shell`: put and receive messages interactively; with history and completion at a terminal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 
 from oncemq.cli.messages.command_state import default_folder
 from oncemq.cli.support.command import BROKER_EXITS, Documented
-from oncemq.cli.support.options import SESSION, Reach, connected, reaches_broker, utf8
-from oncemq.cli.support.output import is_terminal
-from oncemq.cli.support.signals import orderly
+from oncemq.cli.support.options import SESSION, Reach, connected, reaches_broker
+from oncemq.cli.support.signals import orderly_exit
+from oncemq.terminal import is_terminal, utf8
 
 if TYPE_CHECKING:
     from oncemq import Client
-    from oncemq.tools.shell.screen import Screen
+    from oncemq.tools.shell.display import Display
     from oncemq.tools.shell.session import Session
 
 
@@ -36,32 +36,32 @@ if TYPE_CHECKING:
     "name",
     metavar="NAME",
     type=SESSION,
-    help="Who you are as a subscriber; your subscriptions stay. [default: a name for this shell, whose subscriptions "
-    "end with it]",
+    help="Name of the subscriber; its subscriptions are permanent. [default: a random name, whose subscriptions are "
+    "deleted at the end]",
 )
 @click.option(
     "--role",
     type=click.Choice(["publisher", "subscriber"]),
-    help="Only one side: a prompt for `<topic> <message>`, or for sub, unsub and list topics.",
+    help="Offer only one side: a prompt for `<topic> <message>`, or for sub, unsub and list topics.",
 )
 @reaches_broker
 def shell(name: str | None, role: str | None, reach: Reach) -> None:
-    """Put and receive messages by hand, at a prompt.
+    """Put and receive messages interactively.
 
-    `put TOPIC MESSAGE`, `sub TOPIC`, `unsub TOPIC`, `get TOPIC`, `create TOPIC`, `list topics`, `help`, `quit`.
-    Messages of what you are subscribed to appear above the prompt as `topic: message`; each is acked after it was
-    shown, so what you have not seen comes the next time. A broker that restarts meanwhile does no harm.
+    The commands are `put TOPIC MESSAGE`, `sub TOPIC`, `unsub TOPIC`, `get TOPIC`, `create TOPIC`, `list topics`, `help`
+    and `quit`. Messages of your subscriptions appear above the prompt as `topic: message`. Each is acked after it was
+    shown; messages that were not shown are delivered next time. The shell continues after a restart of the broker.
 
-    At a terminal it has colours, a history over sessions, and completes commands and topics with Tab: this needs
-    `pip install 'oncemq[shell]'`. From a pipe it reads lines, prints plain text, and needs nothing; its exit code is
-    that of the first line that went wrong.
+    At a terminal it has colours, a history, and completion of commands and topics with Tab; this needs `pip install
+    'oncemq[shell]'`. From a pipe it reads lines and prints plain text, without extra packages. Its exit code is then
+    that of the first line that failed.
     """
     if name == "":
-        raise click.UsageError("--as needs a name. Without --as, the shell has one of its own.")
+        raise click.UsageError("--as needs a name. Without --as, the shell chooses one.")
     is_interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     if is_interactive:
         _check_extra()
-    with orderly(), connected(reach, client_name=name) as client:
+    with orderly_exit(), connected(reach, client_name=name) as client:
         code = _run(client, name, role, is_interactive)
     sys.exit(code)
 
@@ -72,17 +72,19 @@ def _check_extra() -> None:
     from oncemq.protocol.errors import MissingExtra
 
     if find_spec("prompt_toolkit") is None:
-        raise MissingExtra("prompt_toolkit is not installed: pip install 'oncemq[shell]'; without it, pipe lines in")
+        raise MissingExtra(
+            "prompt_toolkit is not installed: run pip install 'oncemq[shell]', or send lines through a pipe"
+        )
 
 
 def _run(client: Client, name: str | None, role: str | None, is_interactive: bool) -> int:
     from oncemq.tools.shell import plain
-    from oncemq.tools.shell.roles import ROLES
+    from oncemq.tools.shell.roles import make_session
 
-    own_name = utf8(name, "a subscriber's name") if name is not None else name_of_its_own()
+    subscriber = random_name() if name is None else utf8(name, "the name of a subscriber")
 
-    def make(screen: Screen) -> Session:
-        return ROLES[role](client, own_name, screen, stays=name is not None)
+    def make(display: Display) -> Session:
+        return make_session(role, client, subscriber, display, permanent=name is not None)
 
     if not is_interactive:
         return plain.run(make)
@@ -91,8 +93,8 @@ def _run(client: Client, name: str | None, role: str | None, is_interactive: boo
     return prompt.run(make, default_folder())
 
 
-def name_of_its_own() -> str:
-    """Readable, and nobody else's."""
+def random_name() -> str:
+    """Return a readable name that no other shell has."""
     import getpass
 
     try:

@@ -1,4 +1,4 @@
-"""`oncemq sub` and `unsub`: subscriptions begin and end."""
+"""`oncemq sub` and `oncemq unsub`: create and delete subscriptions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncemq.cli.messages.command_state import finishing, state_option
-from oncemq.cli.messages.sharing_options import Policy, shares
+from oncemq.cli.messages.command_state import state_option, stateful_client
+from oncemq.cli.messages.shared_options import SharedOptions, shared_options
 from oncemq.cli.support.command import BROKER_EXITS, Documented
 from oncemq.cli.support.options import (
     SUBSCRIBER,
     TOPIC_OR_PATTERN,
     Reach,
-    Start,
-    is_pattern,
+    StartPosition,
     json_option,
     reaches_broker,
 )
-from oncemq.cli.support.output import count_of, json_line
+from oncemq.protocol.patterns import is_pattern
+from oncemq.terminal import count_of, json_line
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 )
 @click.argument("topic", type=TOPIC_OR_PATTERN)
 @click.argument("subscriber", type=SUBSCRIBER)
-@click.option("--from", "start", type=Start(), default="new", show_default=True, help="Where to begin.")
-@click.option("--shared", is_flag=True, help="Any number of workers share the messages (`oncemq work`).")
-@shares
+@click.option("--from", "start", type=StartPosition(), default="new", show_default=True, help="Where to start.")
+@click.option("--shared", is_flag=True, help="Share the messages among any number of workers (`oncemq work`).")
+@shared_options
 @json_option
 @state_option
 @reaches_broker
@@ -49,24 +49,24 @@ def sub(
     subscriber: str,
     start: str | int | datetime,
     shared: bool,
-    policy: Policy,
+    shared_options: SharedOptions,
     as_json: bool,
     state: str | None,
     reach: Reach,
 ) -> None:
-    """Subscribe to a topic, or to all that match a pattern.
+    """Subscribe to a topic, or to all topics that match a pattern.
 
-    From now on the broker keeps the topic's messages until this subscriber has acked them. A topic that does not
-    exist is made; unless `put --create` or `topics create` asked for it, it goes with its last subscriber.
-    Subscribing again changes nothing.
+    From now on the broker keeps the topic's messages until this subscriber has acked them. If the topic does not exist,
+    it is created; unless it was requested by `put --create` or `topics create`, it is deleted with its last
+    subscription. Subscribing again changes nothing.
 
-    In a pattern, `*` stands for one level of a topic's name and `#` for any number of them: `orders.*`, `#.eu`. It
-    holds for topics that are made later, too; they begin with their first message.
+    In a pattern, `*` stands for one level of a topic's name and `#` for any number of levels: `orders.*`, `#.eu`. The
+    pattern also applies to topics that are created later, from their first message on.
     """
-    _check(topic, shared, policy, reach)
-    with finishing(reach, state) as client:
+    _check(topic, shared, shared_options, reach)
+    with stateful_client(reach, state) as client:
         if shared:
-            created = make_shared(client, topic, subscriber, start, policy)
+            created = make_shared(client, topic, subscriber, start, shared_options)
         else:
             created = make_subscription(client, topic, subscriber, start)
     if as_json:
@@ -74,40 +74,45 @@ def sub(
     elif created:
         click.echo(f"Subscribed {subscriber} to {topic}.")
     else:
-        click.echo(f"{subscriber} was subscribed to {topic} before; nothing has changed.")
+        click.echo(f"{subscriber} is already subscribed to {topic}; nothing has changed.")
 
 
-def _check(topic: str, shared: bool, policy: Policy, reach: Reach) -> None:
+def _check(topic: str, shared: bool, options: SharedOptions, reach: Reach) -> None:
     if not shared:
-        if policy.given():
-            raise click.UsageError("--lease, --tries-max, --dead and --key-order are for --shared.")
+        if options.given():
+            raise click.UsageError("--lease, --tries-max, --dead and --key-order need --shared.")
         return
     if is_pattern(topic):
         raise click.UsageError("A subscription by pattern can't be shared.")
-    policy.check(reach)
+    options.check(reach)
 
 
 def make_subscription(client: Client, topic: str, subscriber: str, start: str | int | datetime) -> bool:
-    """False: it was there before, and stays where it is."""
+    """Subscribe. Returns False if the subscription exists; its position then stays as it is."""
     if not is_pattern(topic):
         return client.subscribe(topic, subscriber, offset_of(client, topic, start)).created
     if isinstance(start, str):
         return client.subscribe_pattern(topic, subscriber, start).created
     if isinstance(start, int):
-        raise click.UsageError("A pattern's topics have offsets of their own: begin at `new`, `earliest` or a time.")
+        raise click.UsageError(
+            "The topics of a pattern have offsets of their own: start at `new`, `earliest` or a time."
+        )
     created = client.subscribe_pattern(topic, subscriber, "earliest").created
     if created:
         client.seek(topic, subscriber, start)
     return created
 
 
-def make_shared(client: Client, topic: str, subscriber: str, start: str | int | datetime, policy: Policy) -> bool:
-    with client.subscribe_shared(topic, subscriber, offset_of(client, topic, start), **policy.given()) as shared:
+def make_shared(
+    client: Client, topic: str, subscriber: str, start: str | int | datetime, options: SharedOptions
+) -> bool:
+    """Create a shared subscription. Returns False if it exists."""
+    with client.subscribe_shared(topic, subscriber, offset_of(client, topic, start), **options.given()) as shared:
         return shared.created
 
 
 def offset_of(client: Client, topic: str, start: str | int | datetime) -> str | int:
-    """Where that is in the topic; a topic that is not there yet begins with its first message."""
+    """Return the offset of a time. A topic that does not exist yet starts with its first message."""
     from oncemq.protocol.errors import TopicUnknown
 
     if not isinstance(start, datetime):
@@ -133,34 +138,34 @@ def offset_of(client: Client, topic: str, start: str | int | datetime) -> str | 
 @state_option
 @reaches_broker
 def unsub(topic: str, subscriber: str, as_json: bool, state: str | None, reach: Reach) -> None:
-    """End a subscription.
+    """Delete a subscription.
 
-    What the subscriber had not yet acked is no longer kept for it. A topic that only subscribers had made goes
-    with the last of them.
+    Messages that the subscriber has not acked are no longer kept for it. A topic that was created by a subscription is
+    deleted with its last subscription.
     """
-    with finishing(reach, state) as client:
-        going = _topics_that_go(client, topic, subscriber)
+    with stateful_client(reach, state) as client:
+        deleted = _topics_to_delete(client, topic, subscriber)
         client.unsubscribe(topic, subscriber)
     if as_json:
-        entry = {"topic": topic, "subscriber": subscriber, "topic_removed": bool(going)}
-        click.echo(json_line({**entry, "topics_removed": list(going), "messages_removed": sum(going.values())}))
+        entry = {"topic": topic, "subscriber": subscriber, "topic_removed": bool(deleted)}
+        click.echo(json_line({**entry, "topics_removed": list(deleted), "messages_removed": sum(deleted.values())}))
         return
     click.echo(f"Unsubscribed {subscriber} from {topic}.")
-    for name, messages in going.items():
-        click.echo(f"It was the last subscriber: {name} is gone, with {count_of(messages, 'message')}.")
+    for name, messages in deleted.items():
+        click.echo(f"It was the last subscriber: {name} is deleted, with {count_of(messages, 'message')}.")
 
 
-def _topics_that_go(client: Client, topic: str, subscriber: str) -> dict[str, int]:
-    """With their only subscription: name → messages."""
+def _topics_to_delete(client: Client, topic: str, subscriber: str) -> dict[str, int]:
+    """Return the topics that are deleted with this subscription, and their numbers of messages."""
     return {
         info.name: info.end_offset - info.first_offset
         for info in client.topics()
-        if not info.stays and info.subscriptions == 1 and _is_of(client, info.name, topic, subscriber)
+        if not info.stays and info.subscriptions == 1 and _is_only(client, info.name, topic, subscriber)
     }
 
 
-def _is_of(client: Client, name: str, topic: str, subscriber: str) -> bool:
-    """Whether a topic's only subscription is the one by this name or pattern."""
+def _is_only(client: Client, name: str, topic: str, subscriber: str) -> bool:
+    """Whether a topic's only subscription is this one, by name or by pattern."""
     from oncemq.protocol.errors import TopicUnknown
 
     if not is_pattern(topic):

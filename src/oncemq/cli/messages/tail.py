@@ -1,4 +1,4 @@
-"""`oncemq tail`: what happens in a topic, for eyes; it belongs to nobody and acks nothing."""
+"""`oncemq tail`: print what is put into a topic. It has no subscription, and acks nothing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from itertools import islice
 import click
 
 from oncemq.cli.messages.formats import Render
-from oncemq.cli.messages.printer import Wanted, prints_messages
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
-from oncemq.cli.support.options import TOPIC, Reach, Start, connected, reaches_broker
+from oncemq.cli.messages.printer import Selector, prints_messages
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
+from oncemq.cli.support.options import TOPIC, Reach, StartPosition, connected, reaches_broker
 
 
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 5, 9, 141),
-    advice={**LOOKING_ADVICE, "TOPIC_UNKNOWN": "`oncemq topics` lists the topics."},
+    advice={**READ_ONLY_ADVICE, "TOPIC_UNKNOWN": "`oncemq topics` lists the topics."},
     examples="""
         oncemq tail orders
         oncemq tail orders --from earliest --count 10
@@ -26,9 +26,11 @@ from oncemq.cli.support.options import TOPIC, Reach, Start, connected, reaches_b
     """,
 )
 @click.argument("topic", type=TOPIC)
-@click.option("--from", "start", type=Start(), help="Where to begin. [default: new; with --no-follow: earliest]")
-@click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--no-follow", is_flag=True, help="End at the topic's end instead of waiting for more.")
+@click.option(
+    "--from", "start", type=StartPosition(), help="Where to start. [default: new; with --no-follow: earliest]"
+)
+@click.option("--count", metavar="N", type=click.IntRange(min=1), help="Exit after N messages.")
+@click.option("--no-follow", is_flag=True, help="Exit at the end of the topic instead of waiting for more messages.")
 @prints_messages
 @reaches_broker
 def tail(
@@ -36,19 +38,19 @@ def tail(
     start: str | int | datetime | None,
     count: int | None,
     no_follow: bool,
-    wanted: Wanted,
+    selector: Selector,
     render: Render,
     reach: Reach,
 ) -> None:
-    """Print a topic's messages as they come, without acking.
+    """Print a topic's messages as they arrive, without acking.
 
-    Shows what is still stored and what arrives; takes nothing away from any subscriber. Ends with Ctrl-C.
+    Shows stored messages and new ones. Subscriptions are not affected. Ctrl-C ends it.
     """
     if start is None:
         start = "earliest" if no_follow else "new"
     stdout = sys.stdout.buffer
     with connected(reach) as client:
         messages = client.read(topic, start=start, follow=not no_follow)
-        for message in islice(filter(wanted, messages), count):
+        for message in islice(filter(selector, messages), count):
             stdout.write(render(message))
             stdout.flush()

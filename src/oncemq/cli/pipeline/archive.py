@@ -15,7 +15,7 @@ from oncemq.cli.pipeline.spark_command import (
     runs_on_spark,
     until_stopped,
 )
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import TOPIC, Reach, connected, json_option, reaches_broker
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1, 5, 7, 143),
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         oncemq pipeline archive --topic orders --to /lake/orders
         oncemq pipeline archive --topics orders,bills --to /lake/trade --format delta

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncemq.cli.pipeline.spark_command import master_option, on_spark
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
-from oncemq.cli.support.output import count_of, json_line, note, table
+from oncemq.terminal import count_of, json_line, note, table
 
 if TYPE_CHECKING:
     from oncemq.spark.audit import Report
@@ -24,7 +24,7 @@ _QUIET = {"spark.sql.debug.maxToStringFields": "1000"}
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1),
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         ONCEMQ_RECORD=records oncemq put orders "one pizza"
         oncemq pipeline audit records

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncemq.cli.pipeline.spark_command import conf_of, explaining, reporter, runs_on_spark
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
-from oncemq.cli.support.options import TOPIC, Quantity, Reach, json_option, reaches_broker
-from oncemq.cli.support.output import count_of, json_line, note, warn
-from oncemq.cli.support.signals import orderly
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
+from oncemq.cli.support.options import DURATION_MS, TOPIC, Reach, json_option, reaches_broker
+from oncemq.cli.support.signals import orderly_exit
+from oncemq.terminal import count_of, json_line, note, warn
 
 if TYPE_CHECKING:
     from oncemq.spark.lake.restorer import Restored
@@ -39,7 +39,7 @@ class Moment(ParamType):
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1, 5, 143),
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         oncemq pipeline restore --from /lake/orders --to orders-again --create
         oncemq pipeline restore --from /lake/trade --prefix restored. --create --retain 30d
@@ -72,7 +72,7 @@ class Moment(ParamType):
 @click.option(
     "--retain",
     "retain_ms",
-    type=Quantity("milliseconds"),
+    type=DURATION_MS,
     metavar="TIME",
     help="Of topics that are made: how long they keep messages. [default: 7d]",
 )
@@ -108,7 +108,7 @@ def restore(
         if given["again"] and not given["id"]:
             given |= {"again": False, "id": f"again-{uuid.uuid4().hex}"}
             note(f"If this is cut off, --id {given['id']} instead of --again finishes it.")
-        with orderly():
+        with orderly_exit():
             done = restorer.restore(
                 folder,
                 url=sources.load_client(reach).url,

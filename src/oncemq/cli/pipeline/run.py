@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oncemq.cli.pipeline.spark_command import conf_of, every_of, explaining, reporter, runs_on_spark, until_stopped
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1, 5, 7, 143),
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         oncemq pipeline run orders.yaml
         oncemq pipeline run orders.yaml --trigger 5s
@@ -84,8 +84,8 @@ def run(
 
 
 def _refuse(ctx: click.Context, declared: ValidatedFile, as_json: bool) -> None:
-    from oncemq.cli.support.output import json_line
     from oncemq.protocol.errors import PipelineInvalid
+    from oncemq.terminal import json_line
 
     for problem in declared.problems:
         click.echo(json_line(problem) if as_json else problem.message, err=True)

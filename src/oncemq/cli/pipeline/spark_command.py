@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from oncemq.cli.support.output import is_terminal, note
-from oncemq.cli.support.signals import orderly
+from oncemq.cli.support.signals import orderly_exit
+from oncemq.terminal import is_terminal, note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +112,7 @@ def on_spark(name: str, master: str, conf: Mapping[str, str] | None = None) -> I
     in Spark as an error of ours."""
     from oncemq.spark import session
 
-    with orderly():
+    with orderly_exit():
         with _java_deaf():
             spark = session.build(name, master=master, conf=conf)
         from pyspark.errors import PySparkException

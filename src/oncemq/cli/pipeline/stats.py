@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from oncemq.cli.pipeline.spark_command import master_option, on_spark
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import DURATION, Reach, connected, json_option, moment_of, reaches_broker
-from oncemq.cli.support.output import bytes_text, json_line, note, table
+from oncemq.terminal import bytes_text, json_line, note, table
 
 if TYPE_CHECKING:
     from oncemq.spark.stats.figures import Figures
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 5, 143),
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         oncemq pipeline stats orders --to orders.html
         oncemq pipeline stats "#" --since -24h --window 10m --to yesterday.html

@@ -8,7 +8,7 @@ import click
 
 from oncemq.cli.support.command import Documented
 from oncemq.cli.support.options import json_option
-from oncemq.cli.support.output import json_line
+from oncemq.terminal import json_line
 
 if TYPE_CHECKING:
     from oncemq.spark.pipeline.pipeline_file import ValidatedFile

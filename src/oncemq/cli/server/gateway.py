@@ -1,4 +1,4 @@
-"""`oncemq gateway NAME`: another protocol for a broker that runs elsewhere. `oncemq serve` runs its own beside it."""
+"""`oncemq gateway NAME`: serve another protocol for a broker. `oncemq serve` runs gateways of its own."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from oncemq.cli.server import logs
 from oncemq.cli.server.serve import flag, given
 from oncemq.cli.support.command import ADVICE, Documented, DocumentedGroup
 from oncemq.cli.support.options import Function, config_option, warn_of_unknown_variables
-from oncemq.cli.support.output import warn
 from oncemq.config import sources
 from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address, is_open
 from oncemq.config.settings import ServeSettings
 from oncemq.protocol import errors
+from oncemq.terminal import warn
 
 if TYPE_CHECKING:
     from oncemq.gateways.contract import Gateway
 
 _EXITS = (0, 1, 2)
-_OF_ALL = ("insecure", "log_level", "log_format")
+_COMMON_SETTINGS = ("insecure", "log_level", "log_format")
 
 
 def _options(*names: str) -> Callable[[Function], Function]:
-    """The broker, and the settings of these gateways."""
+    """Return a decorator that adds the options for the broker and the settings of these gateways."""
 
     def decorate(function: Function) -> Function:
         function = _with_parent_option(config_option(function))
-        settings = [setting for setting in sources.SERVE_SETTINGS if setting.field in (*names, *_OF_ALL)]
+        settings = [setting for setting in sources.SERVE_SETTINGS if setting.field in (*names, *_COMMON_SETTINGS)]
         for name in names:
             settings += sources.GATEWAY_SETTINGS[name]
         for setting in reversed(settings):
-            # Who asks for a gateway by its name gets it.
+            # A gateway that is started by name always listens.
             function = flag(setting, default=GATEWAY_ADDRESSES.get(setting.field, ""))(function)
         return _broker_option(function)
 
@@ -47,12 +47,15 @@ def _broker_option(function: Function) -> Function:
         "--broker",
         "brokers",
         multiple=True,
-        metavar="URL",
-        help="The broker's address, and those of its standbys. [default: the setting client.url]",
+        metavar="URL[,URL...]",
+        help="Address of the broker, or of the broker and its standbys. May be repeated. [default: the setting "
+        "client.url]",
     )(function)
 
 
-_with_parent_option = click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
+_with_parent_option = click.option(
+    "--with-parent", is_flag=True, hidden=True, help="Exit when standard input is closed."
+)
 
 
 @click.group(
@@ -64,11 +67,11 @@ _with_parent_option = click.option("--with-parent", is_flag=True, hidden=True, h
     """,
 )
 def gateway() -> None:
-    """Serve another protocol for a broker: HTTP, text, push, datagrams.
+    """Serve HTTP, text, push or datagrams for a broker.
 
-    `oncemq serve` starts an HTTP gateway by itself, and the others with --text, --push and --udp. Another one may run
-    on another machine than the broker, or for a broker and its standby. It stores nothing and may be stopped at any
-    time: SIGTERM lets it answer what it has in hand.
+    `oncemq serve` starts an HTTP gateway automatically, and the others with --text, --push and --udp. A separate
+    gateway can run on another machine, or for a broker and its standby. A gateway stores nothing and can be stopped at
+    any time: after SIGTERM it answers pending requests and exits.
     """
 
 
@@ -77,17 +80,17 @@ def gateway() -> None:
     exits=_EXITS,
     examples="""
         oncemq gateway http --http 127.0.0.1:8080
-        oncemq gateway http --broker tcp://127.0.0.1:5555 --broker tcp://127.0.0.1:5655
+        oncemq gateway http --broker tcp://127.0.0.1:5555,tcp://127.0.0.1:5655
         oncemq gateway http --openapi > openapi.json
     """,
 )
-@click.option("--openapi", is_flag=True, help="Print the OpenAPI document of all that it serves, and end.")
+@click.option("--openapi", is_flag=True, help="Print the OpenAPI document of all endpoints, and exit.")
 @_options("http")
 @click.pass_context
 def http(ctx: click.Context, /, openapi: bool, **flags: Any) -> None:
-    """Serve HTTP: topics and subscriptions under /v1, the queue of producers and consumers beside it.
+    """Serve HTTP: topics and subscriptions under /v1, and the queue API for producers and consumers.
 
-    docs/howto/http.md has examples; the gateway itself describes everything at /docs.
+    docs/howto/http.md has examples; the gateway documents all endpoints at /docs.
     """
     if openapi:
         _print_document()
@@ -113,9 +116,9 @@ def _print_document() -> None:
 @_options("text")
 @click.pass_context
 def text(ctx: click.Context, /, **flags: Any) -> None:
-    """Serve text over ZeroMQ's REQ sockets: sub, put, get and unsub from any language, without a library.
+    """Serve text over ZeroMQ REQ sockets: sub, put, get and unsub from any language, without a client library.
 
-    docs/howto/text.md has the two forms of requests, one of which is exactly once.
+    docs/howto/text.md describes the two forms of requests; one of them is exactly-once.
     """
     _run(ctx, ("text",), flags)
 
@@ -132,9 +135,9 @@ def text(ctx: click.Context, /, **flags: Any) -> None:
 @_options("push")
 @click.pass_context
 def push(ctx: click.Context, /, **flags: Any) -> None:
-    """Serve ZeroMQ's PUB and SUB sockets: publishers push, subscribers get a live feed, or each message until they ack.
+    """Serve ZeroMQ PUB and SUB sockets: a live feed for subscribers, or reliable delivery until each message is acked.
 
-    It listens at three ports in a row: publishers, the feed, acknowledgements. docs/howto/push.md says how.
+    It listens on three consecutive ports: publishers, feed, acks. docs/howto/push.md describes the protocol.
     """
     _run(ctx, ("push",), flags)
 
@@ -150,9 +153,9 @@ def push(ctx: click.Context, /, **flags: Any) -> None:
 @_options("udp")
 @click.pass_context
 def udp(ctx: click.Context, /, **flags: Any) -> None:
-    """Serve datagrams: plain ones that a person can type, and numbered ones that are exactly once.
+    """Serve datagrams: plain ones that a person can type, and numbered ones that are exactly-once.
 
-    docs/howto/datagrams.md has every packet.
+    docs/howto/datagrams.md describes every packet.
     """
     _run(ctx, ("udp",), flags)
 
@@ -163,7 +166,7 @@ def udp(ctx: click.Context, /, **flags: Any) -> None:
 @_options(*GATEWAY_ADDRESSES)
 @click.pass_context
 def several(ctx: click.Context, /, **flags: Any) -> None:
-    """Those that are not `none`, in one process: what `oncemq serve` has beside it."""
+    """Serve all protocols that are not `none` in one process. `oncemq serve` runs this."""
     _run(ctx, tuple(name for name in GATEWAY_ADDRESSES if flags[name] != "none"), flags)
 
 
@@ -174,22 +177,24 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     logs.set_up(settings.log_level, settings.log_format)
     for name in names:
         if flags[name] == "none":
-            raise errors.SettingInvalid(f"--{name} none leaves nothing to serve. Give HOST:PORT, or leave it out.")
-    # Who asks for a gateway by its name wants it, whatever is set for `serve`.
+            raise errors.SettingInvalid(f"--{name} none leaves nothing to serve. Give HOST:PORT, or omit the flag.")
+    # A gateway that is started by name listens even if the setting for `serve` is `none`.
     addresses = {name: gateway_address(name, getattr(settings, name)) for name in names}
     addresses = {name: address or GATEWAY_ADDRESSES[name] for name, address in addresses.items()}
     for name, address in addresses.items():
         if not with_parent and is_open(address):
-            warn(f"{name} at {address} can be reached from other machines; whoever reaches it may read and write.")
+            warn(
+                f"{name} at {address} can be reached from other machines; everybody who reaches it can read and write."
+            )
 
     from oncemq.client.runtime.transport import check_urls, split_urls
     from oncemq.server.gateway_process import run
 
     brokers = tuple(split_urls(",".join(brokers) or sources.load_client({"config": flags["config"]}).url))
     check_urls(brokers)
-    flags_of_all = " or ".join(f"`--{name}`" for name in names)
+    address_flags = " or ".join(f"`--{name}`" for name in names)
     ctx.meta[ADVICE] = {
-        "LISTEN_FAILED": f"Another process may listen there: stop it, or choose another address with {flags_of_all}."
+        "LISTEN_FAILED": f"Another process may listen there: stop it, or choose another address with {address_flags}."
     }
     gateways = [_make(name, address, brokers, settings) for name, address in addresses.items()]
     started = dict(zip(addresses, gateways, strict=True))
@@ -208,7 +213,7 @@ def _make(name: str, address: str, brokers: tuple[str, ...], settings: ServeSett
         from oncemq.gateways.push.settings import PushSettings
 
         host, _, port = address.rpartition(":")
-        publish, feed, acks = (f"tcp://{host}:{int(port) + place}" for place in range(3))
+        publish, feed, acks = (f"tcp://{host}:{int(port) + index}" for index in range(3))
         return PushGateway(brokers, PushSettings(publish=publish, feed=feed, acks=acks, **options))
     if name == "udp":
         from oncemq.gateways.udp.gateway import UdpGateway
@@ -226,10 +231,10 @@ _KINDS = {"http": "HTTP", "text": "Text", "udp": "Datagrams"}
 
 def _announce(started: Mapping[str, Gateway], brokers: tuple[str, ...]) -> None:
     for name, each in started.items():
-        click.echo(f"{_places(name, each.addresses)}, for {' and '.join(brokers)}.")
+        click.echo(f"{_addresses_text(name, each.addresses)}, for {' and '.join(brokers)}.")
 
 
-def _places(name: str, addresses: list[str]) -> str:
+def _addresses_text(name: str, addresses: list[str]) -> str:
     if name != "push":
         return f"{_KINDS[name]} at {', '.join(addresses)}"
     publish, *feeds, acks = addresses

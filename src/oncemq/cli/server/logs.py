@@ -1,4 +1,4 @@
-"""Where log lines go: standard error, as text for people or JSON for machines. Set up once, here."""
+"""Logging to standard error, as text for people or JSON for programs. It is set up only here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import time
 
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
-#: What every record has; the rest was given with `extra`.
-_USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+#: Attributes of every record. All others were given with `extra`.
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
 class TextFormatter(logging.Formatter):
@@ -41,7 +41,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def extras_of(record: logging.LogRecord) -> dict[str, object]:
-    return {name: value for name, value in vars(record).items() if name not in _USUAL}
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 def _time_text(record: logging.LogRecord) -> str:
@@ -49,6 +49,7 @@ def _time_text(record: logging.LogRecord) -> str:
 
 
 def set_up(level: str, form: str) -> None:
+    """Configure the root logger; `form` is "text" or "json"."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(sys.stderr.isatty()))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""`oncemq serve`: the broker in the foreground. Every setting of it is a flag as well."""
+"""`oncemq serve`: run the broker in the foreground. Every setting of it is also a flag."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import click
 from oncemq.cli.server import logs
 from oncemq.cli.support.command import ADVICE, Documented
 from oncemq.cli.support.options import Function, config_option, warn_of_unknown_variables
-from oncemq.cli.support.output import warn
 from oncemq.config import sources
 from oncemq.config.addresses import DEFAULT_URL, GATEWAY_ADDRESSES
 from oncemq.config.ports import check_ports
 from oncemq.config.settings import ServeSettings
+from oncemq.terminal import warn
 
 
 def flag(setting: sources.Setting, *, hidden: bool = False, default: str = "") -> Any:
-    """A setting as an option. Its value stays text: config.py reads it, as it does with the environment's.
-    `default`: where the command has another one than the setting."""
+    """Return a setting as an option. Its value stays text: config/sources.py parses it like environment variables.
+
+    `default`: the default to show, if the command has another one than the setting.
+    """
     default = default or _default(setting)
     rest: dict[str, Any] = {"help": f"{setting.description} [default: {default}]", "hidden": hidden}
     kind = sources.plain_kind(setting)
@@ -30,19 +32,19 @@ def flag(setting: sources.Setting, *, hidden: bool = False, default: str = "") -
     if typing.get_origin(kind) is typing.Literal:
         rest["type"] = click.Choice(typing.get_args(kind))
     elif kind == tuple[str, ...]:
-        rest |= {"multiple": True, "metavar": _METAVARS_OF_ONE.get(setting.field, "URL"), "default": None}
+        rest |= {"multiple": True, "metavar": _METAVARS_OF_LISTS.get(setting.field, "URL"), "default": None}
     else:
         rest["metavar"] = _METAVARS.get(setting.key) or _METAVARS_OF_UNITS.get(setting.unit, "N")
     if setting.field in GATEWAY_ADDRESSES:
-        # The flag alone will do.
+        # The flag without a value chooses the default address.
         rest |= {"is_flag": False, "flag_value": "auto"}
     return click.option(setting.flag, setting.field, **rest)
 
 
 _METAVARS = {"data": "DIR", "journal": "URL", "name": "NAME", **dict.fromkeys(GATEWAY_ADDRESSES, "[HOST:PORT]")}
 _METAVARS_OF_UNITS = {"bytes": "SIZE", "milliseconds": "TIME"}
-#: Of settings that hold several.
-_METAVARS_OF_ONE = {"http_origins": "ORIGIN", "http_hosts": "NAME"}
+#: For settings with several values.
+_METAVARS_OF_LISTS = {"http_origins": "ORIGIN", "http_hosts": "NAME"}
 
 
 def _default(setting: sources.Setting) -> str:
@@ -55,7 +57,7 @@ def _default(setting: sources.Setting) -> str:
 def _with_settings(function: Function) -> Function:
     for settings in sources.GATEWAY_SETTINGS.values():
         for setting in settings:
-            # There are too many of them to be read here.
+            # The help would be too long with all of them.
             function = flag(setting, hidden=True)(function)
     for setting in reversed(sources.SERVE_SETTINGS):
         function = flag(setting)(function)
@@ -81,21 +83,23 @@ def _with_settings(function: Function) -> Function:
 def serve(ctx: click.Context, /, **flags: Any) -> None:
     """Run a broker.
 
-    It stores everything in one folder, and stops on Ctrl-C or SIGTERM: it answers what it has begun, syncs, takes
-    a snapshot, and ends with 0. Killed any other way, it recovers at the next start, without a loss of anything
-    that it had answered. On PostgreSQL, start two of them: one waits as a standby, and takes over when the other one
-    is gone. Beside the broker runs the HTTP gateway, unless `--http none` says otherwise. Each flag is also a setting
-    of oncemq.toml and an ONCEMQ_ variable. What else can be set of a gateway, `oncemq gateway NAME --help` shows; its
-    flags are flags of `serve` too.
+    It stores everything in one folder, and stops on Ctrl-C or SIGTERM: it answers pending requests, syncs, takes a
+    snapshot, and exits with 0. If it is killed in any other way, it recovers at the next start, and loses nothing that
+    it has acknowledged. On PostgreSQL, start two brokers: one waits as a standby, and takes over when the other fails.
+    The HTTP gateway runs next to the broker, unless `--http none` is given. Each flag is also a setting in oncemq.toml
+    and an ONCEMQ_ variable. The further settings of a gateway are listed by `oncemq gateway NAME --help`; its flags are
+    also flags of `serve`.
     """
     warn_of_unknown_variables()
     settings = sources.load_serve(given(flags))
     check_ports(settings)
     logs.set_up(settings.log_level, settings.log_format)
     for folder in _missing_folders(settings):
-        ctx.meta[ADVICE] = {"LISTEN_FAILED": f"The folder {folder} does not exist: make it, or listen elsewhere."}
+        ctx.meta[ADVICE] = {
+            "LISTEN_FAILED": f"The folder {folder} does not exist: create it, or choose another address."
+        }
     for address in sources.open_addresses(settings):
-        warn(f"{address} can be reached from other machines, and anybody who reaches it may read and write.")
+        warn(f"{address} can be reached from other machines: everybody there can read and write.")
 
     from oncemq.server.serve import serve as serve_broker
 
@@ -104,24 +108,24 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
 
 
 def given(flags: dict[str, Any]) -> dict[str, Any]:
-    """A flag that may be given several times and was not is none."""
+    """Return the flags with None for those that may be repeated and were not given."""
     return {name: None if value == () else value for name, value in flags.items()}
 
 
 def _missing_folders(settings: ServeSettings) -> list[Path]:
-    """Where a socket of the file system can't be made."""
+    """Return folders of Unix sockets that do not exist."""
     folders = [Path(address.removeprefix("ipc://")).parent for address in settings.listen if "ipc://" in address]
     return [folder for folder in folders if not folder.is_dir()]
 
 
 def _announce(address: str, addresses: list[str], settings: ServeSettings) -> None:
-    """The first thing that people see of a broker: where it is, and what to do with it."""
+    """Print where the broker listens and stores, and the first commands to try."""
     addresses.append(address)
     if len(addresses) < len(settings.listen):
         return
     click.echo(f"OnceMQ listens on {' and '.join(addresses)}, and stores in {settings.store}. Ctrl-C stops it. Try:")
     address = addresses[0]
-    # A standby announces itself with each of its turns.
+    # A standby announces itself each time that it becomes active.
     addresses.clear()
     where = "" if address == DEFAULT_URL else f" --url {address}"
     for command in ("sub orders kitchen", 'put orders "one pizza"', "get orders kitchen"):

@@ -1,6 +1,6 @@
-"""What every command is made of: help that ends with examples and exit codes, and the lazy group at the root.
+"""The parts of every command: help that ends with examples and exit codes, and the lazy group at the root.
 
-Knows nothing of brokers and settings.
+It knows nothing about brokers and settings.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-#: Every exit code of the command line. Errors bring theirs along (errors.py).
+#: Every exit code of the command line. The code of each error is in protocol/errors.py.
 EXIT_CODES = {
-    0: "done",
-    1: "something unexpected, or the answer to a question was no",
-    2: "the command or a setting can't be understood",
-    3: "nothing new",
-    4: "the broker refused",
+    0: "success",
+    1: "unexpected error, or the answer to a confirmation was no",
+    2: "invalid command or setting",
+    3: "no new messages",
+    4: "the broker refused the command",
     5: "no such topic or subscription",
     6: "the broker does not answer",
     7: "another client took over",
-    8: "not now: try again later",
-    9: "the journal, or what is kept on this machine, can't be used",
+    8: "not possible now: try again later",
+    9: "the journal or the local state can't be used",
     130: "interrupted (Ctrl-C)",
-    141: "the reader of the output went away",
+    141: "the reader of the output exited",
     143: "ended by SIGTERM",
 }
-#: What any command that asks a broker can end with.
+#: Exit codes of every command that talks to a broker.
 BROKER_EXITS = (0, 2, 4, 6, 8)
-#: Where the running command's advice is found.
+#: Key of the running command's advice in the click context.
 ADVICE = "oncemq.advice"
-#: For commands that only look: nothing of theirs can have happened.
-LOOKING_ADVICE = {"BROKER_AWAY": "Start it (`oncemq serve`), or check the address (`--url`)."}
+#: For commands that only read: nothing can have been changed.
+READ_ONLY_ADVICE = {"BROKER_AWAY": "Start the broker (`oncemq serve`), or check the address (`--url`)."}
 
 
 class Documented(click.Command):
     """A command whose help ends with examples and exit codes.
 
-    `advice`: by code, what to do about an error where this command knows better; empty: nothing.
+    `advice` maps error codes to what to do about them, where this command knows better than the error itself. An empty
+    text means no advice.
     """
 
     def __init__(
@@ -70,27 +71,27 @@ class Documented(click.Command):
 
 
 class DocumentedGroup(Documented, click.Group):
-    """A noun: its verbs are commands of their own; alone, it lists."""
+    """A group of commands about one kind of thing. Without a subcommand it runs `ls`, if it has one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
-        alone = not args or (args[0].startswith("-") and not set(args) & set(ctx.help_option_names))
-        return super().parse_args(ctx, ["ls", *args] if alone and "ls" in self.commands else args)
+        is_alone = not args or (args[0].startswith("-") and not set(args) & set(ctx.help_option_names))
+        return super().parse_args(ctx, ["ls", *args] if is_alone and "ls" in self.commands else args)
 
 
 class Lazy(NamedTuple):
-    """A command that is imported when it is needed."""
+    """A command that is imported when it runs."""
 
     #: "module:name"
     target: str
     section: str
-    #: As the command itself says it; a test compares them.
+    #: The same as the command's own short help; a test compares them.
     short_help: str
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and one line; imports only the one that runs."""
+    """Knows the name and the short help of its commands, and imports only the one that runs."""
 
     def __init__(self, *args: Any, lazy: dict[str, Lazy], **rest: Any) -> None:
         super().__init__(*args, **rest)

@@ -1,9 +1,8 @@
-"""What commands share: how to reach the broker, `--json`, names that complete, quantities with units, times."""
+"""Options that commands share: how to reach the broker, `--json`, names with completion, sizes, durations, times."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from oncemq.cli.support.output import warn
+from oncemq.config.durations import duration_s, parse_duration_ms
+from oncemq.protocol.patterns import is_pattern
+from oncemq.terminal import bytes_of, utf8, warn
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -22,19 +23,56 @@ else:
     ParamType = click.ParamType
 
 Function = Callable[..., None]
-#: What was given on how to reach the broker; the rest is found in environment, file and defaults.
+#: The options that say how to reach the broker. Missing values come from the environment, the file and the defaults.
 Reach = Mapping[str, Any]
 
 _REACH_FIELDS = {"url": "url", "timeout": "timeout_s", "tries": "tries", "config": "config"}
-#: Completion must not make anybody wait.
+#: Shell completion must not keep anybody waiting.
 _COMPLETION_TIMEOUT_S = 0.3
-#: What `oncemq work` tells the commands that it runs; they may be `oncemq` themselves.
+#: Set by `oncemq work` for the commands that it runs. These may run `oncemq` themselves.
 MESSAGE_VARIABLES = tuple(f"ONCEMQ_{name}" for name in ("TOPIC", "OFFSET", "KEY", "TRY", "TIME", "IDEMPOTENCY_KEY"))
 HEADER_VARIABLE = "ONCEMQ_HEADER_"
 
 
+class Duration(ParamType):
+    """A duration such as 500ms, 30s, 10m, 2h or 7d. A bare number is a number of seconds."""
+
+    name = "duration"
+
+    def __init__(self, unit_ms: int) -> None:
+        """`unit_ms`: the unit of the value that the command receives."""
+        self._unit_ms = unit_ms
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            duration_ms = parse_duration_ms(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return duration_ms if self._unit_ms == 1 else duration_ms / self._unit_ms
+
+
+class Size(ParamType):
+    """A number of bytes, such as 64MiB. A bare number is a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from oncemq.config import sources
+
+        try:
+            return int(value if isinstance(value, int) else sources.parse_quantity(value, "bytes"))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+#: Durations as seconds (float) and as milliseconds (int).
+DURATION = Duration(1000)
+DURATION_MS = Duration(1)
+SIZE = Size()
+
+
 def reaches_broker(function: Function) -> Function:
-    """Adds --url, --timeout, --tries and --config, and hands them on as `reach`."""
+    """Add --url, --timeout, --tries and --config, and pass them on as `reach`."""
 
     @functools.wraps(function)
     def gathered(*args: Any, **options: Any) -> None:
@@ -45,17 +83,24 @@ def reaches_broker(function: Function) -> Function:
     for option in (
         config_option,
         click.option(
-            "--tries", metavar="N", type=click.IntRange(min=1), help="Ask so many times before giving up. [default: 5]"
+            "--tries",
+            metavar="N",
+            type=click.IntRange(min=1),
+            help="Number of attempts before the broker counts as unreachable. [default: 5]",
         ),
-        click.option("--timeout", type=float, metavar="SECONDS", help="Wait so long for an answer. [default: 1]"),
-        click.option("--url", metavar="URL", help="The broker's address. [default: tcp://127.0.0.1:5555]"),
+        click.option("--timeout", type=DURATION, metavar="TIME", help="Timeout of each attempt. [default: 1s]"),
+        click.option(
+            "--url",
+            metavar="URL[,URL...]",
+            help="Address of the broker, or of the broker and its standbys. [default: tcp://127.0.0.1:5555]",
+        ),
     ):
         gathered = option(gathered)
     return gathered
 
 
 def warn_of_unknown_variables() -> None:
-    """A misspelt variable changes nothing; whoever set it should know."""
+    """Warn about environment variables that look like settings and have no effect: they may be misspelt."""
     from oncemq.config import sources
 
     for name, close in sources.unknown_variables():
@@ -73,48 +118,48 @@ config_option = click.option(
 
 
 def remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
+    """Note that errors are to be reported as JSON."""
     if value:
         ctx.meta["oncemq.json"] = True
     return value
 
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, callback=remember_json, help="One JSON object per line."
-)
+def json_flag(help_text: str) -> Callable[[Any], Any]:
+    """Return a decorator that adds --json."""
+    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=remember_json, help=help_text)
+
+
+json_option = json_flag("Print one JSON object per line.")
+
+
+def connect_options(settings: Any) -> dict[str, Any]:
+    """Return the options of `oncemq.connect` that are settings of the client."""
+    names = ("timeout_s", "tries", "window", "batch_messages", "batch_bytes", "linger_ms", "record")
+    return {name: getattr(settings, name) for name in names}
 
 
 @contextmanager
 def connected(reach: Reach, *, client_name: str | None = None) -> Iterator[Client]:
-    """A client of the broker. Its session is its own, so that any number of runs may go on side by side."""
+    """Connect a client. Each has a session of its own, so that any number of runs can go on at the same time."""
     import oncemq
     from oncemq.config import sources
 
     settings = sources.load_client(reach)
-    with oncemq.connect(
-        settings.url,
-        label=client_name or "anonymous",
-        timeout_s=settings.timeout_s,
-        tries=settings.tries,
-        window=settings.window,
-        batch_messages=settings.batch_messages,
-        batch_bytes=settings.batch_bytes,
-        linger_ms=settings.linger_ms,
-        record=settings.record,
-    ) as client:
+    with oncemq.connect(settings.url, label=client_name or "anonymous", **connect_options(settings)) as client:
         yield client
 
 
 class Name(ParamType):
-    """Of whatever the broker knows by name; the shell completes it if a broker answers quickly."""
+    """The name of something in the broker. The shell completes it if a broker answers quickly."""
 
     def __init__(self, name: str, known: Callable[[Client, Mapping[str, Any]], list[str]]) -> None:
         self.name = name
-        #: Out of a client and what is already on the command line.
+        #: Returns known names, given a client and the parameters that are already on the command line.
         self._known = known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         del param, ctx
-        return utf8(value, f"a {self.name}'s name")
+        return utf8(value, f"the name of a {self.name}")
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         del param
@@ -134,25 +179,8 @@ class Name(ParamType):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def utf8(text: str, what: str) -> str:
-    """Python keeps an argument's other bytes as lone surrogates: they can't be sent."""
-    from oncemq.protocol.errors import NameInvalid
-
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raw = text.encode("utf-8", "surrogateescape")
-        raise NameInvalid(f"{what} is UTF-8, and {str(raw)[1:]} is not") from None
-    return text
-
-
-def is_pattern(topic: str) -> bool:
-    """Whether it stands for several topics."""
-    return "*" in topic or "#" in topic
-
-
-def _subscribers(client: Client, given: Mapping[str, Any]) -> list[str]:
-    topic = given.get("topic")
+def _subscribers(client: Client, parameters: Mapping[str, Any]) -> list[str]:
+    topic = parameters.get("topic")
     if not topic:
         return []
     if is_pattern(topic):
@@ -170,62 +198,20 @@ SUBSCRIBER = Name("subscriber", _subscribers)
 SESSION = Name("session", lambda client, _: [session.name for session in client.sessions()])
 
 
-class Quantity(ParamType):
-    """Bytes as "64MiB", milliseconds as "7d", or plain numbers of them."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit = unit
-        self.name = unit
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from oncemq.config import sources
-
-        try:
-            number = value if isinstance(value, int) else sources.parse_quantity(value, self.unit)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return int(number)
-
-
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w|)")
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-
-
-class Duration(ParamType):
-    """A span of time as "30s", "10m" or "2h", in seconds; a plain number is seconds."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, int | float):
-            return float(value)
-        match = _SPAN.fullmatch(value.strip())
-        if match is None:
-            self.fail(f"{value!r} is not a span of time, such as 30s, 10m, 2h or 7d.", param, ctx)
-        return float(match[1]) * _SECONDS[match[2]]
-
-
-DURATION = Duration()
-
-
 def moment_of(text: str) -> datetime | None:
-    """A time as ISO 8601 has it (without a zone: local), or relative to this moment, as "-2h"; None: neither."""
+    """Parse a time: ISO 8601 (without a zone: local time), or relative to now, such as "-2h". None: it is neither."""
     try:
-        moment = _relative(text) or datetime.fromisoformat(text).astimezone()
+        if text[0] in "-\N{MINUS SIGN}" and (age_s := duration_s(text[1:])) is not None:
+            moment = datetime.now(UTC) - timedelta(seconds=age_s)
+        else:
+            moment = datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         return None
-    # The broker counts from 1970 on.
+    # The broker counts time from 1970.
     return moment if moment.year > 1970 else None
 
 
-def _relative(text: str) -> datetime | None:
-    match = _SPAN.fullmatch(text[1:])
-    if text[0] not in "-\N{MINUS SIGN}" or match is None or not match[2]:
-        return None
-    return datetime.now(UTC) - timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
-
-
-class Start(ParamType):
+class StartPosition(ParamType):
     """`new`, `earliest`, an offset, or a time."""
 
     name = "new|earliest|OFFSET|TIME"
@@ -238,8 +224,8 @@ class Start(ParamType):
             return int(value)
         moment = moment_of(value) if value else None
         if moment is None:
-            words = ", nor ".join(f"`{word}`" for word in self.words)
-            self.fail(f"{value!r} is neither {words}, nor an offset, nor a time (2026-01-31T12:00, -2h).", param, ctx)
+            words = ", ".join(f"`{word}`" for word in self.words)
+            self.fail(f"{value!r} is not {words}, an offset or a time (2026-01-31T12:00, -2h).", param, ctx)
         return moment
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -247,17 +233,12 @@ class Start(ParamType):
         return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
 
 
-def bytes_of(argument: str) -> bytes:
-    """A command-line argument's bytes, as they were given."""
-    return argument.encode("utf-8", "surrogateescape")
-
-
 def parse_headers(pairs: tuple[str, ...]) -> list[tuple[str, bytes]]:
-    """Raises BadParameter where one is not of the form NAME=VALUE."""
+    """Parse `NAME=VALUE` pairs. Raises BadParameter for anything else."""
     parsed = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.", param_hint="--header")
-        parsed.append((utf8(name, "a header's name"), bytes_of(value)))
+        parsed.append((utf8(name, "the name of a header"), bytes_of(value)))
     return parsed

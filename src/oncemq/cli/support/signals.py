@@ -1,5 +1,7 @@
-"""Ctrl-C and SIGTERM as exceptions, so that what was begun is given back on the way out; not in the middle of what
-must not be torn apart."""
+"""Ctrl-C and SIGTERM as exceptions, so that resources are released on the way out.
+
+The signals are deferred inside blocks that must run to their end.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ from types import FrameType
 TERMINATED = 143
 
 
-class _Hold:
-    """Of the process: signals are."""
+class _Deferral:
+    """State of the whole process, because signals concern the whole process."""
 
     depth = 0
-    waiting = 0
+    pending = 0
 
 
 @contextmanager
-def orderly() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM end the command in an orderly way, the latter with exit code 143."""
+def orderly_exit() -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM raise exceptions; SIGTERM ends the command with exit code 143."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     former = [signal.signal(number, _on_signal) for number in numbers]
     try:
@@ -32,21 +34,21 @@ def orderly() -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Inside, these signals wait. What is inside must not take long."""
-    _Hold.depth += 1
+def signals_deferred() -> Iterator[None]:
+    """Inside, these signals wait until the block ends. The block must be short."""
+    _Deferral.depth += 1
     try:
         yield
     finally:
-        _Hold.depth -= 1
-        if _Hold.waiting and not _Hold.depth:
-            number, _Hold.waiting = _Hold.waiting, 0
+        _Deferral.depth -= 1
+        if _Deferral.pending and not _Deferral.depth:
+            number, _Deferral.pending = _Deferral.pending, 0
             _on_signal(number, None)
 
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:
-    if _Hold.depth:
-        _Hold.waiting = number
+    if _Deferral.depth:
+        _Deferral.pending = number
     elif number == signal.SIGTERM:
         sys.exit(TERMINATED)
     else:

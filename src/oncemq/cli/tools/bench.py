@@ -1,4 +1,4 @@
-"""`oncemq bench`: figures of this machine, each beside the limit that it can't exceed."""
+"""`oncemq bench`: measure this machine. Each figure is shown next to the upper bound that it can't exceed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncemq.cli.support.command import BROKER_EXITS, LOOKING_ADVICE, Documented
-from oncemq.cli.support.options import remember_json
-from oncemq.cli.support.output import is_terminal, note, table
+from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
+from oncemq.cli.support.options import json_flag
+from oncemq.terminal import is_terminal, note, table
 
 if TYPE_CHECKING:
     from oncemq.tools.bench.results import Row
@@ -18,38 +18,36 @@ if TYPE_CHECKING:
 @click.command(
     cls=Documented,
     exits=BROKER_EXITS,
-    advice=LOOKING_ADVICE,
+    advice=READ_ONLY_ADVICE,
     examples="""
         oncemq bench
         oncemq bench --seconds 10 --url tcp://127.0.0.1:5555
         oncemq bench --case put_many --json | jq '.[] | [.case, .value]'
     """,
 )
-@click.option("--url", metavar="URL", help="Measure this broker. [default: one that is started for it]")
+@click.option("--url", metavar="URL[,URL...]", help="Measure this broker. [default: start one for the benchmark]")
 @click.option(
-    "--seconds", metavar="N", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Time for each case."
+    "--seconds", metavar="N", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Time per case."
 )
 @click.option(
     "--case",
     "cases",
     multiple=True,
     metavar="NAME",
-    help="Only this one, or those whose names begin so; may be repeated. [default: all]",
+    help="Run only cases whose names start with this. May be repeated. [default: all]",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, callback=remember_json, help="All rows as one JSON array."
-)
+@json_flag("Print all rows as one JSON array.")
 def bench(url: str | None, seconds: float, cases: tuple[str, ...], as_json: bool) -> None:
-    """Measure a broker against its limits.
+    """Measure a broker next to its upper bounds.
 
-    Each figure stands beside what the disk, the network or Python allow at the most on this machine. For rates the
-    last column is the share of it that is reached; for times, and for many clients beside one, how many times as
-    much it is.
+    Each figure is shown next to the upper bound that the disk, the network or Python set on this machine, measured in
+    the same run. REACHED is the share of the bound for rates, and a multiple of the bound for times and for several
+    clients compared with one.
     """
     from oncemq.tools import bench as benchmark
 
     _check_cases(cases)
-    note(_ground(url))
+    note(_environment_text(url))
     rows = benchmark.run(url, seconds, list(cases), _progress)
     if as_json:
         import msgspec
@@ -71,15 +69,15 @@ def _check_cases(cases: tuple[str, ...]) -> None:
             raise SettingInvalid(f"no case is named {case!r}; there are:{listed}")
 
 
-def _ground(url: str | None) -> str:
-    """What is measured, where, and how durable it is."""
+def _environment_text(url: str | None) -> str:
+    """Return what is measured, where, and how durable it is."""
     import oncemq
 
-    broker, disk = "a broker of its own", str(Path.cwd())
+    broker, disk = "own broker", str(Path.cwd())
     if url is not None:
         with oncemq.connect(url) as client:
             broker, disk = f"broker at {url}", client.health().journal
-    return f"{broker}, every put synced (fdatasync) before it is answered, disk {disk}"
+    return f"{broker}, every put is synced (fdatasync) before it is acknowledged, disk {disk}"
 
 
 def _progress(text: str) -> None:
@@ -102,7 +100,7 @@ def _number(value: float) -> str:
 
 
 def _reached(row: Row) -> str:
-    """A limit that is a floor, or one client beside several, is a number of times."""
+    """Return a multiple for times and for the comparison with one client, otherwise a percentage."""
     if row.unit.startswith("ms") or row.limit_name == "one client":
         return f"{row.ratio:.1f} ×"
     return f"{row.ratio:.0%}"

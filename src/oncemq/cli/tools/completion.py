@@ -1,4 +1,4 @@
-"""`oncemq completion`: what a shell needs to complete commands, options and names."""
+"""`oncemq completion`: scripts with which a shell completes commands, options and names."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from oncemq.cli.support.command import Documented
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a shell's completion script.
+    """Print the completion script of a shell.
 
-    Names of topics, subscribers and sessions are completed too, if the broker answers quickly.
+    It also completes the names of topics, subscribers and sessions, if the broker answers quickly.
     """
     from oncemq.cli.main import cli
 

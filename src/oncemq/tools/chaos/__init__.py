@@ -1,13 +1,13 @@
 """`oncemq chaos`: a broker, publishers and subscribers as real processes, crashes, lost packets, and a verdict.
 
-plan         who takes part and what happens to them when, all drawn from a seed
-nursery      processes that are forked, killed and leave nothing behind
-packets      the proxy between clients and broker, which loses, doubles and delays
-sabotage     the proxy cheats on purpose: the verdict must notice
-diary        what each process says it did, written so that SIGKILL leaves whole entries
-working, publishers, subscribers, auditor     what the processes do
-counting     numbers that they share, for the screen alone
-evidence, checker                             what the diaries prove
-report, screen                                what a person sees
-run          the whole of it, in its order
+plan           the processes and the schedule of faults, derived from a seed
+packet_proxy   the network between clients and broker, which loses, duplicates and delays packets
+sabotage       the proxy violates a guarantee on purpose: the verdict must notice
+worker, publishers, subscribers, auditor     the processes
+counters       numbers that the processes share, only for the display
+evidence       what event logs and databases say at the end
+report, display                              what a person sees
+run            the run from start to verdict
+
+Forking, event logs and the checker are in `oncemq.tools.faults`.
 """

@@ -1,5 +1,8 @@
-"""Numbers that several processes count and one shows: in memory that forked processes share. Each number has one
-writer; nobody waits for anybody, so what is shown may be a moment old. Verdicts are not made from these."""
+"""Numbers that several processes count and one displays, in memory that forked processes share.
+
+Each number has one writer, and there are no locks, so what is displayed may be slightly out of date. Verdicts do not
+use these numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +10,38 @@ import mmap
 import struct
 from collections.abc import Sequence
 
-from oncemq.tools.chaos.plan import Weather
+from oncemq.tools.chaos.plan import NetworkFaults
 
 _NUMBER = struct.Struct("<q")
-_WEATHER = struct.Struct("<dddd")
-_WEATHER_AT = 0
+_FAULTS = struct.Struct("<dddd")
+_FAULTS_AT = 0
 _NUMBERS_AT = 64
 
 
 class Counters:
-    """One number for each (who, what). Made before the processes are forked."""
+    """One number for each (process, kind). Must be created before the processes are forked."""
 
-    def __init__(self, who: Sequence[str], what: Sequence[str]) -> None:
-        keys = [(one, each) for one in who for each in what]
-        self._places = {key: _NUMBERS_AT + 8 * place for place, key in enumerate(keys)}
+    def __init__(self, processes: Sequence[str], kinds: Sequence[str]) -> None:
+        keys = [(process, kind) for process in processes for kind in kinds]
+        self._positions = {key: _NUMBERS_AT + 8 * index for index, key in enumerate(keys)}
         self._memory = mmap.mmap(-1, _NUMBERS_AT + 8 * len(keys))
 
-    def add(self, who: str, what: str, number: int = 1) -> None:
-        self.set(who, what, self.get(who, what) + number)
+    def add(self, process: str, kind: str, number: int = 1) -> None:
+        position = self._positions[(process, kind)]
+        _NUMBER.pack_into(self._memory, position, self.get(process, kind) + number)
 
-    def set(self, who: str, what: str, number: int) -> None:
-        _NUMBER.pack_into(self._memory, self._places[(who, what)], number)
-
-    def get(self, who: str, what: str) -> int:
-        number: int = _NUMBER.unpack_from(self._memory, self._places[(who, what)])[0]
+    def get(self, process: str, kind: str) -> int:
+        number: int = _NUMBER.unpack_from(self._memory, self._positions[(process, kind)])[0]
         return number
 
-    def sum(self, what: str) -> int:
-        return sum(self.get(who, each) for who, each in self._places if each == what)
+    def sum(self, kind: str) -> int:
+        return sum(self.get(*key) for key in self._positions if key[1] == kind)
 
-    # The proxy reads what the schedule says.
+    # The proxy reads the current faults of the network.
 
-    def set_weather(self, weather: Weather) -> None:
-        fields = (weather.lost, weather.doubled, weather.delayed, weather.delay_ms_max)
-        _WEATHER.pack_into(self._memory, _WEATHER_AT, *fields)
+    def set_network_faults(self, faults: NetworkFaults) -> None:
+        fields = (faults.lost, faults.duplicated, faults.delayed, faults.delay_ms_max)
+        _FAULTS.pack_into(self._memory, _FAULTS_AT, *fields)
 
-    def weather(self) -> Weather:
-        return Weather(*_WEATHER.unpack_from(self._memory, _WEATHER_AT))
+    def network_faults(self) -> NetworkFaults:
+        return NetworkFaults(*_FAULTS.unpack_from(self._memory, _FAULTS_AT))

@@ -1,7 +1,7 @@
-"""Who takes part and what happens to them when. Drawn from the seed alone: no clock, no processes.
+"""The processes of a run and the schedule of faults, derived from the seed alone: no clock, no processes.
 
-The same seed gives the same schedule. What the schedule hits at each moment depends on the machine, so a run is
-repeated, not replayed.
+The same seed gives the same schedule. What a fault hits at its moment depends on the machine, so two runs with the same
+seed are similar, not identical.
 """
 
 from __future__ import annotations
@@ -15,79 +15,83 @@ import msgspec
 TOPICS = ("orders", "payments", "shipping", "Cooking Recipes")
 BROKER = "broker"
 NETWORK = "network"
-#: Before the first fault, so that there is something to lose.
+#: Before the first fault, so that there are messages that can be lost.
 _FIRST_S = 0.6
 _GAP_S = 0.8
 
-Kind = Literal["outbox", "plain publisher", "inbox", "plain subscriber"]
-What = Literal["kill", "leave", "start", "weather"]
+ClientKind = Literal["outbox", "plain publisher", "inbox", "plain subscriber"]
+Action = Literal["kill", "leave", "start", "network"]
 
 
-class Actor(msgspec.Struct, frozen=True):
-    """A publisher or subscriber; it has several lives."""
+class ClientPlan(msgspec.Struct, frozen=True):
+    """A publisher or subscriber. It runs as several processes, one after the other."""
 
     name: str
-    kind: Kind
+    kind: ClientKind
 
     @property
     def publishes(self) -> bool:
         return self.kind in ("outbox", "plain publisher")
 
 
-#: Those whose own crash is survived without a trace are killed; a plain subscriber leaves and comes back.
-ACTORS = (
-    Actor("pub-1", "outbox"),
-    Actor("pub-2", "outbox"),
-    Actor("pub-3", "plain publisher"),
-    Actor("sub-1", "inbox"),
-    Actor("sub-2", "inbox"),
-    Actor("sub-3", "plain subscriber"),
-    Actor("sub-4", "plain subscriber"),
+#: Clients whose guarantee includes their own crash are killed; a plain subscriber leaves and comes back.
+CLIENTS = (
+    ClientPlan("pub-1", "outbox"),
+    ClientPlan("pub-2", "outbox"),
+    ClientPlan("pub-3", "plain publisher"),
+    ClientPlan("sub-1", "inbox"),
+    ClientPlan("sub-2", "inbox"),
+    ClientPlan("sub-3", "plain subscriber"),
+    ClientPlan("sub-4", "plain subscriber"),
 )
 
 
-class Weather(msgspec.Struct, frozen=True):
-    """Of the network: shares of packets, requests and replies alike."""
+class NetworkFaults(msgspec.Struct, frozen=True):
+    """Shares of packets, for requests and replies alike."""
 
     lost: float = 0.0
-    doubled: float = 0.0
+    duplicated: float = 0.0
     delayed: float = 0.0
     delay_ms_max: float = 0.0
 
     def __str__(self) -> str:
-        if self == CALM:
-            return "calm"
-        return f"loses {self.lost:.0%}, doubles {self.doubled:.0%}, delays {self.delayed:.0%} of all packets"
+        if self == NO_FAULTS:
+            return "works without faults"
+        return f"loses {self.lost:.0%}, duplicates {self.duplicated:.0%}, delays {self.delayed:.0%} of all packets"
 
 
-CALM = Weather()
+NO_FAULTS = NetworkFaults()
 
 
-class Act(msgspec.Struct, frozen=True):
+class Fault(msgspec.Struct, frozen=True):
+    """One step of the schedule."""
+
     at_s: float
-    what: What
-    #: An actor's name, BROKER or NETWORK.
-    whom: str
-    weather: Weather | None = None
+    action: Action
+    #: The name of a client, BROKER or NETWORK.
+    target: str
+    network: NetworkFaults | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):
+    """The schedule of a run."""
+
     seed: int
     seconds: float
-    acts: tuple[Act, ...]
+    faults: tuple[Fault, ...]
 
 
-def draw(seed: int, seconds: float) -> Plan:
-    """A schedule of faults for so many seconds."""
+def make_plan(seed: int, seconds: float) -> Plan:
+    """Return a schedule of faults for this duration."""
     random = Random(f"chaos/{seed}")
-    acts = [Act(0.0, "weather", NETWORK, _weather(random)), *_faults(random, seconds)]
-    return Plan(seed, seconds, tuple(sorted(acts, key=lambda act: act.at_s)))
+    faults = [Fault(0.0, "network", NETWORK, _network_faults(random)), *_faults(random, seconds)]
+    return Plan(seed, seconds, tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
-def _faults(random: Random, seconds: float) -> Iterator[Act]:
+def _faults(random: Random, seconds: float) -> Iterator[Fault]:
     at_s = min(_FIRST_S, seconds / 5)
     kinds = _kinds(random)
-    # Each kind of fault has its turn, however short the run.
+    # Each kind of fault occurs, even in a short run.
     gap_s = min(_GAP_S, (seconds - at_s) / 7)
     while at_s < seconds:
         yield from _fault(random, next(kinds), at_s)
@@ -96,30 +100,30 @@ def _faults(random: Random, seconds: float) -> Iterator[Act]:
 
 def _kinds(random: Random) -> Iterator[str]:
     while True:
-        kinds = ["broker", "publisher", "inbox", "leave", "weather"]
+        kinds = ["broker", "publisher", "inbox", "leave", "network"]
         random.shuffle(kinds)
         yield from kinds
 
 
-def _fault(random: Random, kind: str, at_s: float) -> Iterator[Act]:
-    if kind == "weather":
-        yield Act(at_s, "weather", NETWORK, _weather(random))
+def _fault(random: Random, kind: str, at_s: float) -> Iterator[Fault]:
+    if kind == "network":
+        yield Fault(at_s, "network", NETWORK, _network_faults(random))
         return
-    whom = BROKER if kind == "broker" else random.choice([actor.name for actor in ACTORS if _is_hit_by(actor, kind)])
-    yield Act(at_s, "leave" if kind == "leave" else "kill", whom)
-    yield Act(at_s + random.uniform(0.1, 0.6), "start", whom)
+    target = BROKER if kind == "broker" else random.choice([client.name for client in CLIENTS if _is_hit(client, kind)])
+    yield Fault(at_s, "leave" if kind == "leave" else "kill", target)
+    yield Fault(at_s + random.uniform(0.1, 0.6), "start", target)
 
 
-def _is_hit_by(actor: Actor, kind: str) -> bool:
+def _is_hit(client: ClientPlan, kind: str) -> bool:
     if kind == "publisher":
-        return actor.publishes
-    return actor.kind == ("inbox" if kind == "inbox" else "plain subscriber")
+        return client.publishes
+    return client.kind == ("inbox" if kind == "inbox" else "plain subscriber")
 
 
-def _weather(random: Random) -> Weather:
-    return Weather(
+def _network_faults(random: Random) -> NetworkFaults:
+    return NetworkFaults(
         lost=random.choice((0.02, 0.05, 0.1, 0.15)),
-        doubled=random.choice((0.02, 0.05, 0.1)),
+        duplicated=random.choice((0.02, 0.05, 0.1)),
         delayed=random.choice((0.05, 0.1, 0.2)),
         delay_ms_max=random.choice((5.0, 20.0, 60.0)),
     )

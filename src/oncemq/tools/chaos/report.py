@@ -1,17 +1,17 @@
-"""What a run amounts to: numbers while it goes on, and the result at its end, as text and as one object."""
+"""The numbers of a run while it is going on, and its result, as text and as one JSON object."""
 
 from __future__ import annotations
 
 import msgspec
 
-from oncemq.cli.support.output import count_of
-from oncemq.tools.chaos.checker import Verdict
+from oncemq.terminal import count_of
+from oncemq.tools.faults.checker import Verdict
 
-GOOD = "good: every acknowledged message exactly once and in order, at each of its subscribers"
+GOOD = "good: each acknowledged message was delivered once and in order to each of its subscribers"
 
 
 class Survived(msgspec.Struct):
-    """What was done to the system."""
+    """The faults that the system survived."""
 
     broker_kills: int = 0
     publisher_kills: int = 0
@@ -26,18 +26,18 @@ class Survived(msgspec.Struct):
         return self.broker_kills + self.publisher_kills + self.subscriber_kills
 
 
-class Actors(msgspec.Struct, frozen=True):
+class ProcessRow(msgspec.Struct, frozen=True):
     """One row of the live table."""
 
     name: str
-    what: str
+    role: str
     state: str
-    #: Put, or given.
+    #: Messages that were put or delivered.
     messages: int
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """A moment of a run."""
+    """The numbers at one moment of a run."""
 
     elapsed_s: float
     seconds: float
@@ -45,7 +45,7 @@ class Numbers(msgspec.Struct, frozen=True):
     acknowledged: int
     delivered: int
     survived: Survived
-    actors: tuple[Actors, ...] = ()
+    processes: tuple[ProcessRow, ...] = ()
 
     @property
     def in_flight(self) -> int:
@@ -53,14 +53,16 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
+    """The result of a run."""
+
     seed: int
     seconds: float
-    #: It was ended by Ctrl-C before its time.
+    #: It was ended early by Ctrl-C.
     interrupted: bool
     sabotage: str
     verdict: Verdict
     survived: Survived
-    #: Where everything lies; "" where it was removed.
+    #: The folder with all files; "" if it was deleted.
     folder: str = ""
 
     @property
@@ -68,11 +70,12 @@ class Result(msgspec.Struct, frozen=True):
         return self.verdict.is_good
 
     def repeat(self) -> str:
-        """The command that does the same again."""
+        """Return the command that repeats the run."""
         sabotage = f" --sabotage {self.sabotage}" if self.sabotage else ""
         return f"oncemq chaos --seed {self.seed} --seconds {self.seconds:g}{sabotage}"
 
     def as_object(self) -> dict[str, object]:
+        """Return the JSON object."""
         verdict = msgspec.structs.asdict(self.verdict)
         problems = [msgspec.structs.asdict(problem) for problem in self.verdict.problems]
         return {
@@ -90,7 +93,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def lines_of(result: Result) -> list[str]:
-    """For people; the first line is the verdict."""
+    """Return the result as text; the first line is the verdict."""
     verdict, survived = result.verdict, result.survived
     lines = [
         f"{count_of(verdict.attempted, 'message')} attempted, {verdict.acknowledged:,} acknowledged, "
@@ -100,7 +103,7 @@ def lines_of(result: Result) -> list[str]:
         f"{verdict.out_of_order:,} out of order",
         f"survived: {count_of(survived.broker_kills, 'kill')} of the broker, {survived.publisher_kills:,} of "
         f"publishers, {survived.subscriber_kills:,} of subscribers, {count_of(survived.departures, 'departure')}, "
-        f"{survived.packets_lost:,} packets lost, {survived.packets_doubled:,} doubled, "
+        f"{survived.packets_lost:,} packets lost, {survived.packets_doubled:,} duplicated, "
         f"{survived.packets_delayed:,} delayed",
     ]
     if result.is_good:
@@ -110,7 +113,7 @@ def lines_of(result: Result) -> list[str]:
 
 def _bad(verdict: Verdict) -> str:
     total = verdict.lost + verdict.duplicated + verdict.unexpected + verdict.out_of_order + verdict.errors
-    return f"BAD: {count_of(total, 'promise')} broken, such as those below"
+    return f"BAD: {count_of(total, 'violation')}, such as:"
 
 
 def _how_to_repeat(result: Result) -> list[str]:

@@ -1,6 +1,6 @@
-"""One run, in its order: everything starts, the schedule strikes, the weather turns calm, all finish, the verdict.
+"""One run: start all processes, apply the schedule of faults, let all processes finish, and judge.
 
-This process only forks, kills and looks: it has no threads, no sockets and no client of its own.
+This process only forks, kills and watches: it has no threads, no sockets and no client.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from types import FrameType
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess, free_url
 from oncemq.tools.chaos import auditor, packet_proxy
-from oncemq.tools.chaos.checker import Evidence, judge
 from oncemq.tools.chaos.counters import Counters
+from oncemq.tools.chaos.display import Display
 from oncemq.tools.chaos.evidence import gather
-from oncemq.tools.chaos.plan import ACTORS, BROKER, CALM, NETWORK, Act, Actor, Plan
-from oncemq.tools.chaos.processes import Child, Nursery
+from oncemq.tools.chaos.plan import BROKER, CLIENTS, NETWORK, NO_FAULTS, ClientPlan, Fault, Plan
 from oncemq.tools.chaos.publishers import publish_plainly, publish_through_outbox
-from oncemq.tools.chaos.report import Actors, Numbers, Result, Survived
-from oncemq.tools.chaos.sabotage import Sabotage, middle_for
-from oncemq.tools.chaos.screen import Silent
+from oncemq.tools.chaos.report import Numbers, ProcessRow, Result, Survived
+from oncemq.tools.chaos.sabotage import Sabotage, packet_filter_for
 from oncemq.tools.chaos.subscribers import consume_into_inbox, consume_plainly
-from oncemq.tools.chaos.worker import ACKNOWLEDGED, ATTEMPTED, DELIVERED, Scene, Worker
+from oncemq.tools.chaos.worker import ACKNOWLEDGED, ATTEMPTED, DELIVERED, RunContext, Worker
+from oncemq.tools.faults.checker import judge
+from oncemq.tools.faults.processes import ForkedProcess
 
-#: What workers would import, each for itself.
+#: Modules that every client process would import otherwise.
 _PRELOADED = ("oncemq.client.sync", "oncemq.client.inbox.sqlite", "oncemq.client.recording.recorder")
-_LOOK_S = 0.05
-#: For each step of the end; more than any restart takes.
+_POLL_S = 0.05
+#: Timeout of each step at the end: more than any restart takes.
 _FINISH_S = 30.0
 _FLAGS = ("--segment-bytes=4MiB", "--snapshot-bytes=4MiB", "--batch-bytes-max=1MiB", "--log-level=info")
 _BODIES: dict[str, Callable[[Worker], None]] = {
@@ -40,62 +40,57 @@ _BODIES: dict[str, Callable[[Worker], None]] = {
     "inbox": consume_into_inbox,
     "plain subscriber": consume_plainly,
 }
-_WHAT = {
+_ROLES = {
     "outbox": "publishes through an outbox",
     "plain publisher": "publishes",
     "inbox": "stores in SQLite, with an inbox",
-    "plain subscriber": "subscribes, comes and goes",
+    "plain subscriber": "subscribes, leaves and comes back",
 }
 
 
 class Run:
+    """A run in a folder."""
+
     def __init__(
-        self, plan: Plan, folder: Path, screen: Silent, *, sabotage: Sabotage | None = None, record: str = ""
+        self, plan: Plan, folder: Path, display: Display, *, sabotage: Sabotage | None = None, record: str = ""
     ) -> None:
         self._plan = plan
         self._folder = folder
-        self._screen = screen
+        self._display = display
         self._sabotage = sabotage
-        names = [actor.name for actor in ACTORS]
-        what = [
-            ATTEMPTED,
-            ACKNOWLEDGED,
-            DELIVERED,
-            packet_proxy.PASSED,
-            packet_proxy.LOST,
-            packet_proxy.DOUBLED,
-            packet_proxy.DELAYED,
-        ]
-        self._counters = Counters([*names, NETWORK], what)
+        packets = (packet_proxy.PASSED, packet_proxy.LOST, packet_proxy.DUPLICATED, packet_proxy.DELAYED)
+        names = [client.name for client in CLIENTS]
+        self._counters = Counters([*names, NETWORK], [ATTEMPTED, ACKNOWLEDGED, DELIVERED, *packets])
         self._broker = BrokerProcess(folder / BROKER, *_FLAGS)
-        self._scene = Scene(folder, plan.seed, free_url(), self._broker.url, self._counters, record)
-        self._nursery = Nursery(folder / "workers.log")
-        self._children: dict[str, Child] = {}
-        self._lives: dict[str, int] = {}
-        #: Who was asked to leave and has not come back, and who shall as soon as he has left.
+        self._context = RunContext(folder, plan.seed, free_url(), self._broker.url, self._counters, record)
+        self._processes: dict[str, ForkedProcess] = {}
+        self._incarnations: dict[str, int] = {}
+        #: Clients that were asked to leave, and clients that start again as soon as they have left.
         self._leaving: set[str] = set()
         self._returning: set[str] = set()
         self._survived = Survived()
         self._problems: list[str] = []
         self._began_s = time.monotonic()
         self._is_interrupted = False
-        #: It was started, and not killed since.
+        #: Whether the broker was started, and not killed since.
         self._is_broker_up = False
 
     def run(self) -> Result:
-        """Whatever happens, no process is left."""
+        """Run, and return the result. No process is left, however it ends."""
         try:
-            with self._screen, self._interruptible():
+            with self._display, self._interruptible():
                 self._begin()
-                self._storm()
+                self._apply_faults()
                 self._finish()
         finally:
-            self._end_all()
+            for process in self._processes.values():
+                process.kill()
+            self._broker.kill()
         return self._conclude()
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C ends the storm, the second one everything."""
+        """Inside, the first Ctrl-C ends the faults, and the second one the run."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         former = [signal.signal(number, self._interrupt) for number in numbers]
         try:
@@ -109,133 +104,128 @@ class Run:
             raise KeyboardInterrupt
         self._is_interrupted = True
 
-    # The beginning.
+    # The start.
 
     def _begin(self) -> None:
         seconds = f"{self._plan.seconds:g} s of faults"
-        self._log("chaos", f"seed {self._plan.seed}: {seconds} for {len(ACTORS)} clients and a broker")
+        self._log("chaos", f"seed {self._plan.seed}: {seconds} for {len(CLIENTS)} clients and a broker")
         self._start_broker()
         for module in _PRELOADED:
             import_module(module)
-        middle, counters = self._sabotage, self._counters
-        url, broker_url, seed = self._scene.url, self._broker.url, self._plan.seed
-        self._children[NETWORK] = self._nursery.start(
-            lambda: packet_proxy.Proxy(url, broker_url, seed, counters, middle_for(middle, broker_url)).run()
-        )
+        self._processes[NETWORK] = self._fork(self._run_proxy)
         self._prepare()
-        for actor in sorted(ACTORS, key=lambda actor: actor.publishes):
-            self._start(actor)
-        self._wait_until_it_flows()
+        for client in sorted(CLIENTS, key=lambda client: client.publishes):
+            self._start(client)
+        self._wait_for_messages()
+
+    def _fork(self, body: Callable[[], int]) -> ForkedProcess:
+        return ForkedProcess(body, self._folder / "workers.log")
+
+    def _run_proxy(self) -> int:
+        packet_filter = packet_filter_for(self._sabotage, self._broker.url)
+        url, seed = self._context.url, self._plan.seed
+        return packet_proxy.Proxy(url, self._broker.url, seed, self._counters, packet_filter).run()
 
     def _prepare(self) -> None:
-        """Raises BrokerAway: nothing works without one."""
-        child = self._nursery.start(lambda: auditor.begin(self._scene))
+        """Create topics. Raises BrokerAway if the broker does not start."""
+        process = self._fork(lambda: auditor.subscribe_to_all(self._context))
         until_s = time.monotonic() + _FINISH_S
-        while child.poll() is None and self._broker.is_running() and time.monotonic() < until_s:
-            time.sleep(_LOOK_S / 5)
-        code = child.poll()
-        child.kill()
+        while process.poll() is None and self._broker.is_running() and time.monotonic() < until_s:
+            time.sleep(_POLL_S / 5)
+        code = process.poll()
+        process.kill()
         if code != 0:
             raise errors.BrokerAway(f"the broker of this run did not start:\n{self._broker.log_tail()}")
 
-    def _wait_until_it_flows(self) -> None:
-        """Or there would be nothing to lose."""
+    def _wait_for_messages(self) -> None:
+        """Wait until messages flow: the first fault needs something to lose."""
         until_s = time.monotonic() + _FINISH_S
-        publishers = [actor.name for actor in ACTORS if actor.publishes]
+        publishers = [client.name for client in CLIENTS if client.publishes]
         while not self._is_interrupted and time.monotonic() < until_s:
             if self._counters.sum(DELIVERED) and all(self._counters.get(name, ACKNOWLEDGED) for name in publishers):
                 return
-            time.sleep(_LOOK_S / 5)
+            time.sleep(_POLL_S / 5)
 
     def _start_broker(self) -> None:
         self._broker.start(wait=False)
         self._is_broker_up = True
 
-    def _start(self, actor: Actor) -> None:
-        life = self._lives[actor.name] = self._lives.get(actor.name, 0) + 1
-        self._leaving.discard(actor.name)
-        self._returning.discard(actor.name)
-        scene, body = self._scene, _BODIES[actor.kind]
-        self._children[actor.name] = self._nursery.start(lambda: Worker(scene, actor, life).run(body))
+    def _start(self, client: ClientPlan) -> None:
+        incarnation = self._incarnations[client.name] = self._incarnations.get(client.name, 0) + 1
+        self._leaving.discard(client.name)
+        self._returning.discard(client.name)
+        context, body = self._context, _BODIES[client.kind]
+        self._processes[client.name] = self._fork(lambda: Worker(context, client, incarnation).run(body))
 
-    def _do(self, body: Callable[[], int], what_not: str) -> None:
-        """A child that does one thing."""
-        child = self._nursery.start(body)
-        if (code := child.wait(_FINISH_S)) != 0:
-            child.kill()
-            self._problems.append(f"{what_not} (exit code {code})")
+    # The faults.
 
-    # The storm.
-
-    def _storm(self) -> None:
+    def _apply_faults(self) -> None:
         self._began_s = time.monotonic()
-        acts = list(self._plan.acts)
+        faults = list(self._plan.faults)
         while not self._is_interrupted and (elapsed_s := self._elapsed_s()) < self._plan.seconds:
-            while acts and acts[0].at_s <= elapsed_s:
-                self._perform(acts.pop(0))
-            self._look()
-            time.sleep(_LOOK_S)
+            while faults and faults[0].at_s <= elapsed_s:
+                self._apply(faults.pop(0))
+            self._watch()
+            time.sleep(_POLL_S)
 
-    def _perform(self, act: Act) -> None:
-        if act.weather is not None:
-            self._counters.set_weather(act.weather)
-            self._log(NETWORK, str(act.weather))
-        elif act.whom == BROKER:
-            self._perform_on_broker(act)
+    def _apply(self, fault: Fault) -> None:
+        if fault.network is not None:
+            self._counters.set_network_faults(fault.network)
+            self._log(NETWORK, str(fault.network))
+        elif fault.target == BROKER:
+            self._apply_to_broker(fault)
         else:
-            self._perform_on(next(actor for actor in ACTORS if actor.name == act.whom), act)
+            self._apply_to(next(client for client in CLIENTS if client.name == fault.target), fault)
 
-    def _perform_on_broker(self, act: Act) -> None:
-        if act.what == "kill" and self._broker.is_running():
+    def _apply_to_broker(self, fault: Fault) -> None:
+        if fault.action == "kill" and self._broker.is_running():
             self._broker.kill()
             self._is_broker_up = False
             self._survived.broker_kills += 1
             self._log(BROKER, f"killed with SIGKILL; {self._counters.sum(ACKNOWLEDGED):,} messages are acknowledged")
-        elif act.what == "start" and not self._broker.is_running():
+        elif fault.action == "start" and not self._broker.is_running():
             self._start_broker()
             self._log(BROKER, "restarts, and recovers from its journal")
 
-    def _perform_on(self, actor: Actor, act: Act) -> None:
-        is_up = self._children[actor.name].poll() is None
-        if act.what == "start":
-            self._returning.add(actor.name)
-        elif is_up and act.what == "leave" and actor.name not in self._leaving:
-            self._leaving.add(actor.name)
-            self._children[actor.name].end()
+    def _apply_to(self, client: ClientPlan, fault: Fault) -> None:
+        process = self._processes[client.name]
+        is_up = process.poll() is None
+        if fault.action == "start":
+            self._returning.add(client.name)
+        elif is_up and fault.action == "leave" and client.name not in self._leaving:
+            self._leaving.add(client.name)
+            process.terminate()
             self._survived.departures += 1
-            self._log(actor.name, "leaves, and comes back for other topics")
-        elif is_up and act.what == "kill":
-            self._kill(actor)
+            self._log(client.name, "leaves, and comes back for other topics")
+        elif is_up and fault.action == "kill":
+            process.kill()
+            if client.publishes:
+                self._survived.publisher_kills += 1
+            else:
+                self._survived.subscriber_kills += 1
+            self._log(client.name, "killed with SIGKILL")
 
-    def _kill(self, actor: Actor) -> None:
-        self._children[actor.name].kill()
-        if actor.publishes:
-            self._survived.publisher_kills += 1
-        else:
-            self._survived.subscriber_kills += 1
-        self._log(actor.name, "killed with SIGKILL")
-
-    def _look(self) -> None:
-        """Nobody may end by himself."""
-        for actor in ACTORS:
-            code = self._children[actor.name].poll()
+    def _watch(self) -> None:
+        """Restart processes. One that ended without being killed is a problem."""
+        for client in CLIENTS:
+            code = self._processes[client.name].poll()
             if code is not None and code > 0:
-                self._problems.append(f"{actor.name} ended with exit code {code}")
-                self._start(actor)
-            elif code is not None and actor.name in self._returning:
-                self._start(actor)
-                self._log(actor.name, f"is back: life {self._lives[actor.name]}")
+                self._problems.append(f"{client.name} ended with exit code {code}")
+                self._start(client)
+            elif code is not None and client.name in self._returning:
+                self._start(client)
+                self._log(client.name, f"is back: process {self._incarnations[client.name]}")
         if self._is_broker_up and not self._broker.is_running():
-            self._problems.append(f"the broker ended by itself: {self._broker.log_tail(3)}")
+            self._problems.append(f"the broker ended unexpectedly: {self._broker.log_tail(3)}")
             self._start_broker()
-        if self._children[NETWORK].poll() is not None:
+        if self._processes[NETWORK].poll() is not None:
             raise RuntimeError(f"the proxy has ended:\n{(self._folder / 'workers.log').read_text()[-2000:]}")
-        self._screen.show(self._numbers())
+        self._display.show(self._numbers())
 
     def _numbers(self) -> Numbers:
         counters, survived = self._counters, self._survived
         survived.packets_lost = counters.get(NETWORK, packet_proxy.LOST)
-        survived.packets_doubled = counters.get(NETWORK, packet_proxy.DOUBLED)
+        survived.packets_doubled = counters.get(NETWORK, packet_proxy.DUPLICATED)
         survived.packets_delayed = counters.get(NETWORK, packet_proxy.DELAYED)
         return Numbers(
             self._elapsed_s(),
@@ -244,64 +234,61 @@ class Run:
             counters.sum(ACKNOWLEDGED),
             counters.sum(DELIVERED),
             survived,
-            (self._row_of_broker(), *map(self._row, ACTORS)),
+            (self._broker_row(), *map(self._row, CLIENTS)),
         )
 
-    def _row_of_broker(self) -> Actors:
+    def _broker_row(self) -> ProcessRow:
         state = "up" if self._broker.is_running() else "down"
-        return Actors(BROKER, "stores and delivers", state, self._counters.sum(ACKNOWLEDGED))
+        return ProcessRow(BROKER, "stores and delivers", state, self._counters.sum(ACKNOWLEDGED))
 
-    def _row(self, actor: Actor) -> Actors:
-        state = "up" if self._children[actor.name].poll() is None else "down"
-        messages = self._counters.get(actor.name, ACKNOWLEDGED if actor.publishes else DELIVERED)
-        return Actors(actor.name, _WHAT[actor.kind], state, messages)
+    def _row(self, client: ClientPlan) -> ProcessRow:
+        state = "up" if self._processes[client.name].poll() is None else "down"
+        messages = self._counters.get(client.name, ACKNOWLEDGED if client.publishes else DELIVERED)
+        return ProcessRow(client.name, _ROLES[client.kind], state, messages)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _log(self, who: str, text: str) -> None:
-        self._screen.log(self._elapsed_s(), who, text)
+    def _log(self, source: str, text: str) -> None:
+        self._display.log(self._elapsed_s(), source, text)
 
     # The end.
 
     def _finish(self) -> None:
-        self._log("chaos", "the storm is over: everybody finishes what he has in hand")
-        self._counters.set_weather(CALM)
+        self._log("chaos", "no more faults: all processes finish their work")
+        self._counters.set_network_faults(NO_FAULTS)
         if not self._broker.is_running():
             self._start_broker()
-        self._finish_all([actor for actor in ACTORS if actor.publishes])
-        self._do(lambda: auditor.read_all(self._scene), "what was stored could not be read")
-        self._finish_all([actor for actor in ACTORS if not actor.publishes])
+        self._finish_clients([client for client in CLIENTS if client.publishes])
+        reader = self._fork(lambda: auditor.read_all(self._context))
+        if (code := reader.wait(_FINISH_S)) != 0:
+            reader.kill()
+            self._problems.append(f"the stored messages could not be read (exit code {code})")
+        self._finish_clients([client for client in CLIENTS if not client.publishes])
 
-    def _finish_all(self, actors: list[Actor]) -> None:
-        """Whoever is away comes back for it: an outbox has to be emptied, an inbox filled."""
+    def _finish_clients(self, clients: list[ClientPlan]) -> None:
+        """Let clients finish. Those that are not running start again: outboxes are emptied, and inboxes are filled."""
         until_s = time.monotonic() + _FINISH_S
-        for actor in actors:
-            child = self._children[actor.name]
-            if actor.name in self._leaving:
-                child.wait(_FINISH_S)
-            if child.poll() is not None:
-                self._start(actor)
-            self._children[actor.name].end()
-        for actor in actors:
-            while (code := self._children[actor.name].poll()) is None and time.monotonic() < until_s:
-                self._screen.show(self._numbers())
-                time.sleep(_LOOK_S)
+        for client in clients:
+            process = self._processes[client.name]
+            if client.name in self._leaving:
+                process.wait(_FINISH_S)
+            if process.poll() is not None:
+                self._start(client)
+            self._processes[client.name].terminate()
+        for client in clients:
+            while (code := self._processes[client.name].poll()) is None and time.monotonic() < until_s:
+                self._display.show(self._numbers())
+                time.sleep(_POLL_S)
             if code != 0:
-                self._problems.append(f"{actor.name} did not finish (exit code {code})")
-
-    def _end_all(self) -> None:
-        for child in self._children.values():
-            child.kill()
-        self._broker.kill()
-        self._nursery.close()
+                self._problems.append(f"{client.name} did not finish (exit code {code})")
 
     def _conclude(self) -> Result:
-        evidence: Evidence = gather(self._folder)
+        evidence = gather(self._folder)
         evidence.errors += self._problems
         is_empty = not evidence.acknowledged or not any(delivery.got for delivery in evidence.deliveries)
         if is_empty and not self._is_interrupted:
-            evidence.errors.append("nothing was put, or nothing delivered: there is nothing to judge")
+            evidence.errors.append("no message was put or delivered: there is nothing to judge")
         self._numbers()
         plan, sabotage = self._plan, self._sabotage or ""
         return Result(plan.seed, plan.seconds, self._is_interrupted, sabotage, judge(evidence), self._survived)

@@ -1,10 +1,10 @@
-"""The proxy cheats on purpose, to show that the verdict notices: what a broken broker would do.
+"""The proxy violates a guarantee on purpose, as a faulty broker would, to show that the verdict notices.
 
-    lose      a put is answered as stored, and the broker never sees its message
-    double    a put is stored twice: the second time by somebody else's session
+    lose      a put is acknowledged, and the broker never sees its message
+    double    a put is stored twice, the second time by another session
     swap      a subscriber gets two messages in the wrong order
 
-It understands requests and replies, and so it can forge them so well that neither side complains.
+It decodes requests and replies, and forges them in such a way that neither side reports an error.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from oncemq.protocol.replies import Done, GetReply, HelloReply, PutReply, Reply
 
 Sabotage = Literal["lose", "double", "swap"]
 SABOTAGES: tuple[Sabotage, ...] = get_args(Sabotage)
-#: One put of so many is tampered with.
+#: One put in this many is changed.
 _EVERY = 10
-#: Where a forged receipt says that its message is: nowhere.
-_NOWHERE = 10**9
+#: The offset in a forged receipt. No message is stored there.
+_FORGED_OFFSET = 10**9
 
 
-class Honest:
-    """Passes on what it is given."""
+class PacketFilter:
+    """Passes packets on without a change."""
 
     def request(self, _client: bytes, frames: list[bytes]) -> Sequence[bytes]:
         return frames
@@ -39,15 +39,15 @@ class Honest:
         return frames
 
 
-class Liar(Honest):
-    """Makes nothing of some puts, and answers them itself."""
+class PutLoser(PacketFilter):
+    """Replaces some puts by commands without an effect, and acknowledges them itself."""
 
     def __init__(self) -> None:
         self._seen = 0
-        #: By (session, number): what a resend must be told, too.
+        #: By (session, number): the reply, which a retry must get, too. None: the put is passed on.
         self._forged: dict[tuple[str, int], PutReply | None] = {}
-        #: By (client, request id): which commands of the request were numbered, and how.
-        self._asked: dict[tuple[bytes, int], list[tuple[str, int] | None]] = {}
+        #: By (client, request id): session and number of each command, None if it has none.
+        self._requests: dict[tuple[bytes, int], list[tuple[str, int] | None]] = {}
 
     def request(self, client: bytes, frames: list[bytes]) -> Sequence[bytes]:
         request, payloads = decode_request(frames)
@@ -59,7 +59,7 @@ class Liar(Honest):
             else:
                 commands.append(command)
                 kept += own
-        self._asked[(client, request.request_id)] = [_number_of(command) for command in request.commands]
+        self._requests[(client, request.request_id)] = [_number_of(command) for command in request.commands]
         return [bytes(frame) for frame in encode_request(request.request_id, commands, kept)]
 
     def _is_lost(self, command: Numbered) -> bool:
@@ -68,17 +68,17 @@ class Liar(Honest):
         key = (command.session, command.number)
         if key not in self._forged:
             self._seen += 1
-            forged = PutReply(1, _NOWHERE, put.envelope.count, int(time.time() * 1000), 1)
+            forged = PutReply(1, _FORGED_OFFSET, put.envelope.count, int(time.time() * 1000), 1)
             self._forged[key] = forged if self._seen % _EVERY == 0 else None
         return self._forged[key] is not None
 
     def reply(self, client: bytes, frames: list[bytes]) -> Sequence[bytes]:
         response, payloads = decode_response(frames)
-        asked = self._asked.get((client, response.request_id), [])
+        asked = self._requests.get((client, response.request_id), [])
         replies = [*response.replies]
-        for place, (key, reply) in enumerate(zip(asked, replies, strict=False)):
+        for index, (key, reply) in enumerate(zip(asked, replies, strict=False)):
             if key is not None:
-                replies[place] = self._forge(key, reply)
+                replies[index] = self._forge(key, reply)
         return _encoded(response.request_id, replies, [part for own in payloads for part in own])
 
     def _forge(self, key: tuple[str, int], reply: Reply) -> Reply:
@@ -88,8 +88,8 @@ class Liar(Honest):
         return (self._forged.get(key) or reply) if isinstance(reply, Done) else reply
 
 
-class Doubler(Honest):
-    """Stores some messages once more."""
+class PutDuplicator(PacketFilter):
+    """Stores some messages a second time."""
 
     def __init__(self, put: Callable[[str, list[bytes]], None]) -> None:
         self._put = put
@@ -107,44 +107,45 @@ class Doubler(Honest):
         return frames
 
 
-class Swapper(Honest):
-    """Turns some batches that a subscriber gets around."""
+class BatchReverser(PacketFilter):
+    """Reverses the order of messages in some batches on their way to a subscriber."""
 
     def __init__(self) -> None:
-        self._turned = 0
+        self._seen = 0
 
     def reply(self, _client: bytes, frames: list[bytes]) -> Sequence[bytes]:
         response, payloads = decode_response(frames)
         replies = [*response.replies]
-        for place, (reply, own) in enumerate(zip(replies, payloads, strict=True)):
+        for index, (reply, own) in enumerate(zip(replies, payloads, strict=True)):
             if isinstance(reply, GetReply):
-                replies[place] = self._turn(reply, own)
+                replies[index] = self._reverse(reply, own)
         return _encoded(response.request_id, replies, [part for own in payloads for part in own])
 
-    def _turn(self, reply: GetReply, payloads: list[Frame]) -> GetReply:
+    def _reverse(self, reply: GetReply, payloads: list[Frame]) -> GetReply:
         batches = [*reply.batches]
-        for place, payload in enumerate(payloads):
+        for index, payload in enumerate(payloads):
             values = _values(payload)
             if len(values) < 2:
                 continue
-            self._turned += 1
-            if self._turned % _EVERY == 1:
-                turned = encode_batch(values[::-1])
-                payloads[place] = turned
-                batches[place] = msgspec.structs.replace(batches[place], checksum=checksum(turned))
+            self._seen += 1
+            if self._seen % _EVERY == 1:
+                reversed_batch = encode_batch(values[::-1])
+                payloads[index] = reversed_batch
+                batches[index] = msgspec.structs.replace(batches[index], checksum=checksum(reversed_batch))
         return msgspec.structs.replace(reply, batches=tuple(batches))
 
 
-def middle_for(sabotage: Sabotage | None, broker_url: str) -> Honest:
+def packet_filter_for(sabotage: Sabotage | None, broker_url: str) -> PacketFilter:
+    """Return the filter of the proxy; None: without sabotage."""
     if sabotage is None:
-        return Honest()
+        return PacketFilter()
     if sabotage == "lose":
-        return Liar()
-    return Swapper() if sabotage == "swap" else Doubler(_Putting(broker_url))
+        return PutLoser()
+    return BatchReverser() if sabotage == "swap" else PutDuplicator(_DirectPut(broker_url))
 
 
-class _Putting:
-    """A client of the proxy's own, past the weather. Where the broker is away, nothing is doubled."""
+class _DirectPut:
+    """Puts messages without the faulty network. If the broker does not answer, nothing is duplicated."""
 
     def __init__(self, broker_url: str) -> None:
         self._url = broker_url

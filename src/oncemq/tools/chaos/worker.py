@@ -1,80 +1,81 @@
-"""What every worker has: its life, its diary, its numbers, a patient client through the network of this run."""
+"""What every client process of a run has: an event log, counters, and options for a patient client."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from types import FrameType
 from typing import Any
 
 import msgspec
 
 from oncemq.tools.chaos.counters import Counters
-from oncemq.tools.chaos.event_log import Diary
-from oncemq.tools.chaos.plan import Actor
+from oncemq.tools.chaos.plan import ClientPlan
+from oncemq.tools.faults.event_log import EventLog
+from oncemq.tools.faults.processes import StopRequest
 
-#: Retries come soon, and are never given up within a run.
+#: Retries are quick, and go on for longer than a run lasts.
 TIMEOUT_S = 0.25
 TRIES = 400
-#: What workers count.
+#: Kinds of counted messages.
 ATTEMPTED, ACKNOWLEDGED, DELIVERED = "attempted", "acknowledged", "delivered"
-ENDS = "ends.json"
+#: The file with the end offsets of the topics. It exists when all messages have been put.
+END_OFFSETS = "ends.json"
 
 
-class Scene(msgspec.Struct, frozen=True):
-    """What all workers of a run share."""
+def log_path(folder: Path, name: str) -> Path:
+    """Return the path of a process's event log."""
+    return folder / f"{name}.events"
+
+
+class RunContext(msgspec.Struct, frozen=True):
+    """What all processes of a run share."""
 
     folder: Path
     seed: int
-    #: Of the proxy.
+    #: The address of the proxy.
     url: str
     broker_url: str
     counters: Counters
-    #: Where clients record what they do; "" for nowhere.
+    #: The folder in which clients record what they do; "" for none.
     record: str
+
+    def log_path(self, name: str) -> Path:
+        return log_path(self.folder, name)
 
 
 class Worker:
-    """One life of an actor."""
+    """One process of a client. `incarnation` counts them."""
 
-    def __init__(self, scene: Scene, actor: Actor, life: int) -> None:
-        self.scene = scene
-        self.actor = actor
-        self.name = actor.name
-        self.life = life
-        self.random = Random(f"{scene.seed}/{actor.name}/{life}")
-        self.diary = Diary(scene.folder / f"{actor.name}.diary")
-        self.is_ending = False
-        signal.signal(signal.SIGTERM, self._end)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
-
-    def _end(self, _number: int, _frame: FrameType | None) -> None:
-        self.is_ending = True
+    def __init__(self, context: RunContext, client: ClientPlan, incarnation: int) -> None:
+        self.context = context
+        self.name = client.name
+        self.incarnation = incarnation
+        self.random = Random(f"{context.seed}/{client.name}/{incarnation}")
+        self.log = EventLog(context.log_path(client.name))
+        self.stop = StopRequest()
 
     def run(self, body: Callable[[Worker], None]) -> int:
-        """The exit code. What goes wrong is written down: it must not."""
+        """Run, and return the exit code. An exception is logged: it makes the verdict bad."""
         try:
             body(self)
         except Exception as error:
-            self.diary.write(("error", f"{type(error).__name__}: {' '.join(str(error).split())}"))
+            self.log.write_error(error)
             raise
         return 0
 
-    def count(self, what: str, number: int) -> None:
-        self.scene.counters.add(self.name, what, number)
+    def count(self, kind: str, number: int) -> None:
+        self.context.counters.add(self.name, kind, number)
 
-    def connecting(self) -> dict[str, Any]:
-        """How to connect."""
-        return {"timeout_s": TIMEOUT_S, "tries": TRIES, "linger_ms": 2.0, "record": self.scene.record}
+    def connect_options(self) -> dict[str, Any]:
+        return {"timeout_s": TIMEOUT_S, "tries": TRIES, "linger_ms": 2.0, "record": self.context.record}
 
-    def ends(self) -> dict[str, int] | None:
-        """The offsets at which the topics end, once that is known."""
-        if not self.is_ending or not self.is_last_life():
+    def end_offsets(self) -> dict[str, int] | None:
+        """Return the end offsets of the topics, or None before the end of the run."""
+        if not self.stop.is_set or not self.is_last_process():
             return None
-        return msgspec.json.decode((self.scene.folder / ENDS).read_bytes(), type=dict[str, int])
+        return msgspec.json.decode((self.context.folder / END_OFFSETS).read_bytes(), type=dict[str, int])
 
-    def is_last_life(self) -> bool:
-        """All that is to be put has been put."""
-        return (self.scene.folder / ENDS).exists()
+    def is_last_process(self) -> bool:
+        """Whether all messages of the run have been put."""
+        return (self.context.folder / END_OFFSETS).exists()

@@ -1,9 +1,10 @@
-"""`oncemq shell`: messages by hand, at a prompt or from a pipe.
+"""`oncemq shell`: put and receive messages at a prompt or through a pipe.
 
-lines       what was typed: words, quotes, completion; knows neither brokers nor terminals
-feed        a subscription whose messages are shown as they come
-session     what the commands do
-roles       the same for those who know a publisher and a subscriber as two programs
+lines       parsing and completion of lines; knows neither brokers nor terminals
+display     where output goes
+feed        shows the messages of a subscription as they arrive
+session     the commands
+roles       a publisher and a subscriber as two programs
 plain       lines from a pipe, text to a pipe
 prompt      a terminal: history, completion, colours, messages above the prompt
 """

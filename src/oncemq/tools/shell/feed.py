@@ -1,4 +1,4 @@
-"""A subscription whose messages are shown as they come, by a thread of its own; each acked after it was shown."""
+"""A thread that shows the messages of a subscription as they arrive, and acks each after it was shown."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from contextlib import suppress
 from oncemq.client.consumer.session import PASSING
 from oncemq.client.consumer.sync import PatternSubscription, Subscription
 from oncemq.protocol import errors
-from oncemq.tools.shell.screen import Screen
+from oncemq.tools.shell.display import Display
 
-_TOGETHER_MAX = 64
-#: Between two tries where the broker says "not now".
-_AGAIN_S = 0.2
+_BATCH_MAX = 64
+#: Between two attempts while the broker does not answer.
+_RETRY_S = 0.2
 
 
 class Feed:
-    def __init__(self, subscription: Subscription | PatternSubscription, screen: Screen) -> None:
+    """Shows a subscription until it is closed."""
+
+    def __init__(self, subscription: Subscription | PatternSubscription, display: Display) -> None:
         self._subscription = subscription
-        self._screen = screen
-        #: By topic: everything below this offset was shown.
+        self._display = display
+        #: By topic: all messages below this offset were shown.
         self.shown: dict[str, int] = {}
-        self._is_troubled = False
+        self._is_broker_away = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"feed of {subscription.topic}", daemon=True)
         self._thread.start()
@@ -31,7 +33,7 @@ class Feed:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """What was shown is acked."""
+        """Stop. Messages that were shown are acked."""
         self._closing.set()
         with suppress(errors.OnceMQError):
             self._subscription.close()
@@ -46,25 +48,25 @@ class Feed:
             except errors.ClientClosed:
                 return
             except errors.OnceMQError as error:
-                self._screen.trouble(f"{self._subscription.topic} is no longer shown: {error.text}")
+                self._display.error(f"{self._subscription.topic} is no longer shown: {error.text}")
                 return
             except OSError:
-                # Nobody reads any more: what was not shown is not acked.
+                # The reader of the output has exited. Messages that were not shown are not acked.
                 return
 
     def _show_next(self) -> None:
-        messages = self._subscription.get_many(_TOGETHER_MAX, timeout_s=None)
-        if self._is_troubled:
-            self._is_troubled = False
-            self._screen.say(f"The broker is back: {self._subscription.topic} goes on.")
+        messages = self._subscription.get_many(_BATCH_MAX, timeout_s=None)
+        if self._is_broker_away:
+            self._is_broker_away = False
+            self._display.say(f"The broker is back: {self._subscription.topic} continues.")
         for message in messages:
-            self._screen.message(message)
+            self._display.message(message)
             self._subscription.ack(message)
             self.shown[message.topic] = message.offset + 1
 
     def _wait_for_broker(self, error: errors.OnceMQError) -> None:
-        """Said once; it goes on by itself."""
-        if not self._is_troubled:
-            self._is_troubled = True
-            self._screen.trouble(f"{error.text}. {self._subscription.topic} goes on when the broker is back.")
-        self._closing.wait(_AGAIN_S)
+        """Report the error once, and wait before the next attempt."""
+        if not self._is_broker_away:
+            self._is_broker_away = True
+            self._display.error(f"{error.text}. {self._subscription.topic} continues when the broker is back.")
+        self._closing.wait(_RETRY_S)

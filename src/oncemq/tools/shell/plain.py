@@ -1,4 +1,4 @@
-"""A shell without a terminal: lines come from a pipe or a file, answers go out as plain text."""
+"""A shell without a terminal: it reads lines from a pipe or a file, and prints plain text."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from oncemq.protocol.message import Message
 from oncemq.tools.shell.session import Session
 
 
-class PlainScreen:
+class PlainDisplay:
+    """Prints lines to standard output, and errors to standard error."""
+
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        #: Whoever read our output has gone.
-        self.is_gone = False
+        #: The reader of the output has exited.
+        self.is_reader_gone = False
 
     def say(self, text: str) -> None:
         self._write(text.encode("utf-8", "surrogateescape"))
 
-    def trouble(self, text: str, advice: str = "") -> None:
+    def error(self, text: str, advice: str = "") -> None:
         more = f"\n       {advice}" if advice else ""
         click.echo(click.style("error: ", fg="red", bold=True) + text + more, err=True)
 
-    def held(self) -> AbstractContextManager[object]:
+    def messages_held(self) -> AbstractContextManager[object]:
         return self._lock
 
     def message(self, message: Message) -> None:
@@ -40,24 +42,24 @@ class PlainScreen:
                 sys.stdout.buffer.write(line + b"\n")
                 sys.stdout.buffer.flush()
         except BrokenPipeError:
-            self.is_gone = True
+            self.is_reader_gone = True
             if threading.current_thread() is not threading.main_thread():
                 _interrupt_reading()
             raise
 
 
 def _interrupt_reading() -> None:
-    """The main thread waits for a line that nobody needs any more."""
+    """Interrupt the main thread, which waits for a line although the output has no reader."""
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     else:
         os._exit(1)
 
 
-def run(make: Callable[[PlainScreen], Session]) -> int:
-    """Until the input ends, or a line says quit. The exit code of the first line that went wrong."""
-    screen = PlainScreen()
-    session = make(screen)
+def run(make: Callable[[PlainDisplay], Session]) -> int:
+    """Run until the input ends or a line is `quit`. Returns the exit code of the first line that failed."""
+    display = PlainDisplay()
+    session = make(display)
     try:
         for raw in sys.stdin.buffer:
             is_over = not session.execute(raw.decode("utf-8", "surrogateescape"))
@@ -65,7 +67,7 @@ def run(make: Callable[[PlainScreen], Session]) -> int:
             if is_over:
                 break
     except KeyboardInterrupt:
-        if screen.is_gone:
+        if display.is_reader_gone:
             raise BrokenPipeError from None
         raise
     finally:

@@ -1,7 +1,7 @@
 """A shell at a terminal: history, completion, colours, and messages above the prompt.
 
-One event loop for the whole session. Whatever is shown, from whichever thread, is shown by the loop: so a message never
-tears the prompt apart, and a feed knows when its message was really printed.
+One event loop runs for the whole session. Everything is shown by the loop, whichever thread it comes from. So a message
+never corrupts the prompt, and a feed knows when its message was really printed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from oncemq.protocol.message import Message
 from oncemq.tools.shell.lines import complete
 from oncemq.tools.shell.session import Session
 
-#: Topics are asked for again after this.
-_TOPICS_S = 2.0
+#: How long the list of topics is cached for completion.
+_TOPICS_CACHE_S = 2.0
 
 
-class TerminalScreen:
-    """Shows things above the prompt, while `loop` runs."""
+class TerminalDisplay:
+    """Shows text above the prompt while `loop` runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, output: Any = None) -> None:
         self._loop = loop
@@ -46,11 +46,11 @@ class TerminalScreen:
     def say(self, text: str) -> None:
         self._show(printable(text))
 
-    def trouble(self, text: str, advice: str = "") -> None:
+    def error(self, text: str, advice: str = "") -> None:
         first = self._styled("error: ", fg="red", bold=True) + printable(text)
         self._show(first + (f"\n       {printable(advice)}" if advice else ""))
 
-    def held(self) -> AbstractContextManager[object]:
+    def messages_held(self) -> AbstractContextManager[object]:
         return self._lock
 
     def message(self, message: Message) -> None:
@@ -62,7 +62,7 @@ class TerminalScreen:
         return click.style(text, **style) if self._has_colours else text
 
     def _show(self, text: str) -> None:
-        """Not from the loop's own thread, which it would wait for."""
+        """Show a text. Must not be called by the loop's own thread, which it waits for."""
         try:
             asyncio.run_coroutine_threadsafe(self._print(text), self._loop).result()
         except (RuntimeError, CancelledError) as error:
@@ -73,7 +73,7 @@ class TerminalScreen:
 
 
 def printable(text: str) -> str:
-    """What others send must not steer the terminal.
+    """Replace control characters: messages must not control the terminal.
 
     >>> printable("red: \\x1b[31m, and a\\ttab")
     'red: \\\\x1b[31m, and a\\ttab'
@@ -85,12 +85,12 @@ def printable(text: str) -> str:
 
 
 class ShellCompleter(Completer):
-    """Asks the broker for its topics, not too often. Runs in a thread."""
+    """Completes commands and topics. It runs in a thread, and caches the list of topics."""
 
     def __init__(self, topics: Callable[[], list[str]]) -> None:
         self._ask = topics
         self._known: list[str] = []
-        self._asked_s = -_TOPICS_S
+        self._asked_s = -_TOPICS_CACHE_S
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         del complete_event
@@ -98,7 +98,7 @@ class ShellCompleter(Completer):
             yield Completion(found.text, start_position=-found.replaces, display_meta=found.help)
 
     def _topics(self) -> list[str]:
-        if time.monotonic() - self._asked_s > _TOPICS_S:
+        if time.monotonic() - self._asked_s > _TOPICS_CACHE_S:
             with suppress(errors.OnceMQError):
                 self._known = self._ask()
             self._asked_s = time.monotonic()
@@ -106,7 +106,10 @@ class ShellCompleter(Completer):
 
 
 def history_in(folder: Path) -> History:
-    """For this user alone: messages are in it. Where it can't be kept, only for this session."""
+    """Return the history, in a file that only this user can read because it contains messages.
+
+    If the file can't be written, the history is kept for this session only.
+    """
     path = folder / "shell-history"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -117,11 +120,11 @@ def history_in(folder: Path) -> History:
 
 
 async def interact(
-    make: Callable[[TerminalScreen], Session], history: History, *, source: Any = None, output: Any = None
+    make: Callable[[TerminalDisplay], Session], history: History, *, source: Any = None, output: Any = None
 ) -> int:
-    """Until Ctrl-D or quit. `source`, `output`: another terminal than ours."""
+    """Run until Ctrl-D or quit. `source`, `output`: another terminal than standard input and output."""
     loop = asyncio.get_running_loop()
-    session = await asyncio.to_thread(make, TerminalScreen(loop, output))
+    session = await asyncio.to_thread(make, TerminalDisplay(loop, output))
     try:
         await asyncio.to_thread(session.greet)
         await _read(session, prompt_of(session, history, source, output))
@@ -148,7 +151,7 @@ async def _read(session: Session, prompting: PromptSession[str]) -> None:
         try:
             line = await prompting.prompt_async()
         except KeyboardInterrupt:
-            # Only the line is dropped.
+            # Ctrl-C only discards the line.
             continue
         except EOFError:
             return
@@ -156,6 +159,6 @@ async def _read(session: Session, prompting: PromptSession[str]) -> None:
             return
 
 
-def run(make: Callable[[TerminalScreen], Session], folder: Path) -> int:
-    """`folder`: where the history is kept."""
+def run(make: Callable[[TerminalDisplay], Session], folder: Path) -> int:
+    """Run a shell at the terminal. `folder` holds the history."""
     return asyncio.run(interact(make, history_in(folder)))

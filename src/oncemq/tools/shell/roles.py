@@ -1,11 +1,13 @@
-"""A publisher and a subscriber as two programs, as people know them who come from a broker of datagrams: the same
-words, the same prompts. What they gain: nothing is lost, nothing comes twice, topics may have spaces."""
+"""A publisher and a subscriber as two programs, for users of a datagram broker with such programs: the same words and
+the same prompts. The difference: no message is lost or delivered twice, and topics may contain spaces."""
 
 from __future__ import annotations
 
-from oncemq.cli.support.options import bytes_of, utf8
+from oncemq import Client
 from oncemq.protocol import errors
-from oncemq.tools.shell.lines import Misunderstood, message_of, take_word
+from oncemq.terminal import bytes_of, utf8
+from oncemq.tools.shell.display import Display
+from oncemq.tools.shell.lines import SyntaxProblem, message_of, take_word
 from oncemq.tools.shell.session import Session
 
 _REPLIES = {
@@ -15,24 +17,17 @@ _REPLIES = {
 }
 
 
-class _Role(Session):
-    def greet(self) -> None:
-        self._screen.say("\n".join(self.instructions()))
+class Publisher(Session):
+    """A prompt for `<topic> <message>`."""
 
-    def refuse(self, error: errors.OnceMQError) -> None:
-        if error.code in _REPLIES:
-            self._screen.say(_REPLIES[error.code])
-        else:
-            super().refuse(error)
-
-
-class Publisher(_Role):
     prompt = "Enter a topic and a message to publish: "
+    replies = _REPLIES
+    lists_subscriptions = False
 
     def instructions(self) -> list[str]:
         return [
-            "Type <topic> <message> to publish a message; it makes the topic where there is none.",
-            "A topic alone only makes it. Quote topics with spaces. Type quit to leave.",
+            "Type <topic> <message> to publish a message; the topic is created if it does not exist.",
+            "A topic alone only creates it. Quote topics with spaces. Type quit to leave.",
         ]
 
     def do(self, text: str) -> bool:
@@ -41,23 +36,27 @@ class Publisher(_Role):
             return False
         if not word:
             return True
-        topic = utf8(word, "a topic's name")
+        topic = utf8(word, "the name of a topic")
         if rest:
             self._client.put(topic, bytes_of(message_of(rest)), create=True)
         else:
             self._client.create_topic(topic)
-        self._screen.say("Acknowledged!")
+        self._display.say("Acknowledged!")
         return True
 
 
-class Subscriber(_Role):
+class Subscriber(Session):
+    """A prompt for sub, unsub and list topics."""
+
     prompt = "> "
+    replies = _REPLIES
+    lists_subscriptions = False
 
     def instructions(self) -> list[str]:
         return [
             "sub <topic>    subscribe to a topic: its messages appear as topic: message",
             "unsub <topic>  unsubscribe from it",
-            "list topics    list the topics that there are",
+            "list topics    list the topics",
             "quit           leave",
         ]
 
@@ -66,29 +65,31 @@ class Subscriber(_Role):
         if verb == "quit":
             return False
         if verb == "list":
-            self._screen.say(f"[{', '.join(self.topics())}]")
+            self._display.say(f"[{', '.join(self.topics())}]")
             return True
         topic, more = take_word(rest)
         if verb not in ("sub", "unsub") or not topic or more:
             if verb:
-                raise Misunderstood("Type sub <topic>, unsub <topic>, list topics or quit; quote topics with spaces.")
+                raise SyntaxProblem("Type sub <topic>, unsub <topic>, list topics or quit; quote topics with spaces.")
             return True
         if verb == "sub":
-            self._begin(topic)
+            self._subscribe_to_existing(topic)
         else:
             self.unsubscribe(topic)
-            self._screen.say("Unsubscribed!")
+            self._display.say("Unsubscribed!")
         return True
 
-    def _begin(self, topic: str) -> None:
-        """Only publishers make topics."""
+    def _subscribe_to_existing(self, topic: str) -> None:
+        """Subscribe. In this role, only publishers create topics."""
         if self.is_shown(topic):
             raise errors.SubscriptionExists
         if topic not in self.topics():
             raise errors.TopicUnknown
         self.subscribe(topic)
-        self._screen.say(f"Subscribed to {topic}!")
+        self._display.say(f"Subscribed to {topic}!")
 
 
-#: By `--role`.
-ROLES: dict[str | None, type[Session]] = {None: Session, "publisher": Publisher, "subscriber": Subscriber}
+def make_session(role: str | None, client: Client, name: str, display: Display, *, permanent: bool) -> Session:
+    """Return the session for `--role`; None: all commands."""
+    kind = Publisher if role == "publisher" else Subscriber if role == "subscriber" else Session
+    return kind(client, name, display, permanent=permanent)

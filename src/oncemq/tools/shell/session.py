@@ -1,54 +1,60 @@
-"""What a shell's commands do. Who types them and where the answers are seen, others know."""
+"""The commands of a shell. Where lines come from and where answers go is decided elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from oncemq import Client
-from oncemq.cli.support.options import bytes_of, is_pattern, utf8
-from oncemq.cli.support.output import count_of, table
 from oncemq.protocol import errors
+from oncemq.protocol.patterns import is_pattern
 from oncemq.protocol.replies import SubscriptionInfo
+from oncemq.terminal import bytes_of, count_of, table, utf8
+from oncemq.tools.shell.display import Display
 from oncemq.tools.shell.feed import Feed
-from oncemq.tools.shell.lines import VERBS, Line, Misunderstood, parse
-from oncemq.tools.shell.screen import Screen
+from oncemq.tools.shell.lines import VERBS, Line, SyntaxProblem, parse
 
-#: What a shell says in place of the command line's advice, which speaks of other commands.
+#: Replaces the advice of the command line, which names other commands.
 _ADVICE = {
-    "TOPIC_UNKNOWN": "`sub` or `create` makes it; `list topics` lists those that there are.",
+    "TOPIC_UNKNOWN": "`sub` or `create` creates it; `list topics` lists the topics.",
     "NOT_SUBSCRIBED": "Subscribe first: `sub`.",
     "NOTHING_NEW": "",
-    "BROKER_AWAY": "The shell goes on: try again when it is back. A message in flight may or may not be stored.",
+    "BROKER_AWAY": "The shell continues: try again when the broker is back. A message in flight may or may not be "
+    "stored.",
 }
-#: Messages that are there are shown before the next line is read from a pipe, within this time.
+#: How long available messages are awaited before the next line is read from a pipe.
 _SETTLE_S = 5.0
-_LOOK_S = 0.005
+_POLL_S = 0.005
 
 
 class Session:
-    """A user at work: `client` is connected, `name` is his as a subscriber."""
+    """A user's session: `name` is the name of the subscriber."""
 
     prompt = "oncemq> "
+    #: Short answers to some errors, by code.
+    replies: Mapping[str, str] = {}
+    #: Whether the greeting lists existing subscriptions.
+    lists_subscriptions = True
 
-    def __init__(self, client: Client, name: str, screen: Screen, *, stays: bool) -> None:
-        """`stays`: his subscriptions outlive the shell."""
+    def __init__(self, client: Client, name: str, display: Display, *, permanent: bool) -> None:
+        """`permanent`: the subscriptions are not deleted when the session ends."""
         self._client = client
         self.name = name
-        self._screen = screen
-        self._stays = stays
+        self._display = display
+        self._is_permanent = permanent
         self._feeds: dict[str, Feed] = {}
-        #: Of the first line that went wrong.
+        #: The exit code of the first line that failed.
         self.exit_code = 0
 
-    # What is called from outside.
+    # The interface to the input.
 
     def greet(self) -> None:
-        self._screen.say("\n".join(self.instructions()))
-        for entry in self._mine():
+        """Show the instructions and existing subscriptions."""
+        self._display.say("\n".join(self.instructions()))
+        for entry in self._subscriptions() if self.lists_subscriptions else ():
             if not entry.pattern:
-                self._screen.say(f"{self.name} is subscribed to {entry.topic}{_waiting(entry.lag)}: sub, or get.")
+                self._display.say(f"{self.name} is subscribed to {entry.topic}{_waiting(entry.lag)}: use sub or get.")
 
     def instructions(self) -> list[str]:
         usages = {f"{verb} {wants}".rstrip(): does for verb, (wants, does) in VERBS.items()}
@@ -59,52 +65,58 @@ class Session:
         ]
 
     def execute(self, text: str) -> bool:
-        """One line. False: the user leaves. What goes wrong is said, and the shell goes on."""
+        """Execute a line. Returns False if the user leaves. Errors are shown, and the shell continues."""
         try:
             return self.do(text)
-        except Misunderstood as error:
+        except SyntaxProblem as error:
             self.exit_code = self.exit_code or error.exit_code
-            self._screen.trouble(str(error))
+            self._display.error(str(error))
         except errors.OnceMQError as error:
             self.exit_code = self.exit_code or error.exit_code
             self.refuse(error)
         return True
 
     def refuse(self, error: errors.OnceMQError) -> None:
-        self._screen.trouble(error.text, _ADVICE.get(error.code, error.advice))
+        """Show an error."""
+        if error.code in self.replies:
+            self._display.say(self.replies[error.code])
+            return
+        self._display.error(error.text, _ADVICE.get(error.code, error.advice))
 
     def do(self, text: str) -> bool:
-        """Raises Misunderstood, and errors of the broker."""
+        """Execute a line. Raises SyntaxProblem, and errors of the broker."""
         line = parse(text)
         if line is None:
             return True
         if line.verb == "quit":
             return False
-        self._say_all(self._answer(line))
+        if lines := self._answer(line):
+            self._display.say("\n".join(lines))
         return True
 
     def settle(self) -> None:
-        """Wait until everything that is there for this user has been shown."""
+        """Wait until all available messages for this user have been shown."""
         until_s = time.monotonic() + _SETTLE_S
-        # A broker that is away has nothing to show; the feeds say so.
+        # If the broker does not answer, there is nothing to show; the feeds report that.
         with suppress(errors.BrokerAway, errors.NotNow):
-            while time.monotonic() < until_s and self._owes():
-                time.sleep(_LOOK_S)
+            while time.monotonic() < until_s and self._has_unshown():
+                time.sleep(_POLL_S)
 
     def topics(self) -> list[str]:
         return [topic.name for topic in self._client.topics()]
 
     def close(self) -> None:
+        """Stop all feeds, and delete subscriptions that are not permanent."""
         for topic, feed in self._feeds.items():
             feed.close()
-            if not self._stays:
-                self._leave(topic)
+            if not self._is_permanent:
+                self._unsubscribe_at_end(topic)
         self._feeds = {}
 
     # The commands.
 
     def _answer(self, line: Line) -> Sequence[str]:
-        topic = utf8(line.topic, "a topic's name")
+        topic = utf8(line.topic, "the name of a topic")
         match line.verb:
             case "put":
                 return self._put(topic, line.message or "")
@@ -121,30 +133,30 @@ class Session:
         return self.instructions()
 
     def _put(self, topic: str, message: str) -> Sequence[str]:
-        with self._screen.held():
+        with self._display.messages_held():
             receipt = self._client.put(topic, bytes_of(message))
             stored = f"Stored at offset {receipt.offset:,}, for {count_of(receipt.subscriptions, 'subscription')}."
-            unwanted = f"{topic} has no subscription: unless it has a retention, the message is not kept."
-            self._screen.say(stored if receipt.subscriptions else unwanted)
+            not_kept = f"{topic} has no subscription: the message is kept only if the topic has a retention."
+            self._display.say(stored if receipt.subscriptions else not_kept)
         return []
 
     def _sub(self, topic: str) -> Sequence[str]:
         if self.is_shown(topic):
-            raise errors.SubscriptionExists(f"{self.name} is subscribed to {topic}, and its messages are shown")
+            raise errors.SubscriptionExists(f"{self.name} is already subscribed to {topic}, and its messages are shown")
         created = self.subscribe(topic)
-        return [f"Subscribed to {topic}." if created else f"{self.name} goes on in {topic} where it was."]
+        return [f"Subscribed to {topic}." if created else f"{self.name} continues in {topic} at its position."]
 
     def is_shown(self, topic: str) -> bool:
         return topic in self._feeds and self._feeds[topic].is_alive
 
     def subscribe(self, topic: str) -> bool:
-        """False: it was there before."""
+        """Subscribe and show the messages. Returns False if the subscription existed."""
         if is_pattern(topic):
             by_pattern = self._client.subscribe_pattern(topic, self.name, auto_ack=False)
-            self._feeds[topic] = Feed(by_pattern, self._screen)
+            self._feeds[topic] = Feed(by_pattern, self._display)
             return by_pattern.created
         subscription = self._client.subscribe(topic, self.name, auto_ack=False)
-        self._feeds[topic] = Feed(subscription, self._screen)
+        self._feeds[topic] = Feed(subscription, self._display)
         return subscription.created
 
     def _unsub(self, topic: str) -> Sequence[str]:
@@ -158,17 +170,17 @@ class Session:
 
     def _get(self, topic: str) -> Sequence[str]:
         if self.is_shown(topic):
-            return [f"The messages of {topic} are shown as they come."]
+            return [f"The messages of {topic} are shown as they arrive."]
         with self._client.subscription(topic, self.name, auto_ack=False) as subscription:
             message = subscription.get()
             if message is None:
-                raise errors.NothingNew(f"There is nothing new in {topic}.")
-            self._screen.message(message)
+                raise errors.NothingNew(f"There are no new messages in {topic}.")
+            self._display.message(message)
             subscription.ack(message, wait=True)
         return []
 
     def _create(self, topic: str) -> Sequence[str]:
-        return [f"Created {topic}." if self._client.create_topic(topic) else f"{topic} was there before."]
+        return [f"Created {topic}." if self._client.create_topic(topic) else f"{topic} already exists."]
 
     def _list_topics(self) -> Sequence[str]:
         rows = [
@@ -179,35 +191,29 @@ class Session:
     def _list_subscriptions(self) -> Sequence[str]:
         rows = [
             [entry.topic, entry.lag, "yes" if self.is_shown(entry.pattern or entry.topic) else "no"]
-            for entry in self._mine()
+            for entry in self._subscriptions()
         ]
         return table(["TOPIC", "WAITING", "SHOWN"], rows) if rows else [f"{self.name} has no subscriptions."]
 
-    # Inside.
-
-    def _say_all(self, lines: Sequence[str]) -> None:
-        if lines:
-            self._screen.say("\n".join(lines))
-
-    def _owes(self) -> bool:
-        """Something is there, and was not shown yet."""
+    def _has_unshown(self) -> bool:
+        """Whether a message is available and has not been shown yet."""
         if not any(feed.is_alive for feed in self._feeds.values()):
             return False
-        return any(self._owes_of(entry) for entry in self._mine())
+        return any(self._is_unshown(entry) for entry in self._subscriptions())
 
-    def _owes_of(self, entry: SubscriptionInfo) -> bool:
+    def _is_unshown(self, entry: SubscriptionInfo) -> bool:
         key = entry.pattern or entry.topic
         return self.is_shown(key) and max(entry.acked, self._feeds[key].shown.get(entry.topic, 0)) < entry.end_offset
 
-    def _mine(self) -> list[SubscriptionInfo]:
+    def _subscriptions(self) -> list[SubscriptionInfo]:
         return [entry for entry in self._client.subscriptions() if entry.subscriber == self.name]
 
-    def _leave(self, topic: str) -> None:
+    def _unsubscribe_at_end(self, topic: str) -> None:
         try:
             self._client.unsubscribe(topic, self.name)
         except errors.OnceMQError as error:
-            self._screen.trouble(f"{self.name} stays subscribed to {topic}: {error.text}")
+            self._display.error(f"the subscription of {self.name} to {topic} was not deleted: {error.text}")
 
 
 def _waiting(count: int) -> str:
-    return f", where {count_of(count, 'message')} {'waits' if count == 1 else 'wait'}" if count else ""
+    return f", with {count_of(count, 'message')} to deliver" if count else ""

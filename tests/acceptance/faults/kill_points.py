@@ -1,6 +1,6 @@
-"""Named points of a process at which it is killed: before or after the n-th call of a function.
+"""Named points at which a process is killed: before or after the n-th call of a function.
 
-Only processes of tests are armed, after they were forked: the product knows nothing of it.
+Only forked processes of tests are changed. The product does not know about it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from oncemq.journal.files.journal import FileJournal
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A function of the product, under the name that evidence gives it."""
+    """A function of the product, with its name in reports."""
 
     name: str
     owner: type
     attribute: str
-    #: A process gets there once in its life.
+    #: A process calls it only once.
     is_once: bool = False
 
     @property
@@ -46,7 +46,7 @@ CLIENT = (
     Step("session", Handshake, "_open", is_once=True),
 )
 OUTBOX = (
-    Step("making the outbox", Storage, "_prepare", is_once=True),
+    Step("creating the outbox", Storage, "_prepare", is_once=True),
     Step("taking the outbox over", Storage, "_take_over", is_once=True),
     Step("append", OutboxFile, "append"),
     Step("connecting the outbox", OutboxFile, "connected", is_once=True),
@@ -65,8 +65,8 @@ def points_of(*steps: Step) -> tuple[str, ...]:
     return tuple(point for step in steps for point in step.points)
 
 
-class Doom:
-    """Where a process dies, or only stops for a while. Its parent sees in shared memory whether it was there."""
+class KillPoint:
+    """The point at which a process dies, or is only stopped. Its parent sees in shared memory whether it got there."""
 
     def __init__(self, point: str = "", countdown: int = 1, signal_number: int = signal.SIGKILL) -> None:
         self.point = point
@@ -75,11 +75,11 @@ class Doom:
         self._mark = mmap.mmap(-1, 1)
 
     @property
-    def was_met(self) -> bool:
+    def was_reached(self) -> bool:
         return self._mark[0] == 1
 
     def reach(self, point: str) -> None:
-        """This process is at a point."""
+        """Called when this process is at a point: send the signal if it is the one."""
         if point != self.point:
             return
         self._countdown -= 1
@@ -88,7 +88,7 @@ class Doom:
             os.kill(os.getpid(), self._signal_number)
 
     def arm(self, steps: Sequence[Step]) -> None:
-        """In this process from here on."""
+        """Wrap the functions in this process."""
         for step in steps:
             if self.point in step.points:
                 found = getattr(step.owner, step.attribute)
@@ -109,7 +109,7 @@ class Doom:
     def _around_block(
         self, step: Step, block: Callable[..., AbstractContextManager[Any]]
     ) -> Callable[..., AbstractContextManager[Any]]:
-        """The block's end is the step: there a database commits. Reading does not count."""
+        """Wrap a context manager. Its end is the step: there the database commits. Reading does not count."""
         before, after = step.points
 
         @contextmanager

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from oncemq.protocol.errors import Malformed
-from oncemq.tools.chaos.checker import Delivery, Evidence, judge
-from oncemq.tools.chaos.event_log import Diary, id_of, value_of
-from oncemq.tools.chaos.evidence import gather
-from oncemq.tools.chaos.report import Result, Survived, lines_of
+from oncemq.tools.faults.checker import Delivery, Evidence, judge
+from oncemq.tools.faults.event_log import id_of, value_of
 
 A = [f"pub-1.1.{number}" for number in range(5)]
 
@@ -19,7 +16,7 @@ A = [f"pub-1.1.{number}" for number in range(5)]
 def good() -> Evidence:
     """Five messages, stored and delivered as they should be."""
     return Evidence(
-        attempted={"t": {*A, "pub-2.1.0"}},
+        attempted={"t": [*A, "pub-2.1.0"]},
         acknowledged={"t": {message: offset for offset, message in enumerate(A)}},
         stored={"t": [*A]},
         deliveries=[
@@ -27,6 +24,7 @@ def good() -> Evidence:
             Delivery("sub-2", "t", 3, [(3, A[3]), (4, A[4])]),
             Delivery("sub-3", "t", 1, [(1, A[1])], is_ended=True),
         ],
+        stream_of=lambda message: message.partition(".")[0],
     )
 
 
@@ -94,12 +92,27 @@ def forge_at_subscriber(evidence: Evidence) -> None:
     evidence.deliveries[0].got.append((5, "pub-9.1.0"))
 
 
-def give_what_was_before(evidence: Evidence) -> None:
+def deliver_a_message_before_the_start(evidence: Evidence) -> None:
     evidence.deliveries[1].got.insert(0, (2, A[2]))
 
 
 def lose_before_the_end(evidence: Evidence) -> None:
     evidence.deliveries[2].got = [(2, A[2])]
+
+
+def restart_after_an_ack(evidence: Evidence) -> None:
+    evidence.deliveries[0].got.append((4, A[4]))
+    evidence.deliveries[0].restarts[5] = 5
+
+
+def redeliver_out_of_order(evidence: Evidence) -> None:
+    evidence.deliveries[0].got += [(3, A[3]), (2, A[2])]
+    evidence.deliveries[0].restarts[5] = 0
+
+
+def skip_and_deliver_after_a_restart(evidence: Evidence) -> None:
+    evidence.deliveries[0].got = [(0, A[0]), (2, A[2]), (1, A[1]), (2, A[2]), (3, A[3]), (4, A[4])]
+    evidence.deliveries[0].restarts[2] = 0
 
 
 @pytest.mark.parametrize(
@@ -116,8 +129,11 @@ def lose_before_the_end(evidence: Evidence) -> None:
         (reorder_at_subscriber, "out of order", A[0], "sub-1"),
         (swap_at_subscriber, "out of order", A[3], "sub-1"),
         (forge_at_subscriber, "unexpected", "pub-9.1.0", "sub-1"),
-        (give_what_was_before, "unexpected", A[2], "sub-2"),
+        (deliver_a_message_before_the_start, "unexpected", A[2], "sub-2"),
         (lose_before_the_end, "lost", A[1], "sub-3"),
+        (restart_after_an_ack, "duplicated", A[4], "sub-1"),
+        (redeliver_out_of_order, "duplicated", A[2], "sub-1"),
+        (skip_and_deliver_after_a_restart, "out of order", A[1], "sub-1"),
     ],
 )
 def test_what_is_planted_is_found(plant: Callable[[Evidence], None], kind: str, message: str, where: str) -> None:
@@ -127,48 +143,19 @@ def test_what_is_planted_is_found(plant: Callable[[Evidence], None], kind: str, 
     assert (problem.kind, problem.message, problem.topic, problem.where) == (kind, message, "t", where)
 
 
-def test_a_worker_that_failed_makes_the_verdict_bad() -> None:
+def test_a_new_process_may_get_what_was_not_acked_again() -> None:
+    evidence = good()
+    evidence.deliveries[0].got[3:3] = [(1, A[1]), (2, A[2])]
+    evidence.deliveries[0].restarts[3] = 1
+    verdict = judge(evidence)
+    assert verdict.is_good
+    assert evidence.deliveries[0].redelivered == 2
+
+
+def test_a_process_that_failed_makes_the_verdict_bad() -> None:
     evidence = good()
     evidence.errors.append("pub-1 ended with exit code 70")
     assert not judge(evidence).is_good
-
-
-def test_a_bad_verdict_says_which_message_where_and_how_to_repeat_it() -> None:
-    evidence = good()
-    lose_at_subscriber(evidence)
-    said = "\n".join(lines_of(Result(7, 30.0, False, "", judge(evidence), Survived(), "/kept")))
-    assert said.startswith("BAD: 1 promise broken")
-    assert "lost: pub-1.1.2 in 't' at sub-1: it lies at offset 2, and was never given" in said
-    assert "The evidence is in /kept" in said
-    assert said.endswith("Repeat it with: oncemq chaos --seed 7 --seconds 30")
-
-
-def test_diaries_become_evidence(tmp_path: Path) -> None:
-    Diary(tmp_path / "auditor.diary").write(("stored", "a b", 0, A[0]), ("stored", "a b", 1, A[1]), ("end", "a b", 2))
-    Diary(tmp_path / "pub-1.diary").write(
-        ("will", "a b", A[0]), ("done", "a b", A[0], 0), ("will", "a b", A[1]), ("will", "a b", A[2])
-    )
-    Diary(tmp_path / "sub-3.diary").write(
-        ("subscribed", "a b", 0),
-        ("got", "a b", 0, A[0]),
-        ("ended", "a b"),
-        ("subscribed", "a b", 1),
-        ("got", "a b", 1, A[1]),
-    )
-    evidence = gather(tmp_path)
-    assert evidence.deliveries == [
-        Delivery("sub-3", "a b", 0, [(0, A[0])], is_ended=True),
-        Delivery("sub-3", "a b", 1, [(1, A[1])]),
-    ]
-    verdict = judge(evidence)
-    assert verdict.is_good
-    assert (verdict.attempted, verdict.acknowledged, verdict.recovered) == (3, 1, 1)
-
-
-def test_an_error_in_a_diary_is_one_in_the_verdict(tmp_path: Path) -> None:
-    Diary(tmp_path / "sub-4.diary").write(("error", "Fenced: another client took over"))
-    [problem] = judge(gather(tmp_path)).problems
-    assert problem.text == "sub-4: error Fenced: another client took over"
 
 
 def test_a_damaged_value_is_refused() -> None:

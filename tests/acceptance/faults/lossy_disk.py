@@ -1,9 +1,9 @@
-"""A disk that loses what was not synced when its process is killed, and keeps the rest in real files.
+"""A disk that loses unsynced data when its process is killed, and keeps the rest in real files.
 
-SIGKILL leaves the page cache intact, so on a plain disk it proves little. Here a write stays in this process
-until `sync`, and a name's change until `sync_folder`; a new file lives in a second folder, the limbo, until
-its name is synced. What a sync writes goes out in pieces and in any order, so that a kill in the middle tears
-it; and now and then some pieces go out early, as an operating system does it.
+SIGKILL leaves the page cache intact, so on a plain disk it proves little. Here a write stays in this process until
+`sync`, and a change of a name until `sync_folder`; a new file is in a second folder, the limbo, until its name is
+synced. A sync writes in pieces and in random order, so that a kill in the middle leaves a torn write. Sometimes pieces
+are written early, as an operating system does.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ def _pieces(offset: int, data: bytes) -> list[_Piece]:
 
 
 class _Node:
-    """A file's content, whatever its name. `path` is where it really lies by now."""
+    """The content of a file, independent of its name. `path` is its real path."""
 
     def __init__(self, path: str, is_named: bool) -> None:
         self.path = path
-        #: Its first name is durable.
+        #: Whether its first name is durable.
         self.is_named = is_named
         self.waiting: list[_Piece] = []
 
 
-class ShimFile:
-    def __init__(self, disk: ShimDisk, node: _Node, file: OsFile) -> None:
+class LossyFile:
+    def __init__(self, disk: LossyDisk, node: _Node, file: OsFile) -> None:
         self._disk = disk
         self._node = node
         self._file = file
 
     def write(self, offset: int, parts: Sequence[bytes | memoryview]) -> None:
         data = b"".join(parts)
-        with self._disk.lock_of_all:
+        with self._disk.global_lock:
             self._node.waiting.append((offset, data))
             if self._disk.random.random() < _EARLY_SHARE:
                 self._write_some_early(offset, data)
@@ -63,7 +63,7 @@ class ShimFile:
                 self._file.write(at, [piece])
 
     def read(self, offset: int, size: int) -> bytes:
-        with self._disk.lock_of_all:
+        with self._disk.global_lock:
             data = bytearray(self._file.read(offset, size))
             for at, piece in self._node.waiting:
                 begin, end = max(at, offset), min(at + len(piece), offset + size)
@@ -76,9 +76,9 @@ class ShimFile:
 
     def sync(self, label: str) -> None:
         random = self._disk.random
-        with self._disk.lock_of_all:
+        with self._disk.global_lock:
             pieces = [piece for waiting in self._node.waiting for piece in _pieces(*waiting)]
-            # Where writes overlap, the later one has to win.
+            # If writes overlap, the later one has to win.
             if not _overlap(self._node.waiting):
                 random.shuffle(pieces)
             slow_at = random.randrange(len(pieces)) if pieces and random.random() < _SLOW_SHARE else -1
@@ -89,7 +89,7 @@ class ShimFile:
             self._node.waiting.clear()
 
     def size(self) -> int:
-        with self._disk.lock_of_all:
+        with self._disk.global_lock:
             ends = [offset + len(data) for offset, data in self._node.waiting]
             return max([self._file.size(), *ends])
 
@@ -102,11 +102,11 @@ def _overlap(writes: list[_Piece]) -> bool:
     return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
 
 
-class ShimDisk:
+class LossyDisk:
     def __init__(self, root: str | Path, seed: int) -> None:
         self.random = Random(seed)
-        #: The journal's worker writes from a thread of its own.
-        self.lock_of_all = threading.RLock()
+        #: The worker of the journal writes from a thread of its own.
+        self.global_lock = threading.RLock()
         self._root = str(root)
         self._disk = OsDisk(root)
         limbo = self._root + ".limbo"
@@ -115,7 +115,7 @@ class ShimDisk:
         self._limbo_root = limbo
         self._made = 0
         self._names: dict[str, dict[str, _Node]] = {}
-        #: Folder → what happened to its names and is not synced: (old name, node, new name).
+        #: Folder → changes of names that are not synced: (old name, node, new name).
         self._waiting: dict[str, list[tuple[str | None, _Node, str | None]]] = {}
 
     def describe(self) -> str:
@@ -131,9 +131,9 @@ class ShimDisk:
             self._names[folder] = names
         return names
 
-    def open(self, path: str, create: bool = False) -> ShimFile:
+    def open(self, path: str, create: bool = False) -> LossyFile:
         folder, _, name = path.rpartition("/")
-        with self.lock_of_all:
+        with self.global_lock:
             names = self._folder(folder)
             if create:
                 if name in names:
@@ -143,23 +143,23 @@ class ShimDisk:
                 raise FileNotFoundError(path)
             node = names[name]
             disk, root = (self._disk, self._root) if node.is_named else (self._limbo, self._limbo_root)
-            return ShimFile(self, node, disk.open(os.path.relpath(node.path, root)))
+            return LossyFile(self, node, disk.open(os.path.relpath(node.path, root)))
 
-    def _create(self, folder: str, name: str) -> ShimFile:
+    def _create(self, folder: str, name: str) -> LossyFile:
         self._made += 1
         made = str(self._made)
         node = _Node(os.path.join(self._limbo_root, made), False)
         self._folder(folder)[name] = node
         self._waiting.setdefault(folder, []).append((None, node, name))
-        return ShimFile(self, node, self._limbo.open(made, create=True))
+        return LossyFile(self, node, self._limbo.open(made, create=True))
 
     def exists(self, path: str) -> bool:
         folder, _, name = path.rpartition("/")
-        with self.lock_of_all:
+        with self.global_lock:
             return name in self._folder(folder)
 
     def list(self, folder: str) -> list[str]:
-        with self.lock_of_all:
+        with self.global_lock:
             return sorted(self._folder(folder))
 
     def make_folder(self, folder: str) -> None:
@@ -168,8 +168,8 @@ class ShimDisk:
     def rename(self, old: str, new: str) -> None:
         folder, _, old_name = old.rpartition("/")
         new_folder, _, new_name = new.rpartition("/")
-        assert folder == new_folder, "names move within their folder only"
-        with self.lock_of_all:
+        assert folder == new_folder, "files are renamed only within their folder"
+        with self.global_lock:
             names = self._folder(folder)
             node = names.pop(old_name)
             names[new_name] = node
@@ -177,12 +177,12 @@ class ShimDisk:
 
     def remove(self, path: str) -> None:
         folder, _, name = path.rpartition("/")
-        with self.lock_of_all:
+        with self.global_lock:
             node = self._folder(folder).pop(name)
             self._waiting.setdefault(folder, []).append((name, node, None))
 
     def sync_folder(self, folder: str, label: str) -> None:
-        with self.lock_of_all:
+        with self.global_lock:
             for old, node, new in self._waiting.pop(folder, []):
                 self._change_name(folder, old, node, new)
 

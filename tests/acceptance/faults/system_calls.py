@@ -1,7 +1,7 @@
-"""Kills at the n-th system call of a thread, on its way into the kernel: strace does it, where there is one.
+"""Kills a process at the n-th system call of a thread, on its way into the kernel, with strace.
 
-SQLite's and ZeroMQ's steps lie in C, where no function can be wrapped: between the write of a commit and its sync,
-for instance.
+SQLite and ZeroMQ are written in C, where no function can be wrapped: for example between the write of a commit and its
+sync.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-#: Of the network and its threads, and of an outbox's file.
+#: System calls of the network and its threads, and of the file of an outbox.
 CLIENT = ("sendto", "recvfrom", "write")
 OUTBOX = ("pwrite64", "fdatasync", "fsync", "ftruncate")
 _ATTACH_S = 10.0
@@ -21,7 +21,7 @@ _ATTACH_S = 10.0
 
 @functools.cache
 def problem() -> str:
-    """Why strace can't be used here; empty where it can."""
+    """Return why strace can't be used here, or an empty text."""
     strace = shutil.which("strace")
     if strace is None:
         return "strace is not installed"
@@ -38,17 +38,18 @@ def problem() -> str:
 
 
 def attach(pid: int, call: str, nth: int) -> subprocess.Popen[bytes]:
-    """It ends with the process."""
+    """Start strace. It ends with the process."""
     command = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}"]
     command += ["-e", f"inject={call}:signal=SIGKILL:when={nth}", "-p", str(pid)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def wait_until_traced(pid: int) -> None:
+    """Wait until strace is attached. Raises TimeoutError."""
     until_s = time.monotonic() + _ATTACH_S
     while time.monotonic() < until_s:
         with open(f"/proc/{pid}/status", "rb") as status:
             if b"\nTracerPid:\t0\n" not in status.read():
                 return
         time.sleep(0.002)
-    raise TimeoutError(f"nobody traces process {pid}")
+    raise TimeoutError(f"process {pid} is not traced")

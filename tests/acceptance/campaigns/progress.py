@@ -1,4 +1,4 @@
-"""A progress line on a terminal; a line now and then elsewhere."""
+"""A progress bar on a terminal; otherwise a line after each tenth."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ _BAR_CHARACTERS = 30
 
 
 class Progress:
+    """Shows how many kills are done."""
+
     def __init__(self, total: int) -> None:
         self._total = max(1, total)
         self._began = time.monotonic()

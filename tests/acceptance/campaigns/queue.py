@@ -1,9 +1,9 @@
-"""Log files over the queue's library, while the server is killed: every line arrives once and in order.
+"""Log files are sent over the queue API while the server is killed: every line arrives once and in order.
 
     python -m tests.acceptance --only queue --kills 20
 
-Five producers send the lines of their files to three topics, in parallel; three consumers write down what they get.
-Broker and gateway are killed together, and started again; in a longer campaign now and then the gateway alone.
+Five producers send the lines of their files to three topics, in parallel; three consumers write what they get to files.
+Broker and gateway are killed together and restarted; in a longer campaign, sometimes only the gateway is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from oncemq.http import Consumer, Producer
 from oncemq.protocol.errors import NothingNew
 from oncemq.testing.broker_process import BrokerProcess
-from tests.acceptance.account import Account
+from tests.acceptance.campaigns.report import CampaignReport
 from tests.acceptance.processes import DEADLINE_S, SMALL, wait_until
 from tests.forking import ForkedBroker
 
@@ -33,10 +33,10 @@ PLAN = {
 }
 PRODUCERS = ("P1", "P2", "P3", "P4", "P5")
 CONSUMERS = ("C1", "C2", "C3")
-#: So many lines has each file, beside those for each kill.
+#: Lines of each file: a fixed number, and a number for each kill.
 _LINES = 4
 _LINES_PER_KILL = 4
-#: In a campaign, each so many kills the gateway's alone.
+#: One kill in this many hits only the gateway.
 _GATEWAY_EVERY = 3
 
 
@@ -44,35 +44,35 @@ class QueueCampaign:
     def __init__(self, folder: Path, server: BrokerProcess, kills: int, seed: int) -> None:
         self._folder = folder
         self._server = server
-        self._chance = random.Random(seed)
+        self._random = random.Random(seed)
         self._kills = kills
         self._lines = {name: _lines_of(name, _LINES + _LINES_PER_KILL * kills) for name in PRODUCERS}
         self._sent = dict.fromkeys(PRODUCERS, 0)
-        self._are_sent = threading.Event()
+        self._all_sent = threading.Event()
         self._is_over = threading.Event()
         self._registered = threading.Barrier(len(PRODUCERS) + len(CONSUMERS))
 
-    def run(self) -> Account:
+    def run(self) -> CampaignReport:
         began_s = time.monotonic()
-        account = Account(campaign="queue")
+        report = CampaignReport(campaign="queue")
         for name, lines in self._lines.items():
             (self._folder / f"producer_{name}.txt").write_text("".join(f"{line}\n" for line in lines))
-        with ThreadPoolExecutor(len(PRODUCERS) + len(CONSUMERS)) as pool, self._ended_with_it():
-            consuming = [pool.submit(self._guarded(self._consume), name) for name in CONSUMERS]
-            producing = [pool.submit(self._guarded(self._produce), name) for name in PRODUCERS]
-            account.broker_kills = self._kill_again_and_again()
-            for done in producing:
+        with ThreadPoolExecutor(len(PRODUCERS) + len(CONSUMERS)) as pool, self._ends_all_on_error():
+            consumers = [pool.submit(self._guarded(self._consume), name) for name in CONSUMERS]
+            producers = [pool.submit(self._guarded(self._produce), name) for name in PRODUCERS]
+            report.broker_kills = self._kill_repeatedly()
+            for done in producers:
                 done.result()
-            self._are_sent.set()
-            for done in consuming:
+            self._all_sent.set()
+            for done in consumers:
                 done.result()
-        self._compare(account)
-        account.seconds = round(time.monotonic() - began_s, 1)
-        return account
+        self._compare(report)
+        report.seconds = round(time.monotonic() - began_s, 1)
+        return report
 
     @contextmanager
-    def _ended_with_it(self) -> Iterator[None]:
-        """Nobody waits for those who failed."""
+    def _ends_all_on_error(self) -> Iterator[None]:
+        """If the block fails, all others end, too."""
         try:
             yield
         except BaseException:
@@ -82,7 +82,7 @@ class QueueCampaign:
 
     def _guarded(self, work: Callable[[str], None]) -> Callable[[str], None]:
         def guarded(name: str) -> None:
-            with self._ended_with_it():
+            with self._ends_all_on_error():
                 work(name)
 
         return guarded
@@ -108,13 +108,13 @@ class QueueCampaign:
             consumer.register(*topics)
             self._registered.wait(DEADLINE_S)
             while not self._is_over.is_set():
-                is_last = self._are_sent.is_set()
+                is_last = self._all_sent.is_set()
                 counts = [self._drain(consumer, name, topic) for topic in topics]
                 if is_last and not any(counts):
                     return
 
     def _drain(self, consumer: Consumer, name: str, topic: str) -> int:
-        """Write down what is there."""
+        """Write available messages to the file. Returns how many there were."""
         count = 0
         with (self._folder / f"consumer_{name}_{topic}.txt").open("a") as log, suppress(NothingNew):
             while not self._is_over.is_set():
@@ -122,16 +122,16 @@ class QueueCampaign:
                 count += 1
         return count
 
-    # The killer.
+    # Kills.
 
-    def _kill_again_and_again(self) -> dict[str, int]:
+    def _kill_repeatedly(self) -> dict[str, int]:
         topics_of = {name: sum(name in producers for producers, _ in PLAN.values()) for name in PRODUCERS}
         total = sum(len(lines) * topics_of[name] for name, lines in self._lines.items())
         counts = {"server": 0, "gateway": 0}
         for number in range(1, self._kills + 1):
             due = total * number // (self._kills + 1)
             wait_until(lambda due=due: self._has_sent(due), f"{due} of {total} messages are sent", 2 * DEADLINE_S)  # type: ignore[misc]
-            time.sleep(self._chance.uniform(0, 0.03))
+            time.sleep(self._random.uniform(0, 0.03))
             if number % _GATEWAY_EVERY:
                 self._server.restart()
                 counts["server"] += 1
@@ -143,29 +143,29 @@ class QueueCampaign:
         return sum(self._sent.values()) >= due or self._is_over.is_set()
 
     def _kill_gateway(self) -> int:
-        """None is there while it starts."""
+        """Kill the gateway process. Returns 0 while it is starting."""
         pid = self._server.pid
         children = "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
         for child in children:
             os.kill(int(child), signal.SIGKILL)
         return len(children)
 
-    # The account.
+    # The check.
 
-    def _compare(self, account: Account) -> None:
+    def _compare(self, report: CampaignReport) -> None:
         for topic, (producers, consumers) in PLAN.items():
             lines = [line for name in producers for line in self._lines[name]]
             for name in consumers:
                 logged = (self._folder / f"consumer_{name}_{topic}.txt").read_text().splitlines()
-                account.compare(lines, lines, logged, lambda line: line.split()[0], f"lines of {topic} for {name}")
+                report.compare(lines, lines, logged, lambda line: line.split()[0], f"lines of {topic} for {name}")
 
 
 def _lines_of(name: str, count: int) -> list[str]:
     return [f"{name} line {number:04d}: {'INFO' if number % 3 else 'WARN'} ün café" for number in range(count)]
 
 
-def run(folder: Path, kills: int, seed: int, *flags: str) -> Account:
-    """With a server of its own."""
+def run(folder: Path, kills: int, seed: int, *flags: str) -> CampaignReport:
+    """Run a campaign with a server of its own."""
     folder.mkdir(exist_ok=True)
     server = ForkedBroker(folder / "data", *SMALL, *flags, http=True)
     server.start()

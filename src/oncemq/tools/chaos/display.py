@@ -1,6 +1,6 @@
-"""What a person sees of a run: a log of what happens, and on a terminal a live table below it.
+"""What a person sees of a run: a log of events, and on a terminal a live table below it.
 
-Three kinds with the same methods: lines of text, colours with a table (where rich is installed), nothing.
+There are three kinds with the same methods: nothing, lines of text, and colours with a table (if rich is installed).
 """
 
 from __future__ import annotations
@@ -9,35 +9,37 @@ from typing import Any
 
 import click
 
-from oncemq.cli.support.output import is_terminal, note
+from oncemq.terminal import is_terminal, note
 from oncemq.tools.chaos.report import Numbers, Result, lines_of
 
-#: By who it is about.
+#: By the process that an event is about.
 _COLOURS = {"broker": "magenta", "network": "blue", "pub": "cyan", "sub": "green", "chaos": "yellow"}
 
 
-class Silent:
-    """For programs: they get one object at the end."""
+class Display:
+    """Shows nothing: programs get one JSON object at the end."""
 
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> Display:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
-    def log(self, elapsed_s: float, who: str, text: str) -> None:
-        """Something has happened."""
+    def log(self, elapsed_s: float, source: str, text: str) -> None:
+        """Show an event."""
 
     def show(self, numbers: Numbers) -> None:
-        """How things stand."""
+        """Show the current numbers."""
 
     def conclude(self, result: Result) -> None:
-        """The verdict, when all is over."""
+        """Show the verdict."""
 
 
-class Plain(Silent):
-    def log(self, elapsed_s: float, who: str, text: str) -> None:
-        click.echo(f"{elapsed_s:5.1f} s  {who:8} {text}")
+class TextDisplay(Display):
+    """Prints lines of text."""
+
+    def log(self, elapsed_s: float, source: str, text: str) -> None:
+        click.echo(f"{elapsed_s:5.1f} s  {source:8} {text}")
 
     def conclude(self, result: Result) -> None:
         first, *others = lines_of(result)
@@ -46,25 +48,25 @@ class Plain(Silent):
             click.echo(f"         {line}")
 
 
-class Coloured(Silent):
-    """With rich; `console` is a terminal."""
+class TableDisplay(Display):
+    """Shows colours and a live table, with rich; `console` is a terminal."""
 
     def __init__(self, console: Any) -> None:
         from rich.live import Live
 
         self._console = console
-        # Without a thread of its own: this process forks.
+        # Without a refresh thread: this process forks.
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
-    def __enter__(self) -> Coloured:
+    def __enter__(self) -> TableDisplay:
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def log(self, elapsed_s: float, who: str, text: str) -> None:
-        self._console.print(log_line(elapsed_s, who, text))
+    def log(self, elapsed_s: float, source: str, text: str) -> None:
+        self._console.print(log_line(elapsed_s, source, text))
 
     def show(self, numbers: Numbers) -> None:
         self._live.update(table_of(numbers), refresh=True)
@@ -73,32 +75,32 @@ class Coloured(Silent):
         self._console.print(verdict_of(result))
 
 
-def screen_for(as_json: bool) -> Silent:
-    """What fits where the output goes."""
+def display_for(as_json: bool) -> Display:
+    """Return the display that fits the output."""
     import sys
 
     if as_json:
-        return Silent()
+        return Display()
     if not is_terminal(sys.stdout):
-        return Plain()
+        return TextDisplay()
     try:
         from rich.console import Console
     except ImportError:
         note("For a live table: pip install 'oncemq[progress]'")
-        return Plain()
-    return Coloured(Console())
+        return TextDisplay()
+    return TableDisplay(Console())
 
 
-def log_line(elapsed_s: float, who: str, text: str) -> Any:
+def log_line(elapsed_s: float, source: str, text: str) -> Any:
     from rich.text import Text
 
-    colour = _COLOURS[who.partition("-")[0]]
+    colour = _COLOURS[source.partition("-")[0]]
     style = "bold red" if "SIGKILL" in text else ""
-    return Text.assemble((f"{elapsed_s:5.1f} s  ", "dim"), (f"{who:8} ", colour), (text, style))
+    return Text.assemble((f"{elapsed_s:5.1f} s  ", "dim"), (f"{source:8} ", colour), (text, style))
 
 
 def table_of(numbers: Numbers) -> Any:
-    """The live table: how many, and who is there."""
+    """Return the live table with the counts and the processes."""
     from rich.console import Group
     from rich.table import Table
 
@@ -110,20 +112,20 @@ def table_of(numbers: Numbers) -> Any:
         "delivered": numbers.delivered,
         "crashes survived": survived.crashes,
         "packets lost": survived.packets_lost,
-        "doubled": survived.packets_doubled,
+        "duplicated": survived.packets_doubled,
     }
     table = Table(title=f"{numbers.elapsed_s:.0f} of {numbers.seconds:g} s", title_justify="left", expand=True)
     for head in counted:
         table.add_column(head, justify="right")
     table.add_row(*(f"{value:,}" for value in counted.values()))
-    people = Table(box=None, expand=True)
-    for head in ("who", "what", "state"):
-        people.add_column(head)
-    people.add_column("messages", justify="right")
-    for actor in numbers.actors:
-        state = f"[green]{actor.state}[/]" if actor.state == "up" else f"[bold red]{actor.state}[/]"
-        people.add_row(actor.name, actor.what, state, f"{actor.messages:,}")
-    return Group(table, people)
+    processes = Table(box=None, expand=True)
+    for head in ("process", "role", "state"):
+        processes.add_column(head)
+    processes.add_column("messages", justify="right")
+    for row in numbers.processes:
+        state = f"[green]{row.state}[/]" if row.state == "up" else f"[bold red]{row.state}[/]"
+        processes.add_row(row.name, row.role, state, f"{row.messages:,}")
+    return Group(table, processes)
 
 
 def verdict_of(result: Result) -> Any:

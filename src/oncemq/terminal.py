@@ -1,0 +1,121 @@
+"""Text for people and programs at a terminal: tables, counts, sizes, durations, JSON lines, notes and warnings.
+
+The command line and the tools share it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+def json_line(entry: Any) -> str:
+    """Return an object (a mapping or a Struct) as one line of JSON."""
+    import msgspec
+
+    fields = msgspec.structs.asdict(entry) if isinstance(entry, msgspec.Struct) else dict(entry)
+    return msgspec.json.encode(fields).decode()
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Return aligned columns: numbers to the right, everything else to the left."""
+    texts = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
+    numeric = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(heads))]
+
+    def line(cells: Sequence[str]) -> str:
+        aligned = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, widths, numeric, strict=True)
+        )
+        return "  ".join(aligned).rstrip()
+
+    return [line(heads), *map(line, texts)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def bytes_text(size: float) -> str:
+    """
+    >>> bytes_text(1536)
+    '1.5 KiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def duration_text(duration_ms: float) -> str:
+    """
+    >>> duration_text(5_400_000)
+    '1.5 h'
+    """
+    for unit, size_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if duration_ms >= size_ms:
+            return f"{duration_ms / size_ms:.1f} {unit}".replace(".0 ", " ")
+    return f"{duration_ms:.0f} ms"
+
+
+def is_terminal(stream: Any = None) -> bool:
+    """Whether a stream (standard error, unless another is given) is a terminal."""
+    return bool((stream or sys.stderr).isatty())
+
+
+def count_of(number: int, noun: str) -> str:
+    """
+    >>> count_of(1, "message"), count_of(2000, "message")
+    ('1 message', '2,000 messages')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def confirm(question: str) -> None:
+    """Ask for a confirmation. Raises click.Abort unless the answer is yes, KeyboardInterrupt on Ctrl-C."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            click.echo(err=True)
+            raise KeyboardInterrupt from None
+        raise
+
+
+def note(text: str) -> None:
+    """Print a line for the person at the terminal, on standard error: it is not part of the output."""
+    click.echo(text, err=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    click.echo(click.style("warning: ", fg="yellow", bold=True) + text, err=True)
+
+
+def utf8(text: str, what: str) -> str:
+    """Return `text` if it can be sent. Raises NameInvalid otherwise.
+
+    Python represents bytes of an argument that are not UTF-8 as lone surrogates, which can't be encoded.
+    """
+    from oncemq.protocol.errors import NameInvalid
+
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raw = text.encode("utf-8", "surrogateescape")
+        raise NameInvalid(f"{what} must be UTF-8, and {str(raw)[1:]} is not") from None
+    return text
+
+
+def bytes_of(argument: str) -> bytes:
+    """Return the bytes of a command-line argument exactly as they were given."""
+    return argument.encode("utf-8", "surrogateescape")

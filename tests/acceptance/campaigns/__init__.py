@@ -1,0 +1,1 @@
+"""The crash campaigns: `python -m tests.acceptance` runs them."""
