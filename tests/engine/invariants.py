@@ -1,4 +1,4 @@
-"""What the engine keeps ready, counted anew from what it is derived from; and a state that comes back the same."""
+"""Checks of derived state against its source, and that events and snapshots restore the same state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _decode_event = msgspec.msgpack.Decoder(Event).decode
 
 
 def check(world: World) -> None:
-    """The state is in order, and both its events and a snapshot of it bring it back."""
+    """Check the invariants of the state, and that its events and a snapshot restore it."""
     replayed = world.replayed()
     assert image_of(replayed) == world.image()
     restored = engine_from(world.engine, world.limits)
@@ -31,7 +31,7 @@ def check(world: World) -> None:
 
 
 def through_journal(event: Event) -> Event:
-    """An event as recovery finds it."""
+    """Return an event as recovery reads it."""
     found: Event = _decode_event(_encode(event))
     return found
 
@@ -41,20 +41,20 @@ def event_bytes(event: Event) -> int:
 
 
 def engine_from(engine: Engine, limits: Limits) -> Engine:
-    """Another one, from a snapshot."""
-    twin = Engine("broker", 1, EXTENT_BYTES, limits)
+    """Return another engine, restored from a snapshot."""
+    replica = Engine("broker", 1, EXTENT_BYTES, limits)
     capture = engine.capture()
-    twin.restore(list(iter(capture.chunk, None)))
-    return twin
+    replica.restore(list(iter(capture.chunk, None)))
+    return replica
 
 
 def comparable(engine: Engine) -> list[str]:
-    """What a snapshot would hold, whatever the order in which topics and sessions were made."""
+    """Return the content of a snapshot, independent of the order of topics and sessions."""
     return sorted(map(repr, image_of(engine)))
 
 
 def without_verdicts(world: World) -> list[object]:
-    """What a refusal must not change: all but verdicts, and the last recorded time."""
+    """Return the state that a refusal must not change: everything except verdicts and the last recorded time."""
     images = [image for image in world.image() if isinstance(image, list)]
     return [image[:3] if image[0] == "head" else image for image in images if image[0] not in ("session", "key")]
 
@@ -111,7 +111,7 @@ def _check_index(topic: Topic) -> None:
 
 
 def _check_shared(topic: Topic, shared: SharedState) -> None:
-    """Every offset between the floor and `next` is in one place."""
+    """Check that every offset between the floor and `next_offset` is in exactly one state."""
     places: Counter[int] = Counter()
     for lease in shared.leases.values():
         places.update(offset for first, end, _ in lease.spans for offset in range(first, end))
@@ -126,7 +126,7 @@ def _check_shared(topic: Topic, shared: SharedState) -> None:
     assert shared.next_offset <= topic.next_offset
 
 
-# The whole.
+# Complete state.
 
 
 def _live(state: State) -> dict[int, int]:
@@ -170,7 +170,7 @@ def _has_more(index: BatchIndex, acked: int) -> bool:
 
 
 def _check_times(engine: Engine, now_ms: int) -> None:
-    """A tick comes no later than something falls due."""
+    """Check that the next tick is not later than the next due entry."""
     due = _due_times(engine.state, now_ms)
     if due:
         next_ms = engine.next_tick_ms()

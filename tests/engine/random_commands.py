@@ -1,4 +1,4 @@
-"""Random commands of every kind, that fit the state often enough to do something."""
+"""Random commands of every kind, which often fit the state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = Limits(stage_ms=500, key_ms=700, delayed_max=6, subscriptions_max=20, l
 
 
 class RandomWorld(World):
-    """Each step is one random command, and what must hold for any command is checked at once."""
+    """Each step is one random command. What must hold after any command is checked immediately."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(LIMITS)
@@ -49,7 +49,7 @@ class RandomWorld(World):
         if self.rng.random() < 0.15:
             self.tick(self.rng.choice([0, 1, 30, 100, 400]))
 
-    # What must hold.
+    # Checks.
 
     def send(self, command: commands.Command) -> Decision:
         if not self.checks:
@@ -71,7 +71,7 @@ class RandomWorld(World):
         assert sum(map(event_bytes, events)) <= TICK_BYTES_MAX
         return events
 
-    # What to ask about.
+    # Random arguments.
 
     def _topic(self) -> Topic | None:
         topics = list(self.engine.state.topics.values())
@@ -217,7 +217,7 @@ class RandomWorld(World):
         return commands.Commit("w", batch, owner.name, ((stage.name, stage.count),))
 
     def _commit_all(self) -> commands.Commit:
-        """Whatever is staged, on all topics; now and then remembered by nobody."""
+        """Commit what is staged on all topics, sometimes as a one-off commit."""
         state = self.engine.state
         found: dict[str, list[tuple[str, int]]] = {}
         for stage in state.stages.values():
@@ -227,7 +227,7 @@ class RandomWorld(World):
         writer, batch = self.rng.choice([("", 0), ("w", state.writers.get("w", 0) + 1)])
         return commands.Commit(writer, batch, "", (), parts)
 
-    # The rest.
+    # Other commands.
 
     def _get(self) -> None:
         if (found := self._subscription(shared=self.rng.random() < 0.05)) is not None:
@@ -274,7 +274,7 @@ class RandomWorld(World):
         self.send(commands.Find(topic, self.now_ms - 100))
 
     def _move(self) -> None:
-        """Copy-forward of some record that is needed."""
+        """Move a needed record, as copy-forward does."""
         state = self.engine.state
         heads = [
             RecordHead(position, topic.id, first, 1, 0, size)

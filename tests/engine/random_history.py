@@ -1,4 +1,4 @@
-"""A random history of an engine in which every kind of event occurs, the same for the same seed."""
+"""A random history of an engine with every kind of event. It depends only on the seed."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class History:
         upto = self.rng.randint(0, topic.next_offset)
         return Transact((AckUpto(topic.id, subscription.subscriber, owner.epoch, upto),), (), puts)
 
-    # Consuming.
+    # Consumers.
 
     def subscription(self) -> tuple[Topic, Subscription] | None:
         topics = list(self.world.engine.state.topics.values())
@@ -203,7 +203,7 @@ class History:
         rng.choice(actions)()
 
     def settle(self, topic: Topic, subscription: Subscription) -> Settle:
-        """Mostly of what a lease holds."""
+        """Settle ranges that a lease mostly contains."""
         rng, shared = self.rng, subscription.shared
         assert shared is not None
         ranges = [(token, first, end - first) for token, each in shared.leases.items() for first, end, _ in each.spans]
@@ -215,10 +215,10 @@ class History:
             return Settle(*place, ((token, first, rng.randint(1, count)),))
         return Settle(*place, (), ((token, first, count, rng.choice([0, 40])),))
 
-    # What the shell does.
+    # Actions of the broker.
 
     def move(self) -> None:
-        """Copy-forward of some record."""
+        """Move a record, as copy-forward does."""
         state = self.world.engine.state
         heads = [
             RecordHead(entry.position, topic.id, entry.first_offset, entry.count, 0, entry.size)
@@ -258,7 +258,7 @@ def random_history(seed: int, commands: int) -> World:
 
 
 def fixed_history(world: World) -> None:
-    """Leaves something of everything in the state."""
+    """Leave every kind of state behind."""
     world.do(CreateTopic("still", 0, 0, 300, EXPIRE), "painter")
     world.do(Subscribe("still", "slow"), "painter")
     world.do(Subscribe("*", "walker"), "painter")

@@ -1,4 +1,4 @@
-"""Snapshots show one boundary, and a state comes back from its events or from a snapshot alike."""
+"""Snapshots show one group boundary, and events and snapshots restore the same state."""
 
 from __future__ import annotations
 
@@ -80,19 +80,19 @@ def comparable(images: list[object]) -> list[str]:
 def test_the_same_events_end_in_the_same_state() -> None:
     for seed in range(30):
         world, _ = random_world(seed, 200)
-        twin = world.replayed()
-        assert image_of(twin) == world.image()
-        assert twin.state.live == world.engine.state.live
+        replica = world.replayed()
+        assert image_of(replica) == world.image()
+        assert replica.state.live == world.engine.state.live
 
 
 def test_a_snapshot_brings_the_state_back() -> None:
     for seed in range(30):
         world, _ = random_world(seed, 200)
         capture = world.engine.capture()
-        twin = restored(list(iter(capture.chunk, None)))
-        assert comparable(image_of(twin)) == comparable(world.image())
-        assert twin.state.live == world.engine.state.live
-        assert twin.state.subscriptions == world.engine.state.subscriptions
+        replica = restored(list(iter(capture.chunk, None)))
+        assert comparable(image_of(replica)) == comparable(world.image())
+        assert replica.state.live == world.engine.state.live
+        assert replica.state.subscriptions == world.engine.state.subscriptions
 
 
 def test_a_capture_shows_its_boundary_whatever_happens_meanwhile() -> None:
@@ -109,17 +109,17 @@ def test_a_capture_shows_its_boundary_whatever_happens_meanwhile() -> None:
         assert comparable(found) == expected
 
 
-def test_events_after_the_boundary_lead_on_from_the_snapshot() -> None:
+def test_events_after_the_boundary_continue_from_the_snapshot() -> None:
     for seed in range(20):
         world, rng = random_world(seed, 100)
         capture = world.engine.capture()
         boundary = len(world.log)
         for _ in range(100):
             random_command(world, rng)
-        twin = restored(list(iter(capture.chunk, None)))
+        replica = restored(list(iter(capture.chunk, None)))
         for time_ms, event in world.log[boundary:]:
-            twin.apply(time_ms, event)
-        assert comparable(image_of(twin)) == comparable(world.image())
+            replica.apply(time_ms, event)
+        assert comparable(image_of(replica)) == comparable(world.image())
 
 
 def move(world: World, head: RecordHead, position: int) -> None:
@@ -142,7 +142,7 @@ def test_a_moved_batch_is_found_at_its_new_position() -> None:
     assert set(world.engine.state.live) == {1, 5}
 
 
-def test_a_record_that_all_have_acked_is_needed_by_nobody() -> None:
+def test_a_record_that_all_have_acked_is_not_needed() -> None:
     world = World()
     world.do(Subscribe("orders", "a"))
     world.do(put())

@@ -1,4 +1,4 @@
-"""The tables of docs/guarantees.md, "What combines with what", cell by cell: each is tried out on an engine."""
+"""The tables "What combines with what" of docs/guarantees.md: each cell is tested on an engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Table = dict[str, dict[str, str]]
 
 
 def table(title: str) -> Table:
-    """Row → column → cell, without code marks and references to notes."""
+    """Return row → column → cell, without code marks and references to notes."""
     lines = SECTION.split(f"{title}:\n\n")[1].split("\n\n")[0].splitlines()
     rows = [[_plain(cell) for cell in line.strip("|").split("|")] for line in lines]
     return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:]}
@@ -30,7 +30,7 @@ def _plain(cell: str) -> str:
     return regex.sub(r" \(\d\)$", "", cell.strip()).replace("`", "")
 
 
-# How messages are consumed.
+# Consumption.
 
 ORDERED = commands.Sharing(1_000, key_order=True)
 KINDS: dict[str, commands.Sharing | None] = {
@@ -39,7 +39,7 @@ KINDS: dict[str, commands.Sharing | None] = {
     "shared, order per key": ORDERED,
     "by pattern": None,
 }
-#: Where in the topic order per key begins, and what lies before it.
+#: The first offset with key order, and the number of messages before it.
 BEGUN = 1
 
 
@@ -48,7 +48,7 @@ def offsets_of(parts: Iterable[Slice | replies.TaskHead]) -> list[int]:
 
 
 class Consumer:
-    """A subscriber of some kind to the topic "orders", beside another one that keeps everything stored."""
+    """A subscriber of some kind to the topic "orders". Another subscriber keeps all messages stored."""
 
     def __init__(self, kind: str) -> None:
         self.world = World()
@@ -72,7 +72,7 @@ class Consumer:
         return self.world.do(commands.Seek(self.name, "eve", to, time_ms))
 
     def keep(self, messages: int) -> None:
-        """Another subscriber, and so many messages before this one comes."""
+        """Create another subscriber and this many messages first."""
         self.world.do(commands.Subscribe("orders", "keeper"))
         for _ in range(messages):
             self.put()
@@ -82,7 +82,7 @@ class Consumer:
         return self.world.do(commands.Put("orders", envelope, create=True))
 
     def get(self) -> tuple[list[int], commands.Transact]:
-        """Offsets that it gets, and what says that they are done."""
+        """Return the offsets that it gets, and the operation that acks them."""
         opened = self.opened()
         if self.sharing is not None:
             return self._take(opened)
@@ -107,7 +107,7 @@ class Consumer:
         return offsets, commands.Transact((), (commands.Settle(opened.topic_id, "eve", opened.epoch, done),))
 
     def finish(self) -> list[int]:
-        """Get everything, and say that it is done."""
+        """Get and ack everything."""
         offsets, done = self.get()
         assert isinstance(self.world.do(done), replies.TransactReply)
         return offsets
@@ -159,7 +159,7 @@ def start(at: int, expected: list[int]) -> Callable[[Consumer], str]:
 
 
 def _begun(consumer: Consumer) -> str:
-    """Order per key begins with another subscription; this one can start where that one did, and not before."""
+    """Key order starts with another subscription. This one can start at the same offset, but not before."""
     world, end = consumer.world, consumer.world.engine.state.topics["orders"].next_offset
     world.do(commands.Subscribe("orders", "other", commands.START_NEW, ORDERED))
     consumer.put()
@@ -204,7 +204,7 @@ def acks_in_a_transaction(consumer: Consumer) -> str:
 
 
 def inbox(consumer: Consumer) -> str:
-    """A get from a position that the broker does not know of."""
+    """Get from a position that was not acked."""
     consumer.subscribe()
     consumer.put()
     consumer.put()
@@ -217,7 +217,7 @@ def inbox(consumer: Consumer) -> str:
 
 
 def filter_by_headers(consumer: Consumer) -> str:
-    """What is left out counts as done, by itself."""
+    """A filter acks the messages that it skips."""
     consumer.subscribe()
     for _ in range(3):
         consumer.put()
@@ -227,7 +227,7 @@ def filter_by_headers(consumer: Consumer) -> str:
     assert isinstance(consumer.world.do(commands.Transact(acks, settles)), replies.TransactReply)
     consumer.world.tick(1_000)
     assert consumer.finish() == [1, 2]
-    # The broker would take it; the client leaves it to the worker.
+    # The broker would accept this; the client leaves it to the worker.
     return "no" if consumer.sharing is not None else "yes"
 
 
@@ -336,7 +336,7 @@ def test_how_messages_are_consumed(row: str) -> None:
     assert found == table("How messages are consumed")[row]
 
 
-# How messages are put.
+# Puts.
 
 
 class Producer:
@@ -428,7 +428,7 @@ def test_how_messages_are_put(row: str) -> None:
     assert found == table("How messages are put")[row]
 
 
-# What a topic keeps.
+# Retention and quotas.
 
 
 @pytest.mark.parametrize(("row", "settings"), [("retention by time", (100, 0)), ("retention by size", (0, 100))])

@@ -1,4 +1,4 @@
-"""Delayed messages: nobody sees them before they are due; then they get their offsets, in the order of their times."""
+"""Delayed messages are invisible until they are due. Then they get their offsets, in the order of their due times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delayed(count: int = 1, due_ms: int = DUE_MS, size: int = 100, ttl_ms: int =
 
 
 def counts(world: World) -> list[int]:
-    """Messages of each batch that a subscriber sees: batches are told apart by it."""
+    """Return the number of messages of each visible batch, which identifies the batch."""
     return [entry.count for entry in world.get(world.open("orders", "a"), "a").slices]
 
 
@@ -45,7 +45,7 @@ def test_a_delayed_put_is_answered_without_an_offset() -> None:
     assert isinstance(world.log[-1][1], Delayed)
 
 
-def test_nobody_sees_it_before_it_is_due() -> None:
+def test_it_is_invisible_before_it_is_due() -> None:
     world = subscribed()
     world.do(commands.Subscribe("#", "all"))
     world.do(delayed())
@@ -67,7 +67,7 @@ def test_it_uses_no_offset_before_it_is_due() -> None:
     assert world.do(put()) == replies.PutReply(1, 0, 1, world.now_ms, 1)
 
 
-def test_a_due_time_that_is_over_means_at_once() -> None:
+def test_a_due_time_in_the_past_means_immediately() -> None:
     world = subscribed()
     for due_ms in (1, world.now_ms):
         world.do(delayed(due_ms=due_ms))
@@ -76,18 +76,18 @@ def test_a_due_time_that_is_over_means_at_once() -> None:
 
 
 @pytest.mark.parametrize("due_ms", [-1, 1_001 + TTL_MS_MAX])
-def test_a_due_time_lies_within_a_hundred_years(due_ms: int) -> None:
+def test_a_due_time_must_be_within_a_hundred_years(due_ms: int) -> None:
     assert code(subscribed().do(delayed(due_ms=due_ms))) == "MALFORMED"
 
 
-def test_the_loop_knows_when_to_wake_up() -> None:
+def test_the_next_tick_is_known() -> None:
     world = subscribed()
     world.do(delayed(due_ms=7_000))
     world.do(delayed(due_ms=6_000))
     assert world.engine.next_tick_ms() == 6_000
 
 
-def test_they_are_listed() -> None:
+def test_delayed_messages_are_listed() -> None:
     world = subscribed()
     world.do(delayed(3))
     world.do(delayed(2))
@@ -112,7 +112,7 @@ def test_it_gets_its_offset_and_its_time_when_it_is_due() -> None:
     check(world)
 
 
-def test_they_come_in_the_order_of_their_times_and_then_of_their_puts() -> None:
+def test_they_are_released_in_the_order_of_due_times_then_of_puts() -> None:
     world = subscribed()
     for count, due_ms in [(1, 7_000), (2, 6_000), (3, 7_000), (4, 6_000)]:
         world.do(delayed(count, due_ms))
@@ -121,7 +121,7 @@ def test_they_come_in_the_order_of_their_times_and_then_of_their_puts() -> None:
     check(world)
 
 
-def test_a_tick_releases_a_bounded_number_and_keeps_the_order() -> None:
+def test_a_tick_releases_a_limited_number_and_keeps_the_order() -> None:
     world = subscribed()
     many = BATCHES_PER_TICK_MAX + 10
     for number in range(many):
@@ -136,7 +136,7 @@ def test_a_tick_releases_a_bounded_number_and_keeps_the_order() -> None:
     check(world)
 
 
-def test_who_subscribes_after_the_put_gets_it() -> None:
+def test_a_subscriber_after_the_put_gets_it() -> None:
     world = World()
     world.do(put(create=True, due_ms=DUE_MS))
     world.do(commands.Subscribe("orders", "a"))
@@ -145,7 +145,7 @@ def test_who_subscribes_after_the_put_gets_it() -> None:
     check(world)
 
 
-def test_without_a_subscriber_at_its_time_it_goes() -> None:
+def test_without_a_subscriber_when_due_it_is_deleted() -> None:
     world = subscribed()
     world.do(commands.CreateTopic("orders"))
     world.do(delayed())
@@ -157,7 +157,7 @@ def test_without_a_subscriber_at_its_time_it_goes() -> None:
     check(world)
 
 
-def test_a_deleted_topic_takes_its_delayed_messages_along() -> None:
+def test_deleting_a_topic_deletes_its_delayed_messages() -> None:
     world = subscribed()
     world.do(delayed())
     world.do(commands.DeleteTopic("orders"))
@@ -168,7 +168,7 @@ def test_a_deleted_topic_takes_its_delayed_messages_along() -> None:
     check(world)
 
 
-def test_a_topic_that_goes_with_its_last_subscriber_takes_them_along() -> None:
+def test_a_topic_deleted_with_its_last_subscriber_loses_its_delayed_messages() -> None:
     world = subscribed()
     world.do(delayed())
     world.do(commands.Unsubscribe("orders", "a"))
@@ -176,7 +176,7 @@ def test_a_topic_that_goes_with_its_last_subscriber_takes_them_along() -> None:
     check(world)
 
 
-def test_the_time_to_live_counts_from_then() -> None:
+def test_the_time_to_live_starts_when_it_is_due() -> None:
     world = subscribed()
     world.do(delayed(ttl_ms=100))
     wait_until(world, DUE_MS + 70)
@@ -202,7 +202,7 @@ def test_it_reaches_shared_subscriptions_and_patterns() -> None:
     check(world)
 
 
-def test_order_per_key_holds_for_what_was_delayed_before_anybody_wanted_it() -> None:
+def test_key_order_holds_for_batches_delayed_before_the_subscription() -> None:
     world = World()
     hashes = (7).to_bytes(8, "little") * 2
     for topic in ("orders", "made"):
@@ -217,17 +217,17 @@ def test_order_per_key_holds_for_what_was_delayed_before_anybody_wanted_it() -> 
     check(world)
 
 
-def test_key_hashes_are_not_kept_where_nobody_wants_them() -> None:
+def test_key_hashes_are_not_stored_without_key_order() -> None:
     world = subscribed()
     world.do(commands.Put("orders", commands.Envelope(1, 100, 0, 0, DUE_MS, bytes(8))))
     wait_until(world, DUE_MS)
     assert world.topic_of().index.keys == {}
 
 
-# Bounds.
+# Limits.
 
 
-def test_the_number_of_delayed_batches_is_bounded() -> None:
+def test_the_number_of_delayed_batches_is_limited() -> None:
     world = subscribed(Limits(delayed_max=2))
     world.do(delayed())
     world.do(delayed())
@@ -236,7 +236,7 @@ def test_the_number_of_delayed_batches_is_bounded() -> None:
     assert isinstance(world.do(delayed(due_ms=2 * DUE_MS)), replies.PutReply)
 
 
-def test_a_full_disk_takes_no_delayed_put() -> None:
+def test_a_full_disk_refuses_a_delayed_put() -> None:
     world = subscribed()
     world.writable_bytes = record_bytes(100) - 1
     before = world.image()
@@ -246,7 +246,7 @@ def test_a_full_disk_takes_no_delayed_put() -> None:
     assert isinstance(world.again(delayed()), replies.PutReply)
 
 
-def test_a_quota_counts_what_is_delayed() -> None:
+def test_a_quota_counts_delayed_messages() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", quota_bytes=250))
     world.do(commands.Subscribe("orders", "a"))
@@ -261,32 +261,32 @@ def test_a_quota_counts_what_is_delayed() -> None:
     check(world)
 
 
-# Coming back.
+# Recovery.
 
 
 def test_they_survive_a_snapshot() -> None:
     world = subscribed()
     for count, due_ms in [(1, 7_000), (2, 6_000)]:
         world.do(delayed(count, due_ms, ttl_ms=3_000))
-    twin = engine_from(world.engine, world.limits)
-    check_invariants(twin, world.now_ms)
-    assert twin.next_tick_ms() == 6_000
-    twin.tick(9_500)
-    index = twin.state.topics["orders"].index
+    replica = engine_from(world.engine, world.limits)
+    check_invariants(replica, world.now_ms)
+    assert replica.next_tick_ms() == 6_000
+    replica.tick(9_500)
+    index = replica.state.topics["orders"].index
     assert list(index.ends) == [2, 3]
     assert list(index.expires) == [12_500, 12_500]
 
 
-def test_what_was_released_is_not_released_again_after_a_replay() -> None:
+def test_a_released_batch_is_not_released_again_after_a_replay() -> None:
     world = subscribed()
     for _ in range(1_500):
         world.do(delayed(due_ms=world.now_ms + 1))
         world.tick(1)
     world.do(delayed(due_ms=world.now_ms + 1))
-    twin = world.replayed()
-    [released] = twin.tick(world.now_ms + 1)
+    replica = world.replayed()
+    [released] = replica.tick(world.now_ms + 1)
     assert isinstance(released, Released)
-    assert twin.state.topics["orders"].next_offset == 1_501
+    assert replica.state.topics["orders"].next_offset == 1_501
 
 
 def head_of(world: World, size: int = 100) -> RecordHead:
@@ -316,7 +316,7 @@ def test_a_delayed_batch_moves_before_and_after_it_is_due() -> None:
     check(world)
 
 
-def test_a_delayed_batch_of_a_deleted_topic_is_needed_by_nobody() -> None:
+def test_a_delayed_batch_of_a_deleted_topic_is_not_needed() -> None:
     world = subscribed()
     world.do(delayed())
     head = head_of(world)
@@ -325,15 +325,15 @@ def test_a_delayed_batch_of_a_deleted_topic_is_needed_by_nobody() -> None:
     assert RecordLocator(world.engine.state).offset_of(head) is None
 
 
-def test_a_capture_shows_a_delayed_batch_that_is_released_meanwhile() -> None:
+def test_a_capture_contains_a_delayed_batch_that_is_released_during_it() -> None:
     world = subscribed()
     world.do(delayed())
     expected = world.image()
     capture = world.engine.capture()
     wait_until(world, DUE_MS)
-    twin = Engine("broker", 1, EXTENT_BYTES, world.limits)
-    twin.restore(list(iter(capture.chunk, None)))
-    assert twin.state.delayed == 1
+    replica = Engine("broker", 1, EXTENT_BYTES, world.limits)
+    replica.restore(list(iter(capture.chunk, None)))
+    assert replica.state.delayed == 1
     fresh = World()
-    fresh.engine = twin
+    fresh.engine = replica
     assert sorted(map(repr, fresh.image())) == sorted(map(repr, expected))

@@ -1,4 +1,4 @@
-"""Places where two features meet, and numbers at the edge of what they mean."""
+"""Combinations of features, and numbers at the limits of their ranges."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def taken(world: World) -> list[int]:
     return [offset for head in reply.heads for offset in range(head.first_offset, head.first_offset + head.count)]
 
 
-# Order per key.
+# Key order.
 
 
-def test_what_was_staged_before_somebody_wanted_order_per_key_has_it_when_it_is_committed() -> None:
+def test_batches_staged_before_a_key_order_subscription_have_key_order_when_committed() -> None:
     world = World()
     world.do(commands.CreateTopic("orders"))
     world.do(commands.Stage("s", "orders", "w", 1, TWO_OF_A_KEY))
@@ -33,7 +33,7 @@ def test_what_was_staged_before_somebody_wanted_order_per_key_has_it_when_it_is_
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_what_was_delayed_before_somebody_wanted_order_per_key_has_it_when_it_is_due(exists: bool) -> None:
+def test_batches_delayed_before_a_key_order_subscription_have_key_order_when_due(exists: bool) -> None:
     world = World()
     if exists:
         world.do(commands.CreateTopic("orders"))
@@ -44,7 +44,7 @@ def test_what_was_delayed_before_somebody_wanted_order_per_key_has_it_when_it_is
     assert taken(world) == [0]
 
 
-def test_key_hashes_are_not_kept_where_nobody_wants_order_per_key() -> None:
+def test_key_hashes_are_not_stored_without_a_key_order_subscription() -> None:
     world = World()
     world.do(commands.Subscribe("orders", "bob"))
     world.do(commands.Put("orders", TWO_OF_A_KEY))
@@ -56,7 +56,7 @@ def test_key_hashes_are_not_kept_where_nobody_wants_order_per_key() -> None:
 # Patterns.
 
 
-def test_a_subscription_by_pattern_is_not_opened_moved_or_ended_on_one_of_its_topics() -> None:
+def test_a_pattern_subscription_is_not_opened_moved_or_deleted_on_one_topic() -> None:
     world = World()
     world.do(commands.Subscribe("orders", "bob"))
     world.do(commands.Subscribe("#", "eve"))
@@ -67,7 +67,7 @@ def test_a_subscription_by_pattern_is_not_opened_moved_or_ended_on_one_of_its_to
     assert code(world.do(commands.Subscribe("orders", name))) == "NAME_INVALID"
 
 
-def test_a_subscription_by_pattern_that_was_the_slowest_is_told_what_it_lost_and_gets_what_comes() -> None:
+def test_the_slowest_pattern_subscription_is_told_its_loss_and_continues() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", 0, 0, 150, commands.EXPIRE))
     world.do(commands.Subscribe("#", "eve"))
@@ -83,7 +83,7 @@ def test_a_subscription_by_pattern_that_was_the_slowest_is_told_what_it_lost_and
     assert (part.acked, part.next_position, part.dropped) == (2, 3, 2)
 
 
-def test_a_get_by_pattern_brings_a_batch_however_little_it_wants_unless_it_wants_none() -> None:
+def test_a_pattern_get_returns_at_least_one_batch_unless_bytes_max_is_0() -> None:
     world = World()
     world.do(commands.Subscribe("#", "eve"))
     opened = world.do(commands.Open("#", "eve"))
@@ -93,7 +93,7 @@ def test_a_get_by_pattern_brings_a_batch_however_little_it_wants_unless_it_wants
     assert not world.send(commands.GetAny("#", "eve", opened.epoch, (), 0)).slices
 
 
-def test_a_get_by_pattern_has_a_bounded_number_of_acks() -> None:
+def test_the_number_of_acks_of_a_pattern_get_is_limited() -> None:
     world = World()
     world.do(commands.Subscribe("#", "eve"))
     opened = world.do(commands.Open("#", "eve"))
@@ -102,10 +102,10 @@ def test_a_get_by_pattern_has_a_bounded_number_of_acks() -> None:
     assert code(world.send(commands.GetAny("#", "eve", opened.epoch, (), ROOMY, 0, acks)).reply) == "MALFORMED"
 
 
-# Offsets that are none.
+# Invalid offsets.
 
 
-def test_an_offset_below_all_that_have_a_meaning_is_refused_everywhere() -> None:
+def test_a_negative_offset_without_meaning_is_refused_everywhere() -> None:
     world = World()
     world.do(commands.Subscribe("orders", "bob"))
     world.do(commands.Subscribe("#", "eve"))

@@ -1,7 +1,7 @@
-"""What any version wrote is read for ever: events and a snapshot, as they were written then.
+"""Events and snapshots of every version can be read: golden files contain them as they were written.
 
-A change that breaks this needs a new format version, and a way to read the old one. A new version needs a file of its
-own beside the others: `python -m tests.engine.test_golden`."""
+A change that breaks this needs a new format version, and code that reads the old one. A new version needs its own
+golden file: `python -m tests.engine.test_golden`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Golden(msgspec.Struct):
-    """(time, events) of each group, and a snapshot of the state behind the last one."""
+    """The (time, events) of each group, and a snapshot of the final state."""
 
     groups: list[tuple[int, bytes]]
     snapshot: list[bytes]
@@ -49,7 +49,7 @@ def read(version: int) -> Golden:
 
 
 def write() -> None:
-    """Only for a new format version."""
+    """Write a golden file. Do this only for a new format version."""
     world = random_history(SEED, COMMANDS)
     fixed_history(world)
     capture = world.engine.capture()
@@ -80,7 +80,7 @@ def restored(version: int) -> Engine:
 
 
 def test_events_and_snapshots_have_a_version_in_common() -> None:
-    """The golden files are numbered by it."""
+    """Events and snapshots have the same version, which numbers the golden files."""
     assert JOURNAL_VERSION == SNAPSHOT_VERSION
 
 
@@ -97,9 +97,9 @@ def test_events_and_snapshot_of_every_version_are_read_and_agree(version: int) -
 def test_a_state_of_every_version_is_written_as_this_one(version: int) -> None:
     engine = replayed(version)
     capture = engine.capture()
-    twin = _engine(version)
-    twin.restore(list(iter(capture.chunk, None)))
-    assert comparable(image_of(twin)) == comparable(image_of(engine))
+    replica = _engine(version)
+    replica.restore(list(iter(capture.chunk, None)))
+    assert comparable(image_of(replica)) == comparable(image_of(engine))
 
 
 def test_events_are_written_as_this_version_wrote_them() -> None:
@@ -113,8 +113,8 @@ def test_a_snapshot_is_written_as_this_version_wrote_it() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_events_of_a_version_have_become_no_shorter(version: int) -> None:
-    """Fields were added at their ends, and none was taken away."""
+def test_events_have_not_lost_fields(version: int) -> None:
+    """Fields may be added at the end, but not removed."""
     for _, events in read(version).groups:
         for was, is_now in zip(msgspec.msgpack.decode(events), _decode(events), strict=True):
             assert msgspec.msgpack.decode(_encode(is_now))[: len(was)] == was
@@ -132,7 +132,7 @@ def test_the_golden_file_has_a_commit_to_several_topics() -> None:
     assert any(event.topic_id and event.count for event in commits)
 
 
-def test_the_golden_snapshot_has_something_of_everything() -> None:
+def test_the_golden_snapshot_contains_every_kind_of_state() -> None:
     images = [image for chunk in read(SNAPSHOT_VERSION).snapshot for image in _decode_images(chunk)]
     verdicts = [verdict for image in images if isinstance(image, SessionImage) for *_, verdict in image.verdicts]
     assert any(isinstance(verdict, CommitReply) and verdict.parts for verdict in verdicts)

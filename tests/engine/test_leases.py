@@ -1,4 +1,4 @@
-"""Shared subscriptions: each message is with one member at a time, for the time of a lease, until it is done."""
+"""Shared subscriptions: each message is leased to one member at a time until it is acked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oncemq.protocol.limits import BLOCKED_MAX, RANGES_MAX, Limits
 from tests.engine.world import EXTENT_BYTES, ROOMY, World, code, image_of, put
 
 LEASE_MS = 1_000
-#: So long a member stays that does nothing.
+#: An idle member is removed after this time.
 IDLE_MS = 600_000
 
 
@@ -56,7 +56,7 @@ class Workers(World):
         return commands.Take(self.topic.id, "workers", self.epoch, member, number, count, bytes_max)
 
     def take(self, member: str = "m", count: int = 1, bytes_max: int = ROOMY) -> Decision:
-        """The member's next take."""
+        """Return the next take of a member."""
         self.takes[member] = self.takes.get(member, 0) + 1
         return self.send(self.command(member, count, self.takes[member], bytes_max))
 
@@ -86,7 +86,7 @@ def token_of(decision: Decision) -> int:
 
 
 def tries_of(decision: Decision) -> dict[int, int]:
-    """Offset → deliveries, of what a take got."""
+    """Return offset → number of deliveries of a take's messages."""
     assert isinstance(decision.reply, replies.TakeReply), decision.reply
     return {
         offset: head.tries
@@ -106,7 +106,7 @@ def with_messages(count: int, batch: int = 1, key_order: bool = False) -> Worker
     return world
 
 
-# Taking.
+# Takes.
 
 
 def test_each_message_goes_to_one_member() -> None:
@@ -134,7 +134,7 @@ def test_a_repeated_take_returns_what_the_lease_still_holds() -> None:
     assert offsets(world.take_again("a")) == [0, 3]
 
 
-def test_an_earlier_take_that_is_still_in_flight_is_repeated_too() -> None:
+def test_an_earlier_take_in_flight_can_be_retried_too() -> None:
     world = with_messages(4)
     first = world.take("a", 1)
     world.take("a", 1)
@@ -149,7 +149,7 @@ def test_a_repeated_take_whose_lease_is_gone_finds_nothing() -> None:
     assert (again.reply, again.event, again.waits_for) == (replies.TakeReply(world.topic.id, 0, 0), None, 0)
 
 
-def test_a_take_with_nothing_there_may_wait_and_uses_up_no_number() -> None:
+def test_an_empty_take_may_wait_and_consumes_no_number() -> None:
     world = Workers()
     decision = world.take("a")
     assert (token_of(decision), decision.waits_for) == (0, world.topic.id)
@@ -157,7 +157,7 @@ def test_a_take_with_nothing_there_may_wait_and_uses_up_no_number() -> None:
     assert offsets(world.take_again("a")) == [0]
 
 
-def test_a_take_respects_its_bytes_and_gets_one_payload_at_least() -> None:
+def test_a_take_respects_bytes_max_but_gets_at_least_one_payload() -> None:
     world = with_messages(6, batch=2)
     assert offsets(world.take(count=6, bytes_max=1)) == [0, 1]
     assert offsets(world.take(count=6, bytes_max=200)) == [2, 3, 4, 5]
@@ -196,7 +196,7 @@ def test_deciding_changes_nothing() -> None:
     assert capture_shared(world.shared) == before
 
 
-def test_what_is_out_is_bounded_whether_leased_or_returned() -> None:
+def test_leased_and_returned_messages_are_limited_together() -> None:
     world = Workers(limits=Limits(leased_max=5))
     world.do(put(count=20))
     token = token_of(world.take("a", 10))
@@ -210,7 +210,7 @@ def test_what_is_out_is_bounded_whether_leased_or_returned() -> None:
     assert offsets(world.take_again("b")) == [0]
 
 
-def test_members_are_bounded() -> None:
+def test_the_number_of_members_is_limited() -> None:
     world = Workers(limits=Limits(members_max=1))
     world.do(put(count=4))
     world.take("a")
@@ -225,10 +225,10 @@ def test_a_malformed_take_is_refused(member: str, count: int, number: int) -> No
     assert world.info() == (0, 0, 0)
 
 
-# Settling.
+# Settles.
 
 
-def test_the_position_rises_over_everything_that_is_done() -> None:
+def test_the_position_rises_over_contiguous_acks() -> None:
     world = with_messages(6)
     token = token_of(world.take(count=6))
     assert world.settle((token, 2, 2)) == ()
@@ -240,7 +240,7 @@ def test_the_position_rises_over_everything_that_is_done() -> None:
     assert (world.acked, len(world.topic.index)) == (6, 0)
 
 
-def test_a_returned_message_is_delivered_again_with_one_more_try() -> None:
+def test_a_nacked_message_is_redelivered_with_a_higher_delivery_count() -> None:
     world = with_messages(3)
     token = token_of(world.take("a", 3))
     world.settle(returned=((token, 1, 1, 0),))
@@ -250,7 +250,7 @@ def test_a_returned_message_is_delivered_again_with_one_more_try() -> None:
     assert tries_of(world.take("b", 3)) == {1: 3}
 
 
-def test_a_returned_message_with_a_delay_waits_for_it() -> None:
+def test_a_nack_with_a_delay_delays_the_redelivery() -> None:
     world = with_messages(3)
     token = token_of(world.take("a", 2))
     world.settle(returned=((token, 0, 1, 500),))
@@ -263,7 +263,7 @@ def test_a_returned_message_with_a_delay_waits_for_it() -> None:
     assert tries_of(world.take("b", 3)) == {0: 2}
 
 
-def test_a_tick_wakes_those_that_wait_for_a_delayed_message_once() -> None:
+def test_a_tick_wakes_takes_that_wait_for_a_delayed_redelivery_once() -> None:
     world = with_messages(1)
     token = token_of(world.take("a"))
     world.settle(returned=((token, 0, 1, 500),))
@@ -275,14 +275,14 @@ def test_a_tick_wakes_those_that_wait_for_a_delayed_message_once() -> None:
     assert due_ms > world.now_ms
 
 
-def test_returned_messages_go_before_others_the_oldest_first() -> None:
+def test_redeliveries_come_before_new_messages_oldest_first() -> None:
     world = with_messages(6)
     token = token_of(world.take("a", 4))
     world.settle(returned=((token, 3, 1, 0), (token, 1, 1, 0)))
     assert tries_of(world.take("b", 3)) == {1: 2, 3: 2, 4: 1}
 
 
-def test_what_a_lease_does_not_hold_is_lost_and_the_rest_is_settled() -> None:
+def test_messages_outside_the_lease_are_lost_and_the_rest_is_settled() -> None:
     world = with_messages(6)
     a, b = token_of(world.take("a", 3)), token_of(world.take("b", 3))
     world.settle((a, 1, 1))
@@ -301,7 +301,7 @@ def test_a_repeated_settle_gets_the_same_answer() -> None:
     assert world.do(command) == replies.SettleReply(((0, 2),))
 
 
-def test_a_settle_within_a_transaction_holds_every_lease_or_is_refused() -> None:
+def test_a_settle_in_a_transaction_needs_every_lease() -> None:
     world = with_messages(4)
     token = token_of(world.take("a", 2))
     settle = commands.Settle(world.topic.id, "workers", world.epoch, ((token, 0, 3),))
@@ -344,7 +344,7 @@ def test_a_settle_beyond_the_end_is_refused() -> None:
 # Leases.
 
 
-def test_a_lease_that_is_over_gives_its_messages_back() -> None:
+def test_an_expired_lease_returns_its_messages() -> None:
     world = with_messages(4)
     token = token_of(world.take("a", 3))
     world.settle((token, 1, 1))
@@ -356,7 +356,7 @@ def test_a_lease_that_is_over_gives_its_messages_back() -> None:
     assert world.acked == 0
 
 
-def test_an_extended_lease_lives_on_and_a_lost_one_is_named() -> None:
+def test_an_extended_lease_continues_and_a_lost_one_is_reported() -> None:
     world = with_messages(2)
     first, second = token_of(world.take("a")), token_of(world.take("a"))
     world.tick(LEASE_MS - 1)
@@ -376,7 +376,7 @@ def test_after_a_recovery_every_lease_has_its_full_time() -> None:
     assert world.tick(1) == [LeasesExpired(world.topic.id, "workers", (token,))]
 
 
-def test_a_member_that_leaves_gives_its_messages_back_at_once() -> None:
+def test_a_leaving_member_returns_its_messages_immediately() -> None:
     world = with_messages(4)
     token = token_of(world.take("a", 2))
     world.leave("a")
@@ -386,7 +386,7 @@ def test_a_member_that_leaves_gives_its_messages_back_at_once() -> None:
     assert world.info() == (0, 3, 1)
 
 
-def test_a_member_that_has_had_nothing_for_long_leaves() -> None:
+def test_an_idle_member_is_removed() -> None:
     world = with_messages(2)
     idle, busy = token_of(world.take("idle")), token_of(world.take("busy"))
     world.settle((idle, 0, 1))
@@ -397,10 +397,10 @@ def test_a_member_that_has_had_nothing_for_long_leaves() -> None:
     assert list(world.shared.members) == ["busy"]
 
 
-# Seeking and dropping.
+# Seeks and drops.
 
 
-def test_after_a_seek_old_tokens_are_lost_and_everything_is_taken_anew() -> None:
+def test_after_a_seek_old_tokens_are_lost_and_messages_are_taken_again() -> None:
     world = Workers()
     world.do(commands.CreateTopic("orders", retain_bytes=10_000))
     world.do(put(count=4))
@@ -414,7 +414,7 @@ def test_after_a_seek_old_tokens_are_lost_and_everything_is_taken_anew() -> None
     assert tries_of(world.take("a", 9)) == dict.fromkeys(range(4), 1)
 
 
-def test_what_a_quota_drops_is_nobodys_any_more() -> None:
+def test_messages_dropped_by_a_quota_leave_their_leases() -> None:
     world = Workers()
     world.do(commands.CreateTopic("orders", quota_bytes=300, overflow=commands.DROP))
     for _ in range(3):
@@ -432,7 +432,7 @@ def test_what_a_quota_drops_is_nobodys_any_more() -> None:
 # Time to live.
 
 
-def test_what_has_expired_is_skipped_and_counts_as_done() -> None:
+def test_expired_messages_are_skipped_and_count_as_acked() -> None:
     world = Workers()
     for ttl_ms in (0, 100, 100, 0):
         world.do(commands.Put("orders", commands.Envelope(2, 100, 0, ttl_ms)))
@@ -445,7 +445,7 @@ def test_what_has_expired_is_skipped_and_counts_as_done() -> None:
     assert world.acked == 6
 
 
-def test_what_expired_while_it_was_out_is_not_delivered_again() -> None:
+def test_a_message_that_expired_while_leased_is_not_redelivered() -> None:
     world = Workers()
     world.do(commands.Put("orders", commands.Envelope(2, 100, 0, 500)))
     world.do(put())
@@ -456,7 +456,7 @@ def test_what_expired_while_it_was_out_is_not_delivered_again() -> None:
     assert world.acked == 2
 
 
-def test_where_everything_has_expired_the_position_rises_and_the_take_waits() -> None:
+def test_if_everything_has_expired_the_position_rises_and_the_take_waits() -> None:
     world = Workers()
     world.do(commands.Put("orders", commands.Envelope(2, 100, 0, 500)))
     world.tick(500)
@@ -466,7 +466,7 @@ def test_where_everything_has_expired_the_position_rises_and_the_take_waits() ->
     assert offsets(world.take_again("a")) == [2]
 
 
-def test_a_repeated_take_of_messages_that_were_collected_finds_nothing() -> None:
+def test_a_repeated_take_of_deleted_messages_finds_nothing() -> None:
     world = Workers()
     world.do(commands.Put("orders", commands.Envelope(2, 100, 0, 500)))
     token = token_of(world.take("a", 2))
@@ -477,10 +477,10 @@ def test_a_repeated_take_of_messages_that_were_collected_finds_nothing() -> None
     assert world.acked == 2
 
 
-# Order per key.
+# Key order.
 
 
-def test_of_one_key_only_the_oldest_message_is_out() -> None:
+def test_only_the_oldest_message_of_a_key_is_in_flight() -> None:
     world = Workers(key_order=True)
     world.put_keyed(7, 7, 8, 0, 0, 7)
     first = world.take("a", 9)
@@ -492,7 +492,7 @@ def test_of_one_key_only_the_oldest_message_is_out() -> None:
     assert tries_of(world.take("b", 9)) == {1: 1}
 
 
-def test_a_returned_message_keeps_its_key_busy() -> None:
+def test_a_nacked_message_keeps_its_key_busy() -> None:
     world = Workers(key_order=True)
     world.put_keyed(7, 7)
     token = token_of(world.take("a", 9))
@@ -505,7 +505,7 @@ def test_a_returned_message_keeps_its_key_busy() -> None:
     assert tries_of(world.take("b", 9)) == {1: 1}
 
 
-def test_an_expired_message_does_not_hold_up_its_key() -> None:
+def test_an_expired_message_does_not_block_its_key() -> None:
     world = Workers(key_order=True)
     world.put_keyed(7, ttl_ms=500)
     world.put_keyed(7, ttl_ms=500)
@@ -519,7 +519,7 @@ def test_an_expired_message_does_not_hold_up_its_key() -> None:
     assert world.acked == 2
 
 
-def test_a_message_that_was_collected_while_it_was_out_frees_its_key() -> None:
+def test_a_message_deleted_while_leased_frees_its_key() -> None:
     world = Workers(key_order=True)
     world.put_keyed(7, ttl_ms=500)
     world.put_keyed(7)
@@ -530,7 +530,7 @@ def test_a_message_that_was_collected_while_it_was_out_frees_its_key() -> None:
     assert offsets(world.take("a", 9)) == [1]
 
 
-def test_a_hot_key_is_passed_over_step_by_step_until_the_limit() -> None:
+def test_a_hot_key_is_skipped_in_steps_up_to_the_limit() -> None:
     world = Workers(key_order=True)
     for _ in range(12):
         world.put_keyed(*[7] * 10_000)
@@ -548,7 +548,7 @@ def test_a_hot_key_is_passed_over_step_by_step_until_the_limit() -> None:
     assert offsets(world.take("b", 9)) == [1]
 
 
-def test_what_lies_behind_a_hot_key_is_reached_by_asking_again() -> None:
+def test_messages_behind_a_hot_key_are_reached_by_repeated_takes() -> None:
     world = Workers(key_order=True)
     for _ in range(3):
         world.put_keyed(*[7] * 10_000)
@@ -562,11 +562,11 @@ def test_what_lies_behind_a_hot_key_is_reached_by_asking_again() -> None:
     assert offsets(decision) == [30_000]
 
 
-# All of it together, against a model that knows each message.
+# Random commands, compared with a model of each message.
 
 
 class Model:
-    """What must hold, message by message."""
+    """A model of every message."""
 
     def __init__(self, world: Workers, rng: random.Random, key_order: bool) -> None:
         self.world = world
@@ -636,7 +636,7 @@ class Model:
         return 0 < self.messages[offset][1] <= self.world.now_ms
 
     def is_oldest(self, offset: int) -> bool:
-        """Nothing of its key before it is to be done, in so far as it counts."""
+        """Check that no earlier message of the same key is undone."""
         key = self.messages[offset][0]
         if not self.key_order or not key:
             return True
@@ -749,7 +749,7 @@ class Model:
         assert leased == self.out
 
     def finish(self) -> None:
-        """Nothing is lost: whoever goes on gets all of it."""
+        """Check that no message is lost: take and ack everything."""
         for _ in range(10_000):
             self.tick()
             decision = self.world.take("last", 50)
@@ -771,7 +771,7 @@ class Model:
 
 @pytest.mark.parametrize("key_order", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_nothing_is_out_twice_lost_or_overtaken_whatever_happens(seed: int, key_order: bool) -> None:
+def test_no_message_is_leased_twice_lost_or_overtaken(seed: int, key_order: bool) -> None:
     world = Workers(key_order)
     model = Model(world, random.Random(seed), key_order)
     for _ in range(120):
@@ -793,17 +793,17 @@ def snapshot_of(world: Workers) -> Engine:
 
 @pytest.mark.parametrize("key_order", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_broker_that_came_back_decides_as_the_one_before(seed: int, key_order: bool) -> None:
+def test_a_recovered_broker_decides_like_the_one_before(seed: int, key_order: bool) -> None:
     world = Workers(key_order)
     model = Model(world, random.Random(seed), key_order)
     for _ in range(80):
         model.step()
     for engine in (snapshot_of(world), world.replayed()):
-        twin = engine.state.topics["orders"]
+        replica = engine.state.topics["orders"]
         for now_ms in (world.now_ms, world.now_ms + 300):
             decisions = [
                 decide_take(world.engine.state, world.limits, now_ms, topic, topic.subscriptions["workers"], command)
-                for topic in (world.topic, twin)
+                for topic in (world.topic, replica)
                 for command in [world.command("fresh", 50, 1)]
             ]
             assert decisions[0] == decisions[1]

@@ -1,4 +1,4 @@
-"""A topic with many subscriptions knows which position is the lowest, however they move."""
+"""The low watermark of a topic with many subscriptions is correct however they move."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def move_one(topic: Topic, rng: random.Random, most: int) -> None:
 
 
 @given(st.integers(0, 1_000_000), st.integers(1, 5 * SCAN_MAX))
-def test_the_lowest_position_is_known_after_every_move(seed: int, most: int) -> None:
+def test_the_low_watermark_is_correct_after_every_move(seed: int, most: int) -> None:
     topic, rng = a_topic(), random.Random(seed)
     for _ in range(300):
         move_one(topic, rng, most)
         assert topic.low_watermark == min((entry.acked for entry in topic.subscriptions.values()), default=END)
 
 
-def test_it_is_found_without_a_look_at_all_of_them() -> None:
+def test_it_is_found_without_scanning_all_subscriptions() -> None:
     topic = a_topic()
     for number in range(1_000):
         topic.add_subscription(f"{number}", 100 + number % 800)
@@ -64,7 +64,7 @@ def test_it_is_found_without_a_look_at_all_of_them() -> None:
 
 
 class Counting(dict[str, Subscription]):
-    """Counts how often subscriptions are looked at."""
+    """Counts accesses to subscriptions."""
 
     looks = 0
 
@@ -78,7 +78,7 @@ class Counting(dict[str, Subscription]):
 
 
 @pytest.mark.parametrize("laggards", [0, 1])
-def test_bounds_of_those_who_came_and_went_do_not_pile_up(laggards: int) -> None:
+def test_stale_heap_entries_do_not_accumulate(laggards: int) -> None:
     topic = a_topic()
     for number in range(20):
         topic.add_subscription(f"{number}", 100 * (number >= laggards))

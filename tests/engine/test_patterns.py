@@ -1,4 +1,4 @@
-"""Subscriptions by pattern: one owner, every topic that matches, from the event on that makes it."""
+"""Pattern subscriptions: one owner for all matching topics, each from the event that creates it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATTERNS = st.lists(st.one_of(LEVELS, st.sampled_from(["*", "#"])), min_size=1, 
 
 
 def as_regular_expression(levels: list[str]) -> str:
-    """For a name with a dot in front of each level."""
+    """Return a regular expression for a name with a dot in front of each level."""
     forms = {"*": r"\.[^.]*", "#": r"(?:\.[^.]*)*"}
     return "".join(forms.get(level, r"\." + regex.escape(level)) for level in levels)
 
@@ -55,16 +55,16 @@ def test_a_star_is_one_level_and_a_hash_any_number(pattern: str, fits: list[str]
     assert not any(matches(levels, name) for name in fits_not)
 
 
-def test_no_pattern_takes_long() -> None:
+def test_every_pattern_matches_quickly() -> None:
     assert not matches(["#", "a"] * 60, ".".join(["a"] * 127 + ["b"]))
 
 
 @pytest.mark.parametrize("pattern", ["a*", "a.b#", "**", "a.*b", "#.##", "*\n", "*." + "a" * 255])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     assert code(World().do(commands.Subscribe(pattern, "all"))) == "NAME_INVALID"
 
 
-def test_a_refusal_of_a_long_pattern_fits_its_room() -> None:
+def test_the_refusal_of_a_long_pattern_fits_its_space() -> None:
     world = World()
     world.hello("alice")
     operation = commands.Subscribe("*." + "a*" * 100_000, "all")
@@ -76,11 +76,11 @@ def test_a_refusal_of_a_long_pattern_fits_its_room() -> None:
     assert refuse_pattern("orders.*") is None
 
 
-# Attaching.
+# Attachment.
 
 
 class Watched(World):
-    """`watcher` has `orders.*` and owns it."""
+    """`watcher` owns a subscription to `orders.*`."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(limits)
@@ -100,7 +100,7 @@ class Watched(World):
         return self.engine.state.patterns[("orders.*", "watcher")]
 
 
-def test_the_first_message_of_a_topic_that_a_put_makes_is_stored() -> None:
+def test_the_message_that_creates_a_topic_is_stored() -> None:
     world = Watched()
     assert world.do(put("orders.eu", 2, create=True)) == replies.PutReply(1, 0, 2, world.now_ms, 1)
     assert world.seen() == {"orders.eu": [0, 1]}
@@ -116,7 +116,7 @@ def test_the_first_message_of_a_topic_that_a_put_makes_is_stored() -> None:
         commands.Transact(puts=(put("orders.eu", create=True, due_ms=9_000),)),
     ],
 )
-def test_a_topic_is_attached_by_the_event_that_makes_it(operation: commands.Operation) -> None:
+def test_a_topic_is_attached_by_the_event_that_creates_it(operation: commands.Operation) -> None:
     world = Watched()
     before = len(world.log)
     world.do(operation)
@@ -126,7 +126,7 @@ def test_a_topic_is_attached_by_the_event_that_makes_it(operation: commands.Oper
     check(world)
 
 
-def test_topics_that_do_not_match_are_left_alone() -> None:
+def test_topics_that_do_not_match_are_not_attached() -> None:
     world = Watched()
     for name in ("orders", "orders.eu.fr", "other.eu"):
         assert world.do(put(name, create=True)) == replies.PutReply(world.topic_of(name).id, 0, 1, world.now_ms, 0)
@@ -135,9 +135,7 @@ def test_topics_that_do_not_match_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("start", "expected"), [(commands.START_NEW, [2]), (commands.START_EARLIEST, [1, 2])])
-def test_topics_that_are_there_are_attached_at_their_end_or_their_first_message(
-    start: int, expected: list[int]
-) -> None:
+def test_existing_topics_are_attached_at_their_end_or_first_message(start: int, expected: list[int]) -> None:
     world = World()
     for operation in (commands.CreateTopic("orders.eu", retain_bytes=150), put("orders.eu"), put("orders.eu")):
         world.do(operation)
@@ -159,20 +157,20 @@ def test_subscribing_again_is_harmless() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 5, -3])
-def test_it_starts_at_no_offset(start: int) -> None:
+def test_it_cannot_start_at_an_offset(start: int) -> None:
     assert code(World().do(commands.Subscribe("*", "all", start))) == "UNSUPPORTED"
 
 
-def test_it_can_be_neither_shared_nor_held() -> None:
+def test_it_cannot_be_shared_or_held() -> None:
     world = Watched()
     assert code(world.do(commands.Subscribe("a.*", "all", sharing=commands.Sharing()))) == "UNSUPPORTED"
     assert code(world.do(commands.Open("orders.*", "watcher", 1_000))) == "UNSUPPORTED"
 
 
-# Leaving.
+# Unsubscribing.
 
 
-def test_unsubscribing_lets_everything_go() -> None:
+def test_unsubscribing_frees_all_messages() -> None:
     world = Watched()
     world.do(commands.Subscribe("orders.eu", "a"))
     world.do(put("orders.eu"))
@@ -189,7 +187,7 @@ def test_unsubscribing_lets_everything_go() -> None:
     check(world)
 
 
-def test_a_topic_that_its_subscriber_made_stays_for_the_pattern_and_goes_with_it() -> None:
+def test_a_temporary_topic_is_kept_for_the_pattern_and_deleted_with_it() -> None:
     world = Watched()
     world.do(commands.Subscribe("orders.eu", "a"))
     world.do(put("orders.eu"))
@@ -200,7 +198,7 @@ def test_a_topic_that_its_subscriber_made_stays_for_the_pattern_and_goes_with_it
     check(world)
 
 
-def test_a_deleted_topic_just_stops_to_come() -> None:
+def test_a_deleted_topic_disappears_from_replies() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     gone = world.topic_of("orders.eu").id
@@ -225,7 +223,7 @@ def test_a_newer_owner_fences_the_older_one() -> None:
     assert world.seen() == {"orders.eu": [0]}
 
 
-def test_its_part_of_a_topic_has_no_name_of_its_own() -> None:
+def test_its_subscription_on_a_topic_cannot_be_used_by_name() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     key = world.pattern.key
@@ -240,7 +238,7 @@ def test_its_part_of_a_topic_has_no_name_of_its_own() -> None:
     assert without_verdicts(world) == before
 
 
-def test_no_refusal_shows_how_it_is_attached() -> None:
+def test_no_refusal_shows_the_internal_key() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     refused = world.send(commands.Ack(1, world.pattern.key, world.owner.epoch - 1, 1)).reply
@@ -248,7 +246,7 @@ def test_no_refusal_shows_how_it_is_attached() -> None:
     assert commands.BY_PATTERN not in refused.text
 
 
-def test_a_plain_subscription_of_the_same_subscriber_is_another_one() -> None:
+def test_a_topic_subscription_of_the_same_subscriber_is_independent() -> None:
     world = Watched()
     world.do(commands.Subscribe("orders.eu", "watcher"))
     world.do(put("orders.eu"))
@@ -264,7 +262,7 @@ def test_a_plain_subscription_of_the_same_subscriber_is_another_one() -> None:
     check(world)
 
 
-def test_several_patterns_have_a_position_each() -> None:
+def test_each_pattern_has_its_own_position() -> None:
     world = Watched()
     for pattern, subscriber in [("orders.*", "other"), ("#", "watcher")]:
         world.do(commands.Subscribe(pattern, subscriber))
@@ -276,7 +274,7 @@ def test_several_patterns_have_a_position_each() -> None:
     check(world)
 
 
-def test_names_that_look_alike_are_told_apart() -> None:
+def test_similar_names_are_distinguished() -> None:
     world = World()
     pairs = [("a.*", "b"), ("*", "a.b"), ("a.#", "b"), ("#", "b")]
     for pattern, subscriber in pairs:
@@ -312,7 +310,7 @@ def test_patterns_are_listed_in_pages() -> None:
 # Positions and acks.
 
 
-def test_a_get_moves_nothing_and_goes_on_at_the_positions_given() -> None:
+def test_a_get_moves_nothing_and_continues_at_the_given_positions() -> None:
     world = Watched()
     world.do(put("orders.eu", 3, create=True))
     world.do(put("orders.us", create=True))
@@ -337,7 +335,7 @@ def test_acks_are_maxima() -> None:
     check(world)
 
 
-def test_a_position_behind_the_acked_one_is_where_it_is_acked() -> None:
+def test_a_position_below_the_acked_one_is_raised_to_it() -> None:
     world = Watched()
     world.do(commands.CreateTopic("orders.eu", retain_bytes=1_000))
     world.do(put("orders.eu", 3))
@@ -354,7 +352,7 @@ def test_an_ack_beyond_the_end_refuses_all_of_them() -> None:
     assert world.image() == before
 
 
-def test_acks_that_ride_on_a_get_count_before_it_reads() -> None:
+def test_acks_of_a_get_are_applied_before_it_reads() -> None:
     world = Watched()
     for _ in range(3):
         world.do(put("orders.eu", create=True))
@@ -374,14 +372,14 @@ def test_a_get_of_no_bytes_only_acks_and_never_waits() -> None:
     assert world.seen() == {"orders.eu": [1]}
 
 
-def test_with_nothing_there_it_waits() -> None:
+def test_an_empty_get_waits() -> None:
     world = Watched()
     decision = world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), 100))
     assert decision.waits_for == ("orders.*", "watcher")
     assert decision.reply == replies.GetAnyReply((), True)
 
 
-def test_acks_are_taken_on_a_full_disk_and_not_without_any_room() -> None:
+def test_acks_are_accepted_on_a_full_disk_but_not_without_reserve() -> None:
     world = Watched()
     world.do(put("orders.eu", create=True))
     world.writable_bytes = 0
@@ -412,7 +410,7 @@ def busy(world: Watched, *names: str, puts: int = 5, size: int = 100) -> None:
 
 
 def parts(world: Watched, bytes_max: int) -> dict[str, int]:
-    """Topic → where it goes on."""
+    """Return topic → next position."""
     reply = world.send(commands.GetAny("orders.*", "watcher", world.owner.epoch, (), bytes_max)).reply
     assert isinstance(reply, replies.GetAnyReply)
     return {part.topic: part.next_position for part in reply.parts}
@@ -425,7 +423,7 @@ def test_busy_topics_share_a_reply() -> None:
     assert parts(world, 800) == {"orders.a": 2, "orders.b": 2, "orders.c": 2, "orders.d": 2}
 
 
-def test_whoever_was_served_waits_for_the_others() -> None:
+def test_a_served_topic_waits_for_the_others() -> None:
     world = Watched()
     busy(world, "a", "b", "c")
     served = ""
@@ -451,7 +449,7 @@ def test_a_reply_says_whether_there_is_more() -> None:
     assert is_all(200 * TOPICS_PER_GET)
 
 
-def test_a_topic_that_goes_on_getting_messages_keeps_its_turn() -> None:
+def test_a_topic_that_keeps_getting_messages_keeps_its_turn() -> None:
     world = Watched()
     busy(world, "a", "b", puts=1)
     busy(world, "a", puts=1)
@@ -461,10 +459,10 @@ def test_a_topic_that_goes_on_getting_messages_keeps_its_turn() -> None:
     assert list(parts(world, 1)) == ["orders.b"]
 
 
-# Seeking: see test_seek.py. Bounds.
+# Limits. Seeks are in test_seek.py.
 
 
-def test_the_number_of_patterns_is_bounded() -> None:
+def test_the_number_of_patterns_is_limited() -> None:
     world = World(Limits(patterns_max=1))
     world.do(commands.Subscribe("a.*", "x"))
     assert code(world.do(commands.Subscribe("b.*", "x"))) == "LIMIT_REACHED"
@@ -486,7 +484,7 @@ def test_the_limit_of_subscriptions_counts_every_topic_that_matches() -> None:
     check(world)
 
 
-def test_a_topic_without_room_for_its_first_message_is_not_made() -> None:
+def test_a_topic_without_space_for_its_first_message_is_not_created() -> None:
     world = Watched()
     world.writable_bytes = 0
     before = world.image()
@@ -504,7 +502,7 @@ def test_a_pattern_with_too_many_topics_is_not_moved() -> None:
     assert isinstance(world.do(commands.Seek("orders.*", "watcher")), replies.SeekReply)
 
 
-def test_the_longest_names_fit_their_room() -> None:
+def test_the_longest_names_fit_the_reserved_space() -> None:
     world = World()
     pattern, subscriber = "*." + "é" * 126, "ö" * 127
     world.do(commands.Subscribe(pattern, subscriber))

@@ -1,4 +1,4 @@
-"""The engine does no I/O, knows no clock and draws no random numbers: follow its imports."""
+"""The engine does no I/O, reads no clock and uses no randomness: checked by its imports and calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def file_of(module: str) -> Path | None:
 
 
 def reachable() -> dict[Path, set[str]]:
-    """Every file of ours that the engine pulls in, with what it imports."""
+    """Return every file of ours that the engine imports, with its imports."""
     seen: dict[Path, set[str]] = {}
     todo = sorted((ROOT / "engine").rglob("*.py"))
     while todo:
@@ -56,7 +56,7 @@ def reachable() -> dict[Path, set[str]]:
     return seen
 
 
-def test_the_engine_reaches_nothing_that_acts() -> None:
+def test_the_engine_imports_nothing_impure() -> None:
     foreign = {
         (path.name, module)
         for path, modules in reachable().items()
@@ -66,13 +66,13 @@ def test_the_engine_reaches_nothing_that_acts() -> None:
     assert not foreign
 
 
-def test_the_engine_reaches_only_the_protocol_and_the_journal_contract() -> None:
+def test_the_engine_imports_only_the_protocol_and_the_journal_contract() -> None:
     packages = {path.relative_to(ROOT).parts[0] for path in reachable()}
     assert packages <= {"engine", "journal", "protocol"}
     assert {path.name for path in reachable() if "journal" in path.parts} <= {"__init__.py", "contract.py", "rows.py"}
 
 
-def test_the_engine_calls_nothing_that_acts() -> None:
+def test_the_engine_calls_nothing_impure() -> None:
     banned = {"open", "print", "input", "exec", "eval", "__import__", "hash", "id"}
     for path in (ROOT / "engine").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

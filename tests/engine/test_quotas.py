@@ -1,4 +1,4 @@
-"""Quotas: what a topic that holds enough does with more: it refuses, drops the oldest, or ends the slowest."""
+"""Quotas: a full topic refuses puts, drops the oldest messages, or deletes the slowest subscription."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUOTA = 350
 
 
 class Full(World):
-    """A topic with a quota, filled by three messages of 100 bytes; `a` and `b` subscribe to it."""
+    """A topic with a quota of three messages of 100 bytes; `a` and `b` are subscribed to it."""
 
     def __init__(self, overflow: str, retain_bytes: int = 0) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Full(World):
         return self.topic_of().subscriptions[name]
 
     def got(self, name: str = "a", position: int = -1) -> tuple[list[int], int]:
-        """Offsets, and what was dropped ever."""
+        """Return offsets, and the number of dropped messages."""
         decision = self.get(self.open("orders", name), name, position)
         assert isinstance(decision.reply, replies.GetReply), decision.reply
         return offsets_of(decision.slices), decision.reply.dropped
@@ -49,7 +49,7 @@ class Full(World):
 
 @pytest.mark.parametrize("overflow", [commands.REFUSE, commands.EXPIRE])
 @pytest.mark.parametrize("retention", [(1, 0), (0, 1)])
-def test_a_retention_goes_with_dropping_only(overflow: str, retention: tuple[int, int]) -> None:
+def test_retention_needs_the_policy_drop(overflow: str, retention: tuple[int, int]) -> None:
     world = World()
     assert code(world.do(commands.CreateTopic("orders", *retention, 100, overflow))) == "UNSUPPORTED"
     assert isinstance(world.do(commands.CreateTopic("orders", *retention, 100, commands.DROP)), replies.TopicReply)
@@ -74,7 +74,7 @@ def test_other_settings_need_alter() -> None:
 
 
 @pytest.mark.parametrize("overflow", [commands.REFUSE, commands.DROP, commands.EXPIRE])
-def test_a_batch_that_can_never_fit_is_refused_for_good(overflow: str) -> None:
+def test_a_batch_larger_than_the_quota_is_refused(overflow: str) -> None:
     world = Full(overflow)
     before = without_verdicts(world)
     assert code(world.put(QUOTA + 1)) == "TOO_LARGE"
@@ -84,7 +84,7 @@ def test_a_batch_that_can_never_fit_is_refused_for_good(overflow: str) -> None:
 # Refuse.
 
 
-def test_a_full_topic_takes_no_more_and_the_number_stays_open() -> None:
+def test_a_full_topic_refuses_puts_and_the_number_stays_open() -> None:
     world = Full(commands.REFUSE)
     before = world.image()
     reply = world.put()
@@ -93,7 +93,7 @@ def test_a_full_topic_takes_no_more_and_the_number_stays_open() -> None:
     assert isinstance(world.again(put(size=50)), replies.PutReply), "a smaller one fits"
 
 
-def test_it_takes_more_once_all_have_acked() -> None:
+def test_it_accepts_puts_after_acks() -> None:
     world = Full(commands.REFUSE)
     assert code(world.put()) == "TOPIC_FULL"
     world.get(world.open("orders", "a"), "a", ack=1)
@@ -103,7 +103,7 @@ def test_it_takes_more_once_all_have_acked() -> None:
     check(world)
 
 
-def test_it_takes_more_once_messages_have_expired() -> None:
+def test_it_accepts_puts_after_messages_have_expired() -> None:
     world = Full(commands.REFUSE)
     world.alter(450)
     world.do(put(ttl_ms=500))
@@ -132,7 +132,7 @@ def test_a_commit_that_does_not_fit_waits() -> None:
     check(world)
 
 
-def test_a_commit_that_can_never_fit_is_refused() -> None:
+def test_a_commit_larger_than_the_quota_is_refused() -> None:
     world = Full(commands.REFUSE)
     stages = [f"s{number}" for number in range(4)]
     for name in stages:
@@ -151,7 +151,7 @@ def test_a_topic_without_subscribers_is_never_full() -> None:
 # Drop.
 
 
-def test_the_oldest_messages_go_whoever_needs_them() -> None:
+def test_the_oldest_messages_are_deleted_even_if_needed() -> None:
     world = Full(commands.DROP)
     world.get(world.open("orders", "b"), "b", ack=2)
     assert isinstance(world.put(), replies.PutReply)
@@ -166,7 +166,7 @@ def test_the_oldest_messages_go_whoever_needs_them() -> None:
     check(world)
 
 
-def test_a_getter_that_was_behind_goes_on_at_the_first_message_that_is_left() -> None:
+def test_a_slow_consumer_continues_at_the_first_remaining_message() -> None:
     world = Full(commands.DROP)
     owner = world.open("orders", "a")
     assert world.offsets(owner, "a") == [0, 1, 2]
@@ -179,7 +179,7 @@ def test_a_getter_that_was_behind_goes_on_at_the_first_message_that_is_left() ->
     check(world)
 
 
-def test_an_ack_of_what_was_dropped_is_harmless() -> None:
+def test_an_ack_of_dropped_messages_has_no_effect() -> None:
     world = Full(commands.DROP)
     owner = world.open("orders", "a")
     world.put()
@@ -187,7 +187,7 @@ def test_an_ack_of_what_was_dropped_is_harmless() -> None:
     assert world.send(commands.Ack(1, "a", owner.epoch, 1)).reply == replies.AckReply(2)
 
 
-def test_only_as_much_is_dropped_as_must_be() -> None:
+def test_no_more_is_dropped_than_necessary() -> None:
     world = Full(commands.DROP)
     world.put(10)
     assert world.topic_of().stored_bytes == 310
@@ -195,7 +195,7 @@ def test_only_as_much_is_dropped_as_must_be() -> None:
     assert (world.topic_of().stored_bytes, world.got("a")) == (251, ([1, 2, 3, 4], 1))
 
 
-def test_what_has_expired_is_not_counted_as_dropped_once_it_is_gone() -> None:
+def test_expired_messages_that_are_deleted_do_not_count_as_dropped() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.DROP))
     world.do(commands.Subscribe("orders", "a"))
@@ -209,7 +209,7 @@ def test_what_has_expired_is_not_counted_as_dropped_once_it_is_gone() -> None:
     check(world)
 
 
-def test_dropping_lets_go_of_leases_too() -> None:
+def test_dropping_ends_leases_too() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.DROP))
     world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing(lease_ms=1_000)))
@@ -230,7 +230,7 @@ def test_dropping_lets_go_of_leases_too() -> None:
     check(world)
 
 
-def test_dropping_passes_by_subscriptions_that_have_lost_nothing() -> None:
+def test_dropping_does_not_affect_subscriptions_that_lost_nothing() -> None:
     world = Full(commands.DROP, retain_bytes=10_000)
     for name in ("a", "b"):
         world.get(world.open("orders", name), name, ack=3)
@@ -241,7 +241,7 @@ def test_dropping_passes_by_subscriptions_that_have_lost_nothing() -> None:
     check(world)
 
 
-def test_dropping_and_retention_let_go_of_whatever_comes_first() -> None:
+def test_the_stricter_of_quota_and_retention_deletes_messages() -> None:
     world = Full(commands.DROP, retain_bytes=150)
     for name in ("a", "b"):
         world.get(world.open("orders", name), name, ack=3)
@@ -254,7 +254,7 @@ def test_dropping_and_retention_let_go_of_whatever_comes_first() -> None:
     check(world)
 
 
-def test_many_subscriptions_lose_at_once() -> None:
+def test_many_subscriptions_can_lose_messages_at_once() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", quota_bytes=1_000, overflow=commands.DROP))
     for number in range(10):
@@ -277,7 +277,7 @@ def test_a_pattern_is_told_what_it_has_lost() -> None:
     check(world)
 
 
-def test_with_a_transaction_room_is_made_as_well() -> None:
+def test_a_transaction_also_triggers_dropping() -> None:
     world = Full(commands.DROP)
     world.do(commands.Transact(puts=(put(), put())))
     [dropped] = world.tick()
@@ -288,7 +288,7 @@ def test_with_a_transaction_room_is_made_as_well() -> None:
 # Expire.
 
 
-def test_the_slowest_subscription_ends_and_is_told() -> None:
+def test_the_slowest_subscription_is_deleted_and_its_owner_is_told() -> None:
     world = Full(commands.EXPIRE)
     owner = world.open("orders", "a")
     world.get(world.open("orders", "b"), "b", ack=1)
@@ -307,7 +307,7 @@ def test_the_slowest_subscription_ends_and_is_told() -> None:
     check(world)
 
 
-def test_as_many_end_as_must_one_after_the_other() -> None:
+def test_as_many_subscriptions_as_necessary_are_deleted() -> None:
     world = Full(commands.EXPIRE)
     world.do(commands.Subscribe("orders", "c"))
     world.do(put(size=300))
@@ -317,7 +317,7 @@ def test_as_many_end_as_must_one_after_the_other() -> None:
     check(world)
 
 
-def test_who_subscribes_again_begins_anew() -> None:
+def test_subscribing_again_creates_a_new_subscription() -> None:
     world = Full(commands.EXPIRE)
     world.put()
     world.put()
@@ -329,7 +329,7 @@ def test_who_subscribes_again_begins_anew() -> None:
     check(world)
 
 
-def test_what_has_ended_is_remembered_through_a_restart_and_bounded() -> None:
+def test_names_of_expired_subscriptions_survive_a_restart_and_are_limited() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", quota_bytes=100, overflow=commands.EXPIRE))
     for number in range(EXPIRED_NAMES_MAX + 2):
@@ -342,7 +342,7 @@ def test_what_has_ended_is_remembered_through_a_restart_and_bounded() -> None:
     check(world)
 
 
-def test_a_shared_subscription_ends_with_its_leases() -> None:
+def test_a_shared_subscription_is_deleted_with_its_leases() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.EXPIRE))
     world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing(lease_ms=1_000, key_order=True)))
@@ -357,7 +357,7 @@ def test_a_shared_subscription_ends_with_its_leases() -> None:
     check(world)
 
 
-def test_a_pattern_does_not_end_but_goes_on_at_the_end_of_that_topic() -> None:
+def test_a_pattern_subscription_is_not_deleted_but_continues_at_the_end() -> None:
     world = World()
     world.do(commands.Subscribe("#", "all"))
     world.do(commands.CreateTopic("orders", quota_bytes=QUOTA, overflow=commands.EXPIRE))
@@ -377,7 +377,7 @@ def test_a_pattern_does_not_end_but_goes_on_at_the_end_of_that_topic() -> None:
 
 
 @pytest.mark.parametrize("overflow", [commands.DROP, commands.EXPIRE])
-def test_what_is_delayed_makes_no_room_so_what_does_not_fit_beside_it_waits(overflow: str) -> None:
+def test_delayed_messages_are_not_dropped_so_puts_wait(overflow: str) -> None:
     world = World()
     world.do(commands.CreateTopic("orders", quota_bytes=250, overflow=overflow))
     world.do(commands.Subscribe("orders", "a"))
@@ -393,7 +393,7 @@ def test_what_is_delayed_makes_no_room_so_what_does_not_fit_beside_it_waits(over
     check(world)
 
 
-def test_what_is_delayed_takes_the_room_of_older_messages() -> None:
+def test_delayed_messages_displace_older_messages() -> None:
     world = Full(commands.DROP)
     world.put(due_ms=5_000)
     assert world.got("a") == ([1, 2], 1)
@@ -403,11 +403,11 @@ def test_what_is_delayed_takes_the_room_of_older_messages() -> None:
     check(world)
 
 
-# Altering.
+# Changed settings.
 
 
 @pytest.mark.parametrize("overflow", [commands.DROP, commands.EXPIRE])
-def test_a_smaller_quota_holds_at_once(overflow: str) -> None:
+def test_a_smaller_quota_applies_immediately(overflow: str) -> None:
     world = Full(commands.REFUSE)
     world.get(world.open("orders", "b"), "b", ack=2)
     world.alter(250, overflow)
@@ -428,7 +428,7 @@ def test_a_smaller_quota_that_refuses_drops_nothing() -> None:
 @pytest.mark.parametrize(
     ("quota_bytes", "overflow"), [(0, commands.REFUSE), (QUOTA, commands.REFUSE), (10_000, commands.EXPIRE)]
 )
-def test_a_quota_that_is_lifted_before_room_was_made_costs_nobody_anything(quota_bytes: int, overflow: str) -> None:
+def test_a_quota_removed_in_time_deletes_nothing(quota_bytes: int, overflow: str) -> None:
     world = Full(commands.DROP)
     world.do(put())
     world.alter(quota_bytes, overflow)
@@ -437,7 +437,7 @@ def test_a_quota_that_is_lifted_before_room_was_made_costs_nobody_anything(quota
     check(world)
 
 
-def test_a_quota_that_is_dropped_for_a_retention_keeps_counting_right() -> None:
+def test_replacing_a_quota_by_a_retention_keeps_the_byte_count() -> None:
     world = Full(commands.DROP)
     world.put()
     world.alter(0, commands.REFUSE, retain_bytes=150)
@@ -448,10 +448,10 @@ def test_a_quota_that_is_dropped_for_a_retention_keeps_counting_right() -> None:
     check(world)
 
 
-def test_after_a_restart_room_is_made_for_what_was_put_before() -> None:
+def test_the_quota_is_enforced_after_a_restart() -> None:
     world = Full(commands.DROP)
     world.do(put())
     check(world)
-    twin = world.replayed()
-    assert twin.next_tick_ms() == 0
-    assert twin.tick(world.now_ms) == [Dropped(1, 1)]
+    replica = world.replayed()
+    assert replica.next_tick_ms() == 0
+    assert replica.tick(world.now_ms) == [Dropped(1, 1)]

@@ -1,4 +1,4 @@
-"""Every kind of event: the same events end in the same state, and a snapshot at any time leads on to it."""
+"""Every kind of event: the same events lead to the same state, also from a snapshot at any time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def restored(chunks: list[bytes]) -> Engine:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_events_end_in_the_same_state(seed: int) -> None:
     world = History(seed).run(300)
-    twin = world.replayed()
-    assert image_of(twin) == world.image()
-    assert twin.state.live == world.engine.state.live
+    replica = world.replayed()
+    assert image_of(replica) == world.image()
+    assert replica.state.live == world.engine.state.live
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -43,14 +43,14 @@ def test_a_snapshot_shows_its_boundary_whatever_happens_meanwhile(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_events_behind_a_snapshot_lead_on_from_it(seed: int) -> None:
+def test_events_after_a_snapshot_continue_from_it(seed: int) -> None:
     history = History(seed)
     history.run(150)
     capture = history.world.engine.capture()
     boundary = len(history.world.log)
     history.run(150)
-    twin = restored(list(iter(capture.chunk, None)))
+    replica = restored(list(iter(capture.chunk, None)))
     for time_ms, event in history.world.log[boundary:]:
-        twin.apply(time_ms, event)
-    assert comparable(image_of(twin)) == comparable(history.world.image())
-    assert twin.state.live == history.world.engine.state.live
+        replica.apply(time_ms, event)
+    assert comparable(image_of(replica)) == comparable(history.world.image())
+    assert replica.state.live == history.world.engine.state.live

@@ -1,4 +1,4 @@
-"""Seek: a subscription is moved, no late ack undoes it, and its owner goes on by itself."""
+"""Seek: a subscription is moved, no late ack undoes it, and its owner continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.engine.world import World, code, put
 
 
 class Seekable(World):
-    """Ten messages a second apart, in a topic that keeps them; `a` has done four and owns its subscription."""
+    """Ten messages, one per second, in a topic with retention; `a` owns its subscription and has acked four."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Seekable(World):
 
 
 def asked(world: World, owner: replies.OpenReply, subscriber: str = "a") -> str:
-    """What an owner is told that gets, and that acks: the same."""
+    """Return the refusal that an owner gets for a get and for an ack, which must be the same."""
     got, acked = (
         world.send(command).reply
         for command in (
@@ -43,7 +43,7 @@ def asked(world: World, owner: replies.OpenReply, subscriber: str = "a") -> str:
     return code(got)
 
 
-# Where to.
+# Positions.
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_to_the_first_message_of_a_time_or_later(time_ms: int, expected: int) ->
 
 
 @pytest.mark.parametrize(("to", "expected"), [(11, "OFFSET_OUT_OF_RANGE"), (-3, "RANGE_GONE"), (2, "RANGE_GONE")])
-def test_to_nowhere_is_refused_and_changes_nothing(to: int, expected: str) -> None:
+def test_an_invalid_seek_is_refused_and_changes_nothing(to: int, expected: str) -> None:
     world = Seekable()
     world.do(commands.CreateTopic("orders", alter=True))
     before = without_verdicts(world)
@@ -73,7 +73,7 @@ def test_to_nowhere_is_refused_and_changes_nothing(to: int, expected: str) -> No
     assert isinstance(world.get(world.owner, "a", 4).reply, replies.GetReply), "its owner does not notice"
 
 
-def test_what_is_unknown_is_refused() -> None:
+def test_a_seek_of_an_unknown_subscription_is_refused() -> None:
     world = Seekable()
     assert code(world.seek(time_ms=-1)) == "MALFORMED"
     assert code(world.do(commands.Seek("nowhere", "a"))) == "TOPIC_UNKNOWN"
@@ -90,7 +90,7 @@ def test_a_repeated_seek_moves_once() -> None:
     assert world.acked == 8
 
 
-# Who is told what.
+# Owners.
 
 
 def test_a_late_ack_does_not_undo_it() -> None:
@@ -103,7 +103,7 @@ def test_a_late_ack_does_not_undo_it() -> None:
     assert world.acked == 2
 
 
-def test_the_owner_goes_on_after_opening_again() -> None:
+def test_the_owner_continues_after_opening_again() -> None:
     world = Seekable()
     world.seek(2)
     owner = world.open("orders", "a")
@@ -112,7 +112,7 @@ def test_the_owner_goes_on_after_opening_again() -> None:
     assert asked(world, world.owner) == "FENCED", "its former self is another owner by then"
 
 
-def test_several_seeks_are_one_to_the_owner() -> None:
+def test_several_seeks_look_like_one_to_the_owner() -> None:
     world = Seekable()
     for to in (2, 7, 3):
         world.seek(to)
@@ -133,7 +133,7 @@ def test_a_take_over_after_a_seek_fences_the_former_owner_for_good() -> None:
     assert asked(world, newer) == asked(world, world.owner) == "FENCED"
 
 
-def test_an_owner_of_before_the_last_take_over_is_not_told_sought() -> None:
+def test_an_owner_before_the_last_take_over_is_not_told_sought() -> None:
     world = Seekable()
     newer = world.open("orders", "a")
     world.seek(2)
@@ -141,7 +141,7 @@ def test_an_owner_of_before_the_last_take_over_is_not_told_sought() -> None:
     assert asked(world, world.owner) == "FENCED"
 
 
-def test_who_opens_again_after_a_seek_does_not_take_it_back_from_a_successor() -> None:
+def test_reopening_after_a_seek_does_not_fence_a_successor() -> None:
     world = Seekable()
     world.seek(2)
     again = commands.Open("orders", "a", former=world.owner.epoch)
@@ -154,7 +154,7 @@ def test_who_opens_again_after_a_seek_does_not_take_it_back_from_a_successor() -
     check(world)
 
 
-def test_a_subscription_that_nobody_owns_is_moved_too() -> None:
+def test_a_subscription_without_an_owner_can_be_moved() -> None:
     world = Seekable()
     world.do(commands.Subscribe("orders", "b"))
     world.do(commands.Seek("orders", "b"))
@@ -171,18 +171,18 @@ def test_it_ends_a_hold() -> None:
     assert isinstance(world.do(commands.Open("orders", "a", 60_000)), replies.OpenReply)
 
 
-def test_who_was_moved_is_known_after_a_restart() -> None:
+def test_seeks_are_known_after_a_restart() -> None:
     world = Seekable()
     world.seek(2)
-    for twin in (world.replayed(), engine_from(world.engine, world.limits)):
-        world.engine = twin
+    for replica in (world.replayed(), engine_from(world.engine, world.limits)):
+        world.engine = replica
         assert asked(world, world.owner) == "SOUGHT"
 
 
-# Collection.
+# Deletion.
 
 
-def test_forwards_it_lets_messages_go_and_backwards_it_keeps_them() -> None:
+def test_a_seek_forward_frees_messages_and_a_seek_back_keeps_them() -> None:
     world = World()
     for subscriber in ("a", "b"):
         world.do(commands.Subscribe("orders", subscriber))
@@ -200,7 +200,7 @@ def test_forwards_it_lets_messages_go_and_backwards_it_keeps_them() -> None:
     check(world)
 
 
-def test_back_and_forth_positions_are_counted_right() -> None:
+def test_seeks_back_and_forth_keep_the_low_watermark_correct() -> None:
     world = Seekable()
     world.do(commands.Subscribe("orders", "b", commands.START_EARLIEST))
     for to in (0, 10, 5, 5, 0, 3, 10, 0):
@@ -221,7 +221,7 @@ def take(world: World, opened: replies.OpenReply, number: int, count: int = 3) -
     return world.send(commands.Take(opened.topic_id, "workers", opened.epoch, "m", number, count, 10_000)).reply
 
 
-def test_a_shared_subscription_begins_anew_there() -> None:
+def test_a_shared_subscription_restarts_at_the_new_position() -> None:
     world = Seekable()
     world.do(commands.Subscribe("orders", "workers", commands.START_EARLIEST, commands.Sharing()))
     opened = world.open("orders", "workers")
@@ -240,7 +240,7 @@ def test_a_shared_subscription_begins_anew_there() -> None:
     check(world)
 
 
-def test_every_member_is_told_however_often_it_is_moved() -> None:
+def test_every_member_is_told_after_several_seeks() -> None:
     world = Seekable()
     world.do(commands.Subscribe("orders", "workers", commands.START_EARLIEST, commands.Sharing()))
     first = world.open("orders", "workers")
@@ -261,7 +261,7 @@ def test_a_member_of_a_former_subscription_of_that_name_is_not_told_sought() -> 
     assert code(take(world, former, 1)) == "FENCED"
 
 
-def test_order_per_key_is_not_moved_to_where_keys_are_unknown() -> None:
+def test_key_order_cannot_seek_to_offsets_without_key_hashes() -> None:
     world = Seekable()
     world.do(commands.Subscribe("orders", "workers", sharing=commands.Sharing(key_order=True)))
     world.do(put())
@@ -304,13 +304,13 @@ def test_a_pattern_is_moved_on_all_its_topics(seek: commands.Seek, expected: dic
 
 
 @pytest.mark.parametrize("to", [0, 1, -3])
-def test_a_pattern_is_moved_to_no_offset(to: int) -> None:
+def test_a_pattern_subscription_cannot_seek_to_an_offset(to: int) -> None:
     world, owner = watched()
     assert code(world.do(commands.Seek("orders.*", "all", to))) == "UNSUPPORTED"
     assert isinstance(world.ack_any(owner, "orders.*", "all", {1: 1}), replies.GetAnyReply)
 
 
-def test_several_seeks_of_a_pattern_are_one_to_its_owner() -> None:
+def test_several_seeks_of_a_pattern_look_like_one_to_its_owner() -> None:
     world, owner = watched()
     for _ in range(3):
         world.do(commands.Seek("orders.*", "all"))

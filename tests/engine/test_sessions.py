@@ -1,4 +1,4 @@
-"""Numbered commands happen once (DESIGN: sessions)."""
+"""Numbered commands are executed once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_retried_put_is_stored_once() -> None:
     assert end_offset(world) == 1
 
 
-def test_a_retry_is_recognised_after_the_message_was_collected() -> None:
+def test_a_retry_is_recognised_after_the_message_was_deleted() -> None:
     world = world_with_topic()
     first = world.do(put())
     owner = world.open("orders", "billing")
@@ -35,7 +35,7 @@ def test_a_retry_is_recognised_after_the_message_was_collected() -> None:
     assert end_offset(world) == 1
 
 
-def test_a_refusal_uses_up_its_number_and_is_repeated() -> None:
+def test_a_refusal_consumes_its_number_and_is_repeated() -> None:
     world = World()
     assert code(world.do(put("nowhere"))) == "TOPIC_UNKNOWN"
     world.do(commands.CreateTopic("nowhere"), session="bob")
@@ -52,7 +52,7 @@ def test_not_now_leaves_the_number_open() -> None:
     assert end_offset(world) == 1
 
 
-def test_other_bytes_under_a_used_number_are_refused() -> None:
+def test_different_bytes_under_a_used_number_are_refused() -> None:
     world = world_with_topic()
     world.do(put(checksum=1))
     assert code(world.again(put(checksum=2))) == "SEQUENCE_REUSED"
@@ -67,7 +67,7 @@ def test_a_gap_decides_nothing_and_names_the_last_number() -> None:
     assert end_offset(world) == 0
 
 
-def test_a_void_uses_up_an_open_number() -> None:
+def test_a_void_consumes_an_open_number() -> None:
     world = world_with_topic()
     assert world.do(commands.Void()) == replies.Done()
     assert code(world.again(put())) == "SEQUENCE_REUSED"
@@ -79,7 +79,7 @@ def test_a_void_for_a_decided_number_gets_its_verdict() -> None:
     assert world.again(commands.Void()) == first
 
 
-def test_seen_verdicts_are_forgotten_and_say_so() -> None:
+def test_confirmed_verdicts_are_deleted_and_a_retry_is_told_so() -> None:
     world = world_with_topic()
     world.do(put())
     world.do(put())
@@ -88,7 +88,7 @@ def test_seen_verdicts_are_forgotten_and_say_so() -> None:
     assert end_offset(world) == 2
 
 
-def test_commands_beyond_the_window_are_not_taken() -> None:
+def test_commands_beyond_the_window_are_not_accepted() -> None:
     world = World()
     world.hello()
     for number in range(1, 9):
@@ -119,7 +119,7 @@ def test_a_repeated_hello_takes_over_once() -> None:
     assert world.engine.state.sessions["alice"].epoch == 1
 
 
-def test_a_late_repetition_of_an_old_hello_does_not_fence_the_successor() -> None:
+def test_a_late_duplicate_of_an_old_hello_does_not_fence_the_successor() -> None:
     world = World()
     for nonce in range(1, NONCES_MAX + 1):
         world.hello(nonce=nonce)
@@ -127,14 +127,14 @@ def test_a_late_repetition_of_an_old_hello_does_not_fence_the_successor() -> Non
     assert world.engine.state.sessions["alice"].epoch == NONCES_MAX
 
 
-def test_an_automatic_reconnect_goes_on_with_its_epoch() -> None:
+def test_an_automatic_reconnect_continues_its_epoch() -> None:
     world = world_with_topic()
     reply = world.hello(epoch=1, nonce=12)
     assert isinstance(reply, replies.HelloReply)
     assert reply.epoch == 1
 
 
-def test_an_unknown_session_is_never_made_silently() -> None:
+def test_an_unknown_session_is_never_created_silently() -> None:
     world = World()
     assert code(world.hello(epoch=3)) == "SESSION_UNKNOWN"
     assert code(world.send(commands.Numbered("ghost", 1, 1, 1, commands.Void())).reply) == "SESSION_UNKNOWN"
@@ -163,7 +163,7 @@ def test_bye_ends_an_anonymous_session_only() -> None:
     assert set(world.engine.state.sessions) == {"alice"}
 
 
-def test_a_named_session_ends_when_its_present_client_says_that_it_is_for_good() -> None:
+def test_a_named_session_is_deleted_by_a_final_bye_of_its_current_client() -> None:
     world = World()
     world.hello("alice")
     world.hello("alice", nonce=5)
@@ -174,7 +174,7 @@ def test_a_named_session_ends_when_its_present_client_says_that_it_is_for_good()
     assert code(world.do(commands.Void(), session="alice")) == "SESSION_UNKNOWN"
 
 
-def test_a_removed_session_is_unknown_and_can_be_made_anew() -> None:
+def test_a_deleted_session_is_unknown_and_can_be_created_again() -> None:
     world = World()
     world.hello("bob")
     assert world.do(commands.RemoveSession("bob")) == replies.Done()
@@ -182,17 +182,17 @@ def test_a_removed_session_is_unknown_and_can_be_made_anew() -> None:
     assert isinstance(world.hello("bob", nonce=5), replies.HelloReply)
 
 
-def test_a_session_does_not_remove_itself() -> None:
+def test_a_session_cannot_delete_itself() -> None:
     assert code(World().do(commands.RemoveSession("alice"))) == "SESSION_UNKNOWN"
 
 
-def test_the_number_of_sessions_is_bounded() -> None:
+def test_the_number_of_sessions_is_limited() -> None:
     world = World(Limits(sessions_max=1))
     world.hello("alice")
     assert code(world.hello("bob")) == "LIMIT_REACHED"
 
 
-def test_a_key_happens_once_for_seven_days() -> None:
+def test_a_keyed_operation_is_executed_once_for_seven_days() -> None:
     world = World()
     world.do(commands.Subscribe("orders", "billing"))
     keyed = commands.Keyed("web", "k1", put())
@@ -205,14 +205,14 @@ def test_a_key_happens_once_for_seven_days() -> None:
     assert end_offset(world) == 2
 
 
-def test_a_key_with_another_body_is_an_error() -> None:
+def test_a_key_with_a_different_body_is_refused() -> None:
     world = world_with_topic()
     world.send(commands.Keyed("web", "k1", put(checksum=1)))
     assert code(world.send(commands.Keyed("web", "k1", put(checksum=2))).reply) == "KEY_REUSED"
     assert isinstance(world.send(commands.Keyed("other", "k1", put(checksum=2))).reply, replies.PutReply)
 
 
-def test_at_the_limit_new_keys_are_refused_and_none_is_forgotten() -> None:
+def test_at_the_limit_new_keys_are_refused_and_none_is_deleted() -> None:
     world = World(Limits(keys_max=1))
     world.do(commands.Subscribe("orders", "billing"))
     first = world.send(commands.Keyed("web", "k1", put())).reply

@@ -1,4 +1,4 @@
-"""The parts of a shared subscription: ranges, what is returned, keys, leases."""
+"""The parts of a shared subscription: ranges, redeliveries, keys and leases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def offsets(spans: Spans) -> dict[int, int]:
 
 
 @given(SEEDS)
-def test_done_ranges_know_their_floor_and_their_count(seed: int) -> None:
+def test_acked_ranges_know_their_floor_and_count(seed: int) -> None:
     rng = random.Random(seed)
     done, naive, at = AckedRanges(3), set(range(3)), 3
     pieces = []
@@ -44,7 +44,7 @@ def test_done_ranges_know_their_floor_and_their_count(seed: int) -> None:
 
 
 @given(SEEDS)
-def test_a_floor_that_is_raised_counts_what_was_not_done(seed: int) -> None:
+def test_raising_the_floor_counts_unacked_messages(seed: int) -> None:
     rng = random.Random(seed)
     naive = {offset for offset in range(40) if rng.random() < 0.5}
     done = AckedRanges(0)
@@ -74,7 +74,7 @@ def test_acks_above_a_gap_are_one_range() -> None:
 
 
 @given(SEEDS)
-def test_a_cut_takes_out_what_lies_in_its_range_and_nothing_else(seed: int) -> None:
+def test_remove_takes_out_exactly_its_range(seed: int) -> None:
     rng = random.Random(seed)
     starts = sorted(rng.sample(range(40), 8))
     spans = Spans((first, end, rng.randint(1, 3)) for first, end in zip(starts[::2], starts[1::2], strict=True))
@@ -95,10 +95,10 @@ def test_ranges_that_touch_or_overlap_are_merged() -> None:
     assert merged([]) == ()
 
 
-# What is returned.
+# Redeliveries.
 
 
-def test_what_is_ready_comes_in_the_order_of_its_offsets() -> None:
+def test_ready_ranges_come_in_the_order_of_their_offsets() -> None:
     returned = Redeliveries()
     order = list(range(0, 200, 2))
     random.Random(1).shuffle(order)
@@ -108,7 +108,7 @@ def test_what_is_ready_comes_in_the_order_of_its_offsets() -> None:
     assert [first for first, _, _ in returned.ready(0)] == list(range(0, 200, 2))
 
 
-def test_what_waits_is_not_ready_before_its_time() -> None:
+def test_a_delayed_range_is_not_ready_before_its_time() -> None:
     returned = Redeliveries()
     returned.add(0, 5, 2, 1_000)
     returned.add(7, 9, 1, 0)
@@ -118,7 +118,7 @@ def test_what_waits_is_not_ready_before_its_time() -> None:
     assert returned.next_ms() is None
 
 
-def test_what_is_taken_out_leaves_the_rest_of_its_range() -> None:
+def test_removing_a_part_leaves_the_rest_of_its_range() -> None:
     returned = Redeliveries()
     returned.add(0, 5, 1, 0)
     returned.add(5, 9, 2, 0)
@@ -127,7 +127,7 @@ def test_what_is_taken_out_leaves_the_rest_of_its_range() -> None:
     assert returned.count == 2
 
 
-def test_a_range_that_comes_back_to_wait_is_not_taken_for_its_former_self() -> None:
+def test_a_range_that_is_delayed_again_uses_its_new_time() -> None:
     returned = Redeliveries()
     for first in (0, 5, 6):
         returned.add(first, first + 1, 1, 0)
@@ -140,7 +140,7 @@ def test_a_range_that_comes_back_to_wait_is_not_taken_for_its_former_self() -> N
 # Keys.
 
 
-def test_a_key_lets_one_message_out_at_a_time_in_order() -> None:
+def test_a_key_releases_one_message_at_a_time_in_order() -> None:
     keys = KeyOrder()
     keys.occupy(0, 77)
     keys.block(3, 77)
@@ -153,14 +153,14 @@ def test_a_key_lets_one_message_out_at_a_time_in_order() -> None:
     assert (list(keys.release(5, 6)), keys.is_busy(77), keys.blocked) == ([], False, 0)
 
 
-def test_messages_without_a_key_wait_for_nobody() -> None:
+def test_messages_without_a_key_are_never_blocked() -> None:
     keys = KeyOrder()
     keys.occupy(0, 0)
     assert not keys.is_busy(0)
     assert list(keys.release(0, 1)) == []
 
 
-# The whole.
+# Complete state.
 
 
 def shared_with(*spans: tuple[int, int, int], token: int = 9) -> SharedState:
@@ -180,14 +180,14 @@ def test_a_lease_ends_with_its_last_message() -> None:
     assert shared.members["m"].active_ms == 300
 
 
-def test_a_member_that_leaves_gives_everything_back() -> None:
+def test_a_leaving_member_returns_all_messages() -> None:
     shared = shared_with((0, 4, 1), (6, 7, 3))
     shared.remove_member("m", 200)
     assert list(shared.redeliveries.ready(0)) == [(0, 4, 1), (6, 7, 3)]
     assert (shared.leased, shared.members) == (0, {})
 
 
-def test_what_is_dropped_is_gone_from_leases_and_returned_ranges_alike() -> None:
+def test_dropped_messages_leave_leases_and_redeliveries() -> None:
     shared = shared_with((0, 4, 1), (6, 10, 1))
     shared.remove_from_lease(9, 1, 2, 0)
     shared.ack(1, 2)
@@ -200,7 +200,7 @@ def test_what_is_dropped_is_gone_from_leases_and_returned_ranges_alike() -> None
     assert (shared.next_offset, shared.floor(), shared.leases) == (20, 20, {})
 
 
-def test_a_dropped_message_frees_its_key_for_one_that_is_left() -> None:
+def test_a_dropped_message_frees_its_key() -> None:
     shared = shared_with((0, 1, 1))
     shared.next_offset = 10
     shared.keys.occupy(0, 77)
@@ -211,7 +211,7 @@ def test_a_dropped_message_frees_its_key_for_one_that_is_left() -> None:
     assert shared.keys.blocked == 0
 
 
-def test_a_seek_forgets_everything_but_the_members_numbers() -> None:
+def test_a_seek_discards_everything_except_member_numbers() -> None:
     shared = shared_with((0, 4, 1))
     shared.redeliveries.add(4, 6, 1, 0)
     shared.seek(2)
@@ -220,7 +220,7 @@ def test_a_seek_forgets_everything_but_the_members_numbers() -> None:
     assert not shared.members["m"].tokens
 
 
-def test_an_image_brings_everything_back() -> None:
+def test_an_image_restores_everything() -> None:
     shared = shared_with((0, 4, 1), (6, 7, 3))
     shared.next_offset = 12
     shared.remove_from_lease(9, 2, 3, 0)
@@ -229,16 +229,16 @@ def test_an_image_brings_everything_back() -> None:
     shared.keys.occupy(7, 1 << 63)
     shared.keys.block(10, 1 << 63)
     image = capture_shared(shared)
-    twin = restore_shared(image)
-    assert capture_shared(twin) == image
-    assert twin.next_ms() == shared.next_ms()
-    for each in (shared, twin):
+    replica = restore_shared(image)
+    assert capture_shared(replica) == image
+    assert replica.next_ms() == shared.next_ms()
+    for each in (shared, replica):
         each.redeliveries.remove(7, 8)
         each.ack(7, 8)
-    assert list(shared.redeliveries.ready(500)) == list(twin.redeliveries.ready(500)) == [(8, 9, 2), (10, 11, 0)]
+    assert list(shared.redeliveries.ready(500)) == list(replica.redeliveries.ready(500)) == [(8, 9, 2), (10, 11, 0)]
 
 
-def test_leases_that_are_settled_early_do_not_pile_up_until_they_would_be_due() -> None:
+def test_settled_leases_do_not_accumulate_in_the_queue() -> None:
     shared = shared_with((0, 1, 1), token=1)
     for token in range(2, 4_000):
         shared.add_lease(Lease(token, "m", token, 86_400_000, Spans([(token, token + 1, 1)])))

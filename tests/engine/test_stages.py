@@ -1,4 +1,4 @@
-"""Stage, commit, abort: all or nothing, once per (writer, batch). And the registry."""
+"""Stage, commit and abort: all or nothing, once per (writer, batch). Also the registry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def visible(world: World) -> list[int]:
     return world.offsets(world.open("out", "a"), "a")
 
 
-def test_staged_messages_are_seen_after_their_commit_in_the_order_given() -> None:
+def test_staged_messages_are_visible_after_their_commit_in_the_given_order() -> None:
     world = world_with_topic()
     assert world.do(stage("p1", count=1)) == replies.StageReply(1)
     assert world.do(stage("p0", count=2)) == replies.StageReply(2)
@@ -41,7 +41,7 @@ def test_staged_messages_are_seen_after_their_commit_in_the_order_given() -> Non
     assert counts == [2, 1, 1]
 
 
-def test_a_batch_that_was_committed_before_is_dropped_and_answered_yes() -> None:
+def test_a_batch_that_was_committed_before_is_deleted_and_succeeds() -> None:
     world = world_with_topic()
     world.do(stage("p0"))
     world.do(commit(0, ("p0", 2)))
@@ -60,7 +60,7 @@ def test_staging_for_a_committed_batch_is_refused() -> None:
     assert isinstance(world.do(stage("next", batch=5)), replies.StageReply)
 
 
-def test_a_replayed_commit_drops_what_was_staged_meanwhile() -> None:
+def test_a_repeated_commit_deletes_stages_of_the_second_try() -> None:
     world = world_with_topic()
     world.do(stage("first"))
     world.do(stage("speculative"))
@@ -70,7 +70,7 @@ def test_a_replayed_commit_drops_what_was_staged_meanwhile() -> None:
     assert visible(world) == [0, 1]
 
 
-def test_a_commit_checks_its_stages_and_changes_nothing_if_one_does_not_fit() -> None:
+def test_a_commit_with_a_wrong_stage_changes_nothing() -> None:
     world = world_with_topic()
     world.do(stage("p0"))
     assert code(world.do(commit(0, ("p0", 2), ("p1", 1)))) == "STAGE_UNKNOWN"
@@ -80,7 +80,7 @@ def test_a_commit_checks_its_stages_and_changes_nothing_if_one_does_not_fit() ->
     assert isinstance(world.do(commit(0, ("p0", 2))), replies.CommitReply)
 
 
-def test_an_abort_drops_stages_never_what_is_published() -> None:
+def test_an_abort_deletes_stages_but_never_published_messages() -> None:
     world = world_with_topic()
     world.do(stage("p0"))
     world.do(stage("p1"))
@@ -101,7 +101,7 @@ def test_stages_expire() -> None:
     assert code(world.do(commit(0, ("p0", 2)))) == "STAGE_UNKNOWN"
 
 
-def test_staging_again_extends_a_stages_life() -> None:
+def test_staging_again_extends_the_lifetime_of_a_stage() -> None:
     world = world_with_topic()
     world.do(stage("p0"))
     world.now_ms += 600
@@ -110,7 +110,7 @@ def test_staging_again_extends_a_stages_life() -> None:
     assert isinstance(world.do(commit(0, ("p0", 4))), replies.CommitReply)
 
 
-def test_a_stage_of_a_topic_that_was_made_again_is_not_committed() -> None:
+def test_a_stage_of_a_recreated_topic_is_not_committed() -> None:
     world = world_with_topic()
     world.do(stage("p0"))
     world.do(commands.DeleteTopic("out"))
@@ -118,7 +118,7 @@ def test_a_stage_of_a_topic_that_was_made_again_is_not_committed() -> None:
     assert code(world.do(commit(0, ("p0", 2)))) == "TOPIC_GONE"
 
 
-def test_a_commit_to_a_topic_that_nobody_keeps_frees_the_stages() -> None:
+def test_a_commit_to_a_topic_without_subscriptions_frees_the_stages() -> None:
     world = World()
     world.do(put("out", create=True))
     world.do(stage("p0"))
@@ -128,7 +128,7 @@ def test_a_commit_to_a_topic_that_nobody_keeps_frees_the_stages() -> None:
     assert not world.engine.state.live
 
 
-def test_a_batch_that_was_committed_is_recognised_when_its_topic_is_gone() -> None:
+def test_a_committed_batch_is_recognised_after_its_topic_was_deleted() -> None:
     world = world_with_topic()
     world.do(stage("p0"))
     world.do(commit(0, ("p0", 2)))
@@ -144,7 +144,7 @@ def test_a_batch_that_was_committed_is_recognised_when_its_topic_is_gone() -> No
 
 
 def world_with_topics() -> World:
-    """Something is staged for each of two topics."""
+    """Stage messages on two topics."""
     world = world_with_topic()
     world.do(commands.Subscribe("bills", "a"))
     for name, topic, count in (("o1", "out", 2), ("b1", "bills", 1), ("o2", "out", 3), ("b2", "bills", 4)):
@@ -169,7 +169,7 @@ def is_untouched(world: World) -> bool:
     return empty and len(state.stages) == 4 and "query/all" not in state.writers
 
 
-def test_a_commit_publishes_on_several_topics_each_in_the_order_given() -> None:
+def test_a_commit_publishes_on_several_topics_in_the_given_order() -> None:
     world = world_with_topics()
     bills, out = world.topic_of("bills"), world.topic_of("out")
     reply = world.do(commit_all())
@@ -179,7 +179,7 @@ def test_a_commit_publishes_on_several_topics_each_in_the_order_given() -> None:
     assert not world.engine.state.stages
 
 
-def test_offsets_go_on_where_each_topic_ends() -> None:
+def test_offsets_continue_at_the_end_of_each_topic() -> None:
     world = world_with_topics()
     world.do(put("bills", count=7))
     reply = world.do(commit_all())
@@ -187,7 +187,7 @@ def test_offsets_go_on_where_each_topic_ends() -> None:
     assert [part.first_offset for part in reply.parts] == [7, 0]
 
 
-def test_a_commit_to_several_topics_is_repeated_harmlessly() -> None:
+def test_a_commit_to_several_topics_can_be_repeated() -> None:
     world = world_with_topics()
     first = world.do(commit_all())
     assert world.again(commit_all()) == first
@@ -220,7 +220,7 @@ def test_a_commit_to_several_topics_is_all_or_nothing(
     assert isinstance(world.do(commit_all()), replies.CommitReply)
 
 
-def test_the_quota_of_one_topic_holds_the_others_back() -> None:
+def test_the_quota_of_one_topic_delays_the_whole_commit() -> None:
     world = world_with_topics()
     world.do(commands.CreateTopic("out", quota_bytes=250))
     world.do(put("out", size=100))
@@ -232,7 +232,7 @@ def test_the_quota_of_one_topic_holds_the_others_back() -> None:
     assert (counts(world, "bills"), counts(world, "out")) == ([4, 1], [2, 3])
 
 
-def test_what_never_fits_into_one_of_the_topics_is_refused_for_all() -> None:
+def test_a_commit_too_large_for_one_topic_is_refused() -> None:
     world = world_with_topics()
     world.do(commands.CreateTopic("out", quota_bytes=150))
     assert code(world.do(commit_all())) == "TOO_LARGE"
@@ -246,7 +246,7 @@ def test_one_topic_and_several_are_not_mixed() -> None:
     assert is_untouched(world)
 
 
-def test_a_batch_in_which_there_is_nothing_is_remembered() -> None:
+def test_an_empty_batch_is_recorded() -> None:
     world = world_with_topics()
     assert world.do(commit_all((), 3)) == replies.CommitReply(0, -1, 0, world.now_ms, 0, False)
     assert world.engine.state.writers == {"query/all": 3}
@@ -261,7 +261,7 @@ def test_the_stages_of_all_topics_count_together() -> None:
     assert code(world.do(commit_all(tuple((f"t{n}", ()) for n in range(STAGES_PER_COMMIT_MAX + 1))))) == "MALFORMED"
 
 
-def test_the_room_that_a_commit_asks_for_is_enough_for_its_event() -> None:
+def test_the_reserved_space_of_a_commit_is_sufficient() -> None:
     world = World()
     world.engine.state.next_topic_id = 1 << 62
     parts = tuple((f"{number}", ((f"s{number}", 1),)) for number in range(1_000))
@@ -280,7 +280,7 @@ def one_off(*stages: tuple[str, int], batch: int = 0) -> commands.Commit:
     return commands.Commit("", batch, "out", stages)
 
 
-def test_a_one_off_commit_is_remembered_by_its_session_alone() -> None:
+def test_a_one_off_commit_is_recorded_only_by_its_session() -> None:
     world = World(Limits(writers_max=1))
     world.do(commands.Subscribe("out", "a"))
     world.do(commit(0))
@@ -295,7 +295,7 @@ def test_a_one_off_commit_is_remembered_by_its_session_alone() -> None:
     assert code(world.do(one_off(("p0", 2)))) == "STAGE_UNKNOWN"
 
 
-def test_without_a_writer_there_are_no_batches() -> None:
+def test_without_a_writer_the_batch_number_must_be_0() -> None:
     world = world_with_topic()
     assert code(world.do(one_off(batch=1))) == "MALFORMED"
     assert code(world.do(one_off(batch=-1))) == "MALFORMED"
@@ -314,7 +314,7 @@ def test_the_registry_compares_versions() -> None:
     assert not world.engine.state.registry
 
 
-def test_the_registry_is_bounded() -> None:
+def test_the_registry_is_limited() -> None:
     world = World(Limits(registry_entries_max=1))
     world.do(commands.RegistrySet("udp", "a", b""))
     assert code(world.do(commands.RegistrySet("text", "b", b""))) == "LIMIT_REACHED"

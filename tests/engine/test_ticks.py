@@ -1,4 +1,4 @@
-"""What time brings about comes in portions that fit the room which is kept for them."""
+"""The events of a tick fit the space that is reserved for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def long(number: int, size: int = NAME_BYTES_MAX) -> str:
 
 
 def make_everything_due(world: World) -> None:
-    """Within a day, with the longest names."""
+    """Everything is due within a day, with the longest names."""
     for number in range(MANY):
         world.hello(f"anonymous {number}", anonymous=True)
         world.send(commands.Keyed("web", f"{number}", commands.Void()))
@@ -67,7 +67,7 @@ def _fill(world: World, topic: str, subscriber: str) -> None:
 
 
 def ticks(world: World) -> Iterator[list[Event]]:
-    """As many as are asked for, and no more than can make sense."""
+    """Return a count within sensible limits."""
     for _ in range(1_000):
         next_ms = world.engine.next_tick_ms()
         if next_ms is None or next_ms > world.now_ms:
@@ -76,7 +76,7 @@ def ticks(world: World) -> Iterator[list[Event]]:
     raise AssertionError("ticks are asked for although nothing is due")
 
 
-def test_whatever_is_due_at_once_each_tick_fits_its_room() -> None:
+def test_each_tick_fits_its_reserved_space() -> None:
     world = World(Limits(session_idle_ms=DAY_MS, stage_ms=DAY_MS, key_ms=DAY_MS))
     make_everything_due(world)
     seen: list[Event] = []
@@ -94,7 +94,7 @@ def test_whatever_is_due_at_once_each_tick_fits_its_room() -> None:
     check(world)
 
 
-def test_after_a_replay_nothing_that_has_happened_is_looked_for_again() -> None:
+def test_after_a_replay_processed_entries_are_not_due_again() -> None:
     world = World()
     for number in range(1_500):
         world.do(put("orders", create=True, due_ms=world.now_ms + 1))
@@ -103,6 +103,6 @@ def test_after_a_replay_nothing_that_has_happened_is_looked_for_again() -> None:
         world.do(commands.Subscribe(f"topic {number}", "workers", sharing=commands.Sharing(lease_ms=100)))
         world.do(commands.Unsubscribe(f"topic {number}", "workers"))
         world.tick(1)
-    twin = world.replayed()
-    next_ms = twin.next_tick_ms()
+    replica = world.replayed()
+    next_ms = replica.next_tick_ms()
     assert next_ms is None or next_ms > world.now_ms

@@ -1,4 +1,4 @@
-"""Time to live: what has expired is skipped by gets, seen by reads, and collected, whoever is behind."""
+"""Time to live: expired messages are skipped by gets, returned by reads, and deleted even if a subscriber is behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_ttls(world: World, *ttls_ms: int) -> World:
 
 
 def got(world: World, subscriber: str = "a", position: int = -1) -> tuple[list[int], int]:
-    """Offsets, and where to go on."""
+    """Return offsets and the next position."""
     decision = world.get(world.open("orders", subscriber), subscriber, position)
     assert isinstance(decision.reply, replies.GetReply), decision.reply
     return offsets_of(decision.slices), decision.reply.next_position
@@ -38,7 +38,7 @@ def got(world: World, subscriber: str = "a", position: int = -1) -> tuple[list[i
 # Gets and reads.
 
 
-def test_it_is_there_until_its_time_is_over() -> None:
+def test_a_message_is_delivered_until_it_expires() -> None:
     world = with_ttls(subscribed(), 500)
     world.tick(499)
     assert got(world) == ([0], 1)
@@ -48,7 +48,7 @@ def test_it_is_there_until_its_time_is_over() -> None:
     check(world)
 
 
-def test_a_get_skips_what_has_expired_and_says_where_it_goes_on() -> None:
+def test_a_get_skips_expired_messages_and_returns_the_next_position() -> None:
     world = with_ttls(subscribed(), 0, 500, 500, 0, 500)
     world.tick(500)
     assert got(world) == ([0, 3], 5)
@@ -65,7 +65,7 @@ def test_a_whole_batch_expires_together() -> None:
     assert got(world, position=2) == ([5], 6)
 
 
-def test_where_nothing_else_is_the_get_waits_behind_what_has_expired() -> None:
+def test_a_get_waits_after_expired_messages_if_there_are_no_others() -> None:
     world = with_ttls(subscribed(), 500, 500)
     world.tick(500)
     owner = world.open("orders", "a")
@@ -75,13 +75,13 @@ def test_where_nothing_else_is_the_get_waits_behind_what_has_expired() -> None:
     assert (decision.reply.next_position, decision.reply.end_offset) == (2, 2)
 
 
-def test_a_read_sees_it_as_long_as_it_is_stored() -> None:
+def test_a_read_returns_expired_messages_while_they_are_stored() -> None:
     world = with_ttls(subscribed(), 0, 500, 0)
     world.tick(500)
     assert offsets_of(world.send(commands.Read("orders", 0, 1000)).slices) == [0, 1, 2]
 
 
-def test_positions_go_on_over_it() -> None:
+def test_positions_advance_over_expired_messages() -> None:
     world = with_ttls(subscribed(), 500, 500, 0)
     world.tick(500)
     owner = world.open("orders", "a")
@@ -92,7 +92,7 @@ def test_positions_go_on_over_it() -> None:
     check(world)
 
 
-def test_a_get_from_a_position_that_was_done_and_collected_is_still_refused() -> None:
+def test_a_get_from_an_acked_and_deleted_position_is_still_refused() -> None:
     world = with_ttls(subscribed(), 0, 500, 0)
     owner = world.open("orders", "a")
     world.get(owner, "a", ack=1)
@@ -107,7 +107,7 @@ def test_a_get_from_a_position_that_was_done_and_collected_is_still_refused() ->
     st.integers(0, 120),
     st.integers(1, 5),
 )
-def test_what_is_visible_is_what_is_stored_without_what_has_expired(
+def test_visible_slices_are_stored_slices_without_expired_ones(
     batches: list[tuple[int, int, int]], start: int, bytes_max: int, slices_max: int
 ) -> None:
     index = BatchIndex()
@@ -135,10 +135,10 @@ def test_what_is_visible_is_what_is_stored_without_what_has_expired(
         assert following == index.end
 
 
-# Collection.
+# Deletion.
 
 
-def test_it_is_collected_although_a_subscriber_is_behind() -> None:
+def test_expired_messages_are_deleted_although_a_subscriber_is_behind() -> None:
     world = with_ttls(subscribed("a", "slow"), 500, 500)
     world.tick(500)
     assert not world.engine.state.live
@@ -146,7 +146,7 @@ def test_it_is_collected_although_a_subscriber_is_behind() -> None:
     check(world)
 
 
-def test_behind_what_is_still_needed_it_waits_to_be_collected() -> None:
+def test_expired_messages_after_needed_ones_are_deleted_later() -> None:
     world = with_ttls(subscribed("a", "slow"), 0, 500, 500, 0)
     world.tick(500)
     index = world.topic_of().index
@@ -157,7 +157,7 @@ def test_behind_what_is_still_needed_it_waits_to_be_collected() -> None:
     check(world)
 
 
-def test_it_does_not_count_as_behind() -> None:
+def test_expired_messages_do_not_count_as_lag() -> None:
     world = with_ttls(subscribed(), 500, 500, 0)
     world.do(commands.Subscribe("#", "all", commands.START_EARLIEST))
     world.tick(500)
@@ -169,7 +169,7 @@ def test_it_does_not_count_as_behind() -> None:
     assert [entry.lag for entry in patterns.patterns] == [1]
 
 
-def test_retention_keeps_it_for_readers() -> None:
+def test_retention_keeps_expired_messages_for_readers() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", retain_ms=1_000))
     world.do(commands.Subscribe("orders", "a"))
@@ -183,7 +183,7 @@ def test_retention_keeps_it_for_readers() -> None:
     check(world)
 
 
-def test_a_subscription_that_starts_at_the_earliest_skips_it_too() -> None:
+def test_a_subscription_from_earliest_skips_expired_messages() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", retain_bytes=10_000))
     with_ttls(world, 500, 0)
@@ -204,7 +204,7 @@ def test_batches_expire_in_the_order_of_their_times_not_of_their_offsets() -> No
         check(world)
 
 
-def test_the_loop_knows_when_to_wake_up() -> None:
+def test_the_next_tick_is_known() -> None:
     world = with_ttls(subscribed(), 900, 300)
     assert world.engine.next_tick_ms() == 1_300
     world.tick(300)
@@ -213,7 +213,7 @@ def test_the_loop_knows_when_to_wake_up() -> None:
     assert world.engine.next_tick_ms() is None
 
 
-def test_one_tick_expires_a_bounded_number_of_batches() -> None:
+def test_one_tick_expires_a_limited_number_of_batches() -> None:
     world = with_ttls(subscribed(), *[10] * (2 * BATCHES_PER_TICK_MAX + 1))
     expired = [event.first_offsets for event in world.tick(10) if isinstance(event, Expired)]
     assert [len(offsets) for offsets in expired] == [BATCHES_PER_TICK_MAX]
@@ -235,7 +235,7 @@ def test_many_topics_share_a_tick() -> None:
     check(world)
 
 
-def test_the_batches_of_all_topics_are_bounded_together() -> None:
+def test_the_batches_of_all_topics_are_limited_together() -> None:
     world = World()
     for topic in ("a", "b", "c"):
         world.do(commands.Subscribe(topic, "a"))
@@ -250,11 +250,11 @@ def test_the_batches_of_all_topics_are_bounded_together() -> None:
 
 
 @pytest.mark.parametrize("ttl_ms", [-1, TTL_MS_MAX + 1])
-def test_a_time_to_live_lies_within_a_hundred_years(ttl_ms: int) -> None:
+def test_a_time_to_live_must_be_within_a_hundred_years(ttl_ms: int) -> None:
     assert code(subscribed().do(put(ttl_ms=ttl_ms))) == "MALFORMED"
 
 
-def test_what_was_acked_before_its_time_is_not_looked_for() -> None:
+def test_messages_acked_before_they_expire_are_not_checked() -> None:
     world = with_ttls(subscribed(), *[500] * 200)
     world.get(world.open("orders", "a"), "a", ack=200)
     assert world.tick(500) == []
@@ -264,7 +264,7 @@ def test_what_was_acked_before_its_time_is_not_looked_for() -> None:
     check(world)
 
 
-def test_staged_messages_live_from_their_commit_on() -> None:
+def test_the_time_to_live_of_staged_messages_starts_at_the_commit() -> None:
     world = subscribed()
     world.do(commands.Stage("s", "orders", "w", 0, commands.Envelope(1, 10, 0, 500)))
     world.tick(400)
@@ -276,25 +276,25 @@ def test_staged_messages_live_from_their_commit_on() -> None:
     check(world)
 
 
-# Coming back.
+# Recovery.
 
 
-def test_it_expires_after_a_snapshot_too() -> None:
+def test_messages_expire_after_a_snapshot() -> None:
     world = with_ttls(subscribed(), 0, 500, 300, 0)
     world.tick(300)
-    twin = engine_from(world.engine, world.limits)
-    check_invariants(twin, world.now_ms)
-    assert twin.next_tick_ms() == 1_500
-    assert twin.tick(1_500) == [Expired(1, (1,))]
-    assert offsets_of(twin.state.topics["orders"].index.visible(0, 10_000, 10)[0]) == [0, 3]
+    replica = engine_from(world.engine, world.limits)
+    check_invariants(replica, world.now_ms)
+    assert replica.next_tick_ms() == 1_500
+    assert replica.tick(1_500) == [Expired(1, (1,))]
+    assert offsets_of(replica.state.topics["orders"].index.visible(0, 10_000, 10)[0]) == [0, 3]
 
 
-def test_what_has_expired_stays_so_after_a_replay() -> None:
+def test_expired_messages_remain_expired_after_a_replay() -> None:
     world = with_ttls(subscribed(), 0, 500)
     world.tick(500)
-    twin = world.replayed()
-    assert twin.tick(5_000) == []
-    assert twin.state.topics["orders"].index.expires[1] == EXPIRED
+    replica = world.replayed()
+    assert replica.tick(5_000) == []
+    assert replica.state.topics["orders"].index.expires[1] == EXPIRED
 
 
 # Shared subscriptions and patterns.
@@ -325,7 +325,7 @@ def test_a_message_that_expires_while_it_is_leased_can_be_settled() -> None:
     check(world)
 
 
-def test_a_pattern_is_not_kept_busy_by_what_has_expired() -> None:
+def test_expired_messages_do_not_make_a_topic_pending_for_a_pattern() -> None:
     world = World()
     world.do(commands.Subscribe("*", "all"))
     world.do(put("gone", create=True, ttl_ms=500))
@@ -338,7 +338,7 @@ def test_a_pattern_is_not_kept_busy_by_what_has_expired() -> None:
     check(world)
 
 
-def test_a_pattern_goes_on_behind_what_has_expired_in_the_middle() -> None:
+def test_a_pattern_get_continues_after_expired_messages() -> None:
     world = World()
     world.do(commands.Subscribe("*", "all"))
     for ttl_ms in (0, 500, 0):

@@ -1,4 +1,4 @@
-"""Topics, subscriptions, delivery, collection and retention."""
+"""Topics, subscriptions, delivery, deletion and retention."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def stored(world: World, topic: str = "orders") -> int:
     return len(world.engine.state.topics[topic].index)
 
 
-# Who makes a topic.
+# Creation of topics.
 
 
 def test_a_put_to_an_unknown_topic_is_refused() -> None:
     assert code(World().do(put("nowhere"))) == "TOPIC_UNKNOWN"
 
 
-def test_a_put_with_create_makes_a_topic_that_stays() -> None:
+def test_a_put_with_create_creates_a_permanent_topic() -> None:
     world = World()
     reply = world.do(put(create=True))
     assert isinstance(reply, replies.PutReply)
@@ -37,7 +37,7 @@ def test_a_put_with_create_makes_a_topic_that_stays() -> None:
     assert "orders" in world.engine.state.topics
 
 
-def test_a_topic_made_by_its_first_subscriber_goes_with_the_last() -> None:
+def test_a_topic_created_by_its_first_subscriber_is_deleted_with_the_last() -> None:
     world = subscribed("billing", "audit")
     world.do(commands.Unsubscribe("orders", "billing"))
     assert "orders" in world.engine.state.topics
@@ -46,21 +46,21 @@ def test_a_topic_made_by_its_first_subscriber_goes_with_the_last() -> None:
     assert not world.engine.state.live
 
 
-def test_a_created_topic_stays_without_subscribers() -> None:
+def test_a_created_topic_is_permanent() -> None:
     world = World()
     assert world.do(commands.CreateTopic("orders")) == replies.TopicReply(1, True)
     assert world.do(commands.CreateTopic("orders")) == replies.TopicReply(1, False)
     assert code(world.do(commands.CreateTopic("orders", retain_ms=5))) == "TOPIC_EXISTS"
 
 
-def test_creating_a_subscribers_topic_makes_it_stay() -> None:
+def test_creating_a_subscribers_topic_makes_it_permanent() -> None:
     world = subscribed("billing")
     world.do(commands.CreateTopic("orders", retain_bytes=10_000))
     world.do(commands.Unsubscribe("orders", "billing"))
     assert world.engine.state.topics["orders"].retain_bytes == 10_000
 
 
-def test_a_topic_that_is_made_again_has_another_id() -> None:
+def test_a_recreated_topic_has_a_new_id() -> None:
     world = subscribed("billing")
     owner = world.open("orders", "billing")
     world.do(commands.DeleteTopic("orders"))
@@ -75,14 +75,14 @@ def test_a_bad_name_is_refused(name: str) -> None:
     assert code(World().do(put(name, create=True))) == "NAME_INVALID"
 
 
-def test_names_may_hold_spaces() -> None:
+def test_names_may_contain_spaces() -> None:
     assert isinstance(World().do(commands.CreateTopic("Cooking Recipes")), replies.TopicReply)
 
 
 # Delivery.
 
 
-def test_a_put_says_for_how_many_subscriptions_it_is_stored() -> None:
+def test_a_put_returns_the_number_of_subscriptions() -> None:
     world = subscribed("a", "b")
     reply = world.do(put())
     assert isinstance(reply, replies.PutReply)
@@ -143,7 +143,7 @@ def test_a_second_owner_fences_the_first_for_gets_and_acks() -> None:
     assert world.offsets(second, "a") == [0]
 
 
-def test_a_polite_owner_is_waited_for_until_it_closes_or_its_time_is_over() -> None:
+def test_a_hold_lasts_until_close_or_its_time() -> None:
     world = subscribed("a")
     owner = world.do(commands.Open("orders", "a", hold_ms=500))
     assert isinstance(owner, replies.OpenReply)
@@ -169,7 +169,7 @@ def test_starts_are_new_earliest_or_an_offset() -> None:
     assert code(world.do(commands.Subscribe("orders", "late", 4))) == "OFFSET_OUT_OF_RANGE"
 
 
-def test_subscribing_twice_is_harmless_and_says_so() -> None:
+def test_subscribing_twice_has_no_effect_and_reports_it() -> None:
     world = subscribed("a")
     world.do(put())
     assert world.do(commands.Subscribe("orders", "a")) == replies.SubscribeReply(1, 0, False)
@@ -182,7 +182,7 @@ def test_get_and_unsubscribe_need_a_subscription() -> None:
     assert code(world.do(commands.Unsubscribe("nowhere", "a"))) == "TOPIC_UNKNOWN"
 
 
-def test_a_get_with_nothing_there_is_empty_and_may_wait() -> None:
+def test_a_get_without_messages_is_empty_and_may_wait() -> None:
     world = subscribed("a")
     decision = world.get(world.open("orders", "a"), "a")
     assert decision.reply == replies.GetReply(1, 0, 0, 0)
@@ -209,10 +209,10 @@ def test_a_read_by_anyone_moves_nothing() -> None:
     assert code(world.send(commands.Read("nowhere", 0, 1000)).reply) == "TOPIC_UNKNOWN"
 
 
-# Collection.
+# Deletion.
 
 
-def test_a_message_is_collected_when_all_subscribers_have_acked() -> None:
+def test_a_message_is_deleted_when_all_subscribers_have_acked() -> None:
     world = subscribed("a", "b")
     world.do(put())
     world.do(put())
@@ -227,7 +227,7 @@ def test_a_message_is_collected_when_all_subscribers_have_acked() -> None:
     assert code(world.send(commands.Read("orders", 0, 1000)).reply) == "RANGE_GONE"
 
 
-def test_the_slowest_subscriber_leaving_lets_messages_go() -> None:
+def test_unsubscribing_the_slowest_frees_messages() -> None:
     world = subscribed("fast", "slow")
     world.do(put())
     world.get(world.open("orders", "fast"), "fast", ack=1)
@@ -280,7 +280,7 @@ def test_retention_by_size_keeps_the_newest() -> None:
     assert world.engine.state.topics["orders"].index.first == 3
 
 
-def test_retention_does_not_take_what_a_subscriber_needs() -> None:
+def test_retention_does_not_delete_what_a_subscriber_needs() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", retain_bytes=150))
     world.do(commands.Subscribe("orders", "slow"))
@@ -292,7 +292,7 @@ def test_retention_does_not_take_what_a_subscriber_needs() -> None:
     assert stored(world) == 1
 
 
-def test_an_empty_commit_to_a_topic_that_was_trimmed_whole_is_harmless() -> None:
+def test_an_empty_commit_to_a_completely_trimmed_topic_has_no_effect() -> None:
     world = World()
     world.do(commands.CreateTopic("orders", retain_ms=1_000))
     world.do(commands.Subscribe("orders", "slow"))
@@ -302,7 +302,7 @@ def test_an_empty_commit_to_a_topic_that_was_trimmed_whole_is_harmless() -> None
     assert isinstance(world.do(commands.Commit("w", 0, "orders", ())), replies.CommitReply)
 
 
-def test_what_is_due_is_forgotten_with_what_it_belonged_to() -> None:
+def test_due_entries_are_deleted_with_their_entities() -> None:
     world = World()
     world.do(commands.Subscribe("orders", "a"))
     for batch in range(3_000):
@@ -325,7 +325,7 @@ def test_limits_are_refused_with_their_code() -> None:
     assert code(world.do(commands.Put("orders", commands.Envelope(1, 10, 0, ttl_ms=-5)))) == "MALFORMED"
 
 
-def test_a_full_disk_refuses_puts_and_takes_acks() -> None:
+def test_a_full_disk_refuses_puts_and_accepts_acks() -> None:
     world = subscribed("a")
     world.do(put())
     owner = world.open("orders", "a")

@@ -1,4 +1,4 @@
-"""Transactions: acks, settles and puts in one command, all or nothing, once."""
+"""Transactions: acks, settles and puts in one command, atomic and executed once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engine.world import ROOMY, World, code, put
 
 
 class Pipeline(World):
-    """Reads `in` as `mill`, shares `tasks` among workers, writes to `out`, which `shop` reads."""
+    """`mill` consumes `in`, workers share `tasks`, and both put to `out`, which `shop` consumes."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(limits)
@@ -45,13 +45,13 @@ class Pipeline(World):
         return self.topic_of(topic).subscriptions[subscriber].acked
 
     def parts(self) -> tuple[object, ...]:
-        """Of the last event."""
+        """Return the parts of the last event."""
         event = self.log[-1][1]
         assert isinstance(event, Transacted)
         return event.parts
 
 
-def test_acks_settles_and_puts_happen_together() -> None:
+def test_acks_settles_and_puts_are_atomic() -> None:
     world = Pipeline()
     reply = world.transact(acks=(world.ack(),), settles=(world.settle(),), puts=(put("out", 3), put("out")))
     out = world.topic_of("out").id
@@ -74,7 +74,7 @@ def test_an_empty_transaction_is_answered() -> None:
     assert Pipeline().transact() == replies.TransactReply(())
 
 
-# The same verdict, once.
+# Retries.
 
 
 def test_a_repeated_transaction_gets_its_verdict_again_and_changes_nothing() -> None:
@@ -86,7 +86,7 @@ def test_a_repeated_transaction_gets_its_verdict_again_and_changes_nothing() -> 
     assert world.image() == before
 
 
-def test_a_repeated_refusal_is_repeated_even_if_it_would_succeed_by_then() -> None:
+def test_a_refusal_is_repeated_even_if_it_would_succeed_now() -> None:
     world = Pipeline()
     operation = commands.Transact(puts=(put("later"),))
     assert code(world.do(operation)) == "TOPIC_UNKNOWN"
@@ -101,7 +101,7 @@ def test_another_transaction_under_a_used_number_is_refused() -> None:
     assert code(world.again(commands.Transact(puts=(put("out", checksum=9),)))) == "SEQUENCE_REUSED"
 
 
-def test_a_transaction_under_a_key_happens_once() -> None:
+def test_a_transaction_with_a_key_is_executed_once() -> None:
     world = Pipeline()
     command = commands.Keyed("web", "key", commands.Transact(puts=(put("out"),)))
     first = world.send(command).reply
@@ -109,7 +109,7 @@ def test_a_transaction_under_a_key_happens_once() -> None:
     assert world.topic_of("out").next_offset == 1
 
 
-# Nothing of it.
+# Refusals.
 
 
 def refused(change: Callable[[Pipeline], dict[str, object]], *, expected: str, limits: Limits | None = None) -> None:
@@ -185,7 +185,7 @@ def test_a_deleted_topic_refuses_everything() -> None:
     refused(delete, expected="TOPIC_GONE")
 
 
-def test_an_ended_subscription_refuses_everything() -> None:
+def test_a_deleted_subscription_refuses_everything() -> None:
     def leave(world: Pipeline) -> dict[str, object]:
         world.do(commands.Subscribe("in", "other"))
         world.do(commands.Unsubscribe("in", "mill"))
@@ -217,19 +217,19 @@ def test_an_ack_beyond_the_end_refuses_everything() -> None:
     refused(lambda w: {"acks": (w.ack(4),)}, expected="OFFSET_OUT_OF_RANGE")
 
 
-def test_a_subscription_is_named_once() -> None:
+def test_each_subscription_is_named_at_most_once() -> None:
     refused(lambda w: {"acks": (w.ack(1), w.ack(2))}, expected="MALFORMED")
     refused(lambda w: {"settles": (w.settle(0, 1), w.settle(1, 1))}, expected="MALFORMED")
 
 
-def test_the_payloads_together_are_no_larger_than_a_batch_may_be() -> None:
+def test_the_payloads_together_are_limited_like_a_batch() -> None:
     limits = Limits(batch_bytes_max=1_000)
     refused(lambda _: {"puts": (put("out", size=501), put("in", size=500))}, expected="TOO_LARGE", limits=limits)
     world = Pipeline(limits)
     assert isinstance(world.transact(puts=(put("out", size=500), put("in", size=500))), replies.TransactReply)
 
 
-def test_parts_are_bounded() -> None:
+def test_the_number_of_parts_is_limited() -> None:
     acks = tuple(commands.AckUpto(1, f"{number}", 1, 0) for number in range(TRANSACTION_PARTS_MAX + 1))
     refused(lambda _: {"acks": acks}, expected="MALFORMED")
 
@@ -263,7 +263,7 @@ def not_now(world: Pipeline, operation: commands.Transact, expected: str) -> Non
     assert world.image() == before
 
 
-def test_without_room_for_all_payloads_nothing_happens_and_the_number_stays_open() -> None:
+def test_without_space_for_all_payloads_nothing_happens_and_the_number_stays_open() -> None:
     world = Pipeline()
     operation = commands.Transact((world.ack(),), (world.settle(),), (put("out", size=80), put("out", size=80)))
     world.writable_bytes = 2 * record_bytes(80) - 1
@@ -273,7 +273,7 @@ def test_without_room_for_all_payloads_nothing_happens_and_the_number_stays_open
     check(world)
 
 
-def test_acks_alone_need_no_room_for_messages() -> None:
+def test_acks_alone_need_no_space_for_messages() -> None:
     world = Pipeline()
     world.writable_bytes = 0
     assert isinstance(world.transact(acks=(world.ack(),), settles=(world.settle(),)), replies.TransactReply)
@@ -281,14 +281,14 @@ def test_acks_alone_need_no_room_for_messages() -> None:
 
 
 def full(limits: Limits | None = None) -> Pipeline:
-    """A disk that has its reserve left, and nothing else."""
+    """A full disk that has its reserve."""
     world = Pipeline(limits)
     world.writable_bytes = 0
     world.reserve_bytes = ROOMY
     return world
 
 
-def test_on_a_full_disk_what_lets_go_of_as_much_as_it_puts_is_taken() -> None:
+def test_on_a_full_disk_a_transaction_that_frees_enough_is_accepted() -> None:
     world = full()
     assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), replies.TransactReply)
     assert isinstance(
@@ -303,7 +303,7 @@ def test_on_a_full_disk_what_lets_go_of_as_much_as_it_puts_is_taken() -> None:
 
 
 @pytest.mark.parametrize("subscriber", ["mill", "slow"])
-def test_on_a_full_disk_the_last_who_needs_a_message_lets_go_of_it(subscriber: str) -> None:
+def test_on_a_full_disk_only_the_last_ack_of_a_message_frees_it(subscriber: str) -> None:
     world = full()
     world.do(commands.Subscribe("in", "slow", commands.START_EARLIEST))
     slow = world.open("in", "slow")
@@ -316,7 +316,7 @@ def test_on_a_full_disk_the_last_who_needs_a_message_lets_go_of_it(subscriber: s
     assert isinstance(world.transact(acks=(late,), puts=(put("out"),)), replies.TransactReply)
 
 
-def test_on_a_full_disk_what_is_retained_or_acked_before_lets_go_of_nothing() -> None:
+def test_on_a_full_disk_retained_or_acked_messages_free_nothing() -> None:
     world = full()
     world.transact(acks=(world.ack(1),))
     not_now(world, commands.Transact(acks=(world.ack(1),), puts=(put("out"),)), "DISK_FULL")
@@ -348,7 +348,7 @@ def test_a_full_topic_counts_what_the_same_transaction_puts() -> None:
 
 
 @pytest.mark.parametrize("overflow", [commands.REFUSE, commands.DROP, commands.EXPIRE])
-def test_a_transaction_that_could_never_fit_a_quota_is_refused(overflow: str) -> None:
+def test_a_transaction_larger_than_a_quota_is_refused(overflow: str) -> None:
     def change(world: Pipeline) -> dict[str, object]:
         world.do(commands.CreateTopic("out", quota_bytes=250, overflow=overflow))
         return {"puts": (put("out"), put("out"), put("out"))}
@@ -356,7 +356,7 @@ def test_a_transaction_that_could_never_fit_a_quota_is_refused(overflow: str) ->
     refused(change, expected="TOO_LARGE")
 
 
-# Offsets and places.
+# Offsets and positions.
 
 
 def test_puts_to_several_topics_get_their_offsets_in_order() -> None:
@@ -368,7 +368,7 @@ def test_puts_to_several_topics_get_their_offsets_in_order() -> None:
     check(world)
 
 
-def test_each_payload_has_a_place_of_its_own() -> None:
+def test_each_payload_has_its_own_position() -> None:
     world = Pipeline()
     start = world.position
     world.transact(puts=(put("out", size=10), put("unheard", create=True), put("in", size=20), put("out", size=30)))
@@ -378,7 +378,7 @@ def test_each_payload_has_a_place_of_its_own() -> None:
     assert world.position == second + record_bytes(20) + record_bytes(30)
 
 
-def test_a_topic_that_is_made_gets_the_later_puts_of_the_same_transaction() -> None:
+def test_a_new_topic_gets_the_later_puts_of_the_same_transaction() -> None:
     world = Pipeline()
     world.do(commands.Subscribe("new.#", "watcher"))
     puts = (put("new.a", 2, create=True), put("new.b", create=True), put("new.a"), put("new.a", due_ms=9_000))
@@ -391,13 +391,13 @@ def test_a_topic_that_is_made_gets_the_later_puts_of_the_same_transaction() -> N
     check(world)
 
 
-def test_the_second_put_to_a_topic_that_is_made_need_not_create() -> None:
+def test_the_second_put_to_a_new_topic_need_not_create() -> None:
     world = Pipeline()
     assert isinstance(world.transact(puts=(put("new", create=True), put("new"))), replies.TransactReply)
     refused(lambda _: {"puts": (put("new"), put("new", create=True))}, expected="TOPIC_UNKNOWN")
 
 
-def test_delayed_batches_of_one_transaction_are_told_apart() -> None:
+def test_delayed_batches_of_one_transaction_have_different_ids() -> None:
     world = Pipeline()
     world.transact(puts=(put("out", 1, due_ms=2_000), put("out", 2, due_ms=1_500), put("out", 3)))
     assert len({part.delay_id for part in world.parts() if isinstance(part, Delayed)}) == 2
@@ -410,7 +410,7 @@ def test_delayed_batches_of_one_transaction_are_told_apart() -> None:
 # Acks.
 
 
-def test_an_ack_that_is_behind_changes_nothing_and_refuses_nothing() -> None:
+def test_an_old_ack_in_a_transaction_changes_and_refuses_nothing() -> None:
     world = Pipeline()
     world.get(world.mill, "mill", ack=3)
     assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), replies.TransactReply)
@@ -418,14 +418,14 @@ def test_an_ack_that_is_behind_changes_nothing_and_refuses_nothing() -> None:
     check(world)
 
 
-def test_what_a_transaction_acks_is_collected() -> None:
+def test_messages_acked_in_a_transaction_are_deleted() -> None:
     world = Pipeline()
     world.transact(acks=(world.ack(3),))
     assert len(world.topic_of("in").index) == 0
     check(world)
 
 
-def test_a_subscription_by_pattern_acks_its_topics_in_a_transaction() -> None:
+def test_a_pattern_subscription_acks_its_topics_in_a_transaction() -> None:
     world = Pipeline()
     world.do(commands.Subscribe("*", "all", commands.START_EARLIEST))
     owner = world.open("*", "all")
@@ -439,7 +439,7 @@ def test_a_subscription_by_pattern_acks_its_topics_in_a_transaction() -> None:
     check(world)
 
 
-def test_messages_given_back_in_a_transaction_come_again() -> None:
+def test_messages_nacked_in_a_transaction_are_redelivered() -> None:
     world = Pipeline()
     settle = commands.Settle(world.workers.topic_id, "workers", world.workers.epoch, (), ((world.token, 0, 2, 0),))
     assert isinstance(world.transact(settles=(settle,), puts=(put("out"),)), replies.TransactReply)

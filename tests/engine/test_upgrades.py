@@ -1,4 +1,4 @@
-"""What was decided under an older version is recognised by a newer one: an operation's digest does not change."""
+"""Retries are recognised after an upgrade: the digest of an operation does not change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oncemq.protocol import commands
 
 ENVELOPE = commands.Envelope(1, 2, 3)
 
-#: Every operation as the first version that knew it digested it: with all fields that it had then.
+#: Digest of every operation in the first version that had it, with the fields of that version.
 AS_AT_FIRST: list[tuple[commands.Operation, list[object]]] = [
     (commands.Void(), ["void"]),
     (commands.CreateTopic("orders"), ["create", "orders", 0, 0]),
@@ -46,11 +46,11 @@ def test_a_command_that_was_decided_before_an_upgrade_is_recognised(
     assert digest_of(operation) == xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(elements))
 
 
-def test_every_operation_is_looked_at() -> None:
+def test_every_operation_is_covered() -> None:
     assert {type(operation) for operation, _ in AS_AT_FIRST} == set(get_args(commands.Operation))
 
 
-def test_fields_that_were_added_tell_commands_apart() -> None:
+def test_added_fields_change_the_digest() -> None:
     operations: list[commands.Operation] = [
         commands.CreateTopic("orders"),
         commands.CreateTopic("orders", quota_bytes=1),

@@ -1,4 +1,4 @@
-"""An engine with a client beside it, for tests: no journal, time that stands still until it is moved."""
+"""An engine with a client, for tests: no journal, and a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class World:
         return reply
 
     def do(self, operation: commands.Operation, session: str = "alice") -> replies.Reply:
-        """The session's next command; makes the session if need be."""
+        """Send the next command of the session. Creates the session if it does not exist."""
         if session not in self.epochs:
             self.hello(session)
         self.numbers[session] += 1
         return self.again(operation, session)
 
     def again(self, operation: commands.Operation, session: str = "alice", number: int = 0) -> replies.Reply:
-        """Under the number used last, or a given one."""
+        """Send a command under the last number, or a given one."""
         number = number or self.numbers[session]
         return self.send(commands.Numbered(session, self.epochs[session], number, number, operation)).reply
 
@@ -88,7 +88,7 @@ class World:
     def get_any(
         self, owner: replies.OpenReply, pattern: str, subscriber: str, positions: Mapping[int, int] | None = None
     ) -> dict[str, list[int]]:
-        """Offsets by topic, in the order in which a get by pattern brings them."""
+        """Return offsets by topic, in the order of a pattern get."""
         asked = tuple((positions or {}).items())
         decision = self.send(commands.GetAny(pattern, subscriber, owner.epoch, asked, ROOMY))
         assert isinstance(decision.reply, replies.GetAnyReply), decision.reply
@@ -107,15 +107,15 @@ class World:
         return image_of(self.engine)
 
     def replayed(self) -> Engine:
-        """Another engine that has seen the same events."""
-        twin = Engine("broker", 1, EXTENT_BYTES, self.limits)
+        """Return another engine that has applied the same events."""
+        replica = Engine("broker", 1, EXTENT_BYTES, self.limits)
         for time_ms, event in self.log:
-            twin.apply(time_ms, event)
-        return twin
+            replica.apply(time_ms, event)
+        return replica
 
 
 def image_of(engine: Engine) -> list[object]:
-    """Everything that a snapshot would hold, comparable."""
+    """Return the content of a snapshot in a comparable form."""
     capture = engine.capture()
     images: list[object] = []
     while (chunk := capture.chunk()) is not None:

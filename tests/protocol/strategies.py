@@ -1,4 +1,4 @@
-"""Hypothesis strategies for everything that travels: each command, each reply, batches, and damage to them."""
+"""Hypothesis strategies for commands, replies, batches, and damaged versions of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from oncemq.protocol.commands import Command, Keyed, Numbered, Operation, Transa
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import Reply, TakeReply
 
-#: Where numbers begin to hurt: signs, and the ends of 32, 53, 63 and 64 bits.
+#: Numbers at limits: signs, and the limits of 32, 53, 63 and 64 bits.
 EDGES = [0, 1, -1, -2, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1, -(2**31), -(2**63)]
 integers = st.one_of(st.integers(0, 5), st.sampled_from(EDGES), st.integers(-(2**63), 2**64 - 1))
-#: A few names, so that commands meet; and any text.
+#: A few names, so that commands refer to the same things; and any text.
 names = st.one_of(st.sampled_from(["orders", "alice", "kitchen", ""]), st.text(max_size=8), st.just("x" * 300))
 
 
 def strategy_for(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a type that occurs in commands and replies."""
+    """Return a strategy for a type that occurs in commands and replies."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([strategy_for(argument) for argument in arguments])
@@ -51,7 +51,7 @@ def _struct(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
 
 
 def _with_few_payloads(reply: Reply) -> Reply:
-    """As many as a test can bring."""
+    """Return a strategy for a number of payloads."""
     if not isinstance(reply, TakeReply):
         return reply
     return msgspec.structs.replace(reply, payloads=reply.payloads % 3)
@@ -66,7 +66,7 @@ headers = st.one_of(st.none(), st.dictionaries(st.text(max_size=5), st.binary(ma
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[bytes], list[bytes | None] | None, list[dict[str, bytes] | None] | None]:
-    """Values, and keys and headers of the same number, or None."""
+    """Values, with the same number of keys and headers, or None."""
     values = draw(st.lists(st.binary(max_size=30), min_size=1, max_size=20))
     count = len(values)
     some_keys = draw(st.one_of(st.none(), st.lists(keys, min_size=count, max_size=count)))
@@ -75,7 +75,7 @@ def batches(draw: st.DrawFn) -> tuple[list[bytes], list[bytes | None] | None, li
 
 
 def with_payloads(found: Sequence[Command], payloads: Sequence[bytes]) -> tuple[list[Command], list[Frame]]:
-    """Make the envelopes fit: each of them gets the next payload."""
+    """Change envelopes so that each fits the next payload."""
     fitted: list[Command] = []
     frames: list[Frame] = []
 
@@ -101,7 +101,7 @@ def with_payloads(found: Sequence[Command], payloads: Sequence[bytes]) -> tuple[
 
 @st.composite
 def damaged(draw: st.DrawFn, frames: Sequence[Frame]) -> list[bytes]:
-    """Frames with bytes flipped, cut or added; frames removed, doubled or added; fields of other types."""
+    """Damage frames: flip, cut or add bytes; remove, duplicate or add frames; change types of fields."""
     result = [bytes(frame) for frame in frames]
     for _ in range(draw(st.integers(1, 3))):
         _DAMAGES[draw(st.sampled_from(sorted(_DAMAGES)))](draw, result)
@@ -145,7 +145,7 @@ _odd_values = st.one_of(
 
 
 def _retype(draw: st.DrawFn, frames: list[bytes]) -> None:
-    """Another value somewhere in the header, which is still good msgpack."""
+    """Change a value in the header, which remains valid msgpack."""
     try:
         header = msgspec.msgpack.decode(frames[0])
     except (msgspec.MsgspecError, RecursionError, ValueError, IndexError):
@@ -167,7 +167,7 @@ def _nest(draw: st.DrawFn, frames: list[bytes]) -> None:
 
 
 def _claim_much(draw: st.DrawFn, frames: list[bytes]) -> None:
-    """A header that announces four billion entries."""
+    """Return a header that claims four billion entries."""
     frames[:1] = [b"\x93\x01\x01" + draw(st.sampled_from([b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xdf"]))]
 
 

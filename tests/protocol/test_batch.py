@@ -1,4 +1,4 @@
-"""The batch codec: columns in, messages out; nonsense is Malformed or Unsupported, and nothing else."""
+"""The batch codec: messages survive a round trip; garbage raises Malformed or Unsupported, and nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_batch_comes_out_as_it_went_in(batch: Batch) -> None:
 
 @SETTINGS
 @given(batches(), st.data())
-def test_a_slice_of_a_batch_is_what_stands_there(batch: Batch, data: st.DataObject) -> None:
+def test_a_slice_of_a_batch_has_its_messages(batch: Batch, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(batch[0]) - 1))
     stop = data.draw(st.integers(start + 1, len(batch[0])))
     found = decode_batch(encode_batch(*batch), "t", 9, 100 + start, 5, start, stop)
@@ -44,7 +44,7 @@ def test_a_slice_of_a_batch_is_what_stands_there(batch: Batch, data: st.DataObje
 
 
 def _read(payload: bytes) -> None:
-    """Read all of it: reading is where damage would show."""
+    """Read everything, so that damage is detected."""
     for message in decode_batch(payload, "t", 1, 0, 0, 0, split(payload).count):
         assert isinstance(message.value, bytes)
 
@@ -83,14 +83,14 @@ def test_a_slice_outside_the_batch_is_malformed(start: int, stop: int) -> None:
         decode_batch(encode_batch([b"a", b"b"]), "t", 1, 0, 0, start, stop)
 
 
-def test_messages_that_were_copied_keep_the_time_of_their_first_storing() -> None:
+def test_copied_messages_keep_their_first_timestamp() -> None:
     payload = encode_batch([b"a", b"b", b"c"], None, [None, {"h": b"1"}, None], [10, 2**40, 30])
     messages = decode_batch(payload, "t", 1, 100, 77, 1, 3)
     assert [(m.offset, m.value, m.timestamp_ms) for m in messages] == [(101 - 1, b"b", 2**40), (101, b"c", 30)]
     assert messages[0].headers == {"h": b"1"}
 
 
-def test_a_batch_with_sections_that_nobody_here_knows_is_refused_by_name() -> None:
+def test_a_batch_with_unknown_sections_is_refused_as_unsupported() -> None:
     payload = bytearray(encode_batch([b"a", b"b"]))
     payload[1] |= 0x40
     with pytest.raises(errors.Unsupported, match="flags 0x40"):

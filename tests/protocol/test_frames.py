@@ -1,4 +1,4 @@
-"""Requests and replies as frames: what goes in comes out, and nonsense is Malformed."""
+"""Requests and replies as frames: both survive a round trip, and garbage raises Malformed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_damaged_reply_is_read_or_refused(data: st.DataObject, reply: Reply) -
         decode_response(frames)
 
 
-def test_another_version_is_named() -> None:
+def test_another_version_is_reported() -> None:
     frames = [msgspec.msgpack.encode((WIRE_VERSION + 1, 42, [["something", "new"]]))]
     with pytest.raises(errors.VersionUnsupported, match=str(WIRE_VERSION + 1)):
         decode_request(frames)

@@ -1,6 +1,6 @@
-"""A broker that is fed nonsense: it answers, nothing changes, everyone else is served.
+"""A broker gets garbage: it answers, nothing changes, and other clients are served.
 
-Two kinds of nonsense: frames that can't be read, and commands that can, with any values in them.
+There are two kinds of garbage: frames that cannot be decoded, and valid commands with arbitrary values.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ def _file_journal() -> Journal:
     return FileJournal(disk, InlineWorker(), segment_bytes=EXTENT_BYTES, block_bytes=512, journal_id=bytes(16))
 
 
-#: Large enough for everything that the largest events may need.
+#: Large enough for the largest events.
 EXTENT_BYTES = 1 << 20
 SHARING = Sharing(lease_ms=1_000, tries_max=2, dead_topic="dead", key_order=True)
 
 
 class Victim:
-    """A broker with a topic, a subscription of each kind, a lease, and some messages in it."""
+    """A broker with a topic, a subscription of each kind, a lease and some messages."""
 
     def __init__(self, journal: Journal) -> None:
         self.rig = Rig(journal, LIMITS, Policy(look_every_ms=0))
@@ -111,8 +111,7 @@ class Victim:
         self.token = taken.token
 
     def feed(self, frames: list[bytes]) -> list[Reply]:
-        """One request; returns what it was answered, which went to who asked, if it was answered at all; and after it
-        what earlier ones were answered that had waited."""
+        """Send a request. Return its replies, if any, and then the replies to earlier requests that had waited."""
         rig = self.rig
         waiting = len(rig.broker.waiting)
         rig.network.arriving.append((b"fuzzer", frames))
@@ -125,7 +124,7 @@ class Victim:
         return [reply for _, answer in sent for reply in decode_response(answer)[0].replies]
 
     def feed_and_look(self, frames: list[bytes]) -> list[Reply]:
-        """A request that can't be read changes nothing."""
+        """Check that an invalid request changes nothing."""
         before = image_of(self.rig.broker.engine)
         malformed = self.rig.broker.counters["malformed"]
         replies = self.feed(frames)
@@ -136,7 +135,7 @@ class Victim:
         return replies
 
     def check(self) -> None:
-        """A client of its own is served, and a restart finds the state as it was."""
+        """Check that another client is served, and that a restart recovers the same state."""
         rig = self.rig
         rig.do(Subscribe("checked", "checker"), session="checker")
         rig.put(b"value", topic="checked", session="checker")
@@ -149,7 +148,7 @@ class Victim:
 
 
 @pytest.mark.parametrize("make_journal", [MemoryJournal, _file_journal])
-def test_random_frames_harm_nobody(make_journal: Callable[[], Journal]) -> None:
+def test_random_frames_do_no_harm(make_journal: Callable[[], Journal]) -> None:
     victim = Victim(make_journal())
 
     @SETTINGS
@@ -162,7 +161,7 @@ def test_random_frames_harm_nobody(make_journal: Callable[[], Journal]) -> None:
 
 
 @pytest.mark.parametrize("make_journal", [MemoryJournal, _file_journal])
-def test_damaged_requests_harm_nobody(make_journal: Callable[[], Journal]) -> None:
+def test_damaged_requests_do_no_harm(make_journal: Callable[[], Journal]) -> None:
     victim = Victim(make_journal())
 
     @SETTINGS
@@ -184,12 +183,12 @@ def test_commands_with_any_values_are_decided_or_refused(requests: list[list[Com
         victim.feed_and_look([bytes(frame) for frame in encode_request(1, fitted, payloads)])
         victim.rig.rounds(forward_ms=forward_ms)
         victim.rig.network.sent.clear()
-    # An anonymous session may have expired on the way: a fresh client must do.
+    # The anonymous session may have expired: use a new client.
     victim.check()
 
 
 class Aim:
-    """Sends random commands where they count: right ids, epochs and tokens, and any numbers beside them."""
+    """Sends random commands with valid ids, epochs and tokens, and arbitrary other numbers."""
 
     def __init__(self, victim: Victim, data: st.DataObject) -> None:
         self._victim = victim
@@ -261,8 +260,8 @@ def test_commands_that_reach_their_target_are_decided_or_refused(
 
 
 @pytest.mark.parametrize("edge", EDGES)
-def test_a_number_at_the_edge_of_its_range_harms_nobody(edge: int) -> None:
-    """Every number of every operation in turn, in a session and under a number that count."""
+def test_a_number_at_the_edge_of_its_range_does_no_harm(edge: int) -> None:
+    """Change every number of every operation in turn, in a valid session."""
     for make in _operations_with(edge):
         victim = Victim(MemoryJournal(extent_bytes=EXTENT_BYTES))
         operation = make(victim) if callable(make) else make
@@ -343,7 +342,7 @@ def _ack_upto(victim: Victim, upto: int) -> AckUpto:
 
 
 @pytest.mark.parametrize("edge", EDGES)
-def test_a_number_at_the_edge_of_its_range_harms_nobody_in_other_commands(edge: int) -> None:
+def test_a_number_at_the_edge_of_its_range_does_no_harm_in_other_commands(edge: int) -> None:
     victim = Victim(MemoryJournal(extent_bytes=EXTENT_BYTES))
     opened, shared, watcher, topic_id = victim.owner.opened, victim.shared, victim.watcher, victim.topic_id
     every_command: list[Command] = [

@@ -1,4 +1,4 @@
-"""docs/protocol.md names every command and reply with its fields, in their order."""
+"""docs/protocol.md lists every command and reply with its fields in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "protocol.md").read_text()
 
 
 def rows(head: str) -> dict[str, list[str]]:
-    """Tag → fields, of the table with that heading."""
+    """Return tag → fields of the table with this heading."""
     table = PAGE.split(head, 1)[1].split("\n\n", 1)[0]
     found = {}
     for tag, fields in re.findall(r"^\| `(\w+)`[^|]*\|([^|]*)\|", table, re.MULTILINE):
@@ -46,7 +46,7 @@ def test_the_page_has_every_struct(head: str, union: Any) -> None:
 
 
 def shown_vectors() -> dict[str, list[str]]:
-    """What → frames, of the page's last code block."""
+    """Return name → frames of the last code block of the page."""
     found: dict[str, list[str]] = {}
     for line in PAGE.split("## Test vectors", 1)[1].split("```")[1].strip().splitlines():
         if not line.startswith("  "):

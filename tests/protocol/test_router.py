@@ -1,4 +1,4 @@
-"""A real ROUTER socket that is fed garbage by real sockets: the broker lives, and others are served."""
+"""A real ROUTER socket gets garbage from real sockets: the broker survives, and other clients are served."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_garbage_from_a_dealer_is_answered_with_a_refusal(broker: BrokerProcess)
             [reply] = decode_response(dealer.recv_multipart())[0].replies
             assert isinstance(reply, replies.Refusal)
             assert reply.code in ("MALFORMED", "VERSION_UNSUPPORTED")
-        # The same connection is still good for a request that can be read.
+        # The same connection still accepts a valid request.
         dealer.send_multipart(encode_request(77, [commands.Health()]))
         response, _ = decode_response(dealer.recv_multipart())
         assert response.request_id == 77
@@ -76,10 +76,10 @@ def test_each_garbage_sender_gets_its_own_answer(broker: BrokerProcess) -> None:
             dealer.close()
 
 
-def test_a_req_socket_with_its_empty_frame_harms_nobody(broker: BrokerProcess) -> None:
+def test_a_req_socket_with_its_empty_frame_does_no_harm(broker: BrokerProcess) -> None:
     with closing(_dealer(broker, zmq.REQ)) as request:
         request.send_multipart(encode_request(1, [commands.Health()]))
-        # Its envelope is no request of ours, and our answer lacks the envelope that it waits for.
+        # The empty frame is not a valid request, and our reply lacks the empty frame that the socket expects.
         assert not request.poll(200)
 
 
@@ -100,7 +100,7 @@ def test_a_message_that_is_too_large_ends_its_connection_only(broker: BrokerProc
     ],
     ids=["http", "tls", "half a greeting", "a huge ZMTP frame", "all bytes", "nothing"],
 )
-def test_a_tcp_client_that_speaks_nonsense_harms_nobody(broker: BrokerProcess, nonsense: bytes) -> None:
+def test_a_tcp_client_that_sends_garbage_does_no_harm(broker: BrokerProcess, nonsense: bytes) -> None:
     for _ in range(3):
         with _tcp(broker) as connection:
             connection.sendall(nonsense)

@@ -1,4 +1,4 @@
-"""The protocol on the wire is the one that was written down: every vector, both ways."""
+"""The protocol on the wire matches the golden vectors, in both directions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VECTORS: dict[str, list[dict[str, Any]]] = json.loads(PATH.read_text())
 
 
 def _found(kind: str, what: str) -> tuple[int, dict[str, Any]]:
-    """A vector and its number, which is its request id."""
+    """Return a vector and its index, which is its request id."""
     [found] = [(number, one) for number, one in enumerate(VECTORS[kind], 1) if one["what"] == what]
     return found
 

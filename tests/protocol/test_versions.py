@@ -1,5 +1,5 @@
-"""Clients and brokers of different releases: fields are added at the end and have defaults, so that each side reads
-the other. A tag that a broker does not know is refused by name."""
+"""Clients and brokers of different releases understand each other, because fields are added at the end and have
+defaults. An unknown tag is refused by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.protocol.vectors import PATH, REPLIES, REQUESTS
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(PATH.read_text())
 
-#: Headers as the first release sent them, of commands and replies that have got further fields since.
+#: Headers of the first release, of commands and replies that have got more fields since.
 FIRST_REQUESTS = {
     "bye": "9301039193a3627965ab616e6f6e796d6f75732d3103",
     "create a topic": "9301049196a16ea5616c69636501010194a6637265617465a66f7264657273ce0036ee8000",
@@ -50,14 +50,14 @@ def test_a_reply_of_the_first_release_is_understood(what: str) -> None:
     assert list(response.replies) == replies
 
 
-def test_a_hello_that_does_not_say_how_large_a_batch_may_be_is_understood() -> None:
+def test_a_hello_without_the_batch_limit_is_understood() -> None:
     short = "93010c9196a568656c6c6f02084091920896a673746f7265644d0a01cf0000018bcfe5680001b0" + b"0123456789abcdef".hex()
     [reply] = decode_response([bytes.fromhex(short)])[0].replies
     assert isinstance(reply, HelloReply)
     assert (reply.broker_id, reply.batch_bytes_max) == ("0123456789abcdef", 0)
 
 
-# As the first release knew them.
+# Structs of the first release.
 
 
 class FirstOpened(msgspec.Struct, array_like=True, tag="opened"):
@@ -123,7 +123,7 @@ class FirstResponse(msgspec.Struct, array_like=True):
 @pytest.mark.parametrize(
     "what", [*FIRST_REPLIES, "opened, shared", "subscriptions: with one owner, by pattern, and shared"]
 )
-def test_a_client_of_the_first_release_understands_what_this_one_answers(what: str) -> None:
+def test_a_client_of_the_first_release_understands_current_replies(what: str) -> None:
     [vector] = [one for one in VECTORS["replies"] if one["what"] == what]
     [reply] = msgspec.msgpack.decode(bytes.fromhex(vector["frames"][0]), type=FirstResponse).replies
     [[known]] = [replies for name, replies, _ in REPLIES if name == what]
@@ -133,13 +133,13 @@ def test_a_client_of_the_first_release_understands_what_this_one_answers(what: s
 
 
 def _further(entry: list[Any]) -> list[Any]:
-    """With a field that nobody knows, in it and in the operation that it wraps."""
+    """Add an unknown field to a command and to its operation."""
     wrapped = [[*field, "further"] if entry[0] in ("n", "k") and isinstance(field, list) else field for field in entry]
     return [*wrapped, "further"]
 
 
 @pytest.mark.parametrize("kind", ["requests", "replies"])
-def test_fields_that_a_side_does_not_know_are_ignored(kind: str) -> None:
+def test_unknown_fields_are_ignored(kind: str) -> None:
     for vector in VECTORS[kind]:
         header, *payloads = [bytes.fromhex(frame) for frame in vector["frames"]]
         version, request_id, entries = msgspec.msgpack.decode(header)
@@ -151,7 +151,7 @@ def test_fields_that_a_side_does_not_know_are_ignored(kind: str) -> None:
 
 
 @pytest.mark.parametrize("command", [["unheard_of", 1], ["n", "alice", 1, 1, 1, ["unheard_of", "orders"]]])
-def test_a_tag_that_a_broker_does_not_know_is_refused_by_name(command: list[Any]) -> None:
+def test_an_unknown_tag_is_refused_by_name(command: list[Any]) -> None:
     frames = [msgspec.msgpack.encode((1, 42, [command]))]
     with pytest.raises(errors.Malformed, match="'unheard_of'") as caught:
         decode_request(frames)
@@ -160,7 +160,7 @@ def test_a_tag_that_a_broker_does_not_know_is_refused_by_name(command: list[Any]
     assert "different versions" in caught.value.advice
 
 
-def test_a_command_that_was_refused_as_a_whole_has_used_up_no_number() -> None:
+def test_a_request_refused_as_a_whole_consumes_no_number() -> None:
     rig = Rig()
     rig.hello()
     epoch = rig.epochs["alice"]

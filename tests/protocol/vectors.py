@@ -1,7 +1,7 @@
-"""Golden vectors of the native protocol: vectors.json, made by `python -m tests.protocol.vectors`.
+"""Golden vectors of the native protocol: vectors.json, written by `python -m tests.protocol.vectors`.
 
-Making them anew is a change of the protocol. Fields may be added at the end, with a default, and commands,
-operations and replies with tags of their own; anything else needs another WIRE_VERSION.
+A change of existing vectors is a change of the protocol. Fields with defaults may be added at the end, and so may
+commands, operations and replies with new tags. Anything else needs a new WIRE_VERSION.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ BATCHES: list[Batch] = [
     ("headers at the second message", [b"1", b"2"], None, [None, {"type": b"text"}]),
     ("a key and headers", [b"hello"], [b"table-7"], [{"a": b"1", "b": b""}]),
 ]
-#: Each with its hash.
+#: Keys and their hashes.
 KEY_HASHES: list[bytes | None] = [None, b"", b"a", b"table-7", "Grüße".encode(), b"x" * 300]
 PAYLOAD = encode_batch([b"hello"])
 ENVELOPE = Envelope(1, len(PAYLOAD), checksum(PAYLOAD))
@@ -332,7 +332,7 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
 
 
 def make() -> dict[str, list[dict[str, object]]]:
-    """All vectors; frames, payloads, keys and hashes in hexadecimal."""
+    """Return all vectors, with frames, payloads, keys and hashes in hexadecimal."""
     return {
         "batches": [
             {"what": what, "hex": encode_batch(values, keys, headers).hex()} for what, values, keys, headers in BATCHES
