@@ -226,5 +226,5 @@ def test_what_is_missing_for_a_reason_is_not_lost(report: Report) -> None:
 
 
 def test_a_verdict_is_a_sentence(report: Report) -> None:
-    assert _of(report, 1).sentence == "t1 / s: 10 put, 10 consumed once, in order"
-    assert _of(report, 2).sentence == "t2 / s: 10 put, 8 consumed, 2 LOST"
+    assert _of(report, 1).summary == "t1 / s: 10 put, 10 consumed once, in order"
+    assert _of(report, 2).summary == "t2 / s: 10 put, 8 consumed, 2 LOST"

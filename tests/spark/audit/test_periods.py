@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oncemq.spark.audit.periods import periods_of
+from oncemq.spark.audit.periods import find_periods
 
 
 def _line(kind: str, at_ms: int, **fields: Any) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def _opened(epoch: int, at_ms: int, **fields: Any) -> dict[str, Any]:
 
 
 def _eras(*lines: dict[str, Any]) -> list[tuple[int, int, int]]:
-    return [(each.epoch, each.era, each.generation) for each in periods_of(lines)]
+    return [(each.epoch, each.era, each.generation) for each in find_periods(lines)]
 
 
 def test_owners_without_a_seek_between_them_are_one_period() -> None:
@@ -56,8 +56,8 @@ def test_each_epoch_of_a_shared_subscription_is_an_era() -> None:
 
 def test_a_subscription_is_known_from_when_it_was_made() -> None:
     made = _line("subscribed", 500, acked=4)
-    [first, second] = periods_of([made, _opened(3, 1_000)])
-    assert (first.epoch, first.made_at, second.era, second.generation) == (0, 4, 0, 0)
+    [first, second] = find_periods([made, _opened(3, 1_000)])
+    assert (first.epoch, first.created_at, second.era, second.generation) == (0, 4, 0, 0)
 
 
 def test_one_that_is_made_again_begins_an_era() -> None:
@@ -70,5 +70,5 @@ def test_one_that_is_made_again_begins_an_era() -> None:
 
 
 def test_a_pattern_has_one_epoch_on_all_its_topics() -> None:
-    [period] = periods_of([_opened(3, 1_000, topic_id=0, topic="t.*", pattern="t.*")])
+    [period] = find_periods([_opened(3, 1_000, topic_id=0, topic="t.*", pattern="t.*")])
     assert period.owned == ("b", 0, "s", "t.*")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncemq.spark.audit import audit
-from oncemq.spark.audit.positions import positions_of
+from oncemq.spark.audit.positions import read_positions
 from oncemq.testing.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def test_clients_and_broker_that_are_killed_leave_nothing_to_find(
             process.kill()
             process.wait()
     with broker_process.connect() as client:
-        positions = positions_of(client)
+        positions = read_positions(client)
     report = audit(spark, str(folder), complete=True, positions=positions)
-    assert report.is_proved, report.sentences
+    assert report.is_proved, report.summaries
     billing, workers = report.subscriptions
     assert (billing.subscriber, workers.subscriber, workers.shared) == ("billing", "workers", True)
     [end] = positions.end_offsets.values()

@@ -165,7 +165,7 @@ def test_where_messages_go_has_to_be_clear(tmp_path: Path) -> None:
             plan_jobs(folder, selection, to=to, prefix=prefix)
     assert [job.target for job in plan_jobs(folder, make_selection(), to="", prefix="old.")] == ["old.a", "old.b"]
     assert [job.target for job in plan_jobs(folder, make_selection(topic="b"), to="c", prefix="")] == ["c"]
-    with pytest.raises(PipelineInvalid, match="is no archive"):
+    with pytest.raises(PipelineInvalid, match="is not an archive"):
         plan_jobs(str(tmp_path / "topic=a"), make_selection(), to="", prefix="")
 
 

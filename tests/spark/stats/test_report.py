@@ -1,4 +1,4 @@
-"""The page of figures: whole, offline, and nothing in it that a topic's name could break."""
+"""The page of stats: whole, offline, and nothing in it that a topic's name could break."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import msgspec
 import pytest
 
 from oncemq.spark.stats.charts import Line, line_chart, time_text, with_gaps_as_zero
-from oncemq.spark.stats.figures import (
-    Figures,
-    LagFigures,
-    LatencyFigures,
-    SubscriptionFigures,
-    TopicFigures,
-    WindowFigures,
+from oncemq.spark.stats.model import (
+    LagStats,
+    LatencyStats,
+    Stats,
+    SubscriptionStats,
+    TopicStats,
+    WindowStats,
 )
-from oncemq.spark.stats.report import bytes_text, milliseconds_text, number_text, page, seconds_text
+from oncemq.spark.stats.report import bytes_text, milliseconds_text, number_text, render_page, seconds_text
 
 START_MS = 1_767_225_600_000
 
 
-def some_figures(*, recorded: bool) -> Figures:
+def some_stats(*, recorded: bool) -> Stats:
     name = 'or<b>ders & "more"'
-    windows = [WindowFigures(name, START_MS + 10_000 * at, 100 * at, 5000, 40, 90, 99) for at in range(1, 5)]
-    latencies = [LatencyFigures(name, what, START_MS, 100, 0.7, 3.5, 9.0) for what in ("put", "delivery")]
-    return Figures(
+    windows = [WindowStats(name, START_MS + 10_000 * at, 100 * at, 5000, 40, 90, 99) for at in range(1, 5)]
+    latencies = [LatencyStats(name, what, START_MS, 100, 0.7, 3.5, 9.0) for what in ("put", "delivery")]
+    return Stats(
         START_MS,
         "tcp://127.0.0.1:5555",
         10.0,
-        (TopicFigures(name, 1000, 20_000, START_MS, START_MS + 50_000, 40, 90, 99, 7),),
+        (TopicStats(name, 1000, 20_000, START_MS, START_MS + 50_000, 40, 90, 99, 7),),
         tuple(windows),
-        (SubscriptionFigures(name, "billing", 12, 90.0), SubscriptionFigures(name, "kitchen", 0, None)),
+        (SubscriptionStats(name, "billing", 12, 90.0), SubscriptionStats(name, "kitchen", 0, None)),
         tuple(latencies) if recorded else (),
-        (LagFigures(name, "billing", START_MS, 12),) if recorded else (),
+        (LagStats(name, "billing", START_MS, 12),) if recorded else (),
     )
 
 
@@ -66,7 +66,7 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize("recorded", [False, True])
 def test_the_page_is_whole_and_needs_nothing_from_elsewhere(recorded: bool) -> None:
     tags = Tags()
-    tags.feed(page(some_figures(recorded=recorded)))
+    tags.feed(render_page(some_stats(recorded=recorded)))
     assert tags.open == []
     assert tags.addresses == []
     assert "script" not in tags.seen
@@ -77,9 +77,9 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(recorded: bool) -> N
 
 
 def test_a_page_without_topics_says_so() -> None:
-    empty = msgspec.structs.replace(some_figures(recorded=False), topics=(), windows=(), subscriptions=())
-    assert "Nothing to show." in page(empty)
-    assert "Nobody is subscribed." in page(empty)
+    empty = msgspec.structs.replace(some_stats(recorded=False), topics=(), windows=(), subscriptions=())
+    assert "No data." in render_page(empty)
+    assert "Nobody is subscribed." in render_page(empty)
 
 
 def test_every_point_of_a_line_lies_within_its_chart() -> None:

@@ -81,10 +81,10 @@ def audit(
 
 
 def _positions(reach: Reach) -> Any:
-    from oncemq.spark.audit.positions import positions_of
+    from oncemq.spark.audit.positions import read_positions
 
     with connected(reach) as client:
-        return positions_of(client)
+        return read_positions(client)
 
 
 def _print_json(report: Report) -> None:
@@ -92,7 +92,7 @@ def _print_json(report: Report) -> None:
     for topic in report.topics:
         click.echo(json_line({"of": "topic", **_fields(topic)}))
     for subscription in report.subscriptions:
-        click.echo(json_line({"of": "subscription", **_fields(subscription), "verdict": subscription.sentence}))
+        click.echo(json_line({"of": "subscription", **_fields(subscription), "verdict": subscription.summary}))
     for finding in report.findings:
         click.echo(json_line({"of": "finding", **_fields(finding)}))
     counts = ("files", "lines", "torn", "unreadable", "incomplete", "in_doubt")
@@ -109,7 +109,7 @@ def _fields(entry: Any) -> dict[str, Any]:
 def _show(report: Report) -> None:
     torn = f"; the last line of {report.torn:,} was cut off" if report.torn else ""
     note(f"{count_of(report.lines, 'line')} in {count_of(report.files, 'file')}{torn}.")
-    for sentence in report.sentences:
+    for sentence in report.summaries:
         click.echo(sentence)
     if report.findings:
         rows = [

@@ -14,7 +14,7 @@ from oncemq.cli.support.options import DURATION, Reach, connected, json_option, 
 from oncemq.terminal import bytes_text, json_line, note, table
 
 if TYPE_CHECKING:
-    from oncemq.spark.stats.figures import Figures
+    from oncemq.spark.stats.model import Stats
 
 
 @click.command(
@@ -66,18 +66,18 @@ def stats(
         # Java takes its time: a broker that is away should be known before.
         client.health()
     with on_spark("stats", master) as spark:
-        from oncemq.spark.stats import gather
+        from oncemq.spark.stats import collect_stats
 
-        figures = gather(spark, url, source, window_s=window, records=records)
+        stats = collect_stats(spark, url, source, window_s=window, records=records)
     if path is not None:
-        from oncemq.spark.stats import page
+        from oncemq.spark.stats import render_page
 
-        Path(path).write_text(page(figures), encoding="utf-8")
+        Path(path).write_text(render_page(stats), encoding="utf-8")
         note(f"wrote {path}")
     if as_json:
-        click.echo(json_line(figures))
+        click.echo(json_line(stats))
         return
-    _show(figures)
+    _show(stats)
 
 
 def _source(topics: tuple[str, ...], since: str | None, until: str | None) -> dict[str, str]:
@@ -103,32 +103,32 @@ def _moment(text: str, option: str) -> datetime:
     return moment
 
 
-def _show(figures: Figures) -> None:
+def _show(stats: Stats) -> None:
     heads = ("TOPIC", "MESSAGES", "BYTES", "PER S", "SIZE P50", "P99", "MAX")
     rows = [
         (one.topic, one.messages, bytes_text(one.bytes), f"{one.per_s:,.1f}", one.size_p50, one.size_p99, one.size_max)
-        for one in figures.topics
+        for one in stats.topics
     ]
     for line in table(heads, rows):
         click.echo(line)
-    if not figures.topics:
+    if not stats.topics:
         click.echo("Nothing is stored there.")
-    for what in dict.fromkeys(row.what for row in figures.latencies):
+    for what in dict.fromkeys(row.what for row in stats.latencies):
         click.echo()
-        for line in table((f"LATENCY: {what.upper()}", "MESSAGES", "P50", "P99"), _latencies(figures, what)):
+        for line in table((f"LATENCY: {what.upper()}", "MESSAGES", "P50", "P99"), _latencies(stats, what)):
             click.echo(line)
-    if figures.subscriptions:
+    if stats.subscriptions:
         click.echo()
         for line in table(
-            ("TOPIC", "SUBSCRIBER", "LAG"), [(row.topic, row.subscriber, row.lag) for row in figures.subscriptions]
+            ("TOPIC", "SUBSCRIBER", "LAG"), [(row.topic, row.subscriber, row.lag) for row in stats.subscriptions]
         ):
             click.echo(line)
 
 
-def _latencies(figures: Figures, what: str) -> list[tuple[str, int, str, str]]:
+def _latencies(stats: Stats, what: str) -> list[tuple[str, int, str, str]]:
     """By topic, the longest of its windows."""
     found: dict[str, tuple[int, float, float]] = {}
-    for row in figures.latencies:
+    for row in stats.latencies:
         if row.what == what:
             messages, p50_ms, p99_ms = found.get(row.topic, (0, 0.0, 0.0))
             found[row.topic] = (messages + row.messages, max(p50_ms, row.p50_ms), max(p99_ms, row.p99_ms))

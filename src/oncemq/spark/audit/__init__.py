@@ -1,12 +1,12 @@
-"""The audit: proves from the records of clients (client/recording/) that each subscription was given every message
-once and in order, or lists what was lost, doubled, out of order or changed. `oncemq pipeline audit`; docs/audit.md.
+"""The audit: proves from the records of clients (client/recording/) that each subscription received every message once
+and in order, or lists what was lost, doubled, out of order or changed. See `oncemq pipeline audit` and docs/audit.md.
 
-    lines       record files → rows
-    puts        where each message is stored
-    periods     a subscription's owners, and the seeks between them
-    deliveries  what each subscription was given, and what the broker said of its position
-    judging     each message's verdict
-    auditing    the whole, as a Report (report.py)
+    record_lines   record files → rows
+    periods        the owners of a subscription, and the seeks between them
+    positions      what the broker reports
+    queries/       the SQL queries: puts, deliveries, messages and findings
+    auditor        runs the queries, and builds the report
+    report         the report
 """
 
 from __future__ import annotations

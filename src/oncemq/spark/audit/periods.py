@@ -1,17 +1,17 @@
-"""A subscription's life in periods: between two seeks its position only rises, so what holds within a period need not
-hold across one.
+"""Divides the history of a subscription into periods. Between two seeks its position only increases, so rules that hold
+within a period need not hold across periods.
 
-Epochs come from one counter of the broker and never repeat, so they order the owners of a subscription, whatever
-their clocks say. A seek, an unsubscribe or a new subscription of the same name lies between two of them. Which two:
-the owner was told (`displaced`), or it shows by the clock:
+Epochs come from one counter of the broker and never repeat, so they order the owners of a subscription independently of
+their clocks. A move (a seek, an unsubscribe or a new subscription of the same name) happens between two epochs. The
+owner was told about it (`displaced`), or the clocks show between which two:
 
-    era           rises where such a move certainly lies between two epochs: what was given before does not count after
-    generation    rises also where it may: what was done before may come again after
+    era           increases if a move certainly happened between two epochs: earlier deliveries do not count later
+    generation    also increases if a move may have happened: acked messages may be delivered again
 
-Of a shared subscription each epoch is an era: its epoch rises only when it is moved. The making of a subscription
-counts as an epoch 0, before its first owner: its position is known from there on.
+In a shared subscription each epoch is an era, because the epoch only increases when the subscription is moved. The
+creation of a subscription counts as epoch 0, before its first owner, because its position is known from then on.
 
-There are as many epochs as consumers were started, not as many as messages: this is plain Python.
+There are as many epochs as consumers were started, not as many as messages, so this is plain Python.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from typing import Any
 
 import msgspec
 
-#: Clocks of several machines may differ by so much.
+#: The maximum difference between the clocks of several machines.
 CLOCK_MS = 1000
 
-#: What has one epoch: (broker, topic's id or 0 for a pattern, subscriber, pattern).
+#: Identifies what has an epoch: (broker, topic id or 0 for a pattern, subscriber, pattern).
 Owned = tuple[str, int, str, str]
 
 
 class Epoch(msgspec.Struct):
     number: int
-    #: Or the pattern.
+    #: The topic or the pattern.
     name: str
-    #: When it was asked for, and when it was there.
+    #: When it was requested, and when it was confirmed.
     begin_ms: int
     opened_ms: int
     is_shared: bool = False
     is_displaced: bool = False
-    #: Where the subscription stood when it was made.
-    made_at: int = -1
+    #: The position of the subscription when it was created; -1 = not known.
+    created_at: int = -1
 
 
 class Move(msgspec.Struct, frozen=True):
-    """When a position may have changed other than by acks."""
+    """A time span in which a position may have changed other than by acks."""
 
     name: str
     subscriber: str
@@ -52,31 +52,27 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Period(msgspec.Struct, frozen=True):
-    """Where an epoch belongs."""
+    """The era and the generation of an epoch."""
 
     owned: Owned
     epoch: int
     is_shared: bool
     era: int
     generation: int
-    #: Where the subscription stood when it was made; -1 = it is not known from here.
-    made_at: int = -1
+    #: The position of the subscription when it was created; -1 = not known.
+    created_at: int = -1
 
 
-#: Lines that periods are made of.
-KINDS = ("opened", "subscribed", "displaced", "moving", "moved", "stayed")
-
-
-def periods_of(lines: Iterable[Mapping[str, Any]]) -> list[Period]:
-    """Out of all lines of these kinds, in any order."""
+def find_periods(lines: Iterable[Mapping[str, Any]]) -> list[Period]:
+    """Find the periods from the lines that the query PERIODS selects, in any order."""
     found = list(lines)
     epochs = _epochs(found)
     moves = _moves(found)
-    made = [line for line in found if line["kind"] == "subscribed"]
-    for line in sorted(made, key=lambda line: int(line["at_ms"])):
+    created = [line for line in found if line["kind"] == "subscribed"]
+    for line in sorted(created, key=lambda line: int(line["at_ms"])):
         known = epochs.get(_owned(line), {})
         if known and 0 not in known and line["at_ms"] <= min(each.begin_ms for each in known.values()):
-            known[0] = Epoch(0, line["topic"], line["sent_ms"], line["at_ms"], made_at=line["acked"])
+            known[0] = Epoch(0, line["topic"], line["sent_ms"], line["at_ms"], created_at=line["acked"])
         else:
             moves.append(_move(line, line["sent_ms"]))
     return [period for owned, known in epochs.items() for period in _periods(owned, known, moves)]
@@ -122,18 +118,18 @@ def _periods(owned: Owned, epochs: Mapping[int, Epoch], moves: Sequence[Move]) -
     for _, epoch in sorted(epochs.items()):
         if former is not None:
             own = [move for move in moves if (move.subscriber, move.name) == (subscriber, epoch.name)]
-            is_moved = former.is_displaced or epoch.is_shared or any(_lies(move, former, epoch) for move in own)
+            is_moved = former.is_displaced or epoch.is_shared or any(_is_between(move, former, epoch) for move in own)
             era += is_moved
-            generation += is_moved or any(_may_lie(move, former, epoch) for move in own)
-        periods.append(Period(owned, epoch.number, epoch.is_shared, era, generation, epoch.made_at))
+            generation += is_moved or any(_may_be_between(move, former, epoch) for move in own)
+        periods.append(Period(owned, epoch.number, epoch.is_shared, era, generation, epoch.created_at))
         former = epoch
     return periods
 
 
-def _may_lie(move: Move, former: Epoch, epoch: Epoch) -> bool:
-    """Between the two, as far as the clocks can tell."""
+def _may_be_between(move: Move, former: Epoch, epoch: Epoch) -> bool:
+    """Whether a move may have happened between two epochs, if the clocks differ by up to CLOCK_MS."""
     return move.from_ms - CLOCK_MS <= epoch.opened_ms and move.until_ms + CLOCK_MS >= former.begin_ms
 
 
-def _lies(move: Move, former: Epoch, epoch: Epoch) -> bool:
+def _is_between(move: Move, former: Epoch, epoch: Epoch) -> bool:
     return move.is_answered and former.opened_ms <= move.from_ms and move.until_ms <= epoch.begin_ms

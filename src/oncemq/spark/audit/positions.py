@@ -1,4 +1,4 @@
-"""The broker's own word: where topics end, and how far subscriptions are. Knows nothing of Spark."""
+"""The positions that the broker reports: the ends of topics, and the acked offsets of subscriptions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Positions(msgspec.Struct, frozen=True):
-    #: (broker, topic's id) → the offset that its next message will get.
+    #: (broker, topic id) → the offset that its next message will get.
     end_offsets: dict[tuple[str, int], int] = {}
-    #: (broker, topic's id, subscriber, pattern) → everything below is done.
+    #: (broker, topic id, subscriber, pattern) → all messages below this offset are acked.
     acked: dict[tuple[str, int, str, str], int] = {}
 
-    def compared(self, topic: TopicResult) -> TopicResult:
-        """A topic's result: what was stored has to be there."""
+    def compare(self, topic: TopicResult) -> TopicResult:
+        """Return the result with the number of stored messages that the broker no longer has."""
         end_offset = self.end_offsets.get((topic.broker, topic.topic_id), topic.end_offset)
         return msgspec.structs.replace(topic, vanished=max(0, topic.end_offset - end_offset))
 
 
-def positions_of(client: Client) -> Positions:
-    """As a broker has them now. Topics that are gone are not among them."""
+def read_positions(client: Client) -> Positions:
+    """Read the current positions from a broker. Deleted topics are not among them."""
     broker = client.health().broker_id
     topics = {topic.name: topic for topic in client.topics()}
     ends = {(broker, topic.topic_id): topic.end_offset for topic in topics.values()}

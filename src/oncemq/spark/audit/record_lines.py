@@ -1,4 +1,4 @@
-"""Reading a folder of record files (client/recording/records.py, docs/audit.md) into one DataFrame of lines."""
+"""Reads a folder of record files (client/recording/records.py, docs/audit.md) into one DataFrame of lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEMA = """
     ranges array<array<bigint>>, passed array<array<bigint>>, token bigint, done array<array<bigint>>,
     broken string
 """
-#: What is left out where it is so.
+#: Fields with these values are omitted in the files.
 _DEFAULTS: dict[str, bool | float | int | str] = {
     "part": 0,
     "ttl_ms": 0,
@@ -28,22 +28,22 @@ _DEFAULTS: dict[str, bool | float | int | str] = {
     "shared": False,
 }
 
-#: A subscription on one topic.
+#: Identifies a subscription on one topic.
 KEY = ["broker", "topic_id", "subscriber", "pattern"]
-#: A put: each part of a transaction is one.
+#: Identifies a put. A transaction may have several parts.
 PUT = ["session", "number", "part"]
 
 SUFFIX = ".ndjson"
-#: A range is taken apart in two steps, so that no row holds more than so much of it.
+#: A range is expanded in two steps, so that no row contains more offsets than this.
 _CHUNK = 10_000
 
 
 def read_lines(spark: SparkSession, folder: str) -> DataFrame:
-    """All lines of all files, with the file's name as `file`. One that can't be read has only `broken` and `file`.
-    Raises SettingInvalid where there are no records."""
+    """Read all lines of all files, with the name of the file as `file`. A line that can't be parsed has only `broken`
+    and `file`. Raises SettingInvalid if there are no records."""
     if "://" not in folder and not glob(os.path.join(escape(folder), f"*{SUFFIX}")):
         advice = "set ONCEMQ_RECORD for clients, or connect with record="
-        raise errors.SettingInvalid(f"'{folder}' holds no records (*{SUFFIX}): {advice}")
+        raise errors.SettingInvalid(f"'{folder}' contains no records (*{SUFFIX}): {advice}")
     reader = spark.read.schema(_SCHEMA).option("columnNameOfCorruptRecord", "broken")
     lines = reader.option("pathGlobFilter", f"*{SUFFIX}").json(folder)
     return lines.selectExpr("*", "_metadata.file_name as file").fillna(_DEFAULTS)
@@ -54,8 +54,8 @@ def of_kind(lines: DataFrame, *kinds: str) -> DataFrame:
 
 
 def start_and_stop(frame: DataFrame, column: str) -> DataFrame:
-    """One row for each (first, count) of an array of them, as `start` and `stop`; `place` is its place there."""
-    found = frame.select("*", sf.posexplode(column).alias("place", "range")).drop(column)
+    """One row for each (first, count) in an array column, as `start` and `stop`."""
+    found = frame.select("*", sf.explode(column).alias("range")).drop(column)
     first, count = sf.col("range")[0], sf.col("range")[1]
     return found.withColumn("start", first).withColumn("stop", first + count).drop("range")
 

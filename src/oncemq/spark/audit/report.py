@@ -1,4 +1,4 @@
-"""What an audit has found, as data and in words. Knows nothing of Spark."""
+"""The report of an audit, as data and as text. Does not import Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-#: What a subscription may be found guilty of, in words.
+#: The faults of a subscription, as text.
 _FAULTS = {
     "lost": "lost",
     "doubled": "doubled",
@@ -15,11 +15,11 @@ _FAULTS = {
     "unknown": "never put",
 }
 _TOPIC_FAULTS = {
-    "same_offset": "offsets given to two puts",
+    "same_offset": "offsets used by two puts",
     "stored_twice": "stored twice",
-    "vanished": "stored and not there",
+    "vanished": "stored and missing",
 }
-#: What is no fault, in words.
+#: Counts that are not faults, as text.
 _REMARKS = {
     "redelivered": "redelivered",
     "expired": "expired",
@@ -27,39 +27,38 @@ _REMARKS = {
     "passed": "filtered out",
     "left": "acked unread",
     "unexplained": "missing, put by a producer without records",
-    "given": "given and not acked",
-    "waiting": "not given yet",
+    "given": "delivered and not acked",
+    "waiting": "not delivered yet",
 }
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One message that something is wrong with."""
+    """A fault of one message."""
 
     kind: str
     broker: str
     topic: str
     topic_id: int
     offset: int
-    #: Empty where the topic itself is meant.
+    #: Empty for a fault of the topic itself.
     subscriber: str = ""
     pattern: str = ""
     detail: str = ""
 
 
 class TopicResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was put, and whether it has a place of its own."""
+    """The puts of one topic. Counts are numbers of messages."""
 
     broker: str
     topic: str
     topic_id: int
-    #: Messages, as all that follow.
     put: int
-    #: Of what was put.
+    #: The offsets of the recorded puts.
     first_offset: int = 0
     end_offset: int = 0
     same_offset: int = 0
     stored_twice: int = 0
-    #: Beyond the end that the broker says the topic has.
+    #: Stored after the end of the topic that the broker reports.
     vanished: int = 0
 
     @property
@@ -67,13 +66,13 @@ class TopicResult(msgspec.Struct, frozen=True, kw_only=True):
         return {name: count for name in _TOPIC_FAULTS if (count := getattr(self, name))}
 
     @property
-    def sentence(self) -> str:
+    def summary(self) -> str:
         faults = [f"{count:,} {_TOPIC_FAULTS[name].upper()}" for name, count in self.faults.items()]
         return f"{self.topic}: " + ", ".join([f"{self.put:,} put", *faults])
 
 
 class SubscriptionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one subscription was given of one topic. Counts are of messages."""
+    """What one subscription received of one topic. Counts are numbers of messages."""
 
     broker: str
     topic: str
@@ -81,11 +80,11 @@ class SubscriptionResult(msgspec.Struct, frozen=True, kw_only=True):
     subscriber: str
     pattern: str = ""
     shared: bool = False
-    #: False: of what it was given nothing was recorded.
+    #: False: no delivery to it was recorded.
     judged: bool = True
-    #: From where it began.
+    #: Put after its start position.
     put: int = 0
-    #: Given, and the broker has said that they are done.
+    #: Delivered and acked.
     consumed: int = 0
     given: int = 0
     waiting: int = 0
@@ -111,9 +110,9 @@ class SubscriptionResult(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.topic} / {self.subscriber}{by}"
 
     @property
-    def sentence(self) -> str:
+    def summary(self) -> str:
         if not self.judged:
-            return f"{self.name}: not judged; of what it was given nothing was recorded"
+            return f"{self.name}: not judged; no delivery to it was recorded"
         consumed = f"{self.consumed:,} consumed"
         if not self.faults:
             consumed += " once" if self.shared else " once, in order"
@@ -123,53 +122,51 @@ class SubscriptionResult(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text} ({', '.join(remarks)})" if remarks else text
 
 
-def kinds_of(topics: Iterable[TopicResult], subscriptions: Iterable[SubscriptionResult]) -> set[str]:
-    """What was found, of any of them."""
+def fault_kinds(topics: Iterable[TopicResult], subscriptions: Iterable[SubscriptionResult]) -> set[str]:
+    """The kinds of faults of all results."""
     found = {kind for topic in topics for kind in topic.faults}
     return found | {kind for each in subscriptions for kind in each.faults}
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole audit."""
-
     files: int
     lines: int
-    #: Files whose last line was cut off.
+    #: Files whose last line was truncated.
     torn: int
-    #: Lines that are missing or can't be read, other than those.
+    #: Other lines that are missing or can't be parsed.
     unreadable: int
-    #: Files that say that their client could not write everything down.
+    #: Files whose client could not record everything.
     incomplete: int
-    #: Messages that were sent, and of which it is not known whether or where they are stored.
+    #: Messages that were sent, but for which it is not known whether they are stored, or at which offset.
     in_doubt: int
     topics: list[TopicResult]
     subscriptions: list[SubscriptionResult]
-    #: Up to the limit of each kind; the counts are exact.
+    #: At most the limit of each kind. The counts are exact.
     findings: list[Finding]
 
     @property
     def is_proved(self) -> bool:
-        """Nothing was lost, doubled, out of order or corrupted, and the records are whole."""
-        return not (kinds_of(self.topics, self.subscriptions) or self.unreadable or self.incomplete)
+        """There are no faults, and the records are complete."""
+        return not (fault_kinds(self.topics, self.subscriptions) or self.unreadable or self.incomplete)
 
     @property
-    def sentences(self) -> list[str]:
-        faulty = [topic.sentence for topic in self.topics if topic.faults]
+    def summaries(self) -> list[str]:
+        faulty = [topic.summary for topic in self.topics if topic.faults]
         read_by = {(each.broker, each.topic_id) for each in self.subscriptions}
         unread = [each for each in self.topics if not each.faults and (each.broker, each.topic_id) not in read_by]
         return [
             *faulty,
-            *(f"{each.sentence}, read by no recorded subscription" for each in unread),
-            *(each.sentence for each in self.subscriptions),
-            *self._complaints(),
+            *(f"{each.summary}, read by no recorded subscription" for each in unread),
+            *(each.summary for each in self.subscriptions),
+            *self._warnings(),
         ]
 
-    def _complaints(self) -> list[str]:
+    def _warnings(self) -> list[str]:
         found = []
         if self.in_doubt:
-            found.append(f"in doubt: {self.in_doubt:,} messages were sent without an answer, or without an offset")
+            found.append(f"in doubt: {self.in_doubt:,} messages were sent and not confirmed, or have no known offset")
         if self.unreadable:
-            found.append(f"NOT PROVED: {self.unreadable:,} lines of the records are missing or can't be read")
+            found.append(f"NOT PROVED: {self.unreadable:,} lines of the records are missing or can't be parsed")
         if self.incomplete:
-            found.append(f"NOT PROVED: {self.incomplete:,} files are incomplete, their clients could not write them")
+            found.append(f"NOT PROVED: {self.incomplete:,} files are incomplete: their clients could not write them")
         return found

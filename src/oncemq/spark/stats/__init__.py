@@ -1,11 +1,11 @@
-"""Statistics of topics: rates, sizes, lag and latency, per topic and window of time; as data, and as a page.
+"""Statistics of topics: rates, sizes, lag and latency per topic and time window, as data and as an HTML page.
 
-gathering   Spark → figures           figures    what there is to know
-latency     records → figures         charts     figures → SVG
-                                      report     figures → one HTML file that needs nothing else
+collector   topics → statistics, with Spark      model      the statistics
+latency     records → statistics, with Spark     charts     statistics → SVG
+                                                 report     statistics → one HTML file without dependencies
 """
 
-from oncemq.spark.stats.collect import gather
-from oncemq.spark.stats.report import page
+from oncemq.spark.stats.collector import collect_stats
+from oncemq.spark.stats.report import render_page
 
-__all__ = ["gather", "page"]
+__all__ = ["collect_stats", "render_page"]

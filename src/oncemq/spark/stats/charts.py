@@ -1,4 +1,4 @@
-"""Lines over time as SVG, for a page that needs nothing else. Colours come from the page's style."""
+"""Draws line charts over time as SVG. The colours come from the style sheet of the page."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def line_chart(lines: Sequence[Line], unit: Callable[[float], str], width_ms: float) -> str:
-    """`unit` says a value in words. Where no window has anything, a line goes down to nothing."""
+    """Draw a chart. `unit` formats a value, and `width_ms` is the length of a window."""
     shown = [line for line in lines if line.points]
     if not shown:
-        return '<p class="none">Nothing to show.</p>'
+        return '<p class="none">No data.</p>'
     frame = _Frame([point for line in shown for point in line.points], width_ms)
     parts = [_axes(frame, unit)]
     for number, line in enumerate(shown):
@@ -36,7 +36,7 @@ def line_chart(lines: Sequence[Line], unit: Callable[[float], str], width_ms: fl
 
 
 class _Frame:
-    """Where a point lies on the page."""
+    """Converts points to coordinates."""
 
     def __init__(self, points: Sequence[Point], width_ms: float) -> None:
         times = [time for time, _ in points]
@@ -51,7 +51,7 @@ class _Frame:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 2.5, 5 and 10, times a power of ten."""
+    """Round up to 1, 2, 2.5, 5 or 10 times a power of ten."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -78,10 +78,10 @@ def _line(frame: _Frame, line: Line, number: int, unit: Callable[[float], str], 
     points = " ".join(f"{frame.x(time + width_ms / 2):.1f},{frame.y(value):.1f}" for time, value in line.points)
     parts = [f'<polyline class="{colour}" points="{points}"/>']
     for time, value in line.points:
-        said = f"{line.name}: {unit(value)}, {time_text(time, 0)}"
+        tooltip = f"{line.name}: {unit(value)}, {time_text(time, 0)}"
         parts.append(
             f'<circle class="{colour}" cx="{frame.x(time + width_ms / 2):.1f}" cy="{frame.y(value):.1f}" r="2.2">'
-            f"<title>{escape(said)}</title></circle>"
+            f"<title>{escape(tooltip)}</title></circle>"
         )
     return "".join(parts)
 
@@ -95,7 +95,7 @@ def _legend(lines: Sequence[Line]) -> str:
 
 
 def with_gaps_as_zero(points: Sequence[Point], width_ms: float) -> list[Point]:
-    """For counts: a window in which nothing came is a zero, not a line across it."""
+    """Add zeros for windows without messages. Without them, a line would connect the windows around a gap."""
     found: list[Point] = []
     for time, value in sorted(points):
         if found and time - found[-1][0] > 1.5 * width_ms:
@@ -107,10 +107,10 @@ def with_gaps_as_zero(points: Sequence[Point], width_ms: float) -> list[Point]:
 
 
 def time_text(time_ms: float, span_ms: float) -> str:
-    """As short as a span allows; in full for a span of 0. In UTC."""
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    """A time in UTC, as short as the span of the axis allows; complete for a span of 0."""
+    time = datetime.fromtimestamp(time_ms / 1000, UTC)
     if not span_ms:
-        return f"{moment:%Y-%m-%d %H:%M:%S}"
+        return f"{time:%Y-%m-%d %H:%M:%S}"
     if span_ms > 2 * 24 * 3_600_000:
-        return f"{moment:%d %b}"
-    return f"{moment:%H:%M}" if span_ms > 600_000 else f"{moment:%H:%M:%S}"
+        return f"{time:%d %b}"
+    return f"{time:%H:%M}" if span_ms > 600_000 else f"{time:%H:%M:%S}"

@@ -1,4 +1,4 @@
-"""The figures as one HTML page: opens from a file, offline, in light and in dark."""
+"""Renders statistics as one HTML page that works offline, in light and dark mode."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from html import escape
 from itertools import groupby
 
 from oncemq.spark.stats.charts import Line, Point, line_chart, time_text, with_gaps_as_zero
-from oncemq.spark.stats.figures import Figures, LatencyFigures, TopicFigures, WindowFigures
 from oncemq.spark.stats.latency import DELIVERY_LATENCY, PUT_LATENCY
+from oncemq.spark.stats.model import LatencyStats, Stats, TopicStats, WindowStats
 
-#: Lines of one chart; the busiest ones.
+#: The maximum number of lines in a chart. The busiest topics are shown.
 _LINES_MAX = 8
 
 _STYLE = """
@@ -41,11 +41,11 @@ circle { fill: currentColor; }
 """
 
 
-def page(figures: Figures) -> str:
-    """One HTML document."""
-    sections = [_topic_table(figures), *_topic_charts(figures), _subscription_table(figures), *_recorded(figures)]
-    title = f"OnceMQ: {len(figures.topics)} topic{'' if len(figures.topics) == 1 else 's'}"
-    made = time_text(figures.made_ms, 0)
+def render_page(stats: Stats) -> str:
+    """Return an HTML document."""
+    sections = [_topic_table(stats), *_topic_charts(stats), _subscription_table(stats), *_recorded(stats)]
+    title = f"OnceMQ: {len(stats.topics)} topic{'' if len(stats.topics) == 1 else 's'}"
+    created = time_text(stats.made_ms, 0)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -56,7 +56,7 @@ def page(figures: Figures) -> str:
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p>{escape(figures.broker)}, made {made} UTC, windows of {figures.window_s:g} s. All times are UTC.</p>
+<p>Broker {escape(stats.broker)}, created {created}, windows of {stats.window_s:g} s. All times are in UTC.</p>
 <main>
 {"".join(sections)}
 </main>
@@ -72,12 +72,12 @@ def _section(title: str, inside: str, *, wide: bool = False) -> str:
 # Topics.
 
 
-def _topic_table(figures: Figures) -> str:
-    heads = ("Topic", "Messages", "Bytes", "Per second", "Size p50", "p99", "Largest", "Keys", "First", "Last")
-    return _section("Topics", _table(heads, map(_topic_row, figures.topics)), wide=True)
+def _topic_table(stats: Stats) -> str:
+    heads = ("Topic", "Messages", "Bytes", "Per second", "Size p50", "p99", "max", "Keys", "First", "Last")
+    return _section("Topics", _table(heads, map(_topic_row, stats.topics)), wide=True)
 
 
-def _topic_row(topic: TopicFigures) -> tuple[str, ...]:
+def _topic_row(topic: TopicStats) -> tuple[str, ...]:
     sizes = (bytes_text(size) for size in (topic.size_p50, topic.size_p99, topic.size_max))
     return (
         topic.topic,
@@ -91,13 +91,13 @@ def _topic_row(topic: TopicFigures) -> tuple[str, ...]:
     )
 
 
-def _topic_charts(figures: Figures) -> Iterable[str]:
-    width_ms, width_s = figures.window_s * 1000, figures.window_s
-    busiest = sorted(figures.topics, key=lambda topic: -topic.messages)[:_LINES_MAX]
+def _topic_charts(stats: Stats) -> Iterable[str]:
+    width_ms, width_s = stats.window_s * 1000, stats.window_s
+    busiest = sorted(stats.topics, key=lambda topic: -topic.messages)[:_LINES_MAX]
     names = [topic.topic for topic in busiest]
-    windows = {topic: list(rows) for topic, rows in groupby(figures.windows, key=lambda row: row.topic)}
+    windows = {topic: list(rows) for topic, rows in groupby(stats.windows, key=lambda row: row.topic)}
 
-    def chart(value: Callable[[WindowFigures], float], unit: Callable[[float], str], *, is_rate: bool) -> str:
+    def chart(value: Callable[[WindowStats], float], unit: Callable[[float], str], *, is_rate: bool) -> str:
         lines = []
         for name in names:
             points: list[Point] = [(row.start_ms, value(row)) for row in windows.get(name, [])]
@@ -113,31 +113,33 @@ def _topic_charts(figures: Figures) -> Iterable[str]:
 # Subscriptions.
 
 
-def _subscription_table(figures: Figures) -> str:
-    heads = ("Topic", "Subscriber", "Not acked", "The oldest waits for")
-    if not figures.subscriptions:
-        return _section("Lag now", '<p class="none">Nobody is subscribed.</p>', wide=True)
+def _subscription_table(stats: Stats) -> str:
+    heads = ("Topic", "Subscriber", "Not acked", "Age of the oldest")
+    if not stats.subscriptions:
+        return _section("Current lag", '<p class="none">There are no subscriptions.</p>', wide=True)
     rows = (
         (row.topic, row.subscriber, f"{row.lag:,}", "" if row.oldest_s is None else seconds_text(row.oldest_s))
-        for row in figures.subscriptions
+        for row in stats.subscriptions
     )
-    return _section("Lag now", _table(heads, rows), wide=True)
+    return _section("Current lag", _table(heads, rows), wide=True)
 
 
-# What clients recorded.
+# Client records.
 
 
-def _recorded(figures: Figures) -> Iterable[str]:
-    if not figures.latencies and not figures.lags:
-        said = "Latency, and lag over time, need records: set ONCEMQ_RECORD=DIR for clients, and --records DIR here."
-        yield _section("Latency", f"<p>{escape(said)}</p>", wide=True)
+def _recorded(stats: Stats) -> Iterable[str]:
+    if not stats.latencies and not stats.lags:
+        text = (
+            "Latency and lag over time need client records: set ONCEMQ_RECORD=DIR for clients, and use --records DIR."
+        )
+        yield _section("Latency", f"<p>{escape(text)}</p>", wide=True)
         return
-    width_ms = figures.window_s * 1000
-    titles = {PUT_LATENCY: "Latency of puts: sent → stored", DELIVERY_LATENCY: "Latency of delivery: stored → consumer"}
+    width_ms = stats.window_s * 1000
+    titles = {PUT_LATENCY: "Put latency: sent → stored", DELIVERY_LATENCY: "Delivery latency: stored → consumer"}
     for what, title in titles.items():
-        rows = [row for row in figures.latencies if row.what == what]
+        rows = [row for row in stats.latencies if row.what == what]
         yield _section(title, line_chart(_latency_lines(rows), milliseconds_text, width_ms))
-    by_name = groupby(figures.lags, key=lambda row: (row.topic, row.subscriber))
+    by_name = groupby(stats.lags, key=lambda row: (row.topic, row.subscriber))
     lines = [
         Line(f"{topic} / {subscriber}", [(row.start_ms, row.lag) for row in rows])
         for (topic, subscriber), rows in by_name
@@ -145,8 +147,8 @@ def _recorded(figures: Figures) -> Iterable[str]:
     yield _section("Lag over time", line_chart(lines[:_LINES_MAX], number_text, width_ms))
 
 
-def _latency_lines(rows: Sequence[LatencyFigures]) -> list[Line]:
-    """Median and 99th percentile of each topic."""
+def _latency_lines(rows: Sequence[LatencyStats]) -> list[Line]:
+    """The median and the 99th percentile of each topic."""
     lines = []
     for topic, group in groupby(rows, key=lambda row: row.topic):
         points = list(group)
@@ -155,7 +157,7 @@ def _latency_lines(rows: Sequence[LatencyFigures]) -> list[Line]:
     return lines[:_LINES_MAX]
 
 
-# Words.
+# Tables and numbers.
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Figures of real topics, counted by real Spark."""
+"""Stats of real topics, counted by real Spark."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
-from oncemq.spark.stats import gather
-from oncemq.spark.stats.latency import _lag_of
+from oncemq.spark.stats import collect_stats
+from oncemq.spark.stats.latency import _lag_by_window
 from oncemq.testing.broker_process import BrokerProcess
 
 
@@ -28,22 +28,22 @@ def test_figures_are_those_of_the_topics(
         assert len(messages) == 100
         subscription.ack(messages[39])
         subscription.close()
-    figures = gather(spark, broker.url, {"pattern": "*.orders"}, records=str(tmp_path))
-    eu, us = figures.topics
+    stats = collect_stats(spark, broker.url, {"pattern": "*.orders"}, records=str(tmp_path))
+    eu, us = stats.topics
     assert (eu.topic, eu.messages, eu.bytes, eu.size_p50, eu.size_max, eu.keys) == ("eu.orders", 100, 5050, 50, 100, 0)
     assert (us.topic, us.messages, us.bytes, us.size_p99, us.keys) == ("us.orders", 10, 500, 50, 3)
-    assert sum(window.messages for window in figures.windows) == 110
-    (lag,) = figures.subscriptions
+    assert sum(window.messages for window in stats.windows) == 110
+    (lag,) = stats.subscriptions
     assert (lag.topic, lag.subscriber, lag.lag) == ("eu.orders", "billing", 60)
     assert lag.oldest_s is not None
-    counted = {(row.topic, row.what): row.messages for row in figures.latencies}
+    counted = {(row.topic, row.what): row.messages for row in stats.latencies}
     assert counted == {("eu.orders", "put"): 100, ("us.orders", "put"): 10, ("eu.orders", "delivery"): 100}
-    assert all(0 <= row.p50_ms <= row.p99_ms <= row.max_ms for row in figures.latencies)
-    assert figures.lags[-1].lag == 60
-    with pytest.raises(errors.SettingInvalid, match="longer ones"):
-        gather(spark, broker.url, {"topics": "eu.orders,us.orders"}, window_s=1e-9)
+    assert all(0 <= row.p50_ms <= row.p99_ms <= row.max_ms for row in stats.latencies)
+    assert stats.lags[-1].lag == 60
+    with pytest.raises(errors.SettingInvalid, match="longer windows"):
+        collect_stats(spark, broker.url, {"topics": "eu.orders,us.orders"}, window_s=1e-9)
 
 
 def test_lag_over_time_is_what_is_stored_and_not_acked() -> None:
     ends, stands = {0: 10, 1000: 50, 4000: 60}, {1000: 20, 3000: 50}
-    assert list(_lag_of(ends, stands)) == [(1000, 30), (3000, 0), (4000, 10)]
+    assert list(_lag_by_window(ends, stands)) == [(1000, 30), (3000, 0), (4000, 10)]

@@ -1,4 +1,4 @@
-"""Figures out of a broker: two passes over the topics with Spark, and a few questions to the broker itself."""
+"""Collects statistics: two passes over the topics with Spark, and a few requests to the broker."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from oncemq.protocol import errors
 from oncemq.protocol.replies import SubscriptionInfo
 from oncemq.spark.connections import shared_client
 from oncemq.spark.stats import latency
-from oncemq.spark.stats.figures import Figures, SubscriptionFigures, TopicFigures, WindowFigures
+from oncemq.spark.stats.model import Stats, SubscriptionStats, TopicStats, WindowStats
 
-#: Where nobody says how long a window is, there are about so many.
+#: The approximate number of windows if their length is not given.
 _WINDOWS = 60
-#: More of them nobody can look at.
+#: More windows would not be readable.
 _WINDOWS_MAX = 2_000
 _TIMEOUT_S = 30.0
 
 
-def gather(
+def collect_stats(
     spark: SparkSession,
     url: str,
     source: Mapping[str, str],
     *,
     window_s: float | None = None,
     records: str | None = None,
-) -> Figures:
-    """Of the messages that `source`, options of `format("oncemq")`, chooses. `records` is a folder in which clients
-    have recorded their work: it brings latency, and lag over time. Raises SettingInvalid."""
+) -> Stats:
+    """Collect statistics of the messages that `source`, options of `format("oncemq")`, selects. `records` is a folder
+    of client records, which add latency and lag over time. Raises SettingInvalid."""
     columns = {"columns": "topic,timestamp,key,value"}
     rows = spark.read.format("oncemq").options(url=url, **source, **columns).load()
     at_s, size = F.col("timestamp").cast("double").alias("at_s"), F.length("value").alias("size")
     sized = rows.select("topic", "key", at_s, size)
     topics = _topics(sized)
-    width_s = _width(topics, window_s)
+    width_s = _window_width(topics, window_s)
     client = shared_client(url, _TIMEOUT_S)
-    found = latency.gather(spark, records, width_s) if records else latency.NOTHING
-    return Figures(
+    recorded = latency.read_latency(spark, records, width_s) if records else latency.RecordedStats((), ())
+    return Stats(
         made_ms=round(time.time() * 1000),
         broker=url,
         window_s=width_s,
         topics=topics,
         windows=_windows(sized, width_s),
         subscriptions=tuple(_subscriptions(client, [topic.topic for topic in topics])),
-        latencies=found.latencies,
-        lags=found.lags,
+        latencies=recorded.latencies,
+        lags=recorded.lags,
     )
 
 
-def _topics(sized: DataFrame) -> tuple[TopicFigures, ...]:
+def _topics(sized: DataFrame) -> tuple[TopicStats, ...]:
     rows = sized.groupBy("topic").agg(
-        *_size_figures(),
+        *_size_columns(),
         F.min("at_s").alias("first_s"),
         F.max("at_s").alias("last_s"),
         F.approx_count_distinct("key").alias("keys"),
     )
     return tuple(
-        TopicFigures(
+        TopicStats(
             topic=row.topic,
-            **_sizes_in(row),
+            **_size_stats(row),
             first_ms=round(row.first_s * 1000),
             last_ms=round(row.last_s * 1000),
             keys=row["keys"],
@@ -71,15 +71,15 @@ def _topics(sized: DataFrame) -> tuple[TopicFigures, ...]:
     )
 
 
-def _windows(sized: DataFrame, width_s: float) -> tuple[WindowFigures, ...]:
+def _windows(sized: DataFrame, width_s: float) -> tuple[WindowStats, ...]:
     start = (F.floor(F.col("at_s") / width_s) * width_s).alias("start_s")
-    rows = sized.groupBy("topic", start).agg(*_size_figures()).orderBy("topic", "start_s")
+    rows = sized.groupBy("topic", start).agg(*_size_columns()).orderBy("topic", "start_s")
     return tuple(
-        WindowFigures(topic=row.topic, start_ms=round(row.start_s * 1000), **_sizes_in(row)) for row in rows.collect()
+        WindowStats(topic=row.topic, start_ms=round(row.start_s * 1000), **_size_stats(row)) for row in rows.collect()
     )
 
 
-def _size_figures() -> Iterable[Column]:
+def _size_columns() -> Iterable[Column]:
     return (
         F.count("*").alias("messages"),
         F.sum("size").alias("bytes"),
@@ -88,33 +88,36 @@ def _size_figures() -> Iterable[Column]:
     )
 
 
-def _sizes_in(row: Row) -> dict[str, int]:
+def _size_stats(row: Row) -> dict[str, int]:
     p50, p99 = row.quantiles
     found = {"messages": row.messages, "bytes": row.bytes, "size_max": row.size_max}
     return {**found, "size_p50": p50, "size_p99": p99}
 
 
-def _width(topics: Iterable[TopicFigures], wanted_s: float | None) -> float:
-    """Of a window. Without a wish, a round number that makes about as many as can be looked at."""
+def _window_width(topics: Iterable[TopicStats], wanted_s: float | None) -> float:
+    """The length of a window. By default, a round number that makes at most about _WINDOWS windows.
+
+    Raises SettingInvalid for more than _WINDOWS_MAX windows."""
     first = min((topic.first_ms for topic in topics), default=0)
     last = max((topic.last_ms for topic in topics), default=0)
     span_s = (last - first) / 1000
     if wanted_s is not None:
         if span_s / wanted_s > _WINDOWS_MAX:
             raise errors.SettingInvalid(
-                f"{span_s:.0f} s in windows of {wanted_s:g} s are more than {_WINDOWS_MAX:,} windows: take longer ones"
+                f"windows of {wanted_s:g} s are too short for {span_s:.0f} s of messages: there would be more than "
+                f"{_WINDOWS_MAX:,}; use longer windows"
             )
         return wanted_s
-    round_ones = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 24 * 3600)
-    return next((width for width in round_ones if span_s / width <= _WINDOWS), 7 * 24 * 3600.0)
+    widths = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 24 * 3600)
+    return next((width for width in widths if span_s / width <= _WINDOWS), 7 * 24 * 3600.0)
 
 
-def _subscriptions(client: Client, topics: Iterable[str]) -> Iterable[SubscriptionFigures]:
+def _subscriptions(client: Client, topics: Iterable[str]) -> Iterable[SubscriptionStats]:
     for topic in topics:
         try:
             for info in client.subscriptions(topic):
                 name = f"{info.subscriber} ({info.pattern})" if info.pattern else info.subscriber
-                yield SubscriptionFigures(topic, name, info.lag, _oldest_s(client, info))
+                yield SubscriptionStats(topic, name, info.lag, _oldest_s(client, info))
         except errors.TopicUnknown:
             continue
 
@@ -126,6 +129,6 @@ def _oldest_s(client: Client, info: SubscriptionInfo) -> float | None:
         for message in client.read(info.topic, info.acked, stop=info.acked + 1):
             return max(0.0, time.time() - message.timestamp_ms / 1000)
     except (errors.RangeGone, errors.TopicUnknown):
-        # It has expired, or was dropped.
+        # The message has expired or was dropped.
         pass
     return None
