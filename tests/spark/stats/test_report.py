@@ -79,7 +79,7 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(recorded: bool) -> N
 def test_a_page_without_topics_says_so() -> None:
     empty = msgspec.structs.replace(some_stats(recorded=False), topics=(), windows=(), subscriptions=())
     assert "No data." in render_page(empty)
-    assert "Nobody is subscribed." in render_page(empty)
+    assert "There are no subscriptions." in render_page(empty)
 
 
 def test_every_point_of_a_line_lies_within_its_chart() -> None:
