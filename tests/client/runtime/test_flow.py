@@ -1,9 +1,8 @@
-"""Flows, how drivers run them, and periodic tasks."""
+"""Flows, and how drivers run them."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,9 +12,7 @@ import oncemq
 import oncemq.aio
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until
-from oncemq.protocol import errors
 from oncemq.protocol.commands import Health
-from tests.client.event_loop import on_event_loop, wait_until
 
 
 @pytest.fixture
@@ -119,52 +116,3 @@ def test_an_iterator_may_be_finalized_while_the_lock_is_held(client: oncemq.Clie
         del reading
     client.health()
     assert client._driver.core.is_idle
-
-
-# Periodic tasks.
-
-
-class HealthTask:
-    """Asks for the broker's health, three times."""
-
-    def __init__(self, client: Any) -> None:
-        self.due_ms = now_ms()
-        self.answers = 0
-        self._core = client._driver.core
-        self._pending: Any = None
-
-    def run(self) -> None:
-        if self._pending is not None and self._pending.done:
-            self.answers += 1
-            self._pending = None
-            if self.answers == 2:
-                raise ZeroDivisionError("a mistake of the task")
-        if self._pending is None:
-            self._pending = self._core.ask(Health())
-        self.due_ms = now_ms() + 1 if self.answers < 3 else float("inf")
-
-
-def test_a_periodic_task_runs_without_a_call(request: pytest.FixtureRequest) -> None:
-    never = threading.Event()
-    with oncemq.connect(f"memory:{request.node.name}", linger_ms=60_000) as client:
-        client.create_topic("t")
-        # This starts the background thread, which then waits for a long time.
-        client.put_nowait("t", b"x")
-        for _ in range(2):
-            task = HealthTask(client)
-            client._context.add_task(task)
-            assert any(task.answers == 3 or never.wait(0.005) for _ in range(4000))
-            client._context.remove_task(task)
-        assert task not in client._context.background._tasks
-
-
-@on_event_loop
-async def test_a_periodic_task_runs_on_a_loop_too() -> None:
-    async with oncemq.aio.connect("memory:tasks") as client:
-        for _ in range(2):
-            task = HealthTask(client)
-            client._context.add_task(task)
-            await wait_until(lambda task=task: task.answers == 3)  # type: ignore[misc]
-            client._context.remove_task(task)
-        with pytest.raises(errors.TopicUnknown):
-            await client.put("t", b"x")
