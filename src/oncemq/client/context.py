@@ -59,9 +59,9 @@ class ClientContext:
         return self.driver.core
 
     @property
-    def recorder(self) -> Observer | None:
-        """What records puts and deliveries for an audit, if the client was opened with `record=`."""
-        return self.driver.core.recorder
+    def observer(self) -> Observer:
+        """Gets reports about commands and deliveries: a recorder, if the client was opened with `record=`."""
+        return self.driver.core.observer
 
     def add_task(self, task: PeriodicTask) -> None:
         """Run a task whenever it is due. Call this again when its `due_ms` became earlier."""
@@ -76,8 +76,7 @@ class ClientContext:
         self._buffers.discard()
         self.background.stop()
         self.driver.stop(reason)
-        if self.recorder is not None:
-            self.recorder.close()
+        self.observer.close()
 
     def after_fork(self) -> None:
         """Refuse every call: this is a forked child."""

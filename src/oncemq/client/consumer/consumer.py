@@ -166,9 +166,10 @@ class Consumer:
         if decoded.filtered_end >= 0:
             self._mark_delivered()
             seen = self.cursor.note_filtered(decoded, is_last_open=self.last is not None)
-        recorder = self.context.recorder
-        if recorder is not None and self.session.opened is not None:
-            recorder.got(self.session.whose(decoded.topic_id), decoded.topic, decoded.messages, looked_at=seen)
+        opened = self.session.opened
+        if opened is not None:
+            subscription = self.session.epoch_of(opened, decoded.topic_id)
+            self.context.observer.delivering(subscription, decoded.topic, decoded.messages, filtered=seen)
         return decoded.messages
 
     def _mark_delivered(self) -> None:
@@ -203,26 +204,24 @@ class Consumer:
             if self.session.was_sought and isinstance(message, Message):
                 # It was delivered before the seek, and is delivered again.
                 return
-            yield from self._skip_to(upto, opened.topic_id)
+            yield from self._skip_to(upto, opened)
         if wait:
             yield from self.session.ack_now()
         else:
             self.session.send_due_ack()
 
-    def _skip_to(self, upto: int, topic_id: int) -> Flow[None]:
+    def _skip_to(self, upto: int, opened: OpenReply) -> Flow[None]:
         """Skip the messages below `upto` that were not delivered."""
         cursor = self.cursor
         assert isinstance(cursor, TopicCursor), "only offsets of one topic can be acked before they are delivered"
         if not cursor.has_seen(upto):
-            end_offset = yield from end_of(self._driver, cursor.topic, topic_id)
+            end_offset = yield from end_of(self._driver, cursor.topic, opened.topic_id)
             if upto > end_offset:
                 raise errors.OffsetOutOfRange(f"ack of offset {upto - 1}; '{cursor.topic}' ends at {end_offset}")
         # This uses up the old iterator, and so ends a loop that holds it.
         self.current = iter([message for message in self.current if message.offset >= upto])
         skipped, is_beyond_get = cursor.skip_to(upto)
-        recorder = self.context.recorder
-        if recorder is not None:
-            recorder.left(self.session.whose(topic_id), *skipped)
+        self.context.observer.skipped(self.session.epoch_of(opened, opened.topic_id), *skipped)
         if is_beyond_get:
             self.session.drop_get()
 
@@ -248,7 +247,8 @@ class Consumer:
     def go_back(self) -> None:
         """A transaction has failed: what was delivered and not acked is delivered again. What another transaction
         claims is not; that one has not ended."""
-        if self.session.opened is None or self.session.error is not None:
+        opened = self.session.opened
+        if opened is None or self.session.error is not None:
             # The next opening goes back, if there is one.
             return
         claims: dict[int, int] = {}
@@ -264,9 +264,8 @@ class Consumer:
             self.session.reopen()
             return
         self.session.drop_fetched()
-        recorder = self.context.recorder
-        if recorder is not None:
-            recorder.went_back(self.session.whose(position[0]), position[1])
+        topic_id, to = position
+        self.context.observer.rewound(self.session.epoch_of(opened, topic_id), to)
 
     def transaction_failed(self, error: BaseException) -> None:
         """A transaction with acks of this subscription was sent, and failed. If it may have happened, only the broker

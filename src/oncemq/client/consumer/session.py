@@ -11,8 +11,8 @@ from typing import NoReturn, Protocol
 from oncemq.client.consumer.cursor import Cursor, rewound
 from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.context import ClientContext
+from oncemq.client.core.observer import SubscriptionEpoch
 from oncemq.client.core.pending import Pending, again
-from oncemq.client.recording.records import Whose
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
 from oncemq.protocol import errors
@@ -128,10 +128,9 @@ class ConsumerSession:
         if self._feed is not None:
             self._feed.close()
 
-    def whose(self, topic_id: int) -> Whose:
-        """Return the subscription as it is recorded."""
-        assert self.opened is not None
-        return Whose(self.context.core.broker_id, topic_id, self.cursor.key, self.opened.epoch)
+    def epoch_of(self, opened: OpenReply, topic_id: int) -> SubscriptionEpoch:
+        """Return the subscription to a topic, as it is reported to an observer."""
+        return SubscriptionEpoch(self.context.core.broker_id, topic_id, self.cursor.key, opened.epoch)
 
     def drop_fetched(self) -> None:
         """Drop what was fetched ahead."""

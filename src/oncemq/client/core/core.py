@@ -184,10 +184,6 @@ class Core:
     # The state.
 
     @property
-    def recorder(self) -> Observer | None:
-        return None if type(self.observer) is Observer else self.observer
-
-    @property
     def session(self) -> str:
         """The session's name."""
         return self._session.name

@@ -6,12 +6,24 @@ client's lock, or on its event loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from oncemq.client.core.pending import PendingCommand
-from oncemq.client.recording.records import Whose
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Reply
+
+
+class SubscriptionEpoch(msgspec.Struct, frozen=True):
+    """A subscription to one topic, during one ownership."""
+
+    broker: str
+    topic_id: int
+    #: The subscriber as the broker knows it on this topic: for a subscription by pattern, with BY_PATTERN and the
+    #: pattern appended.
+    key: str
+    epoch: int
 
 
 class Observer:
@@ -23,24 +35,24 @@ class Observer:
     def answered(self, session: str, broker: str, command: PendingCommand, reply: Reply) -> None:
         """The broker has decided a command. Its caller does not know yet."""
 
-    def got(
+    def delivering(
         self,
-        subscription: Whose,
+        subscription: SubscriptionEpoch,
         topic: str,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         *,
-        looked_at: tuple[int, int] | None = None,
+        filtered: tuple[int, int] | None = None,
         token: int = 0,
     ) -> None:
         """These messages of one topic are about to be delivered to the application.
 
-        `looked_at`: a filter has examined all offsets in this range and dropped those that are not in `messages`.
+        `filtered`: a filter has examined all offsets in this range and dropped those that are not in `messages`.
         `token`: of the lease, if the subscription is shared."""
 
-    def left(self, subscription: Whose, start: int, stop: int) -> None:
+    def skipped(self, subscription: SubscriptionEpoch, start: int, stop: int) -> None:
         """The application acks offsets that were not delivered to it."""
 
-    def went_back(self, subscription: Whose, to: int) -> None:
+    def rewound(self, subscription: SubscriptionEpoch, to: int) -> None:
         """A transaction failed: the subscription is read from this offset again."""
 
     def close(self) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from oncemq.client.core.observer import SubscriptionEpoch
 from oncemq.client.core.pending import PendingCommand
 from oncemq.client.recording import records
 from oncemq.client.recording.file import RecordFile, time_ms
 from oncemq.client.recording.positions import PositionRecorder
 from oncemq.client.recording.records import (
     Range,
-    Whose,
     digests_of_payload,
+    epoch_fields,
     ranges_between,
     subscription_fields,
 )
@@ -34,8 +35,8 @@ class _Decision(msgspec.Struct, frozen=True):
     #: The caller gave the operation up, and a void was answered.
     is_void: bool
 
-    def subscription(self, ack: commands.AckUpto | commands.Settle) -> Whose:
-        return Whose(self.broker, ack.topic_id, ack.subscriber, ack.epoch)
+    def subscription(self, ack: commands.AckUpto | commands.Settle) -> SubscriptionEpoch:
+        return SubscriptionEpoch(self.broker, ack.topic_id, ack.subscriber, ack.epoch)
 
 
 class OperationRecorder:
@@ -140,14 +141,14 @@ class OperationRecorder:
         if isinstance(reply, replies.SettleReply):
             self._write_settled(decision.subscription(settle), settle, reply.lost)
 
-    def _write_settled(self, subscription: Whose, settle: commands.Settle, lost: Sequence[Range]) -> None:
+    def _write_settled(self, subscription: SubscriptionEpoch, settle: commands.Settle, lost: Sequence[Range]) -> None:
         done = [
             (token, *part)
             for token, first, count in settle.done
             for part in ranges_between(first, first + count, sorted(_within(first, count, lost)))
         ]
         if done:
-            self._file.write(records.Settled(**subscription.fields, done=done))
+            self._file.write(records.Settled(**epoch_fields(subscription), done=done))
 
     def _subscribe_decided(self, decision: _Decision, subscribe: commands.Subscribe, reply: replies.Reply) -> None:
         if isinstance(reply, replies.SubscribeReply) and reply.created and reply.topic_id:
@@ -161,7 +162,8 @@ class OperationRecorder:
         fields = subscription_fields(decision.broker, reply.topic_id, command.subscriber)
         if not reply.topic_id:
             fields["pattern"] = command.topic
-        self._positions.start(Whose(decision.broker, reply.topic_id, command.subscriber, reply.epoch), reply.acked)
+        subscription = SubscriptionEpoch(decision.broker, reply.topic_id, command.subscriber, reply.epoch)
+        self._positions.start(subscription, reply.acked)
         self._file.write(
             records.Opened(
                 **fields,

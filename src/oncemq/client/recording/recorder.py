@@ -11,15 +11,15 @@ When each line is written, so that it is true wherever the process is killed:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from oncemq.client.core.observer import Observer
+from oncemq.client.core.observer import Observer, SubscriptionEpoch
 from oncemq.client.core.pending import PendingCommand
 from oncemq.client.recording.file import RecordFile
 from oncemq.client.recording.operations import OperationRecorder, number_of
 from oncemq.client.recording.positions import PositionRecorder
-from oncemq.client.recording.records import Back, Got, Left, Whose, digests_of, ranges_between, ranges_of
+from oncemq.client.recording.records import Back, Got, Left, digests_of, epoch_fields, ranges_between, ranges_of
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Reply
 
@@ -47,32 +47,33 @@ class Recorder(Observer):
         else:
             self._positions.answered(broker, command.body, reply)
 
-    def got(
+    def delivering(
         self,
-        subscription: Whose,
+        subscription: SubscriptionEpoch,
         topic: str,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         *,
-        looked_at: tuple[int, int] | None = None,
+        filtered: tuple[int, int] | None = None,
         token: int = 0,
     ) -> None:
-        ranges = ranges_of(messages)
-        passed = [] if looked_at is None else ranges_between(*looked_at, ranges)
+        delivered = list(messages)
+        ranges = ranges_of(delivered)
+        passed = [] if filtered is None else ranges_between(*filtered, ranges)
         if ranges or passed:
             self._file.write(
                 Got(
-                    **subscription.fields,
+                    **epoch_fields(subscription),
                     topic=topic,
                     ranges=ranges,
-                    digests=digests_of(messages),
+                    digests=digests_of(delivered),
                     passed=passed,
                     token=token,
                 )
             )
 
-    def left(self, subscription: Whose, start: int, stop: int) -> None:
+    def skipped(self, subscription: SubscriptionEpoch, start: int, stop: int) -> None:
         if stop > start:
-            self._file.write(Left(**subscription.fields, ranges=[(start, stop - start)]))
+            self._file.write(Left(**epoch_fields(subscription), ranges=[(start, stop - start)]))
 
-    def went_back(self, subscription: Whose, to: int) -> None:
-        self._file.write(Back(**subscription.fields, to=to))
+    def rewound(self, subscription: SubscriptionEpoch, to: int) -> None:
+        self._file.write(Back(**epoch_fields(subscription), to=to))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import xxhash
 
+from oncemq.client.core.observer import SubscriptionEpoch
 from oncemq.protocol.batch import decode_batch, split
 from oncemq.protocol.commands import BY_PATTERN
 from oncemq.protocol.message import Message
@@ -240,19 +241,10 @@ AnyLine = (
 # Subscriptions.
 
 
-class Whose(msgspec.Struct, frozen=True):
-    """A subscription to one topic, during one ownership."""
-
-    broker: str
-    topic_id: int
-    #: The subscriber as the broker knows it on this topic: for a subscription by pattern, with BY_PATTERN and the
-    #: pattern appended.
-    key: str
-    epoch: int
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return {**subscription_fields(self.broker, self.topic_id, self.key), "epoch": self.epoch}
+def epoch_fields(subscription: SubscriptionEpoch) -> dict[str, Any]:
+    """The fields of a line that identify a subscription and its epoch."""
+    fields = subscription_fields(subscription.broker, subscription.topic_id, subscription.key)
+    return {**fields, "epoch": subscription.epoch}
 
 
 def subscription_fields(broker: str, topic_id: int, key: str) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from operator import length_hint
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from oncemq.client.core.observer import SubscriptionEpoch
 from oncemq.client.core.pending import Pending, again
-from oncemq.client.recording.records import Whose
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.worker.acks import AckSender
@@ -228,11 +229,10 @@ class TakeRequester(Generic[K]):
         if lease is None or lease.is_over:
             return []
         membership = self._membership
-        recorder = membership.context.recorder
-        if recorder is not None:
-            whose = Whose(membership.context.core.broker_id, lease.topic_id, membership.subscriber, lease.epoch)
-            messages = [message for part in taken for message in part.messages]
-            recorder.got(whose, membership.topic, messages, token=lease.token)
+        core = membership.context.core
+        subscription = SubscriptionEpoch(core.broker_id, lease.topic_id, membership.subscriber, lease.epoch)
+        messages = chain.from_iterable(part.messages for part in taken)
+        core.observer.delivering(subscription, membership.topic, messages, token=lease.token)
         tries_max = membership.sharing.tries_max or float("inf")
         tasks: list[K] = []
         failed: list[FailedMessage] = []
