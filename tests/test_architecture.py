@@ -15,7 +15,7 @@ PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 HOPS = re.findall(r"^\| \d+ \| .* \| `([\w/]+\.py)` \| `([\w.]+)` \|$", PAGE, re.MULTILINE)
 #: What paths are relative to: the package, or the sub-package that a section is about.
 FOLDERS = (SOURCE, SOURCE / "engine", SOURCE / "client", SOURCE / "client/core", SOURCE / "spark", ROOT / "src", ROOT)
-PATHS = sorted({path for path in re.findall(r"`((?:[a-z_]+/)+(?:[a-z_0-9]+\.py)?)`", PAGE)})
+PATHS = sorted(set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_0-9]+\.py)?)`", PAGE)))
 
 
 def names_in(path: Path) -> set[str]:
