@@ -1,23 +1,19 @@
-"""Frames that nobody should send, at all three sockets. `python -m tests.gateways.push.fuzz --inputs 1000000`.
+"""Invalid frames for all three sockets. Half of them are random; the others are valid messages with a change. The
+gateway continues, and answers a valid request afterwards.
 
-Half of them are noise; the others are sound messages with something changed. Whatever comes, the gateway lives on and
-answers a sound request afterwards. A failure names its seed.
+python -m tests.gateways.push.fuzz [--inputs 1000000] [--seed 1]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import zmq
 
-from oncemq.testing.broker_process import BrokerProcess
+from tests.gateways.fuzz_campaign import main
 from tests.gateways.push.peers import Asker, Listener
 from tests.gateways.push.processes import GatewayProcess
 
@@ -25,7 +21,7 @@ _WORDS = ["", "hello", "goodbye", "ack_received", "publish", "data", "ack_welcom
 _TOPICS = ["fuzz.a", "fuzz.b", "fuzz.*", "", "a\nb", "\ud800", "é" * 200]
 _NUMBERS = [0, 1, -1, 2, 5, 2**31, 2**62, 2**64, 10**40, 0.5, None, True, "1"]
 _ADDRESSES = ["tcp://127.0.0.1:9", "tcp://[::1]:9", "tcp://127.0.0.1:99999", "udp://x", "", "tcp://8.8.8.8:53"]
-#: Answers are read so often, so that they don't pile up.
+#: Answers are read after this many inputs, so that they don't accumulate.
 _DRAIN_EVERY = 200
 
 
@@ -37,11 +33,11 @@ class Fuzz:
         settings = gateway.settings
         self._publish: Any = context.socket(zmq.PUB)
         self._feed: Any = context.socket(zmq.XSUB)
-        self._desk: Any = context.socket(zmq.DEALER)
+        self._acks: Any = context.socket(zmq.DEALER)
         for socket, address in (
             (self._publish, settings.publish),
             (self._feed, settings.feed),
-            (self._desk, settings.acks),
+            (self._acks, settings.acks),
         ):
             socket.setsockopt(zmq.LINGER, 0)
             socket.connect(address)
@@ -54,25 +50,25 @@ class Fuzz:
             elif kind == 1:
                 self._send(self._feed, self._subscribed())
             else:
-                self._send(self._desk, self._asked())
+                self._send(self._acks, self._asked())
             if number % _DRAIN_EVERY == 0:
                 self._drain()
         self.check()
 
     def _send(self, socket: Any, frames: list[bytes]) -> None:
-        # The gateway sets the pace: a full queue is waited for.
+        # Wait if the gateway's queue is full.
         socket.setsockopt(zmq.SNDTIMEO, 10_000)
         socket.send_multipart(frames or [b""])
 
     def _drain(self) -> None:
         while self._feed.poll(0):
             self._feed.recv_multipart()
-        while self._desk.poll(0):
-            answer = self._desk.recv_multipart()[-1]
+        while self._acks.poll(0):
+            answer = self._acks.recv_multipart()[-1]
             assert b"BROKER_BUG" not in answer, answer
 
     def check(self) -> None:
-        """Alive, and of sound mind."""
+        """The gateway is alive, and answers a valid request."""
         assert self._gateway.is_alive(), "the gateway has died"
         asker = Asker(self._gateway.settings.acks)
         answer = asker.insist("publish", b"sound", origin="fuzz", id=f"{time.time_ns()}", topic="fuzz.sound")
@@ -83,10 +79,10 @@ class Fuzz:
         listener.close()
 
     def close(self) -> None:
-        for socket in (self._publish, self._feed, self._desk):
+        for socket in (self._publish, self._feed, self._acks):
             socket.close()
 
-    # What is sent.
+    # Random inputs.
 
     def _noise(self) -> bytes:
         return self._random.randbytes(self._random.choice([0, 1, 2, 5, 30, 300]))
@@ -139,25 +135,5 @@ class Fuzz:
         return fields if self._random.random() < 0.95 else [fields]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="oncemq-fuzz-") as folder, BrokerProcess(Path(folder) / "data") as broker:
-        gateway = GatewayProcess(broker.url)
-        gateway.start()
-        fuzz = Fuzz(gateway, options.seed)
-        try:
-            fuzz.run(options.inputs)
-        except BaseException:
-            sys.stderr.write(f"python -m tests.gateways.push.fuzz --inputs {options.inputs} --seed {options.seed}\n")
-            raise
-        finally:
-            fuzz.close()
-            gateway.kill()
-    sys.stdout.write(f"{options.inputs} inputs, seed {options.seed}: the gateway lives\n")
-
-
 if __name__ == "__main__":
-    main()
+    main("tests.gateways.push.fuzz", __doc__ or "", GatewayProcess, Fuzz)

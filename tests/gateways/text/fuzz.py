@@ -1,41 +1,40 @@
-"""Random requests, sense and nonsense: every one is answered, and the gateway goes on.
+"""Random requests, valid and invalid: every one is answered, and the gateway continues.
 
-A million of them, with what the memory does: python -m tests.gateways.text.fuzz --inputs 1000000 --seed 1
+python -m tests.gateways.text.fuzz [--inputs 1000000] [--seed 1]
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 from collections import Counter, deque
 from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from oncemq.protocol import errors
-from oncemq.testing.broker_process import BrokerProcess
-from tests.gateways.text.rig import GatewayThread, dealing
+from tests.gateways.fuzz_campaign import main
+from tests.gateways.text.rig import GatewayProcess, dealing
 
 _PEERS = 16
 _WINDOW = 32
-_REPORT_COUNT = 100_000
-#: So often everybody unsubscribes, and all messages go: what is left is what the gateway keeps.
+#: After this many requests all subscriptions are deleted, and with them all messages: the gateway must not grow.
 _CLEAR_COUNT = 10_000
 _NAMES = ("orders", "a", '"Cooking Recipes"', "'x y'", "ü", '"', "#", "x" * 300, "")
 _WORDS = (*_NAMES, "sub", "unsub", "get", "put", "earliest", "new", "\n", "\r\n", "\x00", "1", "2", "7f7f", " ")
 
 
 class Fuzz:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, url: str, seed: int) -> None:
+        self._url = url
         self._random = random.Random(seed)
         self.codes: Counter[str] = Counter()
 
-    def run(self, url: str, count: int) -> None:
-        """Raises zmq.Again: one was not answered."""
+    def close(self) -> None:
+        """Nothing stays open between runs."""
+
+    def run(self, count: int) -> None:
+        """Raises zmq.Again if a request was not answered."""
         with ExitStack() as opened:
-            dealers = deque((opened.enter_context(dealing(url)), deque[bool]()) for _ in range(_PEERS))
+            dealers = deque((opened.enter_context(dealing(self._url)), deque[bool]()) for _ in range(_PEERS))
             for number in range(count):
                 dealers.rotate()
                 dealer, in_flight = dealers[0]
@@ -98,23 +97,10 @@ class Fuzz:
         return body[:at] + draw.randbytes(draw.randrange(3)) + body[at + draw.randrange(3) :]
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    with TemporaryDirectory() as folder, BrokerProcess(Path(folder) / "data") as broker:
-        gateway, fuzz = GatewayThread(broker.url), Fuzz(asked.seed)
-        for done in range(0, asked.inputs, _REPORT_COUNT):
-            fuzz.run(gateway.url, min(_REPORT_COUNT, asked.inputs - done))
-            sys.stdout.write(f"{fuzz.codes.total():>9} answered, {resident_bytes() / 2**20:.0f} MiB: {fuzz.codes}\n")
-            sys.stdout.flush()
-        gateway.stop()
-
-
 if __name__ == "__main__":
-    main()
+    main(
+        "tests.gateways.text.fuzz",
+        __doc__ or "",
+        lambda url: GatewayProcess([url]),
+        lambda gateway, seed: Fuzz(gateway.url, seed),
+    )

@@ -1,4 +1,4 @@
-"""A few thousand of tests/gateways/text/fuzz.py."""
+"""Some inputs of tests/gateways/text/fuzz.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from tests.gateways.text.rig import GatewayThread
 
 
 def test_every_request_is_answered_whatever_it_is() -> None:
-    gateway, fuzz = GatewayThread(), Fuzz(seed=1)
+    gateway = GatewayThread()
+    fuzz = Fuzz(gateway.url, seed=1)
     try:
-        fuzz.run(gateway.url, 1500)
+        fuzz.run(1500)
         assert fuzz.codes.total() == 1500
         assert {"OK", "MALFORMED", "NAME_INVALID", "NOT_SUBSCRIBED", "NOTHING_NEW"} <= set(fuzz.codes)
         assert gateway.client().ask("sub orders alice").startswith("OK ")

@@ -17,7 +17,8 @@ from oncemq.protocol import errors
 from oncemq.protocol.commands import RegistryList
 from oncemq.protocol.replies import RegistryListReply
 from tests.acceptance.processes import wait_until
-from tests.gateways.text.rig import TIMEOUT_S, GatewayThread, Req, dealing
+from tests.gateways.hosts import TIMEOUT_S
+from tests.gateways.text.rig import GatewayThread, Req, dealing
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import zmq
 
 from tests.acceptance.processes import SMALL, wait_until
 from tests.forking import ForkedBroker
-from tests.gateways.text.rig import TIMEOUT_S, GatewayProcess, Req
+from tests.gateways.hosts import TIMEOUT_S
+from tests.gateways.text.rig import GatewayProcess, Req
 
 MESSAGES = 80
 KILLS = 3

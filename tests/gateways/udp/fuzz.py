@@ -1,30 +1,25 @@
-"""Packets that nobody should send, at a gateway in a process of its own: it answers on, and its memory stays flat.
+"""Invalid packets for a gateway in a process of its own: it continues to answer, and its memory does not grow.
 
 python -m tests.gateways.udp.fuzz [--inputs 1000000] [--seed 1]
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import struct
-import sys
-import tempfile
-import time
-from pathlib import Path
 
-from tests.forking import ForkedBroker
+from tests.gateways.fuzz_campaign import main
 from tests.gateways.udp.rig import GatewayProcess, PlainClient
 
-#: What is bounded by these would take a million packets to fill as it is set otherwise.
+#: Small limits, which are reached soon.
 SMALL = {"loopback_is_proved": False, "plain_subscriptions_max": 50, "peers_max": 50}
-#: Packets between two questions that must be answered.
+#: Packets between two requests that must be answered.
 _ROUND = 100
 _TOPICS = (b"a", b"b", b'"c d"', b"e")
 
 
 class Packets:
-    """Random bytes, packets that are nearly right, and right ones: in any order, some of them twice."""
+    """Random bytes, packets that are almost valid, and valid ones: in any order, some of them twice."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -97,11 +92,11 @@ class Fuzz:
         return int(token)
 
     def run(self, count: int) -> None:
-        """Raises TimeoutError where the gateway does not answer any more."""
+        """Raises TimeoutError if the gateway does not answer any more."""
         for number in range(count):
             self._senders[number % len(self._senders)].send(self._packets.next())
             if number % _ROUND == _ROUND - 1:
-                # Behind the last name that there can be.
+                # After the last possible name.
                 assert self._asker.insist("4 list \U0010ffff") == "[]"
                 self._forget_answers()
 
@@ -119,30 +114,5 @@ class Fuzz:
             client.close()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        broker = ForkedBroker(Path(folder) / "data", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
-        broker.start()
-        gateway = GatewayProcess([broker.url], **SMALL)
-        gateway.start()
-        fuzz = Fuzz(gateway, options.seed)
-        try:
-            began_s = time.monotonic()
-            for tenth in range(1, 11):
-                fuzz.run(options.inputs // 10)
-                rate = tenth * options.inputs / 10 / (time.monotonic() - began_s)
-                sys.stdout.write(f"{tenth * 10} %: {gateway.memory_bytes >> 10} KiB, {rate:.0f} packets/s\n")
-                sys.stdout.flush()
-        finally:
-            fuzz.close()
-            gateway.kill()
-            broker.kill()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main("tests.gateways.udp.fuzz", __doc__ or "", lambda url: GatewayProcess([url], **SMALL), Fuzz)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import multiprocessing
-import os
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,12 +13,7 @@ import msgspec
 from oncemq.gateways.udp.gateway import UdpGateway
 from oncemq.gateways.udp.settings import UdpSettings
 from oncemq.testing.broker_process import free_port
-from tests import forking
-
-TIMEOUT_S = 30.0
-
-assert forking  # It says what the server of forks has imported.
-_server = multiprocessing.get_context("forkserver")
+from tests.gateways.hosts import TIMEOUT_S, LoopThread, ProcessHost
 
 Address = tuple[str, int]
 
@@ -41,78 +30,33 @@ def wait_until(is_so: Callable[[], bool], what: str = "it") -> None:
 
 
 class GatewayThread:
-    """A gateway beside the test, on an event loop of its own."""
+    """A gateway in a thread."""
 
     def __init__(self, urls: Sequence[str], **changes: Any) -> None:
         self.settings = settings_for_tests(**changes)
         self.address: Address = (self.settings.host, self.settings.port)
         self.gateway = UdpGateway(urls, self.settings)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._call(self.gateway.start())
+        self._thread = LoopThread()
+        self._thread.call(self.gateway.start())
         wait_until(lambda: self.gateway._plain.is_ready, "the registry is read")
-
-    def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
 
     def counter(self, name: str) -> int:
         return self.gateway.counters().get(name, 0)
 
     def stop(self) -> None:
-        self._call(self.gateway.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(TIMEOUT_S)
-        self._loop.close()
+        self._thread.call(self.gateway.stop())
+        self._thread.stop()
 
 
-class GatewayProcess:
-    """A gateway in a process of its own: killed, and started again at the same address."""
-
+class GatewayProcess(ProcessHost):
     def __init__(self, urls: Sequence[str], **changes: Any) -> None:
-        self.urls = tuple(urls)
         self.settings = settings_for_tests(**changes)
         self.address: Address = (self.settings.host, self.settings.port)
-        self._process: Any = None
-
-    def start(self) -> None:
-        listening, its_end = _server.Pipe()
-        self._process = _server.Process(target=_serve, args=(self.urls, self.settings, its_end), daemon=True)
-        self._process.start()
-        its_end.close()
-        assert listening.poll(TIMEOUT_S), "the gateway does not start"
-        listening.recv()
-        listening.close()
-
-    @property
-    def memory_bytes(self) -> int:
-        """What it has in memory."""
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-    def kill(self) -> None:
-        if self._process is not None and self._process.exitcode is None:
-            os.kill(self._process.pid, signal.SIGKILL)
-            self._process.join()
-
-    def restart(self) -> None:
-        self.kill()
-        self.start()
-
-
-def _serve(urls: Sequence[str], settings: UdpSettings, listening: Any) -> None:
-    async def serve() -> None:
-        gateway = UdpGateway(urls, settings)
-        await gateway.start()
-        listening.send(gateway.addresses)
-        listening.close()
-        await asyncio.Event().wait()
-
-    asyncio.run(serve())
+        super().__init__(UdpGateway, tuple(urls), self.settings)
 
 
 class PlainClient:
-    """One socket, as S4's clients have one."""
+    """A client with one socket, like S4's clients."""
 
     def __init__(self, gateway: Address) -> None:
         self.gateway = gateway
@@ -136,7 +80,7 @@ class PlainClient:
         return self.receive().decode()
 
     def insist(self, packet: str) -> str:
-        """Stop and wait: again each second until there is a reply. A socket that is flooded drops packets."""
+        """Send a packet every second until there is a reply: a flooded socket drops packets."""
         self.socket.settimeout(1)
         try:
             for _ in range(int(TIMEOUT_S)):

@@ -15,8 +15,9 @@ from examples.datagrams.peers import BYE, CHALLENGE, FROM_THE_EARLIEST, MAGIC, P
 from oncemq.gateways.udp.extended import packets
 from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
+from tests.gateways.hosts import TIMEOUT_S
 from tests.gateways.udp.proxy import LossyProxy
-from tests.gateways.udp.rig import TIMEOUT_S, GatewayProcess, GatewayThread, wait_until
+from tests.gateways.udp.rig import GatewayProcess, GatewayThread, wait_until
 
 
 @pytest.fixture(scope="module")
