@@ -30,7 +30,7 @@ SAID = {
     "asyncio": ["one pizza", "in parallel"],
     "delivery-options": ["at its quota", "was ended"],
     "http-queue": ["one pizza and two salads", "nobody is subscribed", "there is no message"],
-    "inbox": ["took over", "was set back"],
+    "inbox": ["took over", "from an older copy"],
     "outbox": ["no topic", "another process has opened", "restored from a copy"],
     "patterns": ["orders.eu", "orders.us"],
     "python": ["took over", "no topic"],
