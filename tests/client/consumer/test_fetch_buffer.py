@@ -40,7 +40,7 @@ def test_large_batches_are_decoded_one_by_one() -> None:
     assert buffer.is_caught_up
 
 
-def test_a_damaged_payload_is_asked_for_again_with_what_lies_behind_it() -> None:
+def test_a_damaged_payload_is_fetched_again_with_what_follows_it() -> None:
     buffer = FetchBuffer("t", 0)
     reply, payloads = reply_of((0, [b"good"], 0), (1, [b"damaged"], 0), (2, [b"behind"], 0))
     buffer.take(reply, [payloads[0], payloads[1][:-8] + b"flipped!", payloads[2]])
@@ -81,7 +81,7 @@ def test_a_batch_that_can_not_be_decoded_takes_no_other_with_it() -> None:
     assert buffer.buffered_bytes == 0
 
 
-def test_what_lies_below_a_position_can_be_left_out() -> None:
+def test_messages_below_a_position_can_be_skipped() -> None:
     buffer = FetchBuffer("t", 0)
     buffer.take(*reply_of((0, [b"0", b"1"], 0), (2, [b"2", b"3", b"4"], 1), (5, [b"5"], 0)))
     buffer.skip_to(4)

@@ -146,7 +146,7 @@ def test_unsubscribing_ends_it_everywhere(client: oncemq.Client) -> None:
         audit.get(timeout_s=1)
 
 
-def test_names_are_told_apart(client: oncemq.Client) -> None:
+def test_topic_names_and_patterns_are_distinguished(client: oncemq.Client) -> None:
     with pytest.raises(errors.NameInvalid, match="subscribe_pattern"):
         client.subscribe("orders.*", "audit")
     with pytest.raises(errors.NameInvalid, match="use subscribe"):
@@ -156,7 +156,7 @@ def test_names_are_told_apart(client: oncemq.Client) -> None:
 
 
 def test_a_clean_close_leaves_no_ack_behind(client: oncemq.Client) -> None:
-    """An ack may ride on a get that is given up with the subscription."""
+    """An ack may travel with a get that is dropped with the subscription."""
     audit = client.subscribe_pattern("orders.*", "audit")
     put(client, "orders.eu", "1")
     assert audit.get(timeout_s=1) is not None

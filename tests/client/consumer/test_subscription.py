@@ -49,7 +49,7 @@ def test_a_message_of_another_topic_can_not_be_acked(client: oncemq.Client) -> N
         client.subscription("t", "s").ack(stranger)
 
 
-def test_an_ack_of_what_was_not_given_yet_moves_on(client: oncemq.Client) -> None:
+def test_an_ack_of_an_offset_that_was_not_delivered_skips_to_it(client: oncemq.Client) -> None:
     subscription = client.subscription("t", "s", auto_ack=False)
     assert texts([subscription.get()]) == ["0"]
     subscription.ack(3)

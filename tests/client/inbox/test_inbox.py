@@ -138,7 +138,7 @@ def test_effect_and_position_are_stored_together(client: oncemq.Client, database
     assert (database.effects, database.position) == (["a"], 1)
 
 
-def test_the_broker_is_told_afterwards(client: oncemq.Client, database: Database) -> None:
+def test_the_broker_gets_the_ack_after_the_commit(client: oncemq.Client, database: Database) -> None:
     put(client, "a", "b", "c")
     assert consume(client, database) == ["a", "b", "c"]
     assert (database.effects, database.position, acked(client)) == (["a", "b", "c"], 3, 3)
@@ -233,7 +233,7 @@ def test_a_block_within_a_block_is_refused(client: oncemq.Client, database: Data
 # What the database has seen.
 
 
-def test_what_the_database_has_seen_is_skipped_although_the_broker_was_not_told(
+def test_what_the_database_has_stored_is_skipped_although_the_broker_has_no_ack(
     client: oncemq.Client, database: Database
 ) -> None:
     put(client, "a", "b", "c")
@@ -314,7 +314,7 @@ def test_a_second_consumer_fences_the_first_in_the_database(client: oncemq.Clien
     first = open_inbox(client, connection)
     with first.batch(2):
         pass
-    # Its messages are in hand: the broker does not get to refuse anything.
+    # Its messages were delivered already: the broker has nothing to refuse.
     with pytest.raises(ZeroDivisionError), first.message():
         raise ZeroDivisionError
     second = open_inbox(client, database.connect())
@@ -385,7 +385,7 @@ def test_a_row_that_was_set_back_behind_a_rollback_fences(client: oncemq.Client,
 
 
 def test_consumers_that_open_at_once_leave_one_owner(client: oncemq.Client, database: Database) -> None:
-    """No table and no row yet: whoever is last, each message is stored once."""
+    """There is no table and no row yet. Whichever consumer is last, each message is stored once."""
     put(client, *(str(number) for number in range(20)))
     barrier = threading.Barrier(4)
     failures: list[BaseException] = []
@@ -445,7 +445,7 @@ def test_a_seek_moves_the_database_and_the_broker(client: oncemq.Client, databas
         assert inbox.seek(1) == 1
         assert (database.position, acked(client)) == (1, 1)
         with pytest.raises(ZeroDivisionError), inbox.message():
-            # What is rolled back and in hand does not come after a seek.
+            # A message that was rolled back is not delivered again after a seek.
             raise ZeroDivisionError
         assert inbox.seek("earliest") == 0
         assert [message.text for message in inbox.messages(timeout_s=0)] == list("abcd")

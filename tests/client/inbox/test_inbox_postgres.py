@@ -100,7 +100,7 @@ def test_a_serialization_failure_raises_and_the_message_comes_again(
     assert sorted(effects(admin)) == ["a", "b", "c", "changed"]
 
 
-def test_a_lost_connection_raises_and_the_next_inbox_goes_on(
+def test_a_lost_connection_raises_and_the_next_inbox_continues(
     client: oncemq.Client, admin: psycopg.Connection[Any], postgres: str
 ) -> None:
     connection = psycopg.connect(postgres)
@@ -169,7 +169,7 @@ def test_a_commit_inside_moves_nothing_where_statements_commit_by_themselves(
         assert admin.execute("select position from oncemq_inbox").fetchall() == [(0,)]
 
 
-def test_one_who_may_not_create_tables_may_use_one_that_exists(
+def test_a_user_that_may_not_create_tables_may_use_one_that_exists(
     client: oncemq.Client, admin: psycopg.Connection[Any], postgres: str
 ) -> None:
     admin.execute("create schema app")

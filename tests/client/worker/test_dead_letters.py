@@ -182,7 +182,7 @@ def test_letters_are_kept_though_somebody_removed_their_subscription(
     assert summary(client) == [("b", 1, "rejected")]
 
 
-def test_a_letter_that_can_not_be_stored_is_told_and_comes_again(client: oncemq.Client) -> None:
+def test_a_letter_that_can_not_be_stored_raises_and_is_delivered_again(client: oncemq.Client) -> None:
     workers = client.subscribe_shared("t", "s", tries_max=1, lease_s=0.1)
     client.put("t", b"x" * (client.batch_bytes_max - 100))
     first_of(workers).reject()

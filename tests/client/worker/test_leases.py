@@ -119,7 +119,7 @@ def lose(client: oncemq.Client, other: oncemq.SharedSubscription) -> oncemq.Task
         return first_of(other)
 
 
-def test_an_ack_that_came_too_late_is_told_by_the_next_call(connect: Connect) -> None:
+def test_an_ack_that_came_too_late_is_raised_by_the_next_call(connect: Connect) -> None:
     client = connect()
     workers = client.subscribe_shared("t", "s", lease_s=0.6, auto_extend=False)
     client.put_many("t", ["a", "b"])
@@ -176,7 +176,7 @@ def test_a_lease_that_is_known_to_be_lost_takes_no_ack_and_hands_out_nothing(con
     with pytest.raises(errors.LeaseLost):
         task.ack()
     assert workers.lost == 1
-    # It is given back by itself, in time: the other one keeps only what it took.
+    # Its lease expires: the other consumer keeps only what it took.
     assert first_of(workers).tries == 2
 
 
@@ -232,7 +232,7 @@ def test_a_seek_moves_the_consumers_too(client: oncemq.Client) -> None:
     assert lag(client) == 0
 
 
-def test_a_consumer_that_waits_goes_on_after_a_seek(client: oncemq.Client) -> None:
+def test_a_consumer_that_waits_continues_after_a_seek(client: oncemq.Client) -> None:
     workers = client.subscribe_shared("t", "s")
     client.create_topic("t", retain_ms=3_600_000)
     client.put("t", "a")
@@ -285,7 +285,7 @@ def test_acks_that_wait_may_come_from_any_thread(client: oncemq.Client) -> None:
 
 
 class Deaf:
-    """A client that does not hear what its takes brought, so many times."""
+    """Drop the replies to the first takes of a client."""
 
     def __init__(self, client: oncemq.Client, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         transport = client._driver.transport
@@ -316,7 +316,7 @@ def test_a_take_whose_answer_was_lost_brings_the_same_messages(
     assert {reply.token for reply in deaf.missed} == {tasks[0].token}
 
 
-def test_a_take_that_was_given_up_brings_the_same_messages_later(
+def test_a_take_that_was_abandoned_brings_the_same_messages_later(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(timeout_s=0.1, tries=2)

@@ -73,7 +73,7 @@ async def test_acks_go_by_themselves_and_leases_are_kept(url: str) -> None:
 
 
 @on_event_loop
-async def test_what_is_lost_is_told(url: str) -> None:
+async def test_a_lost_lease_is_raised(url: str) -> None:
     async with oncemq.aio.connect(url) as client:
         workers = await client.subscribe_shared("t", "s", lease_s=0.6, auto_extend=False)
         other = await client.shared_subscription("t", "s")

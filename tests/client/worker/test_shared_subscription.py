@@ -111,7 +111,7 @@ def test_an_ack_that_waits_is_on_the_brokers_disk(client: oncemq.Client) -> None
     assert task.outcome == "acked"
 
 
-def test_an_ack_goes_by_itself_after_a_moment(connect: Connect) -> None:
+def test_an_ack_is_sent_automatically_after_a_moment(connect: Connect) -> None:
     client, watching = connect(), connect()
     workers = client.subscribe_shared("t", "s")
     client.put_many("t", ["a", "b", "c"])
@@ -130,7 +130,7 @@ def poll(is_true: Callable[[], bool], within_s: float = 10.0) -> None:
     raise AssertionError(f"not within {within_s} s")
 
 
-def test_what_is_given_back_comes_again(client: oncemq.Client) -> None:
+def test_a_returned_task_is_delivered_again(client: oncemq.Client) -> None:
     workers = client.subscribe_shared("t", "s")
     client.put("t", "x")
     for tries in (1, 2, 3):
@@ -142,7 +142,7 @@ def test_what_is_given_back_comes_again(client: oncemq.Client) -> None:
         task.ack()
 
 
-def test_what_is_given_back_for_later_comes_later(client: oncemq.Client) -> None:
+def test_a_task_that_is_returned_with_a_delay_is_delivered_later(client: oncemq.Client) -> None:
     workers = client.subscribe_shared("t", "s")
     client.put("t", "x")
     task = workers.take()
@@ -341,7 +341,7 @@ def test_what_can_not_be_is_refused(client: oncemq.Client) -> None:
     assert [topic.name for topic in client.topics()] == ["t"]
 
 
-def test_acks_of_a_topic_that_is_gone_are_told_of_once(client: oncemq.Client) -> None:
+def test_acks_of_a_deleted_topic_raise_once(client: oncemq.Client) -> None:
     workers = client.subscribe_shared("t", "s")
     client.put_many("t", ["a", "b"])
     one, two = workers.take_many(2)
@@ -355,7 +355,7 @@ def test_acks_of_a_topic_that_is_gone_are_told_of_once(client: oncemq.Client) ->
     workers.close()
 
 
-def test_an_ack_that_was_not_sent_before_the_end_is_told_of(client: oncemq.Client) -> None:
+def test_an_ack_that_was_not_sent_before_the_end_raises(client: oncemq.Client) -> None:
     workers = client.subscribe_shared("t", "s")
     client.put("t", "a")
     [task] = workers.take_many()

@@ -61,7 +61,7 @@ async def test_what_the_feed_loses_comes_from_the_broker(push: GatewayProcess, p
 
 
 @on_event_loop
-async def test_who_waits_for_the_feed_is_woken_by_a_cancel_and_by_the_end(
+async def test_a_task_that_waits_for_the_feed_is_woken_by_a_cancel_and_by_the_end(
     push: GatewayProcess, push_broker: BrokerProcess
 ) -> None:
     client = await oncemq.aio.connect(push_broker.url)
