@@ -178,10 +178,10 @@ class BaseTransaction:
             raise ValueError("the subscription belongs to another client; a transaction has one")
         if consumer.auto_ack:
             raise ValueError("a transaction decides what is acked: open the subscription with auto_ack=False")
-        opened = consumer.session.opened
-        if opened is None:
+        epoch = consumer.epoch
+        if epoch is None:
             raise ValueError("this subscription has not delivered a message yet")
-        self._epochs.setdefault(consumer, opened.epoch)
+        self._epochs.setdefault(consumer, epoch)
         acks = self._acks.setdefault(consumer, {})
         for topic_id, upto in consumer.acks_for_transaction(message).items():
             acks[topic_id] = max(upto, acks.get(topic_id, 0))

@@ -227,13 +227,19 @@ class Consumer:
 
     # Transactions.
 
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the opening; None: the subscription is not open."""
+        return None if self.session.opened is None else self.session.opened.epoch
+
     def acks_for_transaction(self, message: Message | int | None) -> dict[int, int]:
         """Return what a transaction acks: topic id → all offsets below. Raises ValueError."""
         self._mark_delivered()
         return self.cursor.acks_for_transaction(message)
 
     def claim(self, transaction: object, acks: dict[int, int]) -> None:
-        """A transaction has acked this, and has not ended: what another one does not get back."""
+        """Note what a transaction that has not ended has acked, by topic id: if another transaction fails, this is not
+        delivered again."""
         self._claims[transaction] = acks
 
     def end_claim(self, transaction: object) -> None:

@@ -3,8 +3,9 @@
 It is for one thread or task at a time, and its tasks for any: overlapping calls raise RuntimeError. Only `close` may
 come from elsewhere; a caller that waits then gets ClientClosed. Nothing is acked automatically.
 
-A shared consumer has a membership with a lease table, an ack sender, a dead-letter sender, a lease renewer and a take
-requester. They are connected here, and know only those before them.
+A shared consumer has a membership with a lease table, a dead-letter sender, an ack sender, a lease renewer and a take
+requester. They are connected here; each uses only those before it. Leases refer to the consumer, which runs the flows
+of their tasks.
 """
 
 from __future__ import annotations
