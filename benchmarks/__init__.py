@@ -1,1 +1,1 @@
-"""Figures that need a broker in a certain state: many topics, many sessions, a long history, housekeeping."""
+"""Benchmarks that need a broker in a certain state, a gateway, Spark, PostgreSQL or other brokers."""

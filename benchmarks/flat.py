@@ -1,10 +1,10 @@
-"""Flat: what must not grow with what is stored. Run: python -m benchmarks.flat [--json] [--small]
+"""Costs that must not grow with the amount of stored data. Run: python -m benchmarks.flat [--json] [--scale S]
 
-topics      put into 100,000 topics beside put into 10, with equal batches
-batches     memory of a broker that holds a million live single-message batches
+topics      puts into 100,000 topics compared with puts into 10, with equal batches
+batches     memory of a broker with a million live single-message batches
 sessions    memory of 100,000 sessions
-restart     start after a crash, with a history of 1 and of 10
-upkeep      p99.9 of single puts while snapshots, copy-forward and zero-filling go on, beside without
+restart     start after a crash, with a history of length 1 and of length 10
+upkeep      p99.9 of single puts during snapshots, copy-forward and zero-filling, compared with an idle broker
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.raw import RawClient, put_of
 from oncemq.protocol import commands
 from oncemq.testing.broker_process import BrokerProcess
 from oncemq.tools.bench.peers import put_for
-from oncemq.tools.bench.results import Row, beside, quantile
+from oncemq.tools.bench.results import Row, make_row, quantile
 
 _WINDOW = 1000
 
@@ -40,20 +40,20 @@ def _subscribe_all(client: RawClient, topics: list[str]) -> None:
 
 
 def topics(folder: Path, scale: float) -> Row:
-    """Seconds for the same number of puts, in the same groups."""
+    """Measure the seconds for the same number of puts, in the same groups."""
     many, few = int(100_000 * scale), 10
     with BrokerProcess(folder) as broker, RawClient(broker.url) as client:
         names = [f"topic.{index}" for index in range(many)]
         _subscribe_all(client, names)
         spent = {many: 0.0, few: 0.0}
-        for turn in range(40):
+        for number in range(40):
             for among in (many, few):
-                chosen = [names[(turn * 500 + index) * 7919 % among] for index in range(500)]
+                chosen = [names[(number * 500 + index) * 7919 % among] for index in range(500)]
                 puts = [put_of(topic, 10, 100) for topic in chosen]
                 begin = time.perf_counter()
                 client.do([put for put, _ in puts], [payload for _, payload in puts])
                 spent[among] += time.perf_counter() - begin
-    return beside(f"put into {many:,} topics", spent[many], "s", {f"put into {few} topics": spent[few]})
+    return make_row(f"put into {many:,} topics", spent[many], "s", {f"put into {few} topics": spent[few]})
 
 
 def batches(folder: Path, scale: float) -> Row:
@@ -64,7 +64,7 @@ def batches(folder: Path, scale: float) -> Row:
         for _ in range(0, count, _WINDOW):
             client.do([put] * _WINDOW, [payload] * _WINDOW)
         used = resident_mb(broker.pid)
-    return beside(f"{count:,} live single-message batches", used, "MB", {"allowed": 400.0})
+    return make_row(f"{count:,} live single-message batches", used, "MB", {"allowed": 400.0})
 
 
 def sessions(folder: Path, scale: float) -> Row:
@@ -78,11 +78,11 @@ def sessions(folder: Path, scale: float) -> Row:
             client.call([commands.Hello(name, 0, index, 64) for index, name in enumerate(names, 1)])
             client.call([commands.Numbered(name, 1, 1, 1, put) for name in names], [payload] * _WINDOW)
         used = resident_mb(broker.pid) - before
-    return beside(f"{count:,} sessions", used, "MB", {"allowed": 100.0})
+    return make_row(f"{count:,} sessions", used, "MB", {"allowed": 100.0})
 
 
 def restart(folder: Path, scale: float) -> Row:
-    """Messages come and go; what a start reads is what came since the last snapshot."""
+    """Messages are put and acked. A start reads only what was written since the last snapshot."""
     spent = {}
     for times in (1, 10):
         broker = BrokerProcess(folder / str(times), "--snapshot-bytes", "16MiB")
@@ -101,11 +101,11 @@ def restart(folder: Path, scale: float) -> Row:
             starts.append(time.perf_counter() - begin)
         broker.stop()
         spent[times] = quantile(starts, 0.5)
-    return beside("start after a crash, 10 × the history", spent[10], "s", {"1 × the history": spent[1]})
+    return make_row("start after a crash, 10 × the history", spent[10], "s", {"1 × the history": spent[1]})
 
 
 def upkeep(folder: Path, scale: float) -> Row:
-    """Turn by turn on two brokers: one that rests, one that snapshots, copies and zero-fills all the time."""
+    """Alternate between two brokers: one that is idle, and one that snapshots, copies and zero-fills all the time."""
     busy_flags = ("--segment-bytes", "4MiB", "--snapshot-bytes", "2MiB", "--batch-bytes-max", "1MiB")
     calm, busy = BrokerProcess(folder / "calm"), BrokerProcess(folder / "busy", *busy_flags)
     times: dict[str, list[float]] = {"calm": [], "busy": []}
@@ -122,7 +122,7 @@ def upkeep(folder: Path, scale: float) -> Row:
                     ("calm", calm_client, calm_reader),
                     ("busy", busy_client, busy_reader),
                 ):
-                    # What nobody has acked keeps a few live records in every segment: food for copy-forward.
+                    # Messages without an ack keep live records in every segment, which copy-forward has to move.
                     for _ in range(5):
                         client.put("slow", b"v" * 1000)
                     times[name] += put_for(client, "quick", b"v" * 100, 0.3)
@@ -130,7 +130,7 @@ def upkeep(folder: Path, scale: float) -> Row:
         counters = busy_client.health().counters
     done = f"{counters.get('snapshots', 0)} snapshots, {counters.get('records_moved', 0)} records moved"
     calm_ms, busy_ms = (quantile(times[name], 0.999) * 1000 for name in ("calm", "busy"))
-    return beside(f"p99.9 of a put beside {done}", busy_ms, "ms", {"without": calm_ms}, times["busy"])
+    return make_row(f"p99.9 of a put during {done}", busy_ms, "ms", {"without": calm_ms}, times["busy"])
 
 
 CASES: dict[str, Callable[[Path, float], Row]] = {
@@ -146,7 +146,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flat", description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--scale", type=float, default=1.0, help="a share of the full size")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the full size")
     options = parser.parse_args(arguments)
     for name in options.cases or CASES:
         with tempfile.TemporaryDirectory(prefix="oncemq-flat-", dir=".") as folder:

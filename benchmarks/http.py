@@ -1,10 +1,10 @@
-"""The HTTP gateway beside a bare Starlette route. `make bench-http` runs it.
+"""The HTTP gateway compared with a bare Starlette route. `make bench-http` runs it.
 
     python -m benchmarks.http [--seconds S] [--rounds N] [--connections N] [--json]
 
-Messages of 200 bytes, one gateway process, 64 connections. In turn: the route that only reads the body and answers,
-single puts, and puts of 1,000 messages as NDJSON; the median of the rounds counts. Every put is on the disk before it
-is answered; the route stores nothing. Broker, gateway and load share this machine's cores.
+Messages of 200 bytes, one gateway process, 64 connections. In each round: the route that only reads the body and
+answers, single puts, and puts of 1,000 messages as NDJSON; the result is the median of the rounds. Every put is on disk
+before it is answered; the route stores nothing. Broker, gateway and load share the cores of this machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PATH = "/v1/topics/bench/messages"
 
 
 class Load:
-    """A kind of request that is sent as quickly as it is answered."""
+    """A kind of request that is sent again as soon as it is answered."""
 
     def __init__(self, name: str, url: str, media: str, body: bytes, messages: int, folder: Path) -> None:
         self.name = name
@@ -78,7 +78,7 @@ def wait_for(url: str) -> None:
             return
         except OSError:
             time.sleep(0.05)
-    raise RuntimeError(f"nobody answers at {url}")
+    raise RuntimeError(f"there is no answer at {url}")
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[Load]:

@@ -1,4 +1,4 @@
-"""What HTTP costs without a broker: a Starlette route that reads the body and answers, on the same uvicorn."""
+"""The cost of HTTP without a broker: a Starlette route that reads the body and answers, on the same uvicorn."""
 
 from __future__ import annotations
 

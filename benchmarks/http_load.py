@@ -1,9 +1,9 @@
-"""A load of HTTP requests that costs little itself: the same bytes again and again over many connections.
+"""An HTTP load generator with little overhead: it sends the same bytes repeatedly over many connections.
 
     python -m benchmarks.http_load HOST PORT PATH MEDIA BODY_FILE CONNECTIONS SECONDS
 
 Each connection sends its next request when the last one is answered. Prints one line of JSON: requests, seconds, and
-the times that requests took, in milliseconds.
+the durations of requests, in milliseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Connection(asyncio.Protocol):
         self._begun_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are asyncio's by their methods alone.
+        # The transports of uvloop only have the methods of asyncio's, not their types.
         self._transport = cast(asyncio.Transport, transport)
         self._send()
 

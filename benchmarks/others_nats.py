@@ -32,7 +32,7 @@ class Nats:
         from nats.js.api import StorageType
 
         async def ignore(_: Exception) -> None:
-            """It would print where it failed while the server starts."""
+            """Suppress the errors that the client prints while the server starts."""
 
         until_s = time.monotonic() + _START_S
         while True:
@@ -67,7 +67,7 @@ class Nats:
         self._loop.run_until_complete(put())
 
     def consume(self, count: int) -> None:
-        """With one ack for all up to it, which is the quickest that there is."""
+        """Consume with one ack for each batch, which is the fastest way."""
         from nats.js.api import AckPolicy, ConsumerConfig
 
         async def take() -> None:

@@ -1,15 +1,15 @@
-"""The journal in PostgreSQL, beside PostgreSQL alone. Run: python -m benchmarks.postgres [--json] [--rounds N]
+"""The journal in PostgreSQL, compared with PostgreSQL alone. Run: python -m benchmarks.postgres [--json] [--rounds N]
 
-The same messages in the same number of commits on the same server, with fsync on: 1,000 messages of 100 bytes a commit.
+The same messages in the same number of commits on the same server, with fsync on: 1,000 messages of 100 bytes each.
 
-    COPY, a row each     what PostgreSQL takes quickest, as a table of messages
+    COPY, a row each     the fastest way to fill a table of messages
     INSERT, a row each   one statement for all rows of a commit
-    COPY, one value      the same bytes as one row a commit: no look at messages
+    COPY, one value      the same bytes as one row per commit, without separate messages
     journal              appends of the journal alone
-    broker               puts of a client, one in flight, through a broker process of its own
+    broker               puts of a client, one in flight, through a separate broker process
 
-The ways take turns; each figure is the median of its rounds. Where the server's folder is on tmpfs, the figures say
-nothing: set TMPDIR to a folder on a disk.
+The cases alternate; each figure is the median of its rounds. If the folder of the server is on tmpfs, the figures are
+meaningless: set TMPDIR to a folder on a disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PAYLOAD = encode_batch(_VALUES)
 _CHECKSUM = checksum(_PAYLOAD)
 _ROWS, _VALUE = "COPY, a row each", "COPY, one value"
 
-#: Writes so many groups.
+#: Writes this many groups.
 Way = Callable[[int], None]
 
 
@@ -50,9 +50,9 @@ class Figure(msgspec.Struct, frozen=True):
     way: str
     mb_per_s: float
     commits_per_s: float
-    #: Beside a COPY of a row for each message, and beside one of the same bytes as one value.
-    beside_rows: float
-    beside_value: float
+    #: Compared with a COPY of one row per message, and with a COPY of the same bytes as one value.
+    per_copy_of_rows: float
+    per_copy_of_value: float
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def measure(groups: int, rounds: int) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The journal in PostgreSQL, beside PostgreSQL alone.")
+    parser = argparse.ArgumentParser(description="The journal in PostgreSQL, compared with PostgreSQL alone.")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--groups", type=int, default=200, help="commits of each way in a round")
     parser.add_argument("--rounds", type=int, default=5)
@@ -186,7 +186,7 @@ def main() -> None:
         else:
             print(
                 f"{figure.way:20} {figure.mb_per_s:7.1f} MB/s {figure.commits_per_s:7.1f} commits/s"
-                f" {figure.beside_rows:5.2f} × {_ROWS} {figure.beside_value:5.2f} × {_VALUE}"
+                f" {figure.per_copy_of_rows:5.2f} × {_ROWS} {figure.per_copy_of_value:5.2f} × {_VALUE}"
             )
 
 

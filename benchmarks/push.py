@@ -1,21 +1,21 @@
-"""The push gateway's live feed beside getters and beside a bare XPUB socket.
+"""The live feed of the push gateway, compared with gets and with a bare XPUB socket.
 
     python -m benchmarks.push [--messages N] [--subscribers N] [--processes N] [--rounds N] [--json]
 
-Messages of 100 bytes to 50 subscribers, in turn:
+Messages of 100 bytes to 50 subscribers. Each round measures:
 
     plain     SUB sockets at the gateway, one message at a time
-    batches   SUB sockets at the gateway, batches as they are stored (what the client's `push` uses)
+    batches   SUB sockets at the gateway, batches as they are stored (as `client.push` does)
     local     the same over a Unix socket (`push.feed_listen`), everything else over TCP
-    getters   the native client, a subscription for each, batch by batch
-    puts      nobody: what storing alone costs, as if it were delivered
-    sends     SUB sockets at an XPUB socket that sends such batches out of memory at the same pace: what no feed over
-              TCP can do without
-    bare      the same message by message, as quickly as it can
+    getters   the native client, one subscription for each, in batches
+    puts      no subscribers: the cost of storing alone, per message as if it were delivered
+    sends     SUB sockets at an XPUB socket that sends such batches from memory at the same pace: the minimum for a
+              feed over TCP
+    bare      the same with single messages, as fast as possible
 
-Under three loads: a *flood*, 1,000 messages to a put, as quickly as the broker stores them; *live*, 100 messages to a
-put, a hundred puts a second; and *single* messages, two hundred a second. CPU is that of broker and gateway together,
-for each delivered message, puts included. The median of the rounds counts. Everything shares this machine's cores.
+There are three loads: *flood*, 1,000 messages per put, as fast as the broker stores them; *live*, 100 messages per put,
+100 puts per second; and *single* messages, 200 per second. CPU is the sum of broker and gateway per delivered message,
+including puts. The result is the median of the rounds. All processes share the cores of this machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _VALUE_BYTES = 100
 _spawn = multiprocessing.get_context("spawn")
 
 _FEEDS = ("plain", "batches", "local")
-#: Aims: the feed's CPU beside the getters', its rate beside the bare socket's.
+#: Targets: CPU of the feed compared with the getters, and its rate compared with the bare socket.
 CPU_RATIO_MAX = 0.2
 RATE_RATIO_MIN = 0.5
 
@@ -53,9 +53,9 @@ RATE_RATIO_MIN = 0.5
 class Load(msgspec.Struct, frozen=True):
     name: str
     messages: int
-    #: Messages to a put.
+    #: Messages per put.
     batch: int
-    #: From one put to the next.
+    #: Time between two puts.
     pause_s: float
 
 
@@ -87,7 +87,7 @@ def serve_gateway(url: str, settings: PushSettings, parent: Connection) -> None:
 
 
 def cpu_s(*pids: int) -> float:
-    """User and system time, of all their threads."""
+    """Return user and system time of all their threads."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

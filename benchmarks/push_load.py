@@ -14,12 +14,12 @@ TOPIC = "bench"
 
 
 def listen_plainly(feed: str, subscribers: int, end: int, parent: Connection) -> None:
-    """SUB sockets, one message at a time."""
+    """Listen with SUB sockets, one message at a time."""
     _listen(feed, TOPIC.encode() + b"\0", subscribers, end, parent, lambda _: 1)
 
 
 def listen_to_batches(feed: str, subscribers: int, end: int, parent: Connection) -> None:
-    """SUB sockets, batches as they are stored."""
+    """Listen with SUB sockets, in batches as they are stored."""
     _listen(feed, b"\x01" + TOPIC.encode() + b"\0", subscribers, end, parent, lambda words: int(words[4]))
 
 
@@ -60,7 +60,7 @@ def _listen(
 
 
 def get_batches(url: str, subscribers: range, end: int, parent: Connection) -> None:
-    """The native client's subscriptions, a thread for each."""
+    """Get with subscriptions of the native client, one thread for each."""
     import oncemq
 
     delivered = [0] * len(subscribers)
@@ -87,7 +87,7 @@ def get_batches(url: str, subscribers: range, end: int, parent: Connection) -> N
 
 
 def feed_barely(address: str, value_bytes: int, end: int, parent: Connection) -> None:
-    """The same frames as the gateway's, out of memory: nothing is stored."""
+    """Send the same frames as the gateway from memory: nothing is stored."""
     topic, content = TOPIC.encode() + b"\0", b"x" * value_bytes
     socket = _bare_socket(address, topic, parent)
     for offset in range(end):
@@ -99,7 +99,7 @@ def feed_barely(address: str, value_bytes: int, end: int, parent: Connection) ->
 def feed_batches_barely(
     address: str, value_bytes: int, end: int, batch: int, pause_s: float, parent: Connection
 ) -> None:
-    """Batches of the same size and at the same pace as those that are put."""
+    """Send batches of the same size and at the same pace as those that are put."""
     topic, content = b"\x01" + TOPIC.encode() + b"\0", b"x" * (value_bytes * batch)
     socket = _bare_socket(address, topic, parent)
     next_s = time.monotonic()
@@ -111,7 +111,7 @@ def feed_batches_barely(
 
 
 def _bare_socket(address: str, topic: bytes, parent: Connection) -> Any:
-    """Once everybody listens, and it was told to go."""
+    """Start when all subscribers listen and the parent says so."""
     socket: Any = zmq.Context().socket(zmq.XPUB)
     socket.setsockopt(zmq.XPUB_NODROP, 1)
     socket.setsockopt(zmq.XPUB_VERBOSE, 1)

@@ -14,7 +14,7 @@ from oncemq.protocol.replies import HelloReply, Reply
 
 
 class RawClient:
-    """One request, one response. No retries: a broker that is away is an error here."""
+    """Sends one request and receives one response. It does not retry: a broker that does not answer is an error."""
 
     def __init__(self, url: str, session: str = "raw") -> None:
         self._context = zmq.Context()
@@ -44,7 +44,7 @@ class RawClient:
         return decode_response(self._socket.recv_multipart())[0].replies
 
     def do(self, operations: Sequence[Operation], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
-        """Numbered, in one request; at most a window of them."""
+        """Send numbered commands in one request; at most a window of them."""
         first = self._number + 1
         self._number += len(operations)
         return self.call(

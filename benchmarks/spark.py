@@ -1,9 +1,9 @@
-"""Spark through the broker, beside the same Spark without one. `make bench-spark` runs it.
+"""Spark with the broker, compared with the same Spark without it. `make bench-spark` runs it.
 
     python -m benchmarks.spark [--folder DIR] [--rounds N] [--json]
 
-Each case runs several times, in turn with what it is compared with, and the best of each counts: the machine's noise
-only ever makes things slower. Everything is durable: the broker syncs before it answers, as always.
+Each case alternates with what it is compared with, several times, and the best run of each is the result: noise only
+makes runs slower. Everything is durable: the broker syncs before it answers, as always.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Bench:
         self._count = 0
 
     def fill(self, size: int) -> None:
-        """The topic that is read, in batches as `put_many` makes them; and the same rows as Parquet."""
+        """Write the topic that is read, in batches of `put_many`, and the same rows as Parquet."""
         with self._broker.connect() as client:
             client.create_topic(f"rows.{size}", retain_ms=24 * 3600 * 1000)
             for _ in range(_ROWS[size] // 10_000):
@@ -83,7 +83,7 @@ class Bench:
         return self._stream_rate(self._memory(self._spark.readStream.format("memory_batches"), size).load())
 
     def _stream_rate(self, rows: DataFrame) -> float:
-        """Of the steady batches: the first one starts processes."""
+        """Return the rate without the first batch, which starts processes."""
         checkpoint = str(self._folder / f"checkpoint-{self._next()}")
         query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
         running = query.trigger(availableNow=True).start()
@@ -116,7 +116,7 @@ class Bench:
         return self._count
 
 
-#: (what, the broker's way, what it is compared with, for the reader only)
+#: (name, with the broker, without it, from Parquet files)
 _CASES = (
     ("batch read", Bench.read_topic, Bench.read_memory, Bench.read_parquet),
     ("stream", Bench.stream_topic, Bench.stream_memory, None),
@@ -129,16 +129,16 @@ def measure(bench: Bench, rounds: int) -> list[dict[str, Any]]:
     found = []
     for size in _ROWS:
         bench.fill(size)
-        for what, ours, theirs, beside in _CASES:
-            best = dict.fromkeys((ours, theirs, beside), 0.0)
+        for what, ours, theirs, parquet in _CASES:
+            best = dict.fromkeys((ours, theirs, parquet), 0.0)
             for _ in range(rounds):
-                for way in (ours, theirs, beside):
-                    if way is not None:
-                        best[way] = max(best[way], way(bench, size))
+                for function in (ours, theirs, parquet):
+                    if function is not None:
+                        best[function] = max(best[function], function(bench, size))
             row = {"case": what, "bytes": size, "rows_per_s": round(best[ours]), "limit_per_s": round(best[theirs])}
             row |= {"limit": _AGAINST[what], "ratio": round(best[ours] / best[theirs], 2)}
-            if beside is not None:
-                row["parquet_per_s"] = round(best[beside])
+            if parquet is not None:
+                row["parquet_per_s"] = round(best[parquet])
             _show(row)
             found.append(row)
     return found

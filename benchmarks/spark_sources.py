@@ -1,6 +1,6 @@
-"""What Spark is measured against: record batches out of memory, and a writer that throws its batches away.
+"""What Spark is compared with: record batches from memory, and a writer that discards its batches.
 
-Spark's Python processes import this module, so it holds nothing else.
+The Python processes of Spark import this module, so it contains nothing else.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from oncemq.spark.schema import NAMES, SPARK_TYPES
 from oncemq.spark.source.columns import FetchedBatches, record_batch
 from oncemq.spark.source.ranges import Range, split
 
-#: A record batch has about as many bytes as the source's.
+#: A record batch has about as many bytes as one of the source.
 _BATCH_BYTES = 2 * 1024 * 1024
 
 
 class _Rows:
-    """So many rows of this size, cut in parts: one record batch, given again and again."""
+    """Rows of this size in partitions: one record batch, returned repeatedly."""
 
     def __init__(self, options: Any) -> None:
         self.rows = int(options["rows"])

@@ -1,7 +1,7 @@
-"""Figures of this machine, each beside the limit that it can't exceed (`oncemq bench`, `make bench`).
+"""Benchmarks of this machine. Each figure has an upper bound that it can't exceed (`oncemq bench`, `make bench`).
 
-A limit is the smallest of: raw write + sync on the same disk at the group sizes that the run really had,
-one-way ZeroMQ, and the bare codec. All are measured in the same run, since the machine may be noisy.
+The upper bound is the smallest of: raw write and sync on the same disk with the group sizes of the run, one-way ZeroMQ,
+and the codec alone. All are measured in the same run, because the machine may be noisy.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def run(url: str | None, seconds: float, cases: list[str], progress: Callable[[str], None]) -> list[Row]:
-    """Measure the cases named (or whose names start so; none: all), on a broker of its own or on the one at `url`."""
+    """Measure the cases whose names start with one of `cases` (none: all), on an own broker or on the one at `url`."""
     from oncemq.tools.bench.cases import CASES
-    from oncemq.tools.bench.environment import ground
+    from oncemq.tools.bench.environment import open_environment
 
     chosen = [name for name in CASES if not cases or any(name.startswith(case) for case in cases)]
     if not chosen:
         raise errors.SettingInvalid(f"no case is named {', '.join(cases)}; there are: {', '.join(CASES)}")
     rows: list[Row] = []
-    with ground(url, seconds, progress) as place:
+    with open_environment(url, seconds, progress) as environment:
         for name in chosen:
             progress(name)
-            rows += CASES[name](place)
+            rows += CASES[name](environment)
         progress("")
     return rows

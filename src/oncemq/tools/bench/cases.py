@@ -1,6 +1,6 @@
-"""The cases: put and get, 100 bytes and 1 KB, single and batched, 1 and 8 clients; other ways are in other_cases.py.
+"""The cases: put and get, 100 bytes and 1 KB, single and batched, 1 and 8 clients; the rest is in other_cases.py.
 
-A case takes turns with its limits, so that all of them see the same machine.
+A case alternates with the measurement of its upper bounds, so that all are measured under the same conditions.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from itertools import chain, repeat
 
 from oncemq.client.sync import Client
 from oncemq.tools.bench import other_cases
-from oncemq.tools.bench.environment import Drain, Ground
-from oncemq.tools.bench.peers import at_once, put_for
-from oncemq.tools.bench.results import Row, Tally, beside, quantile
+from oncemq.tools.bench.environment import Drain, Environment
+from oncemq.tools.bench.peers import put_for, run_clients
+from oncemq.tools.bench.results import Rates, Row, make_row, quantile
 from oncemq.tools.bench.upper_bounds import decode, encode, repeat_for
 
-Case = Callable[[Ground], list[Row]]
+Case = Callable[[Environment], list[Row]]
 
-_TURNS = 10
-#: Bytes that a turn puts before they are acked.
-_TURN_BYTES = 20_000_000
+_ROUNDS = 10
+#: Bytes that one round puts before they are acked.
+_ROUND_BYTES = 20_000_000
 _CODEC_COUNT = 1000
 
 
@@ -28,14 +28,14 @@ _CODEC_COUNT = 1000
 
 
 def _many(client: Client, size: int) -> int:
-    count = _TURN_BYTES // size
+    count = _ROUND_BYTES // size
     client.put_many("bench.put", repeat(b"v" * size, count))
     return count
 
 
 def _nowait(client: Client, size: int) -> int:
     value = b"v" * size
-    count = _TURN_BYTES // size
+    count = _ROUND_BYTES // size
     put_nowait = client.put_nowait
     for _ in repeat(None, count):
         put_nowait("bench.put", value)
@@ -43,25 +43,25 @@ def _nowait(client: Client, size: int) -> int:
     return count
 
 
-class _PutLimits:
-    """In messages/s; the disk's at the mean size of the groups that the run really had."""
+class _PutBounds:
+    """Upper bounds in messages/s; for the disk, with the mean size of the groups of the run."""
 
-    def __init__(self, ground: Ground, size: int) -> None:
-        self._ground = ground
+    def __init__(self, environment: Environment, size: int) -> None:
+        self._environment = environment
         self._size = size
-        self._disk, self._wire, self._codec = Tally(), Tally(), Tally()
+        self._disk, self._wire, self._codec = Rates(), Rates(), Rates()
         self._group_bytes: list[int] = []
 
     def measure(self, before: dict[str, int], after: dict[str, int], messages: int, seconds: float) -> None:
-        risen = {name: after[name] - before.get(name, 0) for name in after}
-        stored_bytes = risen["record_bytes"]
-        group_bytes = stored_bytes // max(1, risen["groups"])
-        batch = max(1, messages // max(1, risen["commands"]))
+        increase = {name: after[name] - before.get(name, 0) for name in after}
+        stored_bytes = increase["record_bytes"]
+        group_bytes = stored_bytes // max(1, increase["groups"])
+        batch = max(1, messages // max(1, increase["commands"]))
         each_bytes = stored_bytes / messages
         self._group_bytes.append(group_bytes)
-        times = self._ground.disk.times(group_bytes, seconds)
+        times = self._environment.disk.times(group_bytes, seconds)
         self._disk.add(len(times) * group_bytes / each_bytes, sum(times))
-        sent, spent = self._ground.sink.one_way(int(batch * each_bytes), seconds)
+        sent, spent = self._environment.sink.one_way(int(batch * each_bytes), seconds)
         self._wire.add(sent * batch, spent)
         self._codec.add(*repeat_for(encode(self._size, batch), seconds))
 
@@ -74,21 +74,21 @@ class _PutLimits:
         }
 
 
-def _put_rate(feed: Callable[[Client, int], int]) -> Callable[[Ground, str, int], list[Row]]:
-    def measure(ground: Ground, name: str, size: int) -> list[Row]:
-        puts, limits = Tally(), _PutLimits(ground, size)
-        until = time.perf_counter() + ground.seconds
-        turns = 0
-        with ground.connect() as client, Drain(client, "bench.put") as drain:
-            while time.perf_counter() < until or turns < _TURNS:
-                turns += 1
+def _put_rate(feed: Callable[[Client, int], int]) -> Callable[[Environment, str, int], list[Row]]:
+    def measure(environment: Environment, name: str, size: int) -> list[Row]:
+        puts, limits = Rates(), _PutBounds(environment, size)
+        until = time.perf_counter() + environment.seconds
+        rounds = 0
+        with environment.connect() as client, Drain(client, "bench.put") as drain:
+            while time.perf_counter() < until or rounds < _ROUNDS:
+                rounds += 1
                 before = client.health().counters
                 begin = time.perf_counter()
                 messages = feed(client, size)
                 puts.add(messages, time.perf_counter() - begin)
-                limits.measure(before, client.health().counters, messages, ground.seconds / 30)
+                limits.measure(before, client.health().counters, messages, environment.seconds / 30)
                 drain.all()
-        return [beside(name, puts.rate, "messages/s", limits.rates())]
+        return [make_row(name, puts.rate, "messages/s", limits.rates())]
 
     return measure
 
@@ -96,38 +96,38 @@ def _put_rate(feed: Callable[[Client, int], int]) -> Callable[[Ground, str, int]
 # One by one.
 
 
-_Turn = Callable[[Client, bytes, float], list[float]]
+_Round = Callable[[Client, bytes, float], list[float]]
 
 
-def _one_by_one(turn: _Turn, echoes: int) -> Callable[[Ground, str, int], list[Row]]:
-    """The median of single calls, beside a sync and as many round trips."""
+def _one_by_one(run_round: _Round, echoes: int) -> Callable[[Environment, str, int], list[Row]]:
+    """Measure the median of single calls. The bound is a sync plus this many round trips."""
 
-    def measure(ground: Ground, name: str, size: int) -> list[Row]:
+    def measure(environment: Environment, name: str, size: int) -> list[Row]:
         times: list[float] = []
         syncs: list[float] = []
         trips: list[float] = []
         value = b"v" * size
-        with ground.connect() as client, Drain(client, "bench.single") as drain:
-            turn(client, value, 0.2)
-            for _ in range(_TURNS):
+        with environment.connect() as client, Drain(client, "bench.single") as drain:
+            run_round(client, value, 0.2)
+            for _ in range(_ROUNDS):
                 drain.all()
-                times += turn(client, value, ground.seconds / _TURNS)
-                syncs += ground.disk.times(1, ground.seconds / 30)
-                trips += ground.echo.echo_times(ground.seconds / 30)
+                times += run_round(client, value, environment.seconds / _ROUNDS)
+                syncs += environment.disk.times(1, environment.seconds / 30)
+                trips += environment.echo.echo_times(environment.seconds / 30)
         sync_ms, echo_ms = quantile(syncs, 0.5) * 1000, quantile(trips, 0.5) * 1000
         limit_name = f"sync {sync_ms:.2f} + {echoes} ZeroMQ echo {echo_ms:.2f}"
         limit = {limit_name: sync_ms + echoes * echo_ms}
-        return [beside(name, quantile(times, 0.5) * 1000, "ms (median)", limit, times)]
+        return [make_row(name, quantile(times, 0.5) * 1000, "ms (median)", limit, times)]
 
     return measure
 
 
-def _put_turn(client: Client, value: bytes, seconds: float) -> list[float]:
+def _put_round(client: Client, value: bytes, seconds: float) -> list[float]:
     return put_for(client, "bench.single", value, seconds)
 
 
-def _put_get_turn(client: Client, value: bytes, seconds: float) -> list[float]:
-    """One message put and then got, again and again: the way of one message."""
+def _put_get_round(client: Client, value: bytes, seconds: float) -> list[float]:
+    """Put one message and get it, repeatedly: the latency from end to end."""
     times = []
     client.subscribe("bench.turn", "bench")
     with client.subscription("bench.turn", "bench") as subscription:
@@ -140,28 +140,30 @@ def _put_get_turn(client: Client, value: bytes, seconds: float) -> list[float]:
     return times
 
 
-def _eight_clients(ground: Ground, name: str, size: int) -> list[Row]:
-    rates = {1: Tally(), 8: Tally()}
+def _eight_clients(environment: Environment, name: str, size: int) -> list[Row]:
+    rates = {1: Rates(), 8: Rates()}
     times: list[float] = []
-    with ground.connect() as client, Drain(client, "bench.single") as drain:
+    with environment.connect() as client, Drain(client, "bench.single") as drain:
         for _ in range(3):
             for count, tally in rates.items():
                 drain.all()
-                results = at_once("putter", count, ground.url, "bench.single", str(size), str(ground.seconds / 3))
+                results = run_clients(
+                    "putter", count, environment.url, "bench.single", str(size), str(environment.seconds / 3)
+                )
                 tally.add(sum(len(result["times_s"]) / result["seconds"] for result in results), 1.0)
             times += chain.from_iterable(result["times_s"] for result in results)
-    return [beside(name, rates[8].rate, "messages/s", {"one client": rates[1].rate}, times)]
+    return [make_row(name, rates[8].rate, "messages/s", {"one client": rates[1].rate}, times)]
 
 
 # Reading.
 
 
-def _iterate(ground: Ground, name: str, size: int) -> list[Row]:
-    """Reading by iteration, acks included."""
-    reads, decoder, wire = Tally(), Tally(), Tally()
-    count = 5 * _TURN_BYTES // size
-    with ground.connect() as client:
-        for _ in range(max(3, int(ground.seconds))):
+def _iterate(environment: Environment, name: str, size: int) -> list[Row]:
+    """Read by iteration, including acks."""
+    reads, decoder, wire = Rates(), Rates(), Rates()
+    count = 5 * _ROUND_BYTES // size
+    with environment.connect() as client:
+        for _ in range(max(3, int(environment.seconds))):
             client.subscribe("bench.get", "bench")
             client.put_many("bench.get", repeat(b"v" * size, count))
             begin = time.perf_counter()
@@ -171,26 +173,26 @@ def _iterate(ground: Ground, name: str, size: int) -> list[Row]:
                         break
             reads.add(count, time.perf_counter() - begin)
             client.unsubscribe("bench.get", "bench")
-            decoder.add(*repeat_for(decode(size, _CODEC_COUNT), ground.seconds / 20))
-            sent, spent = ground.sink.one_way(_CODEC_COUNT * size, ground.seconds / 20)
+            decoder.add(*repeat_for(decode(size, _CODEC_COUNT), environment.seconds / 20))
+            sent, spent = environment.sink.one_way(_CODEC_COUNT * size, environment.seconds / 20)
             wire.add(sent * _CODEC_COUNT, spent)
     limits = {"bare decoder": decoder.rate, "one-way ZeroMQ": wire.rate}
-    return [beside(name, reads.rate, "messages/s", limits)]
+    return [make_row(name, reads.rate, "messages/s", limits)]
 
 
-_KINDS: dict[str, Callable[[Ground, str, int], list[Row]]] = {
+_KINDS: dict[str, Callable[[Environment, str, int], list[Row]]] = {
     "put_many": _put_rate(_many),
     "put_nowait": _put_rate(_nowait),
-    "put one by one": _one_by_one(_put_turn, echoes=1),
+    "put one by one": _one_by_one(_put_round, echoes=1),
     "put one by one, 8 clients": _eight_clients,
     "iterate with acks": _iterate,
-    "put and get one by one": _one_by_one(_put_get_turn, echoes=2),
+    "put and get one by one": _one_by_one(_put_get_round, echoes=2),
     **other_cases.KINDS,
 }
 
 
-def _named(measure: Callable[[Ground, str, int], list[Row]], name: str, size: int) -> Case:
-    return lambda ground: measure(ground, name, size)
+def _named(measure: Callable[[Environment, str, int], list[Row]], name: str, size: int) -> Case:
+    return lambda environment: measure(environment, name, size)
 
 
 CASES: dict[str, Case] = {

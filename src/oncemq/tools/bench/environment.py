@@ -1,4 +1,4 @@
-"""What the cases stand on: a broker, the folder of its disk, and time for each case."""
+"""The environment of the cases: a broker, a folder on its disk, and the time for each case."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
 from oncemq.tools.bench.upper_bounds import RawDisk, Wire
 
-#: So much has to be written before segments are recycled, as they are in long runs.
+#: After this many snapshots segments are recycled, as they are in long runs.
 _WARM_SNAPSHOTS = 3
 _WARM_SECONDS_MAX = 20.0
 
 
-class Ground:
+class Environment:
+    """A broker to measure, and the upper bounds of its machine."""
+
     def __init__(self, url: str, folder: Path, seconds: float, broker_pid: int = 0) -> None:
         self.url = url
-        #: Of the broker that was started for this; 0 = it is somebody else's.
+        #: The process id of the own broker; 0 for another broker.
         self._broker_pid = broker_pid
         self.seconds = seconds
         self.disk = RawDisk(folder)
@@ -41,7 +43,7 @@ class Ground:
         return client
 
     def broker_cpu_s(self) -> float:
-        """What the broker has used so far; 0 where that can't be known."""
+        """Return the CPU time of the broker so far; 0 if it is not known."""
         if not self._broker_pid:
             return 0.0
         fields = Path(f"/proc/{self._broker_pid}/stat").read_text().rpartition(")")[2].split()
@@ -53,32 +55,34 @@ class Ground:
 
 
 @contextmanager
-def ground(url: str | None, seconds: float, progress: Callable[[str], None]) -> Iterator[Ground]:
-    """A broker at `url`, or one that is started on the current folder's disk, warm, and removed afterwards."""
+def open_environment(url: str | None, seconds: float, progress: Callable[[str], None]) -> Iterator[Environment]:
+    """Use the broker at `url`, or start one on the disk of the current folder, warm it up, and delete it afterwards."""
     with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as name:
         folder = Path(name)
         _refuse_tmpfs(name)
         own = BrokerProcess(folder / "data") if url is None else None
         with own or nullcontext():
-            place = Ground(url or (own.url if own else ""), folder, seconds, own.pid if own else 0)
+            environment = Environment(url or (own.url if own else ""), folder, seconds, own.pid if own else 0)
             try:
                 if own is not None:
                     progress("warming up")
-                    _warm_up(place)
-                yield place
+                    _warm_up(environment)
+                yield environment
             finally:
-                place.close()
+                environment.close()
 
 
 def _refuse_tmpfs(folder: str) -> None:
     kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False).stdout
     if kind.strip() in ("tmpfs", "ramfs"):
-        raise errors.SettingInvalid("this folder is in memory (tmpfs): a sync would cost nothing. Run it on a disk.")
+        raise errors.SettingInvalid(
+            "this folder is in memory (tmpfs), where a sync costs nothing. Run the benchmark in a folder on a disk"
+        )
 
 
-def _warm_up(place: Ground) -> None:
+def _warm_up(environment: Environment) -> None:
     until = time.perf_counter() + _WARM_SECONDS_MAX
-    with place.connect() as client, Drain(client, "bench.warm") as drain:
+    with environment.connect() as client, Drain(client, "bench.warm") as drain:
         values = [b"w" * 1000] * 5000
         while client.health().counters.get("snapshots", 0) < _WARM_SNAPSHOTS and time.perf_counter() < until:
             for _ in range(10):
@@ -87,7 +91,7 @@ def _warm_up(place: Ground) -> None:
 
 
 class Drain:
-    """A subscription whose messages are acked unread, so that what a case puts is stored and then let go."""
+    """A subscription whose messages are acked without being read, so that they are stored and then deleted."""
 
     def __init__(self, client: oncemq.Client, topic: str) -> None:
         self._client = client

@@ -1,5 +1,4 @@
-"""The ways to produce and consume beside the plain one, in the same run: transactions, shared subscriptions, asyncio
-and the outbox."""
+"""Further cases in the same run: transactions, shared subscriptions, asyncio and the outbox."""
 
 from __future__ import annotations
 
@@ -15,18 +14,18 @@ import msgspec
 import oncemq
 import oncemq.aio
 from oncemq.tools.bench import peers
-from oncemq.tools.bench.environment import Ground
-from oncemq.tools.bench.results import Row, Tally, beside
+from oncemq.tools.bench.environment import Environment
+from oncemq.tools.bench.results import Rates, Row, make_row
 
 _BATCH = 1000
 _WORKERS = 4
-_TURNS = 5
-#: Bytes that a turn moves.
-_TURN_BYTES = 10_000_000
+_ROUNDS = 5
+#: Bytes that one round moves.
+_ROUND_BYTES = 10_000_000
 
 
 def _put(client: oncemq.Client, topic: str, size: int, count: int, batch: int) -> float:
-    """Seconds to put them, in calls of so many messages."""
+    """Return the seconds to put `count` messages, `batch` in each call."""
     begin = time.perf_counter()
     for _ in range(count // batch):
         client.put_many(topic, repeat(b"v" * size, batch))
@@ -34,7 +33,7 @@ def _put(client: oncemq.Client, topic: str, size: int, count: int, batch: int) -
 
 
 def _get(client: oncemq.Client, topic: str, count: int) -> float:
-    """Seconds to get batches, acks included."""
+    """Return the seconds to get `count` messages in batches, including acks."""
     begin = time.perf_counter()
     with client.subscription(topic, "bench") as subscription:
         left = count
@@ -56,13 +55,13 @@ def _copy(client: oncemq.Client, count: int) -> float:
     return time.perf_counter() - begin
 
 
-def copy(ground: Ground, name: str, size: int) -> list[Row]:
-    """From topic to topic in transactions, beside putting and getting as much without them: in batches of the same
-    size, each answered before the next, and as fast as it goes."""
-    copies, in_batches, at_once = Tally(), Tally(), Tally()
-    count = _TURN_BYTES // size // _BATCH * _BATCH
-    with ground.connect() as client:
-        for _ in range(_TURNS):
+def copy(environment: Environment, name: str, size: int) -> list[Row]:
+    """Copy from topic to topic in transactions. The bounds put and get as much without transactions: in batches of the
+    same size, each acknowledged before the next, and as a stream."""
+    copies, in_batches, at_once = Rates(), Rates(), Rates()
+    count = _ROUND_BYTES // size // _BATCH * _BATCH
+    with environment.connect() as client:
+        for _ in range(_ROUNDS):
             for topic in ("bench.source", "bench.target"):
                 client.subscribe(topic, "bench")
             streamed_s = _put(client, "bench.source", size, count, count)
@@ -73,24 +72,24 @@ def copy(ground: Ground, name: str, size: int) -> list[Row]:
             for topic in ("bench.source", "bench.target"):
                 client.unsubscribe(topic, "bench")
     return [
-        beside(name, copies.rate, "messages/s", {"put + get, same batches": in_batches.rate}),
-        beside(name, copies.rate, "messages/s", {"put + get, streamed": at_once.rate}),
+        make_row(name, copies.rate, "messages/s", {"put + get, same batches": in_batches.rate}),
+        make_row(name, copies.rate, "messages/s", {"put + get, streamed": at_once.rate}),
     ]
 
 
-def share(ground: Ground, name: str, size: int) -> list[Row]:
-    """Four workers in processes of their own, each message acked by itself, beside one plain iteration."""
-    shared, plain = Tally(), Tally()
-    count = 2 * _TURN_BYTES // size
+def share(environment: Environment, name: str, size: int) -> list[Row]:
+    """Four worker processes that ack each message individually, compared with one plain iteration."""
+    shared, plain = Rates(), Rates()
+    count = 2 * _ROUND_BYTES // size
     broker_s = 0.0
-    with ground.connect() as client:
+    with environment.connect() as client:
         for _ in range(3):
             client.subscribe_shared("bench.tasks", "workers")
             client.subscribe("bench.tasks", "bench")
             client.put_many("bench.tasks", repeat(b"v" * size, count))
-            before_s = ground.broker_cpu_s()
-            results = peers.at_once("worker", _WORKERS, ground.url, "bench.tasks", "workers")
-            broker_s += ground.broker_cpu_s() - before_s
+            before_s = environment.broker_cpu_s()
+            results = peers.run_clients("worker", _WORKERS, environment.url, "bench.tasks", "workers")
+            broker_s += environment.broker_cpu_s() - before_s
             done = sum(result["count"] for result in results)
             assert done == count, f"{done} of {count} tasks"
             begin_s, end_s = (f(r[k] for r in results) for f, k in ((min, "begin_s"), (max, "end_s")))
@@ -98,7 +97,7 @@ def share(ground: Ground, name: str, size: int) -> list[Row]:
             plain.add(count, _iterate(client, count))
             for subscriber in ("workers", "bench"):
                 client.unsubscribe("bench.tasks", subscriber)
-    row = beside(name, shared.rate, "messages/s", {"plain iteration": plain.rate})
+    row = make_row(name, shared.rate, "messages/s", {"plain iteration": plain.rate})
     return [msgspec.structs.replace(row, broker_us=round(broker_s / (3 * count) * 1e6, 3))]
 
 
@@ -147,18 +146,18 @@ _AIO: dict[str, tuple[_Work, _AsyncWork]] = {
 }
 
 
-def aio(ground: Ground, name: str, size: int) -> list[Row]:
-    """The asyncio client beside the blocking one, turn by turn."""
+def aio(environment: Environment, name: str, size: int) -> list[Row]:
+    """Compare the asyncio client with the blocking one, in alternating rounds."""
     block, work = next(found for start, found in _AIO.items() if name.startswith(start))
-    return asyncio.run(_aio(ground, name, size, block, work))
+    return asyncio.run(_aio(environment, name, size, block, work))
 
 
-async def _aio(ground: Ground, name: str, size: int, block: _Work, work: _AsyncWork) -> list[Row]:
-    awaited, blocking = Tally(), Tally()
-    count = 2 * _TURN_BYTES // size
-    with ground.connect() as client:
-        async with oncemq.aio.connect(ground.url, tries=20) as aio_client:
-            for _ in range(_TURNS):
+async def _aio(environment: Environment, name: str, size: int, block: _Work, work: _AsyncWork) -> list[Row]:
+    awaited, blocking = Rates(), Rates()
+    count = 2 * _ROUND_BYTES // size
+    with environment.connect() as client:
+        async with oncemq.aio.connect(environment.url, tries=20) as aio_client:
+            for _ in range(_ROUNDS):
                 for turn in (blocking, awaited):
                     client.subscribe("bench.aio", "bench")
                     if "iterate" in name:
@@ -170,37 +169,37 @@ async def _aio(ground: Ground, name: str, size: int, block: _Work, work: _AsyncW
                         await work(aio_client, size, count)
                     turn.add(count, time.perf_counter() - begin)
                     client.unsubscribe("bench.aio", "bench")
-    return [beside(name, awaited.rate, "messages/s", {"blocking client": blocking.rate})]
+    return [make_row(name, awaited.rate, "messages/s", {"blocking client": blocking.rate})]
 
 
 # The outbox.
 
 
-def outbox(ground: Ground, name: str, size: int) -> list[Row]:
-    """Single puts into an outbox, beside a sync of the same disk."""
+def outbox(environment: Environment, name: str, size: int) -> list[Row]:
+    """Single puts into an outbox. The bound is a sync of the same disk."""
     times: list[float] = []
     syncs: list[float] = []
     value = b"v" * size
     with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as folder:
-        with ground.connect() as plain:
+        with environment.connect() as plain:
             plain.subscribe("bench.outbox", "bench")
-        with oncemq.connect(ground.url, outbox=Path(folder) / "outbox", tries=20) as client:
-            for _ in range(_TURNS):
-                until = time.perf_counter() + ground.seconds / _TURNS
+        with oncemq.connect(environment.url, outbox=Path(folder) / "outbox", tries=20) as client:
+            for _ in range(_ROUNDS):
+                until = time.perf_counter() + environment.seconds / _ROUNDS
                 while (begin := time.perf_counter()) < until:
                     client.put("bench.outbox", value)
                     times.append(time.perf_counter() - begin)
                 client.flush()
-                syncs += ground.disk.times(1, ground.seconds / 30)
+                syncs += environment.disk.times(1, environment.seconds / 30)
             client.unsubscribe("bench.outbox", "bench")
     times.sort()
     syncs.sort()
     sync_ms = syncs[len(syncs) // 2] * 1000
     limit = {f"sync {sync_ms:.2f}": sync_ms}
-    return [beside(name, times[len(times) // 2] * 1000, "ms (median)", limit, times)]
+    return [make_row(name, times[len(times) // 2] * 1000, "ms (median)", limit, times)]
 
 
-KINDS: dict[str, Callable[[Ground, str, int], list[Row]]] = {
+KINDS: dict[str, Callable[[Environment, str, int], list[Row]]] = {
     "copy in transactions of 1,000": copy,
     "shared, 4 workers, ack each": share,
     **dict.fromkeys(_AIO, aio),

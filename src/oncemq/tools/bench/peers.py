@@ -1,4 +1,4 @@
-"""Other processes that take part: an echo, a sink, clients. Run as `python -m oncemq.tools.bench.peers`."""
+"""Peer processes of a benchmark: an echo, a sink, clients. Run as `python -m oncemq.tools.bench.peers`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zmq
 
 
 class Peer:
-    """A socket in a process of its own, on a loopback port."""
+    """A process with a socket on a loopback port."""
 
     def __init__(self, kind: str) -> None:
         self._process = subprocess.Popen(
@@ -26,8 +26,8 @@ class Peer:
         self._process.communicate()
 
 
-def at_once(kind: str, count: int, *arguments: str) -> list[dict[str, Any]]:
-    """Run `count` clients at the same time; what each of them printed."""
+def run_clients(kind: str, count: int, *arguments: str) -> list[dict[str, Any]]:
+    """Run `count` clients at the same time, and return what each of them printed."""
     command = [sys.executable, "-m", "oncemq.tools.bench.peers", kind, *arguments]
     clients = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
@@ -42,14 +42,14 @@ def at_once(kind: str, count: int, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(client.communicate()[0]) for client in clients]
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def _reflect(kind: str) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        _say(f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}")
+        _print(f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}")
         while True:
             frames = socket.recv_multipart()
             if kind == "echo" or len(frames) == 2:
@@ -57,7 +57,7 @@ def _reflect(kind: str) -> None:
 
 
 def put_for(client: Any, topic: str, value: bytes, seconds: float) -> list[float]:
-    """Seconds of each single put."""
+    """Put single messages for this time, and return the seconds of each."""
     times = []
     until = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < until:
@@ -71,19 +71,19 @@ def _putter(url: str, topic: str, size: str, seconds: str) -> None:
 
     with oncemq.connect(url, tries=20) as client:
         put_for(client, topic, b"v" * int(size), 0.2)
-        _say("ready")
+        _print("ready")
         sys.stdin.readline()
         begin = time.perf_counter()
         times = put_for(client, topic, b"v" * int(size), float(seconds))
-        _say(json.dumps({"seconds": time.perf_counter() - begin, "times_s": times}))
+        _print(json.dumps({"seconds": time.perf_counter() - begin, "times_s": times}))
 
 
 def _worker(url: str, topic: str, subscriber: str) -> None:
-    """Acks each task; ends when none has come for a while."""
+    """Ack each task. Ends when no task has arrived for one second."""
     import oncemq
 
     with oncemq.connect(url, tries=20) as client, client.shared_subscription(topic, subscriber) as shared:
-        _say("ready")
+        _print("ready")
         sys.stdin.readline()
         begin_s = end_s = time.monotonic()
         count = 0
@@ -93,7 +93,7 @@ def _worker(url: str, topic: str, subscriber: str) -> None:
             if not count % 100:
                 end_s = time.monotonic()
         shared.flush()
-    _say(json.dumps({"count": count, "begin_s": begin_s, "end_s": end_s}))
+    _print(json.dumps({"count": count, "begin_s": begin_s, "end_s": end_s}))
 
 
 def main(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A figure beside its limit."""
+"""A figure and its upper bound."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import msgspec
 
 
 class Row(msgspec.Struct, frozen=True):
+    """One line of the result."""
+
     case: str
     value: float
     unit: str
     limit: float
     limit_name: str
-    #: value / limit; for times, how many times the limit.
+    #: value / limit; a multiple of the limit for times.
     ratio: float
     p50_ms: float | None = None
     p99_ms: float | None = None
@@ -22,8 +24,8 @@ class Row(msgspec.Struct, frozen=True):
     broker_us: float | None = None
 
 
-def beside(case: str, value: float, unit: str, limits: dict[str, float], times_s: Sequence[float] = ()) -> Row:
-    """A row with the smallest of the limits."""
+def make_row(case: str, value: float, unit: str, limits: dict[str, float], times_s: Sequence[float] = ()) -> Row:
+    """Return a row with the smallest of the limits."""
     name = min(limits, key=lambda key: limits[key])
     limit = limits[name]
     spread = [round(quantile(times_s, share) * 1000, 4) for share in (0.5, 0.99, 0.999)] if times_s else [None] * 3
@@ -35,16 +37,16 @@ def quantile(times_s: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-class Tally:
-    """Amounts and the seconds that they took, turn by turn."""
+class Rates:
+    """The rate of each round."""
 
     def __init__(self) -> None:
-        self._turns: list[float] = []
+        self._rates: list[float] = []
 
     def add(self, amount: float, seconds: float) -> None:
-        self._turns.append(amount / seconds)
+        self._rates.append(amount / seconds)
 
     @property
     def rate(self) -> float:
-        """The median turn's: a burst of noise in one of them does not count."""
-        return quantile(self._turns, 0.5)
+        """Return the median, so that noise in a single round has no effect."""
+        return quantile(self._rates, 0.5)

@@ -1,7 +1,7 @@
-"""What the machine allows at the most: raw disk, bare ZeroMQ, bare codec.
+"""Upper bounds of the machine: the raw disk, ZeroMQ alone, and the codec alone.
 
-Each is an object that measures for a moment whenever it is asked, so that a case can take turns with its
-limits: on a noisy machine only figures of the same moment can be compared.
+Each measures for a short time when it is called, so that a case can alternate with its bounds: on a noisy machine only
+figures of the same moment can be compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK_BYTES = 4096
 
 
 class RawDisk:
-    """Write + sync over a file that was zero-filled before, as a recycled segment is."""
+    """Writes and syncs in a file that was filled with zeros before, as a recycled segment is."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "raw-disk"
@@ -36,7 +36,7 @@ class RawDisk:
         self._path.unlink()
 
     def times(self, group_bytes: int, seconds: float) -> list[float]:
-        """Seconds of each write + sync of a group, which is filled up to whole blocks."""
+        """Return the seconds of each write and sync of a group, which is padded to whole blocks."""
         blocks = min(max(1, -(-group_bytes // _BLOCK_BYTES)), _FILE_BYTES // _BLOCK_BYTES)
         group = os.urandom(blocks * _BLOCK_BYTES)
         times: list[float] = []
@@ -52,7 +52,7 @@ class RawDisk:
 
 
 class Wire:
-    """A DEALER whose other end is a ROUTER in another process."""
+    """A DEALER socket that is connected to a ROUTER socket in another process."""
 
     def __init__(self, kind: str) -> None:
         self._peer = Peer(kind)
@@ -70,7 +70,7 @@ class Wire:
         self._peer.close()
 
     def one_way(self, frame_bytes: int, seconds: float) -> tuple[int, float]:
-        """Messages sent, two frames each as a put travels, and the seconds until all had arrived."""
+        """Send messages of two frames, as a put. Returns their number, and the seconds until all had arrived."""
         frames = [b"h" * 60, os.urandom(max(1, frame_bytes))]
         sent = 0
         begin = time.perf_counter()
@@ -83,7 +83,7 @@ class Wire:
         return sent, time.perf_counter() - begin
 
     def echo_times(self, seconds: float) -> list[float]:
-        """Seconds of each round trip of a small message."""
+        """Return the seconds of each round trip of a small message."""
         frames = [b"h" * 60, b"p" * 136]
         times = []
         until = time.perf_counter() + seconds
@@ -95,7 +95,7 @@ class Wire:
 
 
 def repeat_for(work: Callable[[], int], seconds: float) -> tuple[int, float]:
-    """What was done, and in how many seconds."""
+    """Repeat `work` for this time. Returns the amount of work, and the seconds."""
     done = 0
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
@@ -104,6 +104,7 @@ def repeat_for(work: Callable[[], int], seconds: float) -> tuple[int, float]:
 
 
 def encode(value_bytes: int, count: int) -> Callable[[], int]:
+    """Return a function that encodes a batch."""
     values = [b"v" * value_bytes] * count
 
     def work() -> int:
@@ -114,6 +115,7 @@ def encode(value_bytes: int, count: int) -> Callable[[], int]:
 
 
 def decode(value_bytes: int, count: int) -> Callable[[], int]:
+    """Return a function that decodes a batch."""
     payload = encode_batch([b"v" * value_bytes] * count)
 
     def work() -> int:
