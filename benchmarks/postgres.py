@@ -43,7 +43,7 @@ _CHECKSUM = checksum(_PAYLOAD)
 _ROWS, _VALUE = "COPY, a row each", "COPY, one value"
 
 #: Writes this many groups.
-Way = Callable[[int], None]
+Writer = Callable[[int], None]
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def _copy_rows(dsn: str) -> Iterator[Way]:
+def _copy_rows(dsn: str) -> Iterator[Writer]:
     with psycopg.connect(dsn) as connection:
         connection.execute("create table copied (id bigserial primary key, message bytea)")
         connection.commit()
@@ -73,7 +73,7 @@ def _copy_rows(dsn: str) -> Iterator[Way]:
 
 
 @contextmanager
-def _insert_rows(dsn: str) -> Iterator[Way]:
+def _insert_rows(dsn: str) -> Iterator[Writer]:
     with psycopg.connect(dsn, prepare_threshold=0) as connection:
         connection.execute("create table inserted (id bigserial primary key, message bytea)")
         connection.commit()
@@ -87,7 +87,7 @@ def _insert_rows(dsn: str) -> Iterator[Way]:
 
 
 @contextmanager
-def _copy_values(dsn: str) -> Iterator[Way]:
+def _copy_values(dsn: str) -> Iterator[Writer]:
     with psycopg.connect(dsn) as connection:
         connection.execute("create table batches (id bigserial primary key, batch bytea)")
         connection.execute("alter table batches alter column batch set storage external")
@@ -104,7 +104,7 @@ def _copy_values(dsn: str) -> Iterator[Way]:
 
 
 @contextmanager
-def _journal(dsn: str) -> Iterator[Way]:
+def _journal(dsn: str) -> Iterator[Writer]:
     journal = open_postgres(dsn, lease_ms=60_000)
     list(journal.load().groups)
 
@@ -124,7 +124,7 @@ def _append(journal: PostgresJournal, number: int) -> None:
 
 
 @contextmanager
-def _broker(url: str, folder: Path) -> Iterator[Way]:
+def _broker(url: str, folder: Path) -> Iterator[Writer]:
     with BrokerProcess(folder, "--journal", url) as broker, RawClient(broker.url) as client:
         client.do([commands.Subscribe("orders", "kitchen")])
         put = commands.Put("orders", commands.Envelope(_MESSAGES, len(_PAYLOAD), _CHECKSUM))
