@@ -28,7 +28,7 @@ PYTEST = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypoth
 #: What a page prints must hold this: that it went where it says.
 SAID = {
     "asyncio": ["one pizza", "in parallel"],
-    "delivery-options": ["at its quota", "was ended"],
+    "delivery-options": ["has reached its quota", "was deleted"],
     "http-queue": ["one pizza and two salads", "nobody is subscribed", "there is no message"],
     "inbox": ["took over", "from an older copy"],
     "outbox": ["no topic", "another process has opened", "restored from a copy"],
