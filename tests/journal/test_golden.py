@@ -1,7 +1,7 @@
 """Every format version, as files: what was written once must be read for ever.
 
 Each folder of `golden/` is a journal of 2 KiB segments with a snapshot. If a change of the format is wanted, the
-version rises, and a new folder comes beside the others: `python -m tests.journal.test_journal_golden`.
+version rises, and a new folder comes beside the others: `python -m tests.journal.test_golden`.
 """
 
 from __future__ import annotations
