@@ -1,4 +1,4 @@
-"""Random work of many kinds on a broker: puts now and later, stages, acks, seeks, patterns, topics that come and go."""
+"""Random commands to a broker: puts with and without a delay, stages, acks, seeks, patterns, new and deleted topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RandomWork:
         kinds = [self.put] * 6 + [self.ack] * 4 + [self.put_later, self.stage, self.commit, self.transact, self.wait]
         kinds += [self.subscribe, self.unsubscribe, self.seek, self.topic, self.pattern, self.producer, self.share]
         for _ in range(steps):
-            # Refusals are as good as anything: they must change nothing.
+            # Refusals are welcome: they must change nothing.
             self.random.choice(kinds)()
         self.rig.answers()
 

@@ -1,4 +1,4 @@
-"""A broker on seams that a test controls: a network of lists, a clock that stands still, a journal that tells."""
+"""A broker with a network, a clock and a journal that a test controls."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FakeClock:
 
 
 class TellingJournal(MemoryJournal):
-    """Writes down what is done to it, and fails on demand."""
+    """Records the calls that it gets, and fails on demand."""
 
     def __init__(self, story: list[str], extent_bytes: int = 1 << 20) -> None:
         super().__init__(extent_bytes=extent_bytes)
@@ -89,7 +89,7 @@ class TellingJournal(MemoryJournal):
 
 
 class Rig:
-    """A broker, and any number of peers that talk to it."""
+    """A broker, and any number of peers."""
 
     def __init__(
         self, journal: Journal | None = None, limits: Limits | None = None, policy: Policy | None = None
@@ -109,7 +109,7 @@ class Rig:
         return Broker(self.journal, self.network, self.clock, self.limits, self.policy)
 
     def restart(self) -> None:
-        """A crash: what was synced is there, and nothing else."""
+        """Crash: only what was synced is kept."""
         assert isinstance(self.journal, MemoryJournal)
         self.journal = self.journal.reopen()
         self.network.arriving.clear()
@@ -118,7 +118,7 @@ class Rig:
     # Raw requests.
 
     def post(self, commands: Sequence[Command], payloads: Sequence[Frame] = (), peer: bytes = b"peer") -> int:
-        """Lay a request before the broker; returns its id."""
+        """Send a request to the broker. Return its id."""
         self._requests += 1
         self.network.arriving.append((peer, encode_request(self._requests, commands, payloads)))
         return self._requests
@@ -129,7 +129,7 @@ class Rig:
             self.broker.run_once()
 
     def answers(self) -> dict[int, tuple[list[replies.Reply], list[list[Frame]]]]:
-        """What was sent since the last look, by request id."""
+        """Return the responses since the last call, by request id."""
         sent, self.network.sent = self.network.sent, []
         found: dict[int, tuple[list[replies.Reply], list[list[Frame]]]] = {}
         for _, frames in sent:
@@ -139,7 +139,7 @@ class Rig:
         return found
 
     def ask(self, command: Command, payload: Frame | None = None) -> replies.Reply:
-        """One command, one round, one reply."""
+        """Send one command, run one round, and return the reply."""
         request_id = self.post([command], [] if payload is None else [payload])
         self.rounds()
         [reply], _ = self.answers()[request_id]
@@ -188,7 +188,7 @@ class Rig:
 
 
 class Owner:
-    """A subscription as its owner asks for it."""
+    """A subscription, as its owner uses it."""
 
     def __init__(self, subscriber: str, opened: replies.OpenReply) -> None:
         self.subscriber = subscriber
@@ -204,7 +204,7 @@ class Owner:
 
 
 class Workers:
-    """A shared subscription as its members ask for it."""
+    """A shared subscription, as its members use it."""
 
     def __init__(self, subscriber: str, opened: replies.OpenReply) -> None:
         self.subscriber = subscriber
@@ -215,7 +215,7 @@ class Workers:
         return Take(opened.topic_id, self.subscriber, opened.epoch, member, number, count, GET_BYTES, wait_ms)
 
     def settle(self, token: int, *offsets: int, return_ms: int | None = None) -> Settle:
-        """As done; or given back, for so long."""
+        """Settle messages: as done, or nacked with a delay."""
         done = [(token, offset, 1) for offset in offsets if return_ms is None]
         returned = [(token, offset, 1, return_ms) for offset in offsets if return_ms is not None]
         opened = self.opened

@@ -1,4 +1,4 @@
-"""Copies of a broker's folder, made as docs/howto/operate.md says: what was acknowledged before is in them."""
+"""Copies of a broker's folder, made as described in docs/howto/operate.md, hold everything that was acknowledged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEGMENT_BYTES = 64 * 1024
 
 
 class Producer(threading.Thread):
-    """Puts numbers, and knows how many are acknowledged."""
+    """Puts numbers, and counts those that are acknowledged."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         super().__init__()
@@ -59,20 +59,20 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def commands() -> str:
-    """How the guide copies a broker that runs."""
+    """Copy a running broker as the guide does."""
     [block] = [block for block in re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "kill -STOP" in block]
     return str(block).replace("oncemq journal check oncemq-copy\n", "")
 
 
 def numbers_in(folder: Path) -> list[int]:
-    """What a broker has that serves the copy."""
+    """Return the messages of a broker that serves the copy."""
     checked = CliRunner().invoke(cli, ["journal", "check", str(folder)])
     assert checked.exit_code == 0, checked.output
     with ForkedBroker(folder, *SIZES) as broker, broker.connect() as client:
         return [int(message.text) for message in client.read("numbers")]
 
 
-def test_a_copy_of_a_stopped_process_has_all_that_was_acknowledged_before(tmp_path: Path) -> None:
+def test_a_copy_of_a_suspended_broker_has_everything_that_was_acknowledged_before(tmp_path: Path) -> None:
     copies: list[tuple[Path, int]] = []
     with ForkedBroker(tmp_path / "oncemq-data", *SIZES) as broker:
         with broker.connect() as client:
@@ -93,7 +93,7 @@ def test_a_copy_of_a_stopped_process_has_all_that_was_acknowledged_before(tmp_pa
         assert found[-1] >= acknowledged - 1
 
 
-def test_a_copy_that_was_read_while_groups_were_written_has_a_hole_and_is_refused(tmp_path: Path) -> None:
+def test_a_copy_that_was_read_while_groups_were_written_has_a_gap_and_is_refused(tmp_path: Path) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
     journal = open_journal(source)
     list(journal.load().groups)

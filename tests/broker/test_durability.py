@@ -1,4 +1,4 @@
-"""What was answered is there after a crash: transactions, delays, time to live, patterns, quotas and leases."""
+"""What was acknowledged survives a crash: transactions, delays, time to live, patterns, quotas and leases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _payloads(*values: bytes) -> list[bytes]:
     return [encode_batch([value]) for value in values]
 
 
-def test_a_transaction_is_there_as_a_whole() -> None:
+def test_a_transaction_is_recovered_completely() -> None:
     rig = _rig()
     source, target = rig.subscribe("in", "mill"), rig.subscribe("out", "shop")
     rig.do(commands.Subscribe("new.*", "watcher"))
@@ -58,7 +58,7 @@ def test_a_transaction_is_there_as_a_whole() -> None:
     assert _ask(rig, target.get(2))[1] == [late]
 
 
-def test_a_transaction_with_a_damaged_payload_has_not_happened_at_all() -> None:
+def test_a_transaction_with_a_damaged_payload_has_no_effect() -> None:
     rig = Rig()
     source, target = rig.subscribe("in", "mill"), rig.subscribe("out", "shop")
     rig.put(b"grain", topic="in")
@@ -71,7 +71,7 @@ def test_a_transaction_with_a_damaged_payload_has_not_happened_at_all() -> None:
     assert offsets(rig.ask(target.get())) == []
 
 
-def test_delayed_messages_come_after_a_crash_each_once() -> None:
+def test_delayed_messages_are_delivered_once_after_a_crash() -> None:
     rig = _rig()
     owner = rig.subscribe()
     now_ms = rig.clock.time_ms
@@ -89,7 +89,7 @@ def test_delayed_messages_come_after_a_crash_each_once() -> None:
     assert len(_ask(rig, owner.get())[1]) == 3
 
 
-def test_delayed_messages_are_moved_out_of_extents_that_empty_and_come_all_the_same() -> None:
+def test_delayed_messages_are_delivered_after_copy_forward_has_moved_them() -> None:
     rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES), policy=EAGER)
     owner, quick = rig.subscribe("slow", "s"), rig.subscribe("quick", "q")
     due_ms = rig.clock.time_ms + 100_000
@@ -112,7 +112,7 @@ def test_delayed_messages_are_moved_out_of_extents_that_empty_and_come_all_the_s
     assert _ask(rig, owner.get())[1] == expected
 
 
-def test_what_has_expired_stays_so_and_what_has_not_expires_in_time() -> None:
+def test_expired_messages_stay_expired_and_others_expire_in_time() -> None:
     rig = _rig()
     owner = rig.subscribe()
     kept, brief, longer = _payloads(b"kept", b"brief", b"longer")
@@ -142,7 +142,7 @@ def test_leases_have_their_full_time_after_a_crash() -> None:
     assert tasks(rig.ask(group.take("n"))) == [1]
 
 
-def test_room_is_made_in_the_group_of_the_put_that_needs_it() -> None:
+def test_a_quota_drops_messages_in_the_group_of_the_put_that_needs_space() -> None:
     rig = _rig()
     rig.do(commands.CreateTopic("orders", quota_bytes=200, overflow=commands.DROP))
     owner = rig.subscribe()
@@ -154,7 +154,7 @@ def test_room_is_made_in_the_group_of_the_put_that_needs_it() -> None:
     assert (offsets(reply), reply.dropped) == ([2, 3], 2)
 
 
-def test_a_full_topic_is_told_so_until_there_is_room() -> None:
+def test_puts_to_a_full_topic_are_refused_until_there_is_space() -> None:
     rig = _rig()
     rig.do(commands.CreateTopic("orders", quota_bytes=150))
     owner = rig.subscribe()
@@ -167,7 +167,7 @@ def test_a_full_topic_is_told_so_until_there_is_room() -> None:
     assert expect(replies.PutReply, _ask(rig, command, [payload])[0]).first_offset == 1
 
 
-def test_a_seek_is_remembered_and_so_is_who_was_moved_by_it() -> None:
+def test_a_seek_and_the_epoch_that_it_raised_are_recovered() -> None:
     rig = _rig()
     owner = rig.subscribe()
     rig.do(commands.CreateTopic("orders", retain_bytes=1_000_000))

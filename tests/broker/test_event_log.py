@@ -1,4 +1,4 @@
-"""The broker's log says what happens in the system."""
+"""The lines of the broker's log about what clients do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lines(log: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in found if not line.startswith("recovered ")]
 
 
-def test_topics_and_subscribers_that_come_and_go_are_told_once(log: pytest.LogCaptureFixture) -> None:
+def test_new_and_deleted_topics_and_subscriptions_are_logged_once(log: pytest.LogCaptureFixture) -> None:
     with oncemq.connect("memory:") as client:
         client.create_topic("orders")
         client.create_topic("orders")
@@ -48,7 +48,7 @@ def test_topics_and_subscribers_that_come_and_go_are_told_once(log: pytest.LogCa
     ]
 
 
-def test_patterns_and_transactions_are_told(log: pytest.LogCaptureFixture) -> None:
+def test_patterns_and_transactions_are_logged(log: pytest.LogCaptureFixture) -> None:
     with oncemq.connect("memory:") as client:
         client.subscribe_pattern("orders.*", "audit")
         with client.transaction() as transaction:
@@ -61,7 +61,7 @@ def test_patterns_and_transactions_are_told(log: pytest.LogCaptureFixture) -> No
     ]
 
 
-def test_a_take_over_and_who_is_fenced_off_by_it_are_told(log: pytest.LogCaptureFixture) -> None:
+def test_a_take_over_and_the_client_that_it_fences_are_logged(log: pytest.LogCaptureFixture) -> None:
     first = oncemq.connect("memory:news", name="billing")
     second = oncemq.connect("memory:news", name="billing")
     with pytest.raises(errors.Fenced):
@@ -72,7 +72,7 @@ def test_a_take_over_and_who_is_fenced_off_by_it_are_told(log: pytest.LogCapture
     assert fenced == "a client was fenced off: another client took over 'billing'"
 
 
-def test_an_outbox_that_is_opened_again_is_no_news(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_an_outbox_that_is_opened_again_is_not_logged(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     log.set_level(logging.DEBUG, "oncemq.broker")
     with oncemq.connect("memory:outboxes"):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Snapshots, copy-forward and release: space comes back, and nothing that is needed goes with it."""
+"""Snapshots, copy-forward and release free space, and delete nothing that is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _extents(rig: Rig) -> set[int]:
 
 
 def _settle(rig: Rig) -> None:
-    """Rounds until there is nothing to do."""
+    """Run rounds until there is nothing to do."""
     for _ in range(300):
         rig.rounds(forward_ms=1)
 
@@ -41,7 +41,7 @@ def _put_on_two_topics(rig: Rig, count: int) -> tuple[Owner, Owner]:
     return quick, slow
 
 
-def test_extents_that_nobody_needs_are_released() -> None:
+def test_extents_that_are_not_needed_are_released() -> None:
     rig = _rig()
     owner = rig.subscribe()
     for _ in range(300):
@@ -98,7 +98,7 @@ def test_a_snapshot_shortens_the_replay() -> None:
     assert offsets(rig.answers()[request][0][0]) == list(range(500))
 
 
-def test_a_snapshot_is_consistent_although_commands_go_on_while_it_is_taken() -> None:
+def test_a_snapshot_is_consistent_although_commands_are_processed_meanwhile() -> None:
     rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES), policy=Policy(snapshot_events=20, look_every_ms=0))
     for number in range(30):
         rig.do(commands.Subscribe(f"topic {number}", "s"))
@@ -111,11 +111,11 @@ def test_a_snapshot_is_consistent_although_commands_go_on_while_it_is_taken() ->
 
 
 def _image(rig: Rig) -> list[str]:
-    """Topics and sessions in any order: what changes while a snapshot is taken goes into it early."""
+    """Return topics and sessions in any order: those that change during a snapshot are written early."""
     return sorted(map(repr, image_of(rig.broker.engine)))
 
 
-def test_a_full_journal_refuses_puts_takes_acks_and_goes_on_by_itself() -> None:
+def test_a_full_journal_refuses_puts_accepts_acks_and_resumes_automatically() -> None:
     rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES, extents_max=8), policy=EAGER)
     owner = rig.subscribe()
     stored = 0
@@ -127,12 +127,12 @@ def test_a_full_journal_refuses_puts_takes_acks_and_goes_on_by_itself() -> None:
     acked = expect(replies.AckReply, rig.ask(owner.ack(stored)))
     assert acked.acked == stored
     _settle(rig)
-    # The same command, the same number: nothing was decided before.
+    # The same command with the same number, since nothing was decided before.
     command, payload = rig.put_command(bytes(1_000))
     assert expect(replies.PutReply, rig.ask(command, payload)).first_offset == stored
 
 
-def test_a_full_journal_is_emptied_by_transactions_alone() -> None:
+def test_transactions_alone_can_empty_a_full_journal() -> None:
     rig = Rig(MemoryJournal(extent_bytes=EXTENT_BYTES, extents_max=8), policy=EAGER)
     mill = rig.subscribe()
     shop = rig.subscribe("out", "shop")
@@ -145,7 +145,7 @@ def test_a_full_journal_is_emptied_by_transactions_alone() -> None:
         put = commands.Put("out", commands.Envelope(1, len(payload), checksum(payload)))
         command = rig.numbered(commands.Transact((ack,), (), (put,)))
         while isinstance(reply := rig.ask(command, payload), replies.NotNow):
-            # Housekeeping makes room between rounds.
+            # Housekeeping frees space between rounds.
             assert rig.clock.time_ms < 2_000_000
             rig.rounds(forward_ms=1_000)
         assert isinstance(reply, replies.TransactReply)
@@ -162,7 +162,7 @@ def _try_put(rig: Rig) -> replies.Reply:
     return reply
 
 
-def test_a_record_that_can_not_be_read_keeps_its_extent_and_is_said_so() -> None:
+def test_a_record_that_cannot_be_read_keeps_its_extent_and_is_logged() -> None:
     rig = _rig()
     owner = rig.subscribe()
     rig.put(b"one")
@@ -193,7 +193,7 @@ def test_a_damaged_record_does_not_hide_the_good_ones_before_it() -> None:
     assert expect(replies.Refusal, rig.ask(owner.get(position=2))).code == "RECORD_CORRUPT"
 
 
-def test_an_extent_that_dies_while_it_is_copied_is_left_alone() -> None:
+def test_an_extent_whose_last_record_is_deleted_is_not_copied_any_further() -> None:
     rig = _rig()
     quick, slow = _put_on_two_topics(rig, 400)
     rig.ask(quick.ack(360))
@@ -208,7 +208,7 @@ def test_an_extent_that_dies_while_it_is_copied_is_left_alone() -> None:
     assert rig.put(b"alive", topic="quick").count == 1
 
 
-def test_expired_things_count_in_the_group_that_records_them() -> None:
+def test_expiry_counts_in_the_group_that_records_it() -> None:
     limits = Limits(stage_ms=100, batch_bytes_max=4_000)
     rig = Rig(MemoryJournal(extent_bytes=40 * 1024), limits, EAGER)
     rig.subscribe()

@@ -1,4 +1,4 @@
-"""`journal copy`: a broker moves from files to PostgreSQL and back, and nobody notices."""
+"""`journal copy`: a broker moves from files to PostgreSQL and back, and its clients continue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXTENT_BYTES = 512 * 1024
 
 @pytest.fixture
 def url(postgres: str) -> str:
-    """The database of `postgres`, as people write it."""
+    """The database of `postgres`, as a URL."""
     parts = psycopg.conninfo.conninfo_to_dict(postgres)
     host = str(parts.pop("host", "")).replace("/", "%2F")
     user, name = parts.get("user", ""), parts.get("dbname", "")
@@ -45,7 +45,7 @@ def open_any(place: str) -> Journal:
 
 
 def make(place: str, seed: int) -> None:
-    """A broker with a bit of everything, stopped."""
+    """Run a broker with some state of every kind, and stop it."""
     rig = Rig(open_any(place))
     work = RandomWork(rig, seed)
     work.run(150)
@@ -60,7 +60,7 @@ def chunks_of(engine: Engine) -> list[bytes]:
 
 
 def content_of(place: str) -> tuple[list[object], list[bytes], bytes]:
-    """The whole state without positions, every payload that it needs, and the journal's id."""
+    """Return the state without positions, every payload that it needs, and the id of the journal."""
     journal = open_any(place)
     try:
         chunks = chunks_of(recover(journal, Limits(), Counter()))
@@ -74,7 +74,7 @@ def content_of(place: str) -> tuple[list[object], list[bytes], bytes]:
         journal.close()
 
 
-def test_everything_survives_the_way_to_postgresql_and_back(tmp_path: Path, url: str) -> None:
+def test_everything_survives_a_copy_to_postgresql_and_back(tmp_path: Path, url: str) -> None:
     first, last = str(tmp_path / "first"), str(tmp_path / "last")
     make(first, 1)
     before = content_of(first)
@@ -84,11 +84,11 @@ def test_everything_survives_the_way_to_postgresql_and_back(tmp_path: Path, url:
     assert content_of(url) == before
     journal_copy.copy(url, f"file:{last}")
     assert content_of(last) == before
-    # The source is as it was.
+    # The source has not changed.
     assert content_of(first) == before
 
 
-def test_a_copy_goes_on_where_the_source_was(tmp_path: Path, url: str) -> None:
+def test_a_copy_continues_where_the_source_ended(tmp_path: Path, url: str) -> None:
     place = str(tmp_path / "data")
     with oncemq.connect(f"file:{place}", name="till") as client:
         client.subscribe("orders", "kitchen").close()
@@ -115,7 +115,7 @@ def test_tables_are_there_after_a_copy(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize("to_postgres", [True, False])
-def test_a_copy_that_broke_off_is_refused_and_can_be_made_again(
+def test_an_interrupted_copy_is_refused_and_can_be_repeated(
     tmp_path: Path, url: str, to_postgres: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = str(tmp_path / "source"), url if to_postgres else str(tmp_path / "target")
@@ -139,7 +139,7 @@ def test_a_copy_that_broke_off_is_refused_and_can_be_made_again(
     assert content_of(target) == before
 
 
-def test_a_copy_goes_only_where_there_is_no_journal(tmp_path: Path, url: str) -> None:
+def test_a_copy_needs_a_target_without_a_journal(tmp_path: Path, url: str) -> None:
     source, other = str(tmp_path / "source"), str(tmp_path / "other")
     make(source, 4)
     make(other, 5)
@@ -152,7 +152,7 @@ def test_a_copy_goes_only_where_there_is_no_journal(tmp_path: Path, url: str) ->
 
 
 def told_term(place: str) -> int:
-    """What a broker tells its clients, which listen to no lower one later."""
+    """Return the term that a broker sends to its clients, which ignore lower ones later."""
     rig = Rig(open_any(place))
     reply = rig.ask(Hello("anybody", 0, 1, 10))
     rig.broker.stop()
@@ -160,7 +160,7 @@ def told_term(place: str) -> int:
     return reply.term
 
 
-def test_the_term_goes_along(tmp_path: Path, postgres: str, url: str) -> None:
+def test_the_term_is_copied(tmp_path: Path, postgres: str, url: str) -> None:
     folder = str(tmp_path / "folder")
     assert [told_term(url) for _ in range(3)] == [1, 2, 3]
     journal_copy.copy(url, folder)
@@ -172,7 +172,7 @@ def test_the_term_goes_along(tmp_path: Path, postgres: str, url: str) -> None:
     assert told_term(url) > terms[0]
 
 
-def test_records_are_copied_into_segments_that_are_small(tmp_path: Path) -> None:
+def test_records_are_copied_into_small_segments(tmp_path: Path) -> None:
     source, target = str(tmp_path / "source"), str(tmp_path / "target")
     rig = Rig(FileJournal(OsDisk(source), InlineWorker(), segment_bytes=64 * 1024))
     rig.subscribe()
@@ -184,7 +184,7 @@ def test_records_are_copied_into_segments_that_are_small(tmp_path: Path) -> None
     assert journal_copy.copy(source, target).records == 400
 
 
-def test_what_can_not_be_recovered_is_let_go(url: str) -> None:
+def test_a_source_that_cannot_be_recovered_is_closed(url: str) -> None:
     journal = open_any(url)
     list(journal.load().groups)
     journal.next_slot(10)
@@ -196,7 +196,7 @@ def test_what_can_not_be_recovered_is_let_go(url: str) -> None:
             recover(open_any(url), Limits(), Counter())
 
 
-def test_there_has_to_be_a_source(tmp_path: Path, url: str) -> None:
+def test_a_copy_needs_a_source(tmp_path: Path, url: str) -> None:
     for place in (str(tmp_path / "nowhere"), url):
         with pytest.raises(errors.JournalError, match="no journal"):
             journal_copy.copy(place, str(tmp_path / "target"))

@@ -1,4 +1,4 @@
-"""The central promise: nothing leaves before the sync that covers it."""
+"""The central guarantee: nothing is sent before the sync that covers it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_reply_is_sent_after_append_and_sync() -> None:
     assert rig.story == ["append", "sync", "send"]
 
 
-def test_reads_and_refusals_of_a_round_wait_for_its_sync_too() -> None:
+def test_reads_and_refusals_of_a_round_also_wait_for_its_sync() -> None:
     rig = Rig()
     owner = rig.subscribe()
     rig.put(b"one")
@@ -53,7 +53,7 @@ def test_a_get_of_the_same_round_sees_the_put_only_because_both_share_the_sync()
 
 
 @pytest.mark.parametrize("fault", ["append", "sync"])
-def test_a_failed_write_or_sync_answers_nobody_and_raises(fault: str) -> None:
+def test_a_failed_write_or_sync_sends_nothing_and_raises(fault: str) -> None:
     rig = Rig()
     owner = rig.subscribe()
     rig.put(b"one")
@@ -67,7 +67,7 @@ def test_a_failed_write_or_sync_answers_nobody_and_raises(fault: str) -> None:
     assert rig.network.sent == []
 
 
-def test_what_a_failed_sync_left_undecided_is_decided_after_a_restart_once() -> None:
+def test_a_command_whose_sync_failed_is_decided_once_after_a_restart() -> None:
     rig = Rig()
     rig.subscribe()
     command, payload = rig.put_command(b"one")
@@ -91,7 +91,7 @@ def test_a_round_without_events_does_not_sync() -> None:
     assert rig.story == ["send"]
 
 
-def test_the_last_group_is_confirmed_after_a_short_quiet() -> None:
+def test_the_last_group_is_confirmed_after_a_short_idle_time() -> None:
     rig = Rig()
     rig.subscribe()
     rig.put(b"one")
@@ -102,7 +102,7 @@ def test_the_last_group_is_confirmed_after_a_short_quiet() -> None:
     assert rig.story == ["append", "sync"]
 
 
-def test_a_request_larger_than_a_group_is_spread_over_rounds_and_answered_once() -> None:
+def test_a_request_larger_than_a_group_takes_several_rounds_and_is_answered_once() -> None:
     rig = Rig(limits=Limits(group_bytes_max=10_000))
     owner = rig.subscribe()
     puts = [rig.put_command(bytes(3_000)) for _ in range(20)]
@@ -133,7 +133,7 @@ def test_one_request_carries_commands_of_several_sessions() -> None:
     assert [expect(PutReply, reply).first_offset for reply in replies] == [0, 1, 2, 3]
 
 
-def test_a_payload_that_does_not_match_its_checksum_is_not_stored_and_uses_up_no_number() -> None:
+def test_a_payload_that_does_not_match_its_checksum_is_not_stored_and_consumes_no_number() -> None:
     rig = Rig()
     rig.subscribe()
     command, payload = rig.put_command(b"one")
@@ -144,7 +144,7 @@ def test_a_payload_that_does_not_match_its_checksum_is_not_stored_and_uses_up_no
     assert expect(PutReply, rig.ask(command, payload)).first_offset == 0
 
 
-def test_health_tells_what_there_is() -> None:
+def test_health_reports_the_state() -> None:
     rig = Rig()
     rig.subscribe()
     rig.put(b"one")
@@ -169,7 +169,7 @@ def test_recovery_after_any_round_gives_the_same_state() -> None:
         assert image_of(rig.broker.engine) == before
 
 
-def test_an_engine_that_fails_to_decide_refuses_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_fails_to_decide_refuses_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.subscribe()
 

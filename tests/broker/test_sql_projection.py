@@ -1,4 +1,4 @@
-"""The tables that people query show what the broker knows, after every commit."""
+"""The SQL tables show the state of the broker after every commit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_rig(dsn: str) -> Rig:
 
 
 def messages_of(state: State, journal: Journal) -> list[tuple[object, ...]]:
-    """What a reader of every topic would get."""
+    """Return what a reader of every topic would get."""
     found: list[tuple[object, ...]] = []
     for topic in state.topics.values():
         for part in topic.index.slices(topic.index.first, 1 << 40, 1 << 20):
@@ -91,7 +91,7 @@ def test_tables_follow_random_work(
     assert moved > 0
 
 
-def test_tables_that_are_out_of_date_are_written_anew(
+def test_tables_that_are_out_of_date_are_written_again(
     postgres: str, database: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
     rig = open_rig(postgres)
@@ -106,7 +106,7 @@ def test_tables_that_are_out_of_date_are_written_anew(
     check(database, again)
 
 
-def test_a_message_is_text_where_it_can_be(postgres: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
+def test_a_message_is_text_if_possible(postgres: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
     rig = open_rig(postgres)
     rig.subscribe()
     rig.do(commands.Subscribe("orders", "till", commands.START_EARLIEST))
@@ -128,7 +128,7 @@ def test_a_producer_entry_may_be_anything(postgres: str, database: psycopg.Conne
     assert database.execute("select topic from oncemq.producer").fetchall() == [("good",)]
 
 
-def test_a_projection_that_fails_leaves_tables_that_are_written_anew_later(
+def test_after_a_projection_that_fails_the_tables_are_written_again_later(
     postgres: str, database: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -148,7 +148,7 @@ def test_a_projection_that_fails_leaves_tables_that_are_written_anew_later(
     assert database.execute("select count(*) from oncemq.message").fetchone() == (2,)
 
 
-def test_patterns_that_come_and_go_leave_the_tables_right(
+def test_new_and_deleted_patterns_leave_correct_tables(
     postgres: str, database: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
     rig = open_rig(postgres)
@@ -159,7 +159,7 @@ def test_patterns_that_come_and_go_leave_the_tables_right(
         commands.Unsubscribe("log.*", "watcher"),
     )
     leave = [commands.Unsubscribe(name, "kitchen") for name in ("log.eu", "other")]
-    # In rounds: what is in one list is committed together.
+    # The operations of one list are committed together.
     rounds: list[list[commands.Operation]] = [[watch], [leave[0]], [ignore], [watch, ignore], [watch], [ignore, watch]]
     rounds.append([leave[1], ignore])
     for operations in rounds:
@@ -169,7 +169,7 @@ def test_patterns_that_come_and_go_leave_the_tables_right(
     assert list(rig.broker.engine.state.topics) == ["log.us"]
 
 
-def test_a_pattern_that_ends_touches_the_topics_that_match_it(postgres: str) -> None:
+def test_a_deleted_pattern_changes_the_topics_that_match_it(postgres: str) -> None:
     rig = open_rig(postgres)
     for name in ("log.eu", "other"):
         rig.do(commands.Subscribe(name, "kitchen", commands.START_EARLIEST))
@@ -183,9 +183,7 @@ def test_a_pattern_that_ends_touches_the_topics_that_match_it(postgres: str) -> 
     assert ([row.name for row in ended.topics], ended.has_all_names) == (["log.eu"], False)
 
 
-def test_a_batch_that_is_none_leaves_the_view_as_it_is(
-    postgres: str, database: psycopg.Connection[tuple[Any, ...]]
-) -> None:
+def test_an_invalid_batch_does_not_break_the_view(postgres: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
     rig = open_rig(postgres)
     rig.subscribe()
     rig.put(b"good")

@@ -1,4 +1,4 @@
-"""A broker that waits for its turn: what it says meanwhile, and how a turn ends."""
+"""A standby: what it answers while it waits, how it takes over, and how it loses the lease."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.acceptance.processes import wait_until
 
 
 class Database:
-    """A journal that several brokers share; the test says who may have it."""
+    """A journal that several brokers share; the test decides which one gets it."""
 
     def __init__(self) -> None:
         self.journal = MemoryJournal(extent_bytes=1 << 20)
@@ -37,7 +37,7 @@ class Database:
 
 
 class Seat:
-    """One broker's lease."""
+    """The lease of one broker."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
@@ -114,7 +114,7 @@ def serving(database: Database) -> Iterator[Callable[[str], Serving]]:
         assert one.seat.is_closed
 
 
-def test_every_command_of_a_request_is_turned_away() -> None:
+def test_every_command_of_a_request_is_answered_with_standby() -> None:
     frames = encode_not_now(encode_request(7, (Health(), Read("orders", 0, 1000))), errors.Standby("it waits"))
     response, _ = decode_response(frames)
     assert response.request_id == 7
@@ -146,7 +146,7 @@ def test_asyncio_finds_the_active_broker_too(database: Database, serving: Callab
     asyncio.run(main())
 
 
-def test_a_client_that_knows_standbys_alone_is_told_who_is_active(
+def test_a_client_that_knows_only_standbys_learns_which_broker_is_active(
     database: Database, serving: Callable[[str], Serving]
 ) -> None:
     database.holder = "one"
@@ -173,7 +173,7 @@ def test_a_broker_that_is_fenced_waits_and_what_it_acknowledged_is_at_the_other_
     wait_until(lambda: first.turns == 2, "the first one has its second turn")
 
 
-def test_a_database_that_is_away_is_waited_for(database: Database, serving: Callable[[str], Serving]) -> None:
+def test_a_standby_waits_for_a_database_that_is_down(database: Database, serving: Callable[[str], Serving]) -> None:
     database.trouble = "nobody there"
     waiting = serving("one")
     with pytest.raises(errors.Standby):
@@ -183,13 +183,13 @@ def test_a_database_that_is_away_is_waited_for(database: Database, serving: Call
         client.put("orders", "one pizza", create=True)
 
 
-def test_a_port_that_is_taken_shows_at_once(database: Database, serving: Callable[[str], Serving]) -> None:
+def test_a_port_in_use_is_an_immediate_error(database: Database, serving: Callable[[str], Serving]) -> None:
     settings = ServeSettings(listen=(serving("one").url,), journal="postgresql://x/y")
     with pytest.raises(errors.ListenFailed):
         serve_with_lease(settings, lambda _: Seat(database, "two"), lambda *_: 0, lambda: True, lambda _: None)
 
 
-def test_a_trouble_that_stays_is_told_again_and_again(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_that_persists_is_logged_repeatedly(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     database.trouble = "nobody there"
     waiting = Standby(Seat(database, "one"), 500, lambda _: None)
     with caplog.at_level(logging.WARNING, "oncemq.broker"):
@@ -201,14 +201,14 @@ def test_a_trouble_that_stays_is_told_again_and_again(database: Database, caplog
     assert ["nobody there" in record.getMessage() for record in caplog.records] == [True, True]
 
 
-def test_a_client_is_told_that_the_database_is_older_than_what_it_has_met(
+def test_a_client_detects_a_database_that_is_older_than_one_it_has_seen(
     database: Database, serving: Callable[[str], Serving]
 ) -> None:
     database.journal = database.journal.take_over()
     active = serving("one")
     with oncemq.connect(active.url, timeout_s=0.3, tries=2) as client:
         client.put("orders", "one pizza", create=True)
-        # As restored from a backup. The next turn is its first one.
+        # As after a restore from a backup: the next take-over is its first one.
         database.holder, older = "nobody", MemoryJournal(extent_bytes=1 << 20)
         database.journal.take_over()
         wait_until(lambda: bool(active.said), "its turn is over")

@@ -1,4 +1,4 @@
-"""Gets that wait: what ends the waiting, and what they are told."""
+"""Requests that wait for messages: what ends the waiting, and what they are answered."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_commit_to_several_topics_ends_the_waiting_on_each() -> None:
     assert [offsets(answers[request][0][0]) for request in waiting] == [[0], [0]]
 
 
-def test_a_waiting_get_is_answered_when_its_time_is_over() -> None:
+def test_a_waiting_get_is_answered_at_its_deadline() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe(), wait_ms=300)
     rig.rounds(forward_ms=299)
@@ -113,7 +113,7 @@ def test_deleting_the_topic_ends_the_waiting() -> None:
     assert code(rig.answers()[waiting][0][0]) == "TOPIC_GONE"
 
 
-def test_a_take_over_fences_the_one_who_waits() -> None:
+def test_a_take_over_fences_a_waiting_get() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe())
     rig.post([rig.numbered(Open("orders", "kitchen"))])
@@ -131,7 +131,7 @@ def test_unsubscribing_ends_the_waiting() -> None:
     assert code(rig.answers()[waiting][0][0]) == "NOT_SUBSCRIBED"
 
 
-def test_a_newer_get_replaces_a_parked_one() -> None:
+def test_a_newer_get_replaces_a_waiting_one() -> None:
     rig = Rig()
     owner = rig.subscribe()
     older = _parked(rig, owner)
@@ -147,7 +147,7 @@ def test_a_newer_get_replaces_a_parked_one() -> None:
     assert older not in answered
 
 
-def test_the_ack_that_rides_on_a_waiting_get_counts_at_once() -> None:
+def test_the_ack_of_a_waiting_get_counts_immediately() -> None:
     rig = Rig()
     owner = rig.subscribe()
     rig.put(b"one", b"two")
@@ -166,7 +166,7 @@ def test_a_get_among_other_commands_does_not_wait() -> None:
     assert offsets(replies[0]) == []
 
 
-def test_readers_of_a_topic_wait_side_by_side() -> None:
+def test_several_readers_of_a_topic_can_wait() -> None:
     rig = Rig()
     rig.subscribe()
     requests = [rig.post([Read("orders", START_NEW, 1000, 5_000)], peer=b"%d" % peer) for peer in range(3)]
@@ -179,7 +179,7 @@ def test_readers_of_a_topic_wait_side_by_side() -> None:
     assert all(offsets(answered[request][0][0]) == [0] for request in requests)
 
 
-def test_a_reader_who_waits_does_not_slip_into_a_topic_that_was_made_again() -> None:
+def test_a_waiting_reader_does_not_read_a_topic_that_was_created_again() -> None:
     rig = Rig()
     rig.subscribe()
     waiting = rig.post([Read("orders", START_NEW, 1000, 5_000)], peer=b"reader")
@@ -190,7 +190,7 @@ def test_a_reader_who_waits_does_not_slip_into_a_topic_that_was_made_again() -> 
     assert code(rig.answers()[waiting][0][0]) == "TOPIC_GONE"
 
 
-def test_a_stop_answers_those_who_wait() -> None:
+def test_a_stop_answers_waiting_requests() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe())
     rig.broker.stop()
@@ -229,7 +229,7 @@ def test_a_waiting_get_is_answered_although_the_group_is_full() -> None:
     assert offsets(expect(GetReply, reply)) == [0]
 
 
-def test_the_gets_of_one_request_are_bounded_together() -> None:
+def test_the_gets_of_one_request_are_limited_together() -> None:
     rig = Rig(limits=Limits(get_bytes_max=10_000))
     owner = rig.subscribe()
     rig.put(bytes(8_000))
@@ -239,7 +239,7 @@ def test_the_gets_of_one_request_are_bounded_together() -> None:
     assert [type(reply) for reply in replies] == [GetReply, GetReply, NotNow, NotNow, NotNow]
 
 
-# Takes that wait.
+# Waiting takes.
 
 
 def _waiting_take(rig: Rig, group: Workers, member: str, number: int = 1, *, wait_ms: int = 5_000) -> int:
@@ -269,7 +269,7 @@ def test_a_waiting_take_is_answered_when_something_is_committed() -> None:
     assert rig.story.count("append") == 1, "the lease is in the same group"
 
 
-def test_a_waiting_take_gets_what_another_member_gives_back() -> None:
+def test_a_waiting_take_gets_what_another_member_nacks() -> None:
     rig = Rig()
     group = rig.share()
     rig.put(b"one", b"two")
@@ -280,7 +280,7 @@ def test_a_waiting_take_gets_what_another_member_gives_back() -> None:
     assert tasks(rig.answers()[waiting][0][0]) == [1]
 
 
-def test_a_waiting_take_gets_what_is_given_back_for_later_when_it_is_time() -> None:
+def test_a_waiting_take_gets_what_was_nacked_with_a_delay_when_it_is_due() -> None:
     rig = Rig()
     group = rig.share(lease_ms=60_000)
     rig.put(b"one")
@@ -295,7 +295,7 @@ def test_a_waiting_take_gets_what_is_given_back_for_later_when_it_is_time() -> N
     assert tasks(rig.answers()[waiting][0][0]) == [0]
 
 
-def test_a_waiting_take_gets_what_a_lease_that_is_over_has_held() -> None:
+def test_a_waiting_take_gets_the_messages_of_an_expired_lease() -> None:
     rig = Rig()
     group = rig.share(lease_ms=1_000)
     rig.put(b"one")
@@ -307,7 +307,7 @@ def test_a_waiting_take_gets_what_a_lease_that_is_over_has_held() -> None:
     assert tasks(rig.answers()[waiting][0][0]) == [0]
 
 
-def test_a_waiting_take_gets_what_a_member_leaves_behind() -> None:
+def test_a_waiting_take_gets_the_messages_of_a_member_that_leaves() -> None:
     rig = Rig()
     group = rig.share()
     rig.put(b"one")
@@ -343,7 +343,7 @@ def test_a_delayed_message_ends_the_waiting_when_it_is_due(kind: str) -> None:
     assert [list(frames) for frames in payloads] == [[encode_batch([b"one"])]]
 
 
-def test_members_that_wait_are_served_in_turn() -> None:
+def test_waiting_members_are_served_in_turn() -> None:
     rig = Rig()
     group = rig.share()
     members = ["m", "n", "o"]
@@ -359,7 +359,7 @@ def test_members_that_wait_are_served_in_turn() -> None:
     assert served == members * 2
 
 
-def test_members_that_wait_share_what_comes_at_once() -> None:
+def test_waiting_members_share_messages_that_arrive_together() -> None:
     rig = Rig()
     group = rig.share()
     requests = [_waiting_take(rig, group, member) for member in ("m", "n", "o")]
@@ -372,7 +372,7 @@ def test_members_that_wait_share_what_comes_at_once() -> None:
 
 
 @pytest.mark.parametrize("had_some", [False, True])
-def test_a_member_that_leaves_is_given_nothing_more(had_some: bool) -> None:
+def test_a_member_that_has_left_gets_no_more_messages(had_some: bool) -> None:
     rig = Rig()
     group = rig.share()
     if had_some:
@@ -388,7 +388,7 @@ def test_a_member_that_leaves_is_given_nothing_more(had_some: bool) -> None:
     assert tasks(rig.answers()[waiting][0][0]) == [0]
 
 
-def test_a_newer_take_of_a_member_replaces_its_parked_one() -> None:
+def test_a_newer_take_of_a_member_replaces_its_waiting_one() -> None:
     rig = Rig()
     group = rig.share()
     older = _waiting_take(rig, group, "m", 1)
@@ -424,7 +424,7 @@ def test_a_seek_ends_the_waiting_of_all_members() -> None:
     assert [code(answered[request][0][0]) for request in requests] == ["SOUGHT", "SOUGHT"]
 
 
-def test_work_that_is_settled_wakes_nobody_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settle_wakes_no_member_without_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     group = rig.share()
     rig.put(b"one", b"two")
@@ -448,7 +448,7 @@ def test_work_that_is_settled_wakes_nobody_for_nothing(monkeypatch: pytest.Monke
     assert len(rig.broker.waiting) == 2
 
 
-def test_a_settled_message_makes_room_where_no_more_may_be_out() -> None:
+def test_a_settled_message_allows_another_lease_at_the_limit() -> None:
     rig = Rig(limits=Limits(leased_max=1))
     group = rig.share()
     rig.put(b"one", b"two")
@@ -459,7 +459,7 @@ def test_a_settled_message_makes_room_where_no_more_may_be_out() -> None:
     assert tasks(rig.answers()[waiting][0][0]) == [1]
 
 
-# Groups that are full.
+# Full groups.
 
 
 def _crowded() -> Rig:
@@ -467,7 +467,7 @@ def _crowded() -> Rig:
     return Rig(limits=Limits(group_bytes_max=1_000))
 
 
-def test_a_waiting_take_that_finds_no_room_in_the_group_is_served_in_the_next_round() -> None:
+def test_a_waiting_take_without_space_in_the_group_is_served_in_the_next_round() -> None:
     rig = _crowded()
     group = rig.share()
     waiting = _waiting_take(rig, group, "m")
@@ -496,7 +496,7 @@ def test_groups_that_are_always_full_do_not_keep_a_take_waiting() -> None:
     assert tasks(rig.answers()[waiting][0][0]) == [0]
 
 
-def test_groups_that_are_always_full_do_not_stop_the_time() -> None:
+def test_groups_that_are_always_full_do_not_stop_ticks() -> None:
     rig = _crowded()
     owner = rig.subscribe()
     rig.subscribe("other", "somebody")
@@ -512,7 +512,7 @@ def test_groups_that_are_always_full_do_not_stop_the_time() -> None:
     assert offsets(rig.answers()[waiting][0][0]) == [0]
 
 
-def test_a_take_whose_time_is_over_without_room_is_told_to_ask_again() -> None:
+def test_a_take_at_its_deadline_without_space_is_answered_with_not_now() -> None:
     rig = _crowded()
     group = rig.share()
     waiting = _waiting_take(rig, group, "m", wait_ms=100)
@@ -523,7 +523,7 @@ def test_a_take_whose_time_is_over_without_room_is_told_to_ask_again() -> None:
     assert tasks(rig.ask(group.take("m"))) == [0]
 
 
-# Gets by pattern that wait.
+# Waiting gets by pattern.
 
 
 def _watching(rig: Rig, pattern: str = "orders.*") -> GetAny:
@@ -544,7 +544,7 @@ def seen(reply: Reply) -> dict[str, list[int]]:
     return {part.topic: [head.first_offset for head in part.batches] for part in parts}
 
 
-def test_a_get_by_pattern_wakes_up_for_a_topic_that_is_made_later() -> None:
+def test_a_get_by_pattern_wakes_up_for_a_topic_that_is_created_later() -> None:
     rig = Rig()
     waiting = _parked_any(rig, _watching(rig))
     _post_put(rig, b"one", topic="other.eu", create=True)
@@ -578,7 +578,7 @@ def test_a_get_by_pattern_wakes_up_for_all_topics_of_a_transaction_at_once() -> 
         (Unsubscribe("orders.*", "watcher"), "NOT_SUBSCRIBED"),
     ],
 )
-def test_whatever_happens_to_a_pattern_ends_the_waiting(operation: Operation, expected: str) -> None:
+def test_every_change_of_a_pattern_ends_the_waiting(operation: Operation, expected: str) -> None:
     rig = Rig()
     waiting = _parked_any(rig, _watching(rig))
     rig.post([rig.numbered(operation)])
@@ -586,7 +586,7 @@ def test_whatever_happens_to_a_pattern_ends_the_waiting(operation: Operation, ex
     assert code(rig.answers()[waiting][0][0]) == expected
 
 
-def test_a_newer_get_by_pattern_replaces_a_parked_one() -> None:
+def test_a_newer_get_by_pattern_replaces_a_waiting_one() -> None:
     rig = Rig()
     command = _watching(rig)
     older = _parked_any(rig, command)
@@ -598,7 +598,7 @@ def test_a_newer_get_by_pattern_replaces_a_parked_one() -> None:
     assert seen(rig.answers()[newer][0][0]) == {"orders.eu": [0]}
 
 
-def test_the_acks_that_ride_on_a_waiting_get_by_pattern_count_at_once_and_once() -> None:
+def test_the_acks_of_a_waiting_get_by_pattern_count_immediately_and_once() -> None:
     rig = Rig()
     command = _watching(rig)
     _post_put(rig, b"one", topic="orders.eu", create=True)
@@ -622,7 +622,7 @@ def test_deleting_one_of_its_topics_does_not_end_the_waiting_of_a_pattern() -> N
     assert len(rig.broker.waiting) == 1
 
 
-def test_a_topic_that_goes_with_a_pattern_ends_the_waiting_of_its_readers() -> None:
+def test_a_topic_that_is_deleted_with_a_pattern_ends_the_waiting_of_its_readers() -> None:
     rig = Rig()
     _watching(rig)
     rig.subscribe("orders.eu", "a")
@@ -642,7 +642,7 @@ def test_a_seek_ends_the_waiting_of_the_owner() -> None:
     assert code(rig.answers()[waiting][0][0]) == "SOUGHT"
 
 
-def test_a_subscription_that_the_quota_ends_is_told_while_it_waits() -> None:
+def test_a_waiting_get_is_answered_when_the_quota_expires_its_subscription() -> None:
     rig = Rig()
     rig.do(CreateTopic("orders", quota_bytes=150, overflow=EXPIRE))
     owner = rig.subscribe()
@@ -658,10 +658,10 @@ def test_a_subscription_that_the_quota_ends_is_told_while_it_waits() -> None:
     assert code(rig.answers()[waiting][0][0]) == "SUBSCRIPTION_EXPIRED"
 
 
-# The waiting room itself.
+# The collection of waiting requests.
 
 
-def test_requests_that_were_answered_are_not_kept_until_their_time() -> None:
+def test_answered_requests_are_not_kept_until_their_deadline() -> None:
     rig = Rig()
     _parked(rig, rig.subscribe("quiet", "patient"), wait_ms=60_000)
     owner = rig.subscribe()
@@ -675,7 +675,7 @@ def test_requests_that_were_answered_are_not_kept_until_their_time() -> None:
     assert len(rig.broker.waiting._heap) < 1_200
 
 
-def test_a_bug_met_while_looking_again_is_answered_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_retry_is_answered_and_stops_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe())
     real = rig.broker.engine.step

@@ -1,4 +1,4 @@
-"""Durations: what people may write, what it means, and what is refused."""
+"""Durations: what is accepted, what it means, and what is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_duration_has_a_unit_and_a_bare_number_is_seconds(text: str | float, m
 
 
 @pytest.mark.parametrize(("text", "milliseconds"), [("250", 250), (250, 250), ("2s", 2000), ("1.5h", 5_400_000)])
-def test_a_bare_number_counts_another_unit_where_the_caller_says_so(text: str | int, milliseconds: int) -> None:
+def test_a_bare_number_has_another_unit_if_the_caller_says_so(text: str | int, milliseconds: int) -> None:
     assert parse_duration_ms(text, bare_unit="ms") == milliseconds
 
 

@@ -1,4 +1,4 @@
-"""Settings: which source wins, what is refused and in which words."""
+"""Settings: which source wins, and which values are refused with which error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_file(text: str, name: str = "oncemq.toml") -> str:
     return name
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_without_values_the_defaults_apply() -> None:
     assert sources.load_serve({}, {}) == ServeSettings()
     assert sources.load_client({}, {}) == ClientSettings()
 
@@ -40,7 +40,7 @@ def test_a_flag_beats_the_environment_which_beats_the_file() -> None:
     assert sources.load_serve({"data": None}, environment).data == "of-environment"
 
 
-def test_the_file_can_be_named_by_flag_or_environment() -> None:
+def test_the_file_can_be_chosen_by_flag_or_environment() -> None:
     write_file("[client]\ntries = 1\n")
     write_file("[client]\ntries = 2\n", "two.toml")
     write_file("[client]\ntries = 3\n", "three.toml")
@@ -94,7 +94,9 @@ def test_text_of_the_environment_becomes_the_settings_type() -> None:
         ("[client]\ntries = 0\n", ["client.tries = 0", "at least 1"]),
     ],
 )
-def test_what_the_file_may_not_hold_is_named_with_file_key_and_what_is_allowed(text: str, expected: list[str]) -> None:
+def test_an_invalid_value_in_the_file_is_reported_with_its_key_and_allowed_values(
+    text: str, expected: list[str]
+) -> None:
     write_file(text)
     with pytest.raises(SettingInvalid) as caught:
         sources.load_serve({}, {})
@@ -108,7 +110,7 @@ def test_a_named_file_must_exist() -> None:
         sources.load_serve({"config": "none.toml"}, {})
 
 
-def test_a_wrong_variable_is_named() -> None:
+def test_an_invalid_variable_is_reported_by_name() -> None:
     with pytest.raises(SettingInvalid, match="ONCEMQ_TRIES = 'many'"):
         sources.load_client({}, {"ONCEMQ_TRIES": "many"})
 
@@ -124,7 +126,7 @@ def test_a_wrong_variable_is_named() -> None:
         "tcp://127.0.0.1:*",
     ],
 )
-def test_loopback_addresses_are_fine(address: str) -> None:
+def test_loopback_addresses_are_allowed(address: str) -> None:
     check_address(address, insecure=False)
 
 
@@ -157,7 +159,7 @@ def test_what_is_not_an_address_is_refused_even_if_insecure(address: str) -> Non
 @pytest.mark.parametrize(
     ("flags", "folder"), [({}, "./oncemq-data"), ({"data": "d"}, "d"), ({"data": "d", "journal": "file:j"}, "j")]
 )
-def test_the_journal_lies_in_the_data_folder_unless_its_url_says_otherwise(flags: dict[str, Any], folder: str) -> None:
+def test_the_journal_is_in_the_data_folder_unless_it_has_a_url(flags: dict[str, Any], folder: str) -> None:
     assert sources.load_serve(flags, {}).folder == folder
 
 
@@ -168,7 +170,7 @@ def test_other_journals_are_refused(url: str) -> None:
     assert "secret" not in refused.value.text
 
 
-def test_a_folder_given_as_a_journal_is_told_its_flag() -> None:
+def test_for_a_folder_given_as_a_journal_the_error_shows_the_flag() -> None:
     with pytest.raises(SettingInvalid) as refused:
         sources.load_serve({"journal": "/srv/queue"}, {})
     assert "`--data /srv/queue`" in refused.value.advice
@@ -201,7 +203,7 @@ def test_what_is_not_an_address_for_http_is_refused(address: str) -> None:
         sources.load_serve({"http": address, "insecure": True}, {})
 
 
-def test_http_is_for_this_machine_alone_unless_it_is_said_otherwise() -> None:
+def test_http_is_only_for_this_machine_unless_insecure_is_set() -> None:
     for address in ("auto", "none", "127.0.0.1:80", "localhost:80", "[::1]:80"):
         assert sources.load_serve({"http": address}, {}).http == address
     with pytest.raises(SettingInvalid, match="other machines"):
@@ -232,7 +234,7 @@ def test_a_gateway_has_a_section_of_its_own() -> None:
         ({"push_answer_ms": "0"}, "at least 1"),
     ],
 )
-def test_what_a_gateway_can_not_be_told_is_refused(flags: dict[str, Any], words: str) -> None:
+def test_invalid_settings_of_gateways_are_refused(flags: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingInvalid, match=words):
         sources.load_serve(flags, {})
 
@@ -248,13 +250,13 @@ def test_what_a_gateway_can_not_be_told_is_refused(flags: dict[str, Any], words:
         ({"push": "127.0.0.1:65534"}, "push needs three consecutive ports"),
     ],
 )
-def test_a_port_that_two_want_is_told_before_anything_is_served(flags: dict[str, Any], said: str) -> None:
+def test_a_port_conflict_is_reported_before_anything_is_served(flags: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingInvalid) as refused:
         check_ports(sources.load_serve(flags, {}))
     assert said in refused.value.text
 
 
-def test_ports_of_other_kinds_and_hosts_are_others() -> None:
+def test_ports_of_other_protocols_and_hosts_do_not_conflict() -> None:
     flags = {"text": "[::1]:5555", "push": "127.0.0.1:7157", "udp": "127.0.0.1:7158", "http": "127.0.0.1:65535"}
     check_ports(sources.load_serve({**flags, "listen": ("tcp://127.0.0.1:5555", "tcp://127.0.0.1:*", "ipc://x")}, {}))
     check_ports(sources.load_serve({"push_feed_listen": ("tcp://127.0.0.1:5555",), "text": "127.0.0.1:8002"}, {}))
@@ -266,7 +268,7 @@ def test_a_batch_must_fit_into_a_segment() -> None:
     sources.load_serve({"segment_bytes": "4MiB", "batch_bytes_max": "1MiB"}, {})
 
 
-def test_every_setting_is_described_and_has_names_of_its_own() -> None:
+def test_every_setting_has_a_description_and_unique_names() -> None:
     assert all(setting.description for setting in sources.SETTINGS)
     assert len({setting.variable for setting in sources.SETTINGS}) == len(sources.SETTINGS)
     assert len({(setting.section, setting.key) for setting in sources.SETTINGS}) == len(sources.SETTINGS)
@@ -303,7 +305,7 @@ def test_a_quantity_written_out_reads_back() -> None:
 
 
 @pytest.mark.parametrize("given", ["file", "file list", "file list with commas", "variable", "flag", "flags"])
-def test_several_addresses_may_have_commas_between_them_wherever_they_are_given(given: str) -> None:
+def test_several_addresses_can_be_separated_by_commas_in_every_source(given: str) -> None:
     one, two = "tcp://127.0.0.1:1", "ipc:///tmp/x"
     both = {"file": f'"{one}, {two}"', "file list": f'["{one}", "{two}"]', "file list with commas": f'["{one},{two}"]'}
     if given in both:

@@ -1,4 +1,4 @@
-"""The operating system's disk: short writes, the lock, forks, and a journal with its thread."""
+"""The disk of the operating system: short writes, the lock, forks, and a journal with a worker thread."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.journal.rig import LARGE, events_of, snapshot, write
 
 from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.files.journal import FileJournal, open_files
 from oncemq.journal.worker import InlineWorker
 from oncemq.protocol import errors
+from tests.journal.rig import LARGE, events_of, snapshot, write
 
 SEGMENT_BYTES = 64 * 1024
 
@@ -42,7 +42,7 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert file.read(0, 1 << 20) == small + b"".join(large)
 
 
-def test_files_are_made_once_and_found(tmp_path: Path) -> None:
+def test_files_are_created_once_and_found(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path / "a" / "b")
     disk.make_folder("folder")
     disk.open("folder/two", create=True).close()
@@ -59,7 +59,7 @@ def test_files_are_made_once_and_found(tmp_path: Path) -> None:
     assert disk.free_bytes() > 0
 
 
-def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
+def test_a_second_broker_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     journal = open_files(tmp_path, segment_bytes=SEGMENT_BYTES)
     list(journal.load().groups)
     with pytest.raises(errors.JournalLocked) as caught:
@@ -71,7 +71,7 @@ def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
     open_files(tmp_path, segment_bytes=SEGMENT_BYTES).close()
 
 
-def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
+def test_the_lock_is_released_when_the_process_ends(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
         "from oncemq.journal.files.journal import open_files\n"
@@ -86,7 +86,7 @@ def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_neither_keeps_the_lock_nor_uses_the_journal(tmp_path: Path) -> None:
-    # With threads a fork is warned about; an inline worker has none.
+    # A fork in a process with threads causes a warning; an inline worker has no thread.
     journal = FileJournal(OsDisk(tmp_path), InlineWorker(), segment_bytes=SEGMENT_BYTES)
     list(journal.load().groups)
     ready, stop = os.pipe(), os.pipe()
@@ -109,7 +109,7 @@ def test_a_forked_child_neither_keeps_the_lock_nor_uses_the_journal(tmp_path: Pa
         with pytest.raises(errors.JournalLocked):
             OsDisk(tmp_path).lock("journal.lock")
         journal.close()
-        # The child still lives; the folder is free.
+        # The child is still running; the folder is free.
         again = FileJournal(OsDisk(tmp_path), InlineWorker(), segment_bytes=SEGMENT_BYTES)
         assert events_of(list(again.load().groups)) == [b"the parent goes on"]
         again.close()
@@ -118,7 +118,7 @@ def test_a_forked_child_neither_keeps_the_lock_nor_uses_the_journal(tmp_path: Pa
         os.waitpid(child, 0)
 
 
-def test_a_journal_with_its_thread_lives_and_comes_back(tmp_path: Path) -> None:
+def test_a_journal_with_a_worker_thread_is_recovered(tmp_path: Path) -> None:
     journal = open_files(tmp_path, segment_bytes=SEGMENT_BYTES)
     list(journal.load().groups)
     for number in range(30):
@@ -138,7 +138,7 @@ def test_a_journal_with_its_thread_lives_and_comes_back(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(errors.JournalError, match="can't be created"):
         OsDisk(tmp_path / "file" / "data")

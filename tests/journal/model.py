@@ -1,7 +1,8 @@
-"""A random life of a journal, with crashes anywhere, against a model that knows what was promised.
+"""Random operations on a journal, with crashes anywhere, compared with a model of what was guaranteed.
 
-Promised: everything synced is there after any crash; nothing else is, but for the one group whose sync had not
-returned; what recovery has handed out stays; cut bytes stay; live records can be read; a lost segment is missed.
+The guarantees: after any crash everything that was synced is there, and nothing else, except the one group whose sync
+had not returned. What recovery has returned stays. Cut bytes stay. Live records can be read. The loss of a segment is
+detected.
 """
 
 from __future__ import annotations
@@ -9,34 +10,34 @@ from __future__ import annotations
 from random import Random
 
 import msgspec
-from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
-from tests.simulation.environment.disk import SimCrash, SimDisk
-from tests.simulation.environment.segment_loss import is_loss_detected
 
 from oncemq.journal.contract import Journal, LoadedJournal, RecordRef
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import StepWorker
 from oncemq.protocol import errors
+from tests.journal.rig import SEGMENT_BYTES, begin, open_sim
+from tests.simulation.environment.disk import SimCrash, SimDisk
+from tests.simulation.environment.segment_loss import is_loss_detected
 
 _encode = msgspec.msgpack.encode
 
 
 class Damage(Exception):
-    """The journal broke a promise."""
+    """The journal broke a guarantee."""
 
 
-class Living:
-    """What a life does with its journal, whatever that stores on."""
+class RandomOperations:
+    """The random operations, which are the same for every journal."""
 
     journal: Journal
-    #: Events that were synced, or handed out by recovery.
-    promised: list[bytes]
+    #: Events that were synced, or returned by recovery.
+    guaranteed: list[bytes]
     live: dict[int, tuple[RecordRef, bytes]]
 
     def snapshot(self) -> None:
         writer = self.journal.begin_snapshot()
         if writer is not None:
-            state = _encode(self.promised)
+            state = _encode(self.guaranteed)
             for at in range(0, len(state), 700):
                 writer.add(state[at : at + 700])
             writer.finish()
@@ -51,27 +52,27 @@ class Living:
 
     @staticmethod
     def state_of(loaded: LoadedJournal) -> list[bytes]:
-        """All events, in order."""
+        """Return all events, in order."""
         state = msgspec.msgpack.decode(b"".join(loaded.snapshot or [_encode([])]), type=list[bytes])
         return state + [group.events for group in loaded.groups if group.events]
 
 
-class Life(Living):
+class RandomRun(RandomOperations):
     journal: FileJournal
 
     def __init__(self, seed: int, skip_labels: frozenset[str] = frozenset()) -> None:
         self.random = Random(seed)
         self.disk = SimDisk(Random(seed + 1))
         self.disk.skip_labels |= skip_labels
-        self.promised = []
+        self.guaranteed = []
         self.doubtful: list[bytes] = []
         self.live = {}
         self.doubtful_live: list[tuple[RecordRef, bytes]] = []
         self.cut: dict[str, bytes] = {}
         self.number = 0
-        #: The last segment that holds a promised event.
+        #: The last segment that holds a guaranteed event.
         self.promised_segment = 0
-        # Three kinds of lives: wild; calm, so that much is recycled between crashes; wild with large payloads.
+        # Three kinds of runs: with many crashes; with few, so that much is recycled between them; with large payloads.
         self.crash_rate = 0.005 if seed % 3 == 1 else 0.06
         self.sizes = (3000, 9000, 9000, 20_000) if seed % 3 else (10, 300, 3000, 9000)
         self.restart()
@@ -86,7 +87,7 @@ class Life(Living):
             if not is_loss_detected(self.disk, self.promised_segment):
                 raise Damage("the newest segment was taken away, and nobody noticed")
         if self.random.random() < 0.3:
-            # Once more, in the middle of recovery.
+            # Crash again during recovery.
             self.disk.crash_after(self.random.randrange(12))
             try:
                 self.restart()
@@ -106,11 +107,11 @@ class Life(Living):
         self._check(state)
 
     def _check(self, state: list[bytes]) -> None:
-        with_doubtful = [*self.promised, *self.doubtful]
-        if state not in (self.promised, with_doubtful):
-            raise Damage(f"{len(self.promised)} events promised, {len(self.doubtful)} in doubt, {len(state)} found")
+        with_doubtful = [*self.guaranteed, *self.doubtful]
+        if state not in (self.guaranteed, with_doubtful):
+            raise Damage(f"{len(self.guaranteed)} events guaranteed, {len(self.doubtful)} in doubt, {len(state)} found")
         if state == with_doubtful:
-            self.promised = with_doubtful
+            self.guaranteed = with_doubtful
             self.live.update((wanted.position, (wanted, payload)) for wanted, payload in self.doubtful_live)
         self.doubtful, self.doubtful_live = [], []
         self._check_live()
@@ -135,7 +136,7 @@ class Life(Living):
                 file = self.disk.open(path)
                 self.cut[path] = file.read(0, file.size())
 
-    # Living.
+    # Operations.
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -176,7 +177,7 @@ class Life(Living):
             self.crash()
             return
         self.journal.sync()
-        self.promised.append(event)
+        self.guaranteed.append(event)
         self.promised_segment = self.journal._segments.active
         self.live.update((one.position, (one, payload)) for one, payload in self.doubtful_live)
         self.doubtful, self.doubtful_live = [], []

@@ -1,4 +1,4 @@
-"""A way to PostgreSQL that can lose what is sent: a request on its way there, or the answer on its way back."""
+"""A proxy to PostgreSQL that can lose what is sent: a request, or its answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Proxy:
     def __init__(self, dsn: str) -> None:
         found = conninfo_to_dict(dsn)
         self._host, self._port = str(found.get("host") or "localhost"), int(str(found.get("port") or 5432))
-        # Directly below the temporary folder: the path of a socket is at most 107 bytes long.
+        # Directly in the temporary folder, because the path of a socket has at most 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="oncemq-proxy-"))
         self.dsn = make_conninfo(dsn, host=str(self._folder), port=5432)
         self.loses: Loss = "nothing"

@@ -1,4 +1,4 @@
-"""What journal tests need: a journal on each backend, and a quick way to write groups."""
+"""Fixtures of journal tests: a journal on each backend, and functions that write groups."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Protocol
-
-from tests.simulation.environment.disk import SimDisk
 
 from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.contract import Group, Journal, Record, RecordRef, ReplayedGroup, record_bytes, record_end
@@ -17,6 +15,7 @@ from oncemq.journal.postgres.journal import PostgresJournal
 from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import InlineWorker, Worker
 from oncemq.protocol.batch import checksum
+from tests.simulation.environment.disk import SimDisk
 
 SEGMENT_BYTES = 32 * 1024
 BLOCK_BYTES = 512
@@ -45,7 +44,7 @@ class Backend(Protocol):
     def open(self) -> Journal: ...
 
     def reopen(self) -> Journal:
-        """After the process was killed."""
+        """Return the journal after the process was killed."""
 
 
 class MemoryBackend:
@@ -85,7 +84,7 @@ class OsBackend:
 
     def reopen(self) -> Journal:
         assert self._journal is not None
-        # As a kill leaves it: the lock goes, nothing is confirmed.
+        # As after a kill: the lock is released, and nothing is confirmed.
         self._journal._lock.close()
         return self.open()
 
@@ -108,7 +107,7 @@ class PostgresBackend:
 
 
 def crash(journal: PostgresJournal) -> None:
-    """As a kill leaves it, and when its lease is over."""
+    """As after a kill, when the lease is over."""
     journal._stop_renewer()
     if journal._connection.closed:
         return
@@ -116,7 +115,7 @@ def crash(journal: PostgresJournal) -> None:
     journal._connection.close()
 
 
-#: By name: from a folder, or from the DSN of an empty database, where one is asked for.
+#: By name: from a folder, or from the DSN of an empty database.
 BACKENDS: dict[str, Callable[[Path, Callable[[], str]], Backend]] = {
     "memory": lambda path, dsn: MemoryBackend(),
     "simulated": lambda path, dsn: SimBackend(),
@@ -128,7 +127,7 @@ BACKENDS: dict[str, Callable[[Path, Callable[[], str]], Backend]] = {
 def begin(
     journal: Journal, payloads: Sequence[bytes] = (), events: bytes = b"event", time_ms: int = 1
 ) -> list[RecordRef]:
-    """Append a group of topic 7, without a sync; returns what reads its records."""
+    """Append a group of topic 7, without a sync. Return references to its records."""
     need = sum(record_bytes(len(payload)) for payload in payloads) + len(events)
     place = journal.next_slot(need)
     assert place.free_bytes >= need, "no room"
@@ -156,7 +155,7 @@ def snapshot(journal: Journal, chunks: Sequence[bytes] = (b"state",)) -> None:
         writer.add(chunk)
     writer.finish()
     journal.maintain()
-    # What the first call started is taken in by the second: the next snapshot's room.
+    # The second call takes over what the first one has started: the reserve of the next snapshot.
     journal.maintain()
 
 

@@ -1,4 +1,4 @@
-"""check, export and cut, on good and on damaged journals."""
+"""`journal check`, `export` and `cut`, on good and on damaged journals."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import io
 
 import msgspec
 import pytest
-from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, snapshot, write
-from tests.simulation.environment.disk import SimDisk
 
 from oncemq.journal.files.check import check
 from oncemq.journal.files.cut import cut
 from oncemq.journal.files.export import export
 from oncemq.protocol import errors
+from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, snapshot, write
+from tests.simulation.environment.disk import SimDisk
 
 FIRST = "segments/000000000001"
 
@@ -28,7 +28,7 @@ def damaged_journal() -> SimDisk:
     return disk
 
 
-def test_a_good_journal_is_found_good() -> None:
+def test_a_good_journal_has_no_problems() -> None:
     disk, journal = new_journal()
     for number in range(5):
         write(journal, [LARGE, b"small"], b"event %d" % number)
@@ -45,7 +45,7 @@ def test_a_good_journal_is_found_good() -> None:
     assert msgspec.json.decode(msgspec.json.encode(report), type=dict)["groups"] == 6
 
 
-def test_check_names_file_and_byte_of_the_damage() -> None:
+def test_check_reports_file_and_byte_of_the_damage() -> None:
     report = check(damaged_journal())
     (problem,) = report.problems
     assert (problem.file, problem.byte) == (FIRST, 2 * BLOCK_BYTES)
@@ -53,7 +53,7 @@ def test_check_names_file_and_byte_of_the_damage() -> None:
     assert report.groups == 4
 
 
-def test_check_finds_missing_segments_and_damaged_heads() -> None:
+def test_check_finds_missing_segments_and_damaged_headers() -> None:
     disk, journal = new_journal()
     for _ in range(4):
         write(journal, [LARGE])
@@ -75,7 +75,7 @@ def test_check_finds_a_damaged_last_group_before_the_next_segment() -> None:
     assert (problem.file, problem.byte) == (FIRST, 2 * BLOCK_BYTES)
 
 
-def test_an_unfinished_last_group_is_a_note_and_no_problem() -> None:
+def test_an_unfinished_last_group_is_a_note_and_not_a_problem() -> None:
     disk, journal = new_journal()
     write(journal)
     begin(journal, [b"x" * 1000])
@@ -107,7 +107,7 @@ def test_check_refuses_a_journal_in_use_and_a_folder_without_one() -> None:
         check(disk)
 
 
-def test_export_saves_all_that_can_be_read() -> None:
+def test_export_writes_everything_that_can_be_read() -> None:
     output = io.BytesIO()
     exported = export(damaged_journal(), output, decode_events=lambda events: events.decode())
     lines = [msgspec.json.decode(line) for line in output.getvalue().splitlines()]
@@ -137,7 +137,7 @@ def test_a_cut_makes_a_damaged_journal_usable_and_keeps_the_bytes() -> None:
     assert events_of(loaded(disk)[1]) == [b"event 0", b"goes on"]
 
 
-def test_a_cut_takes_later_segments_and_snapshots_with_it() -> None:
+def test_a_cut_deletes_later_segments_and_snapshots() -> None:
     disk, journal = new_journal()
     write(journal, events=b"stays")
     snapshot(journal, [b"stays too"])
@@ -154,7 +154,7 @@ def test_a_cut_takes_later_segments_and_snapshots_with_it() -> None:
     assert [extent.number for extent in journal.extents()] == [1]
 
 
-def test_a_cut_before_every_snapshot_is_refused_when_the_beginning_is_gone() -> None:
+def test_a_cut_before_every_snapshot_is_refused_if_the_beginning_was_released() -> None:
     disk, journal = new_journal()
     wanted = [write(journal, [LARGE])[0] for _ in range(4)]
     snapshot(journal)
@@ -167,7 +167,7 @@ def test_a_cut_before_every_snapshot_is_refused_when_the_beginning_is_gone() -> 
 
 
 @pytest.mark.parametrize("position", [5, SEGMENT_BYTES, SEGMENT_BYTES + 100, 77 * SEGMENT_BYTES + BLOCK_BYTES])
-def test_a_cut_at_no_group_is_refused(position: int) -> None:
+def test_a_cut_at_a_position_without_a_group_is_refused(position: int) -> None:
     disk, journal = new_journal()
     journal.close()
     with pytest.raises(errors.JournalError):

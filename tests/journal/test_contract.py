@@ -1,14 +1,14 @@
-"""What every journal does, whatever it stores on."""
+"""The contract of a journal, on every implementation."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.journal.rig import BACKENDS, LARGE, SEGMENT_BYTES, Backend, begin, events_of, snapshot, write
 
 from oncemq.journal.contract import Group, Journal, RecordRef
 from oncemq.protocol import errors
+from tests.journal.rig import BACKENDS, LARGE, SEGMENT_BYTES, Backend, begin, events_of, snapshot, write
 
 
 @pytest.fixture(params=list(BACKENDS))
@@ -67,7 +67,7 @@ def test_records_are_read_back_after_a_restart(backend: Backend, journal: Journa
     assert [payload for payload, _ in again.read(wanted)] == [b"payload %d" % number * 50 for number in range(100)]
 
 
-def test_writing_goes_on_after_a_restart(backend: Backend, journal: Journal) -> None:
+def test_writing_continues_after_a_restart(backend: Backend, journal: Journal) -> None:
     write(journal, events=b"before")
     again = backend.reopen()
     list(again.load().groups)
@@ -84,7 +84,7 @@ def test_a_clean_stop_confirms_the_last_group_once(backend: Backend, journal: Jo
     assert [group.events for group in groups] == [b"last", b""]
 
 
-def test_a_place_is_within_one_extent_and_large_enough(journal: Journal) -> None:
+def test_a_slot_is_within_one_extent_and_large_enough(journal: Journal) -> None:
     for size in (100, 20_000, 15_000, 100, 31_000):
         place = journal.next_slot(size)
         assert place.free_bytes >= size
@@ -94,7 +94,7 @@ def test_a_place_is_within_one_extent_and_large_enough(journal: Journal) -> None
         journal.sync()
 
 
-def test_more_than_an_extent_can_hold_is_not_promised(journal: Journal) -> None:
+def test_a_slot_is_never_larger_than_an_extent(journal: Journal) -> None:
     write(journal, [b"x"])
     assert journal.next_slot(10 * SEGMENT_BYTES).free_bytes < 10 * SEGMENT_BYTES
 
@@ -138,7 +138,7 @@ def test_there_is_one_snapshot_at_a_time(journal: Journal) -> None:
     assert journal.begin_snapshot() is not None
 
 
-def test_what_is_written_while_a_snapshot_is_made_is_replayed(backend: Backend, journal: Journal) -> None:
+def test_groups_written_during_a_snapshot_are_replayed(backend: Backend, journal: Journal) -> None:
     write(journal, events=b"before")
     writer = journal.begin_snapshot()
     assert writer is not None
@@ -156,7 +156,7 @@ def fill_extents(journal: Journal, count: int) -> list[RecordRef]:
     return [write(journal, [LARGE])[0] for _ in range(count)]
 
 
-def test_extents_go_only_behind_two_snapshots(journal: Journal) -> None:
+def test_extents_are_released_only_before_two_snapshots(journal: Journal) -> None:
     fill_extents(journal, 3)
     for snapshots in (0, 1):
         assert not any(extent.is_covered_by_snapshots for extent in journal.extents())
@@ -169,7 +169,7 @@ def test_extents_go_only_behind_two_snapshots(journal: Journal) -> None:
     assert [extent.number for extent in journal.extents()] == [3, 4, 5]
 
 
-def test_a_second_snapshot_of_the_same_state_lets_extents_go(journal: Journal) -> None:
+def test_a_second_snapshot_of_the_same_state_releases_extents(journal: Journal) -> None:
     fill_extents(journal, 4)
     snapshot(journal)
     snapshot(journal)
@@ -177,7 +177,7 @@ def test_a_second_snapshot_of_the_same_state_lets_extents_go(journal: Journal) -
     assert [extent.number for extent in journal.extents()] == [4]
 
 
-def test_live_extents_stay(backend: Backend, journal: Journal) -> None:
+def test_live_extents_are_not_released(backend: Backend, journal: Journal) -> None:
     wanted = fill_extents(journal, 4)
     snapshot(journal)
     snapshot(journal)
@@ -191,13 +191,13 @@ def test_live_extents_stay(backend: Backend, journal: Journal) -> None:
     assert again.read([live])[0][0] == LARGE
 
 
-def test_a_missing_live_extent_is_noticed(journal: Journal) -> None:
+def test_a_missing_live_extent_is_detected(journal: Journal) -> None:
     write(journal)
     with pytest.raises(errors.JournalCorrupt, match="missing"):
         journal.release({99: 1})
 
 
-def test_positions_never_come_back(journal: Journal) -> None:
+def test_positions_are_never_used_again(journal: Journal) -> None:
     highest = 0
     for _ in range(30):
         (wanted,) = fill_extents(journal, 1)
@@ -222,7 +222,7 @@ def test_a_scan_finds_every_record_of_an_extent(journal: Journal) -> None:
     assert len(wanted) > len(in_first) > 20
 
 
-def test_a_closed_journal_takes_nothing(journal: Journal) -> None:
+def test_a_closed_journal_refuses_everything(journal: Journal) -> None:
     journal.close()
     with pytest.raises(errors.JournalFailed):
         journal.next_slot(10)
@@ -230,7 +230,7 @@ def test_a_closed_journal_takes_nothing(journal: Journal) -> None:
         journal.append(Group(1, b"late", ()))
 
 
-def test_what_can_be_written_is_told(journal: Journal) -> None:
+def test_writable_bytes_is_known(journal: Journal) -> None:
     before = journal.writable_bytes()
     assert before > 0
     assert journal.describe()
@@ -238,7 +238,7 @@ def test_what_can_be_written_is_told(journal: Journal) -> None:
     assert journal.extent_bytes == SEGMENT_BYTES
 
 
-def test_a_term_that_was_raised_stays_and_never_falls(backend: Backend) -> None:
+def test_a_raised_term_is_durable_and_never_decreases(backend: Backend) -> None:
     journal = backend.open()
     list(journal.load().groups)
     journal.raise_term(7)

@@ -1,11 +1,12 @@
-"""Random lives with crashes; and the same with one sync left out, which must be noticed."""
+"""Random operations with crashes; and the same with one sync omitted, which must be detected."""
 
 from __future__ import annotations
 
 import pytest
-from tests.journal.model import Damage, Life
 
-#: Every sync that a promise rests on, and a seed from which on damage shows soon.
+from tests.journal.model import Damage, RandomRun
+
+#: Every sync that a guarantee depends on, and a seed from which on damage is found soon.
 SYNCS = {
     "group": 0,
     "segment name": 0,
@@ -28,32 +29,32 @@ SYNCS = {
 def test_everything_synced_survives_every_crash(first: int) -> None:
     for seed in range(first, first + 50):
         try:
-            Life(seed).run(120)
+            RandomRun(seed).run(120)
         except Damage as damage:
             pytest.fail(f"seed {seed}: {damage}")
 
 
 @pytest.mark.parametrize("label", SYNCS)
-def test_leaving_out_a_sync_is_noticed(label: str) -> None:
+def test_an_omitted_sync_is_detected(label: str) -> None:
     for seed in range(SYNCS[label], SYNCS[label] + 1500):
         try:
-            Life(seed, frozenset({label})).run(120)
+            RandomRun(seed, frozenset({label})).run(120)
         except Damage:
             return
     pytest.fail(f"no damage without the sync {label!r}")
 
 
-def test_every_sync_is_among_those_that_are_left_out() -> None:
+def test_every_sync_is_among_those_that_are_omitted() -> None:
     labels: set[str] = set()
     for seed in range(20):
-        life = Life(seed)
-        life.run(120)
-        labels |= set(life.disk.labels)
+        run = RandomRun(seed)
+        run.run(120)
+        labels |= set(run.disk.labels)
     assert {label for label in labels if not label.startswith("speed: ")} == set(SYNCS)
 
 
-def test_syncs_for_speed_alone_can_be_left_out() -> None:
+def test_syncs_that_are_only_for_speed_can_be_omitted() -> None:
     for seed in range(50):
-        life = Life(seed, frozenset({"speed: zero-filled file"}))
-        life.run(120)
-        assert life.disk.faults["sync skipped"]
+        run = RandomRun(seed, frozenset({"speed: zero-filled file"}))
+        run.run(120)
+        assert run.disk.faults["sync skipped"]

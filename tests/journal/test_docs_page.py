@@ -1,4 +1,4 @@
-"""docs/journal.md names every event, and the version that the code writes."""
+"""docs/journal.md lists every event, and the version that the code writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oncemq.protocol.version import JOURNAL_VERSION
 PAGE = (Path(__file__).parents[2] / "docs" / "journal.md").read_text()
 
 
-def test_the_page_names_every_event_once() -> None:
+def test_the_page_lists_every_event_once() -> None:
     table = PAGE.split("### Events\n")[1].split("### ")[0]
     named = re.findall(r"`(\w\w)` ", table)
     kinds = [msgspec.inspect.type_info(kind) for kind in get_args(Event)]

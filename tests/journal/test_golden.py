@@ -1,7 +1,7 @@
-"""Every format version, as files: what was written once must be read for ever.
+"""Every format version, as files: an old journal must stay readable.
 
-Each folder of `golden/` is a journal of 2 KiB segments with a snapshot. If a change of the format is wanted, the
-version rises, and a new folder comes beside the others: `python -m tests.journal.test_golden`.
+Each folder of `golden/` is a journal of 2 KiB segments with a snapshot. When the format changes, increase
+the version and create another folder with `python -m tests.journal.test_golden`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.journal.rig import snapshot, write
-from tests.simulation.environment.disk import SimDisk
 
 from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.contract import RecordRef
@@ -19,6 +17,8 @@ from oncemq.journal.files.check import check
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import InlineWorker
 from oncemq.protocol.version import JOURNAL_VERSION
+from tests.journal.rig import snapshot, write
+from tests.simulation.environment.disk import SimDisk
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITTEN = GOLDEN / f"version-{JOURNAL_VERSION}"
@@ -38,7 +38,7 @@ def written() -> SimDisk:
 
 
 def files(disk: SimDisk) -> dict[str, bytes]:
-    """Those that hold something; a snapshot without the zeros behind it."""
+    """Return the files that are not empty; a snapshot without the zeros after it."""
     paths = [f"{folder}/{name}" for folder in ("segments", "snapshots") for name in disk.list(folder) if name.isdigit()]
     content = {}
     for path in ["journal.meta", *paths]:

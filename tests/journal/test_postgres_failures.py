@@ -1,4 +1,4 @@
-"""What goes wrong with PostgreSQL: it is final for the journal, and nothing is half written."""
+"""Failures of PostgreSQL: they are final for the journal, and no group is written in part."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.journal.postgres_proxy import Loss, Proxy
-from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, snapshot, write
 
 from oncemq.journal.contract import Group
 from oncemq.journal.postgres import background
@@ -18,6 +16,8 @@ from oncemq.journal.postgres.standby import PostgresStandby, open_postgres
 from oncemq.journal.worker import InlineWorker
 from oncemq.protocol import errors
 from oncemq.testing.postgres import PostgresServer
+from tests.journal.postgres_proxy import Loss, Proxy
+from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, snapshot, write
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -44,7 +44,7 @@ def open_loaded(dsn: str) -> PostgresJournal:
 
 
 def reopened(dsn: str) -> tuple[PostgresJournal, list[bytes]]:
-    """When the lease of whoever was before is over."""
+    """Open the journal after the lease of the former holder is over."""
     with psycopg.connect(dsn, autocommit=True) as database:
         database.execute("update oncemq.journal_lease set expires_at = 'epoch'")
     journal = open_postgres(dsn, lease_ms=60_000, worker=InlineWorker())
@@ -129,7 +129,7 @@ def test_a_group_that_does_not_follow_the_last_one_is_not_written(postgres: str,
     assert database.execute("select count(*) from oncemq.journal_record").fetchone() == (0,)
 
 
-def test_a_damaged_payload_is_noticed(postgres: str, database: Database) -> None:
+def test_a_damaged_payload_is_detected(postgres: str, database: Database) -> None:
     journal = open_loaded(postgres)
     good, bad = write(journal, [b"good" * 1000, b"flip" * 1000])
     database.execute(
@@ -150,7 +150,7 @@ def test_a_damaged_payload_is_noticed(postgres: str, database: Database) -> None
         ("delete from oncemq.journal_group where sequence >= 2", "group 2 is missing"),
     ],
 )
-def test_a_damaged_group_is_refused_and_the_lease_given_up(
+def test_a_damaged_group_is_refused_and_the_lease_released(
     postgres: str, database: Database, damage: str, said: str
 ) -> None:
     journal = open_loaded(postgres)
@@ -163,7 +163,7 @@ def test_a_damaged_group_is_refused_and_the_lease_given_up(
             list(open_postgres(postgres).load().groups)
 
 
-def test_a_damaged_snapshot_is_replaced_by_the_one_before(postgres: str, database: Database) -> None:
+def test_instead_of_a_damaged_snapshot_the_previous_one_is_used(postgres: str, database: Database) -> None:
     journal = open_loaded(postgres)
     write(journal, events=b"one")
     snapshot(journal, [b"first"])
@@ -179,7 +179,7 @@ def test_a_damaged_snapshot_is_replaced_by_the_one_before(postgres: str, databas
     again.close()
 
 
-def test_a_damaged_snapshot_makes_room_for_one_of_the_same_group(postgres: str, database: Database) -> None:
+def test_a_damaged_snapshot_is_replaced_by_one_of_the_same_group(postgres: str, database: Database) -> None:
     journal = open_loaded(postgres)
     for number in range(2):
         write(journal, events=b"%d" % number)
@@ -203,7 +203,7 @@ def end_background(database: Database) -> None:
     assert is_ended
 
 
-def test_background_work_that_fails_is_done_later(
+def test_background_work_that_fails_is_tried_again(
     postgres: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = open_loaded(postgres)
@@ -232,7 +232,7 @@ def test_background_work_that_fails_is_done_later(
     assert groups > 1
 
 
-def test_time_limits_that_are_set_for_others_do_not_count(postgres: str, database: Database) -> None:
+def test_timeouts_for_other_sessions_do_not_apply(postgres: str, database: Database) -> None:
     [(name,)] = database.execute("select current_database()").fetchall()
     limits = ("idle_session_timeout", "statement_timeout", "transaction_timeout")
     known = database.execute("select name from pg_settings where name = any(%s)", (list(limits),)).fetchall()
@@ -249,7 +249,7 @@ def test_time_limits_that_are_set_for_others_do_not_count(postgres: str, databas
             database.execute(f'alter database "{name}" reset {limit}')
 
 
-def test_a_database_that_is_not_there_is_a_wrong_setting_at_first_and_waited_for_later(postgres: str) -> None:
+def test_a_missing_database_is_a_wrong_setting_at_first_and_awaited_later(postgres: str) -> None:
     nowhere = psycopg.conninfo.make_conninfo(postgres, dbname="nowhere")
     with PostgresStandby(nowhere) as standby, pytest.raises(errors.SettingInvalid, match="does not exist") as missing:
         standby.try_take_over()
@@ -264,13 +264,13 @@ def test_a_database_that_is_not_there_is_a_wrong_setting_at_first_and_waited_for
 
 
 @pytest.mark.parametrize("name", ["fsync", "full_page_writes"])
-def test_a_server_that_may_lose_what_it_committed_is_refused(name: str) -> None:
+def test_a_server_that_may_lose_commits_is_refused(name: str) -> None:
     check_settings(GOOD, "here")
     with pytest.raises(errors.SettingInvalid, match=f"Set {name} = on"):
         check_settings({**GOOD, name: "off"}, "here")
 
 
-def test_other_servers_that_will_not_do_are_refused() -> None:
+def test_other_unsuitable_servers_are_refused() -> None:
     with pytest.raises(errors.SettingInvalid, match="is PostgreSQL 12; the journal needs 13"):
         check_settings({**GOOD, "server_version_num": "120022"}, "here")
     with pytest.raises(errors.SettingInvalid, match="SQL_ASCII"):
@@ -304,7 +304,7 @@ def test_newer_formats_are_refused_by_name(postgres: str, database: Database) ->
     open_loaded(postgres).close()
 
 
-def test_somebody_elses_schema_is_left_alone(postgres: str, database: Database) -> None:
+def test_a_foreign_schema_is_not_touched(postgres: str, database: Database) -> None:
     database.execute("create schema oncemq")
     with pytest.raises(errors.SettingInvalid, match="not OnceMQ's"):
         open_postgres(postgres)
@@ -321,7 +321,7 @@ def test_somebody_elses_schema_is_left_alone(postgres: str, database: Database) 
         ("postgresql://me:sesame@127.0.0.1/db?nonsense=1", errors.SettingInvalid),
     ],
 )
-def test_a_password_is_never_told(url: str, kind: type[errors.OnceMQError]) -> None:
+def test_a_password_is_never_shown(url: str, kind: type[errors.OnceMQError]) -> None:
     with pytest.raises(kind) as caught:
         open_postgres(url)
     assert "sesame" not in str(caught.value)

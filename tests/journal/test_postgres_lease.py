@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, write
 
 from oncemq.journal.contract import Group
 from oncemq.journal.postgres import journal as postgres_journal
@@ -21,6 +20,7 @@ from oncemq.journal.postgres.standby import PostgresStandby, open_postgres
 from oncemq.journal.rows import Rows, TopicRow
 from oncemq.journal.worker import InlineWorker
 from oncemq.protocol import errors
+from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, write
 
 DEADLINE_S = 30
 LONG_MS = 60_000
@@ -43,14 +43,14 @@ def take_over(dsn: str, lease_ms: int = LONG_MS) -> PostgresJournal:
 
 
 def end_lease(database: Database, *, forget_backend: bool = True) -> None:
-    """As if its time were over. Where the backend is forgotten, its connection stays as it is."""
+    """End the lease in the database. With `forget_backend`, the connection of its holder is not ended."""
     database.execute("update oncemq.journal_lease set expires_at = 'epoch'")
     if forget_backend:
         database.execute("update oncemq.journal_lease set backend_pid = 0")
 
 
 def oversleep(journal: PostgresJournal) -> None:
-    """As if the process had been stopped for long."""
+    """Simulate that the process was suspended for a long time."""
     journal._lease.renewed(now_s() - 10 * LONG_MS / 1000)
 
 
@@ -74,7 +74,7 @@ def test_a_held_journal_is_refused_and_the_refusal_says_who_holds_it(postgres: s
     journal.ensure_not_fenced()
 
 
-def test_a_clean_close_hands_over_at_once(postgres: str) -> None:
+def test_a_clean_close_releases_the_lease_immediately(postgres: str) -> None:
     first = take_over(postgres)
     write(first, events=b"last")
     first.close()
@@ -92,7 +92,7 @@ def test_an_older_term_writes_nothing(postgres: str, database: Database, is_conn
     begin(first, events=b"too late")
     end_lease(database, forget_backend=not is_connection_ended)
     second = take_over(postgres)
-    # The last group is still the one that it knows: the term alone is in its way.
+    # The last group is still the one that it knows: only the term prevents the append.
     with pytest.raises(errors.JournalFenced):
         first.sync()
     write(second, events=b"behind")
@@ -110,7 +110,7 @@ def test_an_older_term_writes_nothing(postgres: str, database: Database, is_conn
     assert events_of(list(take_over(postgres).load().groups)) == [b"before", b"behind"]
 
 
-def test_a_broker_that_overslept_goes_on_if_nobody_took_over(postgres: str, database: Database) -> None:
+def test_a_suspended_broker_continues_if_no_other_took_over(postgres: str, database: Database) -> None:
     journal = take_over(postgres)
     end_lease(database)
     oversleep(journal)
@@ -121,7 +121,7 @@ def test_a_broker_that_overslept_goes_on_if_nobody_took_over(postgres: str, data
     write(journal, events=b"still here")
 
 
-def test_a_broker_that_overslept_tells_nothing_if_somebody_took_over(postgres: str, database: Database) -> None:
+def test_a_suspended_broker_answers_nothing_if_another_took_over(postgres: str, database: Database) -> None:
     first = take_over(postgres)
     wanted = write(first, [b"read before it slept"])
     first.read(wanted)
@@ -151,7 +151,7 @@ def test_maintenance_renews_the_lease_when_a_third_of_it_is_over(postgres: str, 
     assert not journal._lease.is_due
 
 
-def test_the_lease_is_renewed_while_recovery_takes_its_time(postgres: str, database: Database) -> None:
+def test_the_lease_is_renewed_during_a_long_recovery(postgres: str, database: Database) -> None:
     journal = take_over(postgres)
     write(journal)
     crash(journal)
@@ -212,21 +212,19 @@ def test_of_many_that_start_on_an_empty_database_one_takes_over(postgres: str) -
     assert sum(isinstance(one, errors.JournalLocked) for one in found) == 3, found
 
 
-def test_a_broker_that_stopped_within_a_transaction_does_not_lock_out_its_successor(
-    postgres: str, database: Database
-) -> None:
+def test_a_broker_suspended_in_a_transaction_does_not_lock_out_its_successor(postgres: str, database: Database) -> None:
     first = take_over(postgres)
     end_lease(database, forget_backend=False)
     first._connection.execute("begin")
     first._connection.execute("select oncemq.keep_term(%s, 0, 1, 100000, 60000)", (first.term,))
-    # It would wait for a lock no longer than its own lease, and the other one may stay for a minute.
+    # It waits for a lock no longer than its own lease, and the other one may hold it for a minute.
     second = take_over(postgres, lease_ms=10_000)
     assert second.term == first.term + 1
     with pytest.raises(errors.JournalFenced):
         write(first)
 
 
-def test_what_an_older_term_does_beside_the_loop_counts_for_nothing(postgres: str, database: Database) -> None:
+def test_background_work_of_an_older_term_has_no_effect(postgres: str, database: Database) -> None:
     first = take_over(postgres)
     write(first)
     writer = first.begin_snapshot()
@@ -275,7 +273,7 @@ def test_a_heavy_group_has_a_longer_lease_and_ends_with_an_ordinary_one(
     assert database.execute("select count(*) from oncemq.topic").fetchone() == (3,)
 
 
-def test_a_heavy_group_that_fails_does_not_leave_its_lease_behind(
+def test_a_heavy_group_that_fails_does_not_keep_its_longer_lease(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_writing, "_ROW_MS", LONG_MS)
@@ -296,7 +294,7 @@ def test_the_sleep_of_the_machine_counts(postgres: str, monkeypatch: pytest.Monk
     assert not journal._lease.is_held
 
 
-def test_an_older_term_can_not_be_raised_to_the_one_that_counts(postgres: str, database: Database) -> None:
+def test_an_older_term_cannot_be_raised_to_the_current_one(postgres: str, database: Database) -> None:
     first = take_over(postgres)
     end_lease(database)
     second = take_over(postgres)

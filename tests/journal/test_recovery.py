@@ -6,6 +6,12 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+
+from oncemq.journal.contract import Group
+from oncemq.journal.files.group import encode
+from oncemq.journal.files.layout import decode_segment_head, make_layout
+from oncemq.journal.worker import StepWorker
+from oncemq.protocol import errors
 from tests.journal.rig import (
     BLOCK_BYTES,
     JOURNAL_ID,
@@ -20,12 +26,6 @@ from tests.journal.rig import (
     write,
 )
 from tests.simulation.environment.disk import SimCrash, SimDisk
-
-from oncemq.journal.contract import Group
-from oncemq.journal.files.group import encode
-from oncemq.journal.files.layout import decode_segment_head, make_layout
-from oncemq.journal.worker import StepWorker
-from oncemq.protocol import errors
 
 LAYOUT = make_layout(JOURNAL_ID, SEGMENT_BYTES, BLOCK_BYTES)
 FIRST = "segments/000000000001"
@@ -53,7 +53,7 @@ def test_a_torn_last_group_is_cut_off_and_its_bytes_are_kept() -> None:
     assert name in journal.warnings[0]
 
 
-def test_the_place_of_a_cut_group_is_used_again() -> None:
+def test_the_position_of_a_cut_group_is_used_again() -> None:
     disk, journal = new_journal()
     begin(journal, [b"t" * 3000], b"torn")
     disk.kill()
@@ -67,7 +67,7 @@ def test_the_place_of_a_cut_group_is_used_again() -> None:
 
 @pytest.mark.parametrize("group", [0, 1, 2])
 @pytest.mark.parametrize("byte", [0, 9, 20, 60, 70, 130, 160, 250, 416])
-def test_a_damaged_group_with_a_good_one_behind_it_is_refused(group: int, byte: int) -> None:
+def test_a_damaged_group_with_a_good_one_after_it_is_refused(group: int, byte: int) -> None:
     disk, journal = new_journal()
     for number in range(4):
         write(journal, [b"p" * 300], b"event %d" % number)
@@ -99,7 +99,7 @@ def test_damage_before_a_good_group_in_a_later_segment_is_refused() -> None:
         loaded(disk)
 
 
-def test_a_damaged_segment_head_is_refused_when_groups_follow() -> None:
+def test_a_damaged_segment_header_is_refused_if_groups_follow() -> None:
     disk, journal = new_journal()
     write(journal, [LARGE])
     write(journal, [LARGE])
@@ -146,8 +146,8 @@ def test_an_error_while_reading_is_never_taken_for_the_end() -> None:
     assert events_of(loaded(disk)[1]) == [b"event"]
 
 
-def test_a_payload_cannot_pose_as_a_group() -> None:
-    """The payload is a block of a group of another journal, at the very position where it will lie."""
+def test_a_payload_cannot_imitate_a_group() -> None:
+    """The payload is a block with a group of another journal, with the position at which it is written."""
     disk, journal = new_journal()
     foreign = make_layout(b"another journal!", SEGMENT_BYTES, BLOCK_BYTES)
     position = SEGMENT_BYTES + 2 * BLOCK_BYTES
@@ -180,7 +180,7 @@ def test_groups_left_over_in_a_recycled_segment_are_not_replayed() -> None:
 
 
 def test_the_last_group_is_made_durable_before_it_is_served() -> None:
-    """A kill leaves it in the page cache only; once recovery has handed it out, a power loss must not take it."""
+    """A kill leaves it only in the page cache. Once recovery has returned it, a power failure must not lose it."""
     for seed in range(30):
         disk, journal = new_journal(seed)
         begin(journal, [b"unsynced" * 100], b"unsynced")
@@ -206,7 +206,7 @@ def test_a_group_whose_sync_failed_is_durable_once_it_is_served() -> None:
         assert events_of(loaded(disk)[1]) == events_of(groups) == [b"good", b"doubtful"]
 
 
-def test_losing_power_while_the_last_group_is_written_again_does_not_harm_it() -> None:
+def test_a_power_failure_while_the_last_group_is_written_again_does_not_damage_it() -> None:
     for seed in range(20):
         for operations in range(12):
             disk, journal = new_journal(seed)
@@ -219,7 +219,7 @@ def test_losing_power_while_the_last_group_is_written_again_does_not_harm_it() -
             assert events_of(loaded(disk)[1]) == [b"acknowledged"]
 
 
-def test_losing_power_while_an_empty_segments_head_is_written_again_does_not_harm_it() -> None:
+def test_a_power_failure_while_an_empty_segments_header_is_written_again_does_not_damage_it() -> None:
     for seed in range(200):
         disk, journal = new_journal(seed)
         if seed % 2:
@@ -298,7 +298,7 @@ def test_a_snapshot_taken_at_a_segments_last_byte_is_recovered() -> None:
 # Snapshots.
 
 
-def test_a_damaged_snapshot_gives_way_to_the_older_one() -> None:
+def test_instead_of_a_damaged_snapshot_the_older_one_is_used() -> None:
     disk, journal = new_journal()
     write(journal, events=b"one")
     snapshot(journal, [b"older"])
@@ -316,7 +316,7 @@ def test_a_damaged_snapshot_gives_way_to_the_older_one() -> None:
     assert f"{newest}.bad" in disk.list("snapshots")
 
 
-def test_without_any_good_snapshot_replay_starts_at_the_beginning_if_that_is_still_there() -> None:
+def test_without_a_good_snapshot_replay_starts_at_the_beginning_if_it_exists() -> None:
     disk, journal = new_journal()
     write(journal, events=b"one")
     snapshot(journal)
@@ -328,7 +328,7 @@ def test_without_any_good_snapshot_replay_starts_at_the_beginning_if_that_is_sti
     assert events_of(list(loaded_again.groups)) == [b"one"]
 
 
-def test_without_any_good_snapshot_and_without_the_beginning_it_refuses() -> None:
+def test_without_a_good_snapshot_and_without_the_beginning_recovery_refuses() -> None:
     disk, journal = new_journal()
     for _ in range(4):
         write(journal, [LARGE])
@@ -392,7 +392,7 @@ def test_a_newer_snapshot_is_refused_by_name() -> None:
         loaded(disk)
 
 
-def test_a_missing_or_damaged_meta_file_is_refused_where_groups_are() -> None:
+def test_a_missing_or_damaged_meta_file_is_refused_if_there_are_groups() -> None:
     disk, journal = new_journal()
     write(journal)
     journal.close()
@@ -404,7 +404,7 @@ def test_a_missing_or_damaged_meta_file_is_refused_where_groups_are() -> None:
         loaded(disk)
 
 
-def test_a_segment_says_which_it_is() -> None:
+def test_a_segment_header_has_its_number() -> None:
     disk, _ = new_journal()
     raw = content(disk, FIRST)
     head = decode_segment_head(raw, LAYOUT, 1)

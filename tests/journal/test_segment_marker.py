@@ -1,4 +1,4 @@
-"""The newest segment is lost, zeroed or cut short between two starts: it is missed, and can be given up."""
+"""The newest segment is lost, zeroed or truncated between two starts: that is detected, and the segment can be cut."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, events_of, loaded, new_journal, snapshot, write
-from tests.simulation.environment.disk import SimCrash, SimDisk
 
 from oncemq.journal.files.check import check
 from oncemq.journal.files.cut import cut
 from oncemq.journal.files.layout import segment_path
 from oncemq.protocol import errors
+from tests.journal.rig import BLOCK_BYTES, LARGE, SEGMENT_BYTES, events_of, loaded, new_journal, snapshot, write
+from tests.simulation.environment.disk import SimCrash, SimDisk
 
 LAST = segment_path(3)
-NOTE = "journal.begun"
+MARKER = "journal.begun"
 
 
 def three_segments() -> SimDisk:
@@ -42,7 +42,7 @@ def shortened(disk: SimDisk, path: str = LAST) -> None:
 
 
 @pytest.mark.parametrize("harm", [lost, zeroed, shortened])
-def test_a_harmed_last_segment_is_missed_and_can_be_given_up(harm: Callable[[SimDisk], None]) -> None:
+def test_a_lost_or_damaged_last_segment_is_detected_and_can_be_cut(harm: Callable[[SimDisk], None]) -> None:
     disk = three_segments()
     harm(disk)
     with pytest.raises(errors.JournalCorrupt, match=r"segment 3 was begun: segments/000000000003 is missing"):
@@ -61,7 +61,7 @@ def test_a_harmed_last_segment_is_missed_and_can_be_given_up(harm: Callable[[Sim
         loaded(disk)
 
 
-def test_a_lost_last_segment_behind_one_that_is_full_to_the_last_byte_can_be_given_up() -> None:
+def test_a_lost_last_segment_after_a_completely_full_one_can_be_cut() -> None:
     disk, journal = new_journal()
     room = journal.next_slot(0).free_bytes
     write(journal, events=b"f" * room)
@@ -74,7 +74,7 @@ def test_a_lost_last_segment_behind_one_that_is_full_to_the_last_byte_can_be_giv
     assert len(loaded(disk)[1]) == 1
 
 
-def test_a_zeroed_last_segment_is_missed_where_a_snapshot_points_to_its_first_group() -> None:
+def test_a_zeroed_last_segment_is_detected_if_a_snapshot_points_to_its_first_group() -> None:
     disk, journal = new_journal()
     write(journal, [LARGE])
     journal.next_slot(len(LARGE))
@@ -86,9 +86,9 @@ def test_a_zeroed_last_segment_is_missed_where_a_snapshot_points_to_its_first_gr
         loaded(disk)
 
 
-def test_a_journal_without_a_note_opens_and_has_one_from_then_on() -> None:
+def test_a_journal_without_a_marker_opens_and_gets_one() -> None:
     disk = three_segments()
-    disk.remove(NOTE)
+    disk.remove(MARKER)
     assert len(loaded(disk)[1]) == 3
     disk.power_loss()
     lost(disk)
@@ -96,17 +96,17 @@ def test_a_journal_without_a_note_opens_and_has_one_from_then_on() -> None:
         loaded(disk)
 
 
-def test_a_full_disk_without_a_note_opens_and_says_what_is_missing() -> None:
+def test_a_full_disk_without_a_marker_opens_with_a_warning() -> None:
     disk = three_segments()
-    disk.remove(NOTE)
+    disk.remove(MARKER)
     disk.capacity_bytes = 0
     journal, groups = loaded(disk)
     assert len(groups) == 3
-    assert NOTE in journal.warnings[-1]
+    assert MARKER in journal.warnings[-1]
 
 
-def test_a_note_that_is_torn_leaves_the_one_before() -> None:
-    """Losing power at any point of beginning a segment leaves a journal that opens, and misses what is lost."""
+def test_a_torn_marker_leaves_the_previous_one() -> None:
+    """After a power failure at any point of beginning a segment, the journal opens and detects a lost segment."""
     for seed in range(10):
         for operations in range(8):
             disk, journal = new_journal(seed)

@@ -1,4 +1,4 @@
-"""A full disk, failing writes, spare segments, and what is reused."""
+"""A full disk, failing writes, spare segments and recycling."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from tests.journal.rig import LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, open_sim, snapshot, write
-from tests.simulation.environment.disk import SimDisk
 
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.files.segments import SPARES_MAX
 from oncemq.journal.worker import StepWorker
 from oncemq.protocol import errors
+from tests.journal.rig import LARGE, SEGMENT_BYTES, begin, events_of, loaded, new_journal, open_sim, snapshot, write
+from tests.simulation.environment.disk import SimDisk
 
 
 def fill(journal: FileJournal) -> int:
-    """Put until the journal refuses; how often it took one."""
+    """Put until the journal refuses. Return the number of puts."""
     count = 0
     while journal.next_slot(len(LARGE) + 100).writable_bytes > len(LARGE) + 100:
         write(journal, [LARGE], b"put")
@@ -31,7 +31,7 @@ def full_disk(segments: int = 8) -> tuple[SimDisk, FileJournal]:
     return disk, journal
 
 
-def test_a_full_disk_refuses_puts_and_still_takes_acks() -> None:
+def test_a_full_disk_refuses_puts_and_still_accepts_acks() -> None:
     _, journal = full_disk()
     assert fill(journal) == 6
     assert journal.writable_bytes() == 0
@@ -44,7 +44,7 @@ def test_a_full_disk_refuses_puts_and_still_takes_acks() -> None:
     assert journal.next_slot(100).writable_bytes == 0
 
 
-def test_the_reserve_has_an_end_and_says_so() -> None:
+def test_the_reserve_is_limited() -> None:
     _, journal = full_disk()
     fill(journal)
     count = 0
@@ -55,7 +55,7 @@ def test_the_reserve_has_an_end_and_says_so() -> None:
     assert journal.next_slot(1000).free_bytes < 1000
 
 
-def test_puts_go_on_by_themselves_when_space_is_back() -> None:
+def test_puts_resume_automatically_once_there_is_space() -> None:
     disk, journal = full_disk()
     fill(journal)
     for _ in range(200):
@@ -81,7 +81,7 @@ def test_a_full_disk_is_freed_by_acks_and_snapshots_alone() -> None:
     assert fill(journal) >= 4
 
 
-def test_a_full_disk_can_be_recovered_and_still_takes_acks() -> None:
+def test_a_full_disk_can_be_recovered_and_still_accepts_acks() -> None:
     disk, journal = full_disk()
     fill(journal)
     disk.kill()
@@ -117,8 +117,9 @@ def test_a_snapshot_larger_than_its_reserve_on_a_full_disk_is_given_up() -> None
     assert open_sim(disk).load().snapshot == [b"s" * 8192] * 40
 
 
-def test_a_full_disk_keeps_room_for_a_snapshot_while_the_state_grows() -> None:
-    """Each is larger than half of its room, so a larger one is wanted; and somebody else takes what is freed."""
+def test_a_full_disk_keeps_space_for_a_snapshot_while_the_state_grows() -> None:
+    """Each snapshot is larger than half of its reserve, so a larger reserve is needed; and another program uses what is
+    freed."""
     disk, journal = full_disk()
     fill(journal)
     for count in range(5, 9):
@@ -150,7 +151,7 @@ def test_writing_that_is_faster_than_filling_waits_for_a_spare() -> None:
         write(journal, [LARGE])
 
 
-def test_released_segments_are_recycled_and_the_surplus_is_removed() -> None:
+def test_released_segments_are_recycled_and_the_surplus_is_deleted() -> None:
     disk, journal = new_journal()
     for _ in range(20):
         write(journal, [LARGE])
@@ -212,7 +213,7 @@ def test_a_failed_write_or_sync_is_final(failing: Callable[[SimDisk, FileJournal
     assert events_of(loaded(disk)[1])[0] == b"good"
 
 
-def test_a_journal_that_was_not_loaded_takes_nothing() -> None:
+def test_a_journal_that_was_not_loaded_refuses_everything() -> None:
     journal = open_sim(SimDisk(Random(1)))
     with pytest.raises(errors.JournalFailed, match="not loaded"):
         journal.next_slot(1)

@@ -21,7 +21,7 @@ def written() -> MemoryJournal:
     return journal
 
 
-def test_who_takes_over_finds_what_was_synced_and_begins_a_term() -> None:
+def test_a_take_over_finds_what_was_synced_and_begins_a_term() -> None:
     former = written()
     append(former, b"not synced")
     journal = former.take_over()
@@ -34,7 +34,7 @@ def test_who_takes_over_finds_what_was_synced_and_begins_a_term() -> None:
     assert [(group.sequence, group.events) for group in later.load().groups] == [(1, b"first"), (2, b"second")]
 
 
-def test_who_was_replaced_can_neither_write_nor_answer() -> None:
+def test_a_fenced_journal_can_neither_write_nor_answer() -> None:
     former = written()
     append(former, b"not synced")
     journal = former.take_over()
@@ -49,7 +49,7 @@ def test_who_was_replaced_can_neither_write_nor_answer() -> None:
     assert [group.events for group in journal.load().groups] == [b"first"]
 
 
-def test_the_snapshot_of_one_that_was_replaced_does_not_count() -> None:
+def test_the_snapshot_of_a_fenced_journal_does_not_count() -> None:
     former = written()
     writer = former.begin_snapshot()
     assert writer is not None

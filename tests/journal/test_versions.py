@@ -1,6 +1,6 @@
-"""A journal of an older version: it is read, and says the newer version before anything newer is written.
+"""A journal of an older version: it is read, and gets the newer version before anything newer is written.
 
-Whoever knows only the older version must be refused by the version, never by what it can't decode.
+An OnceMQ that knows only the older version must refuse the version, and never fail to decode something.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from random import Random
 from unittest.mock import patch
 
 import pytest
-from tests.journal.rig import JOURNAL_ID, events_of, loaded, open_sim, snapshot, write
-from tests.simulation.environment.disk import SimCrash, SimDisk
 
 from oncemq.journal.files import layout, meta
 from oncemq.journal.files import snapshot_codec as snapshot_module
 from oncemq.journal.files.check import check
 from oncemq.protocol import errors
 from oncemq.protocol.version import JOURNAL_VERSION, SNAPSHOT_VERSION
+from tests.journal.rig import JOURNAL_ID, events_of, loaded, open_sim, snapshot, write
+from tests.simulation.environment.disk import SimCrash, SimDisk
 
 
 @contextmanager
 def knowing_only_version_1() -> Iterator[None]:
-    """An OnceMQ of before."""
+    """An older OnceMQ."""
     with (
         patch.object(layout, "JOURNAL_VERSION", 1),
         patch.object(meta, "JOURNAL_VERSION", 1),
@@ -74,7 +74,7 @@ def test_a_journal_of_version_1_is_read_and_refused_by_version_1_from_then_on() 
     assert journal.journal_id == JOURNAL_ID
 
 
-def test_what_was_begun_with_version_1_is_not_written_again() -> None:
+def test_segments_of_version_1_are_not_rewritten() -> None:
     disk = journal_of_version_1()
     journal, _ = loaded(disk)
     write(journal, events=b"newer")
@@ -118,7 +118,7 @@ OPERATIONS = 16
 
 
 def crash_while_raising(seed: int, operations: int, skip: frozenset[str] = frozenset()) -> None:
-    """Crash anywhere on the way; then go on, and lose power. Raises what went wrong."""
+    """Crash anywhere on the way; then continue, and lose power. Raise what went wrong."""
     disk = journal_of_version_1(seed)
     disk.skip_labels |= skip
     disk.crash_after(operations)
@@ -137,13 +137,13 @@ def crash_while_raising(seed: int, operations: int, skip: frozenset[str] = froze
     assert events_of(loaded(disk)[1]) == [*events_of(groups), b"newer"]
 
 
-def test_a_crash_while_the_version_is_raised_harms_nothing() -> None:
+def test_a_crash_while_the_version_is_raised_does_no_damage() -> None:
     for operations in range(OPERATIONS):
         for seed in range(40):
             crash_while_raising(seed, operations)
 
 
-def test_version_1_never_meets_what_it_can_not_read() -> None:
+def test_version_1_never_reads_what_it_does_not_know() -> None:
     for operations in range(OPERATIONS):
         for seed in range(20):
             disk = journal_of_version_1(seed)
@@ -157,7 +157,7 @@ def test_version_1_never_meets_what_it_can_not_read() -> None:
 
 
 @pytest.mark.parametrize("label", ["meta", "meta name"])
-def test_leaving_out_a_sync_while_the_version_is_raised_is_noticed(label: str) -> None:
+def test_an_omitted_sync_while_the_version_is_raised_is_detected(label: str) -> None:
     for operations in range(OPERATIONS):
         for seed in range(40):
             try:
@@ -167,7 +167,7 @@ def test_leaving_out_a_sync_while_the_version_is_raised_is_noticed(label: str) -
     pytest.fail(f"no damage without the sync {label!r}")
 
 
-def test_a_kill_before_a_new_journals_name_is_durable_harms_nothing() -> None:
+def test_a_kill_before_a_new_journals_name_is_durable_does_no_damage() -> None:
     for operations in range(60):
         disk = SimDisk(Random(operations))
         disk.crash_after(operations)

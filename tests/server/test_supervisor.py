@@ -35,7 +35,7 @@ def broker(tmp_path: Path) -> Iterator[ForkedBroker]:
 
 
 def gateways_of(pid: int, name: str = "python") -> list[int]:
-    """Its children of that name, whichever of its threads has started them."""
+    """Return its child processes of that name, of all its threads."""
     children = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in _words(task / "children")]
     return [int(child) for child in children if name in "".join(_words(Path(f"/proc/{child}/stat"))[1:2])]
 
@@ -48,12 +48,12 @@ def _words(path: Path) -> list[str]:
 
 
 def is_gone(pid: int) -> bool:
-    """Or nobody has looked at its end yet."""
+    """Return whether the process has ended; it may be a zombie."""
     words = _words(Path(f"/proc/{pid}/stat"))
     return not words or words[2] == "Z"
 
 
-def test_a_gateway_that_dies_is_started_again_and_ends_with_its_broker(broker: ForkedBroker) -> None:
+def test_a_gateway_that_dies_is_restarted_and_ends_with_its_broker(broker: ForkedBroker) -> None:
     broker.start()
     broker.wait_until_http()
     [first] = gateways_of(broker.pid)
@@ -62,7 +62,7 @@ def test_a_gateway_that_dies_is_started_again_and_ends_with_its_broker(broker: F
     broker.wait_until_http()
     [second] = gateways_of(broker.pid)
     assert "the gateway was killed by SIGKILL" in broker.log_tail()
-    # The broker alone: nobody tells the gateway.
+    # Only the broker is killed: the gateway gets no signal.
     os.kill(broker.pid, signal.SIGKILL)
     broker.wait()
     wait_until(lambda: is_gone(second), "the gateway has ended too")
@@ -87,14 +87,14 @@ def test_ctrl_c_ends_both_without_a_traceback(broker: ForkedBroker) -> None:
 
 
 def _program(folder: Path, command: str) -> str:
-    """In place of Python."""
+    """A script that replaces Python."""
     program = folder / "program"
     program.write_text(f"#!/bin/sh\n{command}\n")
     program.chmod(0o755)
     return str(program)
 
 
-def test_a_gateway_is_ended_with_its_broker_s_turn_and_started_with_the_next(
+def test_a_gateway_ends_when_its_broker_becomes_a_standby_and_starts_when_it_is_active(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", _program(tmp_path, "exec sleep 60"))
@@ -110,7 +110,7 @@ def test_a_gateway_is_ended_with_its_broker_s_turn_and_started_with_the_next(
     assert len(seen) == 3
 
 
-def test_a_gateway_that_can_not_run_as_it_is_set_is_not_started_again(
+def test_a_gateway_that_cannot_run_with_its_settings_is_not_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "executable", _program(tmp_path, "exit 2"))
@@ -125,10 +125,10 @@ def test_a_gateway_that_can_not_run_as_it_is_set_is_not_started_again(
     assert gateways.has_drained()
 
 
-# Whether there is one.
+# Which gateways are started.
 
 
-def test_no_gateway_is_started_where_none_is_wanted() -> None:
+def test_no_gateway_is_started_if_none_is_configured() -> None:
     gateways = gateway_supervisor(ServeSettings(http="none"), lambda _: None)
     gateways.start("tcp://127.0.0.1:1")
     assert gateways.has_drained()
@@ -142,7 +142,7 @@ def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_extra")
-def test_a_missing_extra_is_said_and_is_an_error_where_a_gateway_was_asked_for() -> None:
+def test_a_missing_extra_is_an_error_only_if_the_gateway_was_requested() -> None:
     said: list[str] = []
     assert gateway_supervisor(ServeSettings(http="auto"), said.append).has_drained()
     assert said == ["HTTP is off: pip install 'oncemq[http]' installs it."]
@@ -150,7 +150,7 @@ def test_a_missing_extra_is_said_and_is_an_error_where_a_gateway_was_asked_for()
         gateway_supervisor(ServeSettings(http="127.0.0.1:8002"), said.append)
 
 
-def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
+def test_a_port_in_use_is_an_error_only_if_the_gateway_was_requested(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", _program(tmp_path, "exec sleep 60"))
@@ -173,7 +173,7 @@ def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(
     assert "--http" in text
 
 
-def test_http_that_nobody_has_asked_for_leaves_its_port_to_a_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_that_was_not_requested_leaves_its_port_to_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setitem(GATEWAY_ADDRESSES, "http", address)
@@ -182,7 +182,7 @@ def test_http_that_nobody_has_asked_for_leaves_its_port_to_a_gateway(monkeypatch
     assert [line.partition(":")[0] for line in said] == ["HTTP is off"]
 
 
-def test_the_gateway_is_told_what_the_broker_was_told() -> None:
+def test_the_gateway_gets_the_settings_of_the_broker() -> None:
     settings = ServeSettings(
         http="[::1]:8099",
         http_options=HttpOptions(origins=("https://a.example", "b.example"), connections_max=7),
@@ -208,5 +208,5 @@ def test_the_gateway_is_told_what_the_broker_was_told() -> None:
         ("ipc:///run/oncemq.sock", "ipc:///run/oncemq.sock"),
     ],
 )
-def test_an_address_that_stands_for_all_is_called_at_loopback(bound: str, called: str) -> None:
+def test_the_address_of_all_interfaces_is_reached_by_loopback(bound: str, called: str) -> None:
     assert supervisor.connectable(bound) == called

@@ -1,4 +1,4 @@
-"""The plug-in's broker, as users get it: a process that is started as usual."""
+"""The broker of the plug-in, as users get it: a process that is started normally."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from oncemq.client.sync import Client
 from oncemq.testing import plugin
 from oncemq.testing.broker_process import BrokerProcess
 
-# Before the quicker one of all other tests.
+# It takes precedence over the faster fixture of the other tests.
 oncemq_broker = plugin.oncemq_broker
 
 
-def test_what_a_killed_broker_has_stored_is_there_when_it_is_back(
+def test_messages_of_a_killed_broker_are_there_after_a_restart(
     oncemq_broker: BrokerProcess, oncemq_client: Client
 ) -> None:
     assert type(oncemq_broker) is BrokerProcess

@@ -1,4 +1,4 @@
-"""The PostgreSQL server for tests: where it comes from, and what becomes of it."""
+"""The PostgreSQL server for tests: how it is found, started and deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_databases_are_empty_and_dropped(oncemq_postgres_server: PostgresServer)
     with oncemq_postgres_server.database() as first, oncemq_postgres_server.database() as second:
         with psycopg.connect(first) as connection:
             connection.execute("create table things (thing text)")
-        # A connection that was left open is no matter.
+        # A connection that was left open does no harm.
         left_open = psycopg.connect(second)
         assert left_open.execute("select to_regclass('things')").fetchone() == (None,)
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
@@ -37,7 +37,7 @@ def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch, oncemq_pos
         assert connection.execute("select 1").fetchone() == (1,)
 
 
-def test_a_server_of_its_own_survives_a_crash_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_server_survives_a_crash_and_is_deleted_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     with PostgresServer() as server, server.database() as dsn:
         with psycopg.connect(dsn) as connection:

@@ -1,7 +1,7 @@
-"""A random life of a journal in a real PostgreSQL, with crashes and take-overs, against a model of what was promised.
+"""Random operations on a journal in a real PostgreSQL, with crashes and take-overs, compared with a model.
 
-Everything synced is there after any crash; nothing else is, but for the one group whose sync had failed; live records
-can be read; an older term writes nothing.
+After any crash everything that was synced is there, and nothing else, except the one group whose sync had failed. Live
+records can be read. An older term writes nothing.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from random import Random
 
 import psycopg
 import pytest
-from tests.journal.model import Living
-from tests.journal.rig import SEGMENT_BYTES, begin
 
 from oncemq.journal.contract import RecordRef
 from oncemq.journal.postgres.journal import PostgresJournal
 from oncemq.journal.postgres.standby import open_postgres
 from oncemq.journal.worker import StepWorker
 from oncemq.protocol import errors
+from tests.journal.model import RandomOperations
+from tests.journal.rig import SEGMENT_BYTES, begin
 
 
-class Life(Living):
+class RandomRun(RandomOperations):
     journal: PostgresJournal
 
     def __init__(self, dsn: str, seed: int) -> None:
         self.random = Random(seed)
         self.dsn = dsn
         self.database = psycopg.connect(dsn, autocommit=True)
-        self.promised = []
+        self.guaranteed = []
         self.doubtful: list[bytes] = []
         self.live = {}
         self.doubtful_live: dict[int, tuple[RecordRef, bytes]] = {}
@@ -39,17 +39,17 @@ class Life(Living):
         self.worker = StepWorker()
         self.journal = open_postgres(self.dsn, lease_ms=60_000, extent_bytes=SEGMENT_BYTES, worker=self.worker)
         state = self.state_of(self.journal.load())
-        with_doubtful = [*self.promised, *self.doubtful]
-        assert state in (self.promised, with_doubtful)
+        with_doubtful = [*self.guaranteed, *self.doubtful]
+        assert state in (self.guaranteed, with_doubtful)
         if state == with_doubtful:
-            self.promised = state
+            self.guaranteed = state
             self.live.update(self.doubtful_live)
         self.doubtful, self.doubtful_live = [], {}
         found = self.journal.read([wanted for wanted, _ in self.live.values()])
         assert [payload for payload, _ in found] == [payload for _, payload in self.live.values()]
 
     def crash(self) -> None:
-        """Killed, or asleep while another one takes over."""
+        """Kill the broker, or suspend it while another one takes over."""
         forget = ", backend_pid = 0" if self.random.random() < 0.5 else ""
         self.database.execute(f"update oncemq.journal_lease set expires_at = 'epoch'{forget}".encode())
         self.former = self.journal
@@ -92,7 +92,7 @@ class Life(Living):
         except errors.JournalFailed:
             self.crash()
             return
-        self.promised.append(event)
+        self.guaranteed.append(event)
         self.live.update(self.doubtful_live)
         self.doubtful, self.doubtful_live = [], {}
 
@@ -111,9 +111,9 @@ class Life(Living):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_life_keeps_every_promise(postgres: str, seed: int) -> None:
-    life = Life(postgres, seed)
+def test_random_operations_keep_every_guarantee(postgres: str, seed: int) -> None:
+    run = RandomRun(postgres, seed)
     for _ in range(180):
-        life.step()
-    assert life.journal.term > 3
-    life.close()
+        run.step()
+    assert run.journal.term > 3
+    run.close()
