@@ -34,7 +34,7 @@ def _run(patch: pytest.MonkeyPatch, report: Report, folder: Path, *arguments: st
     def on_nothing(*_: object) -> Iterator[None]:
         yield None
 
-    patch.setattr(audit, "on_spark", on_nothing)
+    patch.setattr(audit, "spark_session", on_nothing)
     patch.setattr(oncemq.spark.audit, "audit", lambda *_, **__: report)
     return CliRunner().invoke(audit.audit, [str(folder), *arguments])
 

@@ -33,7 +33,9 @@ def run(*arguments: str, **rest: Any) -> Result:
 def archived(monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
     """What would be run, with a broker that answers and without a JVM."""
     found: list[Pipeline] = []
-    monkeypatch.setattr("oncemq.cli.pipeline.archive.connected", lambda _: nullcontext(SimpleNamespace(health=dict)))
+    monkeypatch.setattr(
+        "oncemq.cli.pipeline.spark_command.connected", lambda _: nullcontext(SimpleNamespace(health=dict))
+    )
     context = SimpleNamespace(setLogLevel=lambda _: None)
     session = SimpleNamespace(stop=lambda: None, sparkContext=context)
     monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: session)
@@ -67,7 +69,7 @@ def test_every_option_of_an_archive_reaches_it(archived: list[Pipeline], tmp_pat
     [
         ((), "names no topic"),
         (("--topic", "a", "--pattern", "b"), "the source has topic and pattern"),
-        (("--topic", "a", "--trigger", "often"), "neither available-now nor a span of time"),
+        (("--topic", "a", "--trigger", "often"), "use available-now or a duration"),
         (("--topic", "a", "--trigger", "5s", "--ack-last"), "only a run that ends has a last batch to ack"),
         (("--topic", "a", "--checkpoint", "c"), "together with its subscription"),
         (("--topic", "a", "--url", "memory:"), "tcp://"),

@@ -87,7 +87,7 @@ def test_run_explains_problems_before_spark_starts(bad: str, monkeypatch: pytest
     ("options", "words"),
     [
         (("--conf", "spark.x"), "KEY=VALUE"),
-        (("--trigger", "often"), "neither available-now nor a span of time"),
+        (("--trigger", "often"), "use available-now or a duration"),
         (("--url", "memory:"), "tcp://"),
     ],
 )
@@ -111,14 +111,16 @@ def test_a_trigger_of_the_command_line_is_checked_with_the_rest(good: str, monke
 @pytest.fixture
 def broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks it."""
-    monkeypatch.setattr("oncemq.cli.pipeline.run.connected", lambda _: nullcontext(SimpleNamespace(health=dict)))
+    monkeypatch.setattr(
+        "oncemq.cli.pipeline.spark_command.connected", lambda _: nullcontext(SimpleNamespace(health=dict))
+    )
 
 
 def test_a_broker_that_is_away_is_known_before_spark_starts(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oncemq.spark.session.build", None)
     result = run("run", good, "--url", "tcp://127.0.0.1:9", "--timeout", "0.05", "--tries", "1")
     assert result.exit_code == 6
-    assert "Start it (`oncemq serve`)" in result.stderr
+    assert "Start the broker (`oncemq serve`)" in result.stderr
 
 
 class FakeSession:

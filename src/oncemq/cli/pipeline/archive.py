@@ -1,26 +1,22 @@
-"""`oncemq pipeline archive`: topics into a lake."""
+"""`oncemq pipeline archive`: archives topics as Parquet files or a Delta table."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from oncemq.cli.pipeline.spark_command import (
     AVAILABLE_NOW,
-    conf_of,
-    every_of,
-    explaining,
-    reporter,
-    runs_on_spark,
-    until_stopped,
+    broker_url,
+    explain_errors,
+    parse_conf,
+    parse_trigger,
+    run_pipeline,
+    spark_options,
 )
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
-from oncemq.cli.support.options import TOPIC, Reach, connected, json_option, reaches_broker
-
-if TYPE_CHECKING:
-    from oncemq.spark.pipeline.model import Pipeline
-    from oncemq.spark.pipeline.progress import Reporter
+from oncemq.cli.support.options import TOPIC, Reach, json_option, reaches_broker
 
 
 @click.command(
@@ -36,43 +32,48 @@ if TYPE_CHECKING:
 )
 @click.option("--topic", type=TOPIC, default="", help="The topic to archive.")
 @click.option("--topics", metavar="NAME,NAME...", default="", help="Several topics.")
-@click.option("--pattern", metavar="PATTERN", default="", help="All topics that match, those to come too.")
+@click.option(
+    "--pattern", metavar="PATTERN", default="", help="All topics that match, including topics that are created later."
+)
 @click.option("--to", "folder", metavar="DIR", required=True, help="The folder of the archive.")
 @click.option(
     "--format",
     "kind",
     type=click.Choice(["parquet", "delta"]),
-    help="How it is stored. [default: as the folder has it; else parquet]",
+    help="The format. [default: that of the folder; parquet for a new folder]",
 )
 @click.option(
     "--subscription",
     metavar="NAME",
     default="",
-    help="The subscription that keeps what is not archived yet. [default: a name that the folder remembers]",
+    help="The subscription that keeps messages until they are archived. [default: a name that is stored in the folder]",
 )
 @click.option(
-    "--checkpoint", metavar="DIR", default="", help="Where Spark notes how far it is. [default: _checkpoints in DIR]"
+    "--checkpoint",
+    metavar="DIR",
+    default="",
+    help="The folder in which Spark stores its progress. [default: _checkpoints in DIR]",
 )
 @click.option(
     "--trigger",
     metavar="available-now|TIME",
     default=AVAILABLE_NOW,
-    help="Once, what is there; or a micro-batch every so often (5s). [default: available-now]",
+    help="Archive what is available and end, or start a micro-batch every TIME (5s). [default: available-now]",
 )
 @click.option(
     "--max-per-trigger",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Messages of one micro-batch. [default: 1,000,000]",
+    help="Maximum number of messages in one micro-batch. [default: 1,000,000]",
 )
 @click.option(
     "--on-loss",
     type=click.Choice(["fail", "skip"]),
     default="fail",
-    help="A topic or messages that went before they were archived: stop, or go on with what is left.",
+    help="If a topic or messages were deleted before they were archived: fail, or continue with what is left.",
 )
-@click.option("--ack-last", is_flag=True, help="After a run that ends, ack its last micro-batch too.")
-@runs_on_spark
+@click.option("--ack-last", is_flag=True, help="At the end of the run, also ack its last micro-batch.")
+@spark_options
 @json_option
 @reaches_broker
 @click.pass_context
@@ -90,48 +91,40 @@ def archive(
     has_traceback: bool,
     as_json: bool,
     reach: Reach,
-    **given: Any,
+    **settings: Any,
 ) -> None:
     """Archive topics as Parquet or Delta, each message once.
 
     The archive has a row per message, with its topic, topic id, offset, key, value, headers, time stamp and
-    idempotency key, in folders by topic and day (UTC). Run it again to archive what has come since; with --trigger 5s
-    it goes on until Ctrl-C. What is not archived yet is kept in the broker by a subscription of the archive's own;
-    what is archived is acked, and may be collected.
+    idempotency key, in folders by topic and day (UTC). Run the command again to archive new messages. With --trigger
+    5s it continues until Ctrl-C. A subscription of the archive keeps messages in the broker until they are archived.
+    Archived messages are acked, so that the broker can delete them.
 
-    The last micro-batch of a run is acked by the next run that has something to do, so that it can be read again if the
-    checkpoint gets lost meanwhile. With --ack-last it is acked at once: then the archive alone has it.
+    The last micro-batch of a run is acked by the next run that has new messages. Until then it can be read again if
+    the checkpoint is lost. With --ack-last it is acked immediately, and then only the archive has it.
 
-    The checkpoint is a part of the archive: without it the next run can't know what is there.
+    The checkpoint is part of the archive: without it, the next run does not know what is archived.
     """
-    with explaining(has_traceback):
-        from oncemq.config import sources
+    with explain_errors(has_traceback):
         from oncemq.spark.lake import archiver
-        from oncemq.spark.options import broker_url
 
-        conf = conf_of(pairs)
-        url = broker_url(sources.load_client(reach).url)
+        conf = parse_conf(pairs)
+        broker_url(reach)
         pipeline = archiver.archive_pipeline(
             folder,
             topics=[name.strip() for name in topics.split(",") if name.strip()],
             format=kind or "",
-            every=every_of(trigger),
+            every=parse_trigger(trigger),
             max_per_trigger=max_per_trigger or archiver.MESSAGES_PER_TRIGGER,
-            **given,
+            **settings,
         )
-        report = reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=quiet)
-        with connected(reach) as client:
-            # Java takes its time: a broker that is away should be known before.
-            client.health()
-        number = _run(pipeline, url, master, conf, report, is_loud=has_traceback)
-    if number:
-        ctx.exit(128 + number)
-
-
-def _run(pipeline: Pipeline, url: str, master: str, conf: dict[str, str], reporter: Reporter, *, is_loud: bool) -> int:
-    """The signal that stopped it; 0 = none."""
-    from oncemq.spark.pipeline import runner
-
-    with until_stopped(pipeline.name, master, conf, is_loud=is_loud) as (spark, stop):
-        runner.run(pipeline, url=url, session=spark, reporter=reporter, is_stopping=stop)
-    return stop.number
+        run_pipeline(
+            ctx,
+            pipeline,
+            reach=reach,
+            master=master,
+            conf=conf,
+            quiet=quiet,
+            as_json=as_json,
+            has_traceback=has_traceback,
+        )

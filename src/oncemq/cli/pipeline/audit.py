@@ -1,4 +1,4 @@
-"""`oncemq pipeline audit`: what clients recorded, proved to be without loss, doubles and disorder, or what is wrong."""
+"""`oncemq pipeline audit`: proves from client records that no message was lost, doubled or out of order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncemq.cli.pipeline.spark_command import master_option, on_spark
+from oncemq.cli.pipeline.spark_command import master_option, spark_session
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
 from oncemq.terminal import count_of, json_line, note, table
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _FINDING_FIELDS = ("kind", "topic", "subscriber", "pattern", "offset", "topic_id", "broker")
 _SHOWN_MAX = 20
-#: Spark warns of plans that are too long to be printed, which nobody does.
-_QUIET = {"spark.sql.debug.maxToStringFields": "1000"}
 
 
 @click.command(
@@ -33,16 +31,16 @@ _QUIET = {"spark.sql.debug.maxToStringFields": "1000"}
     """,
 )
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
-@click.option("--complete", is_flag=True, help="Every producer has recorded: report messages that none of them put.")
+@click.option("--complete", is_flag=True, help="All producers have recorded: report messages that none of them put.")
 @click.option("--broker", is_flag=True, help="Compare with the broker: ends of topics, positions of subscriptions.")
-@click.option("--findings", metavar="DIR", type=click.Path(), help="Write what is wrong there, as Parquet.")
+@click.option("--findings", metavar="DIR", type=click.Path(), help="Write the findings to this folder, as Parquet.")
 @click.option(
     "--limit",
     metavar="N",
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="Name so many messages of each kind; all are counted.",
+    help="Maximum number of findings of each kind. All are counted.",
 )
 @master_option
 @json_option
@@ -59,18 +57,18 @@ def audit(
 ) -> None:
     """Prove from the records of clients that nothing was lost, doubled or out of order, or list what was.
 
-    FOLDER is where clients recorded: `oncemq.connect(…, record=FOLDER)`, or ONCEMQ_RECORD in their environment. The
-    exit code is 1 where something is wrong, or where the records are incomplete. docs/audit.md says what is proved.
+    FOLDER contains the records of clients: `oncemq.connect(…, record=FOLDER)`, or ONCEMQ_RECORD in their environment.
+    The exit code is 1 if there are findings, or if the records are incomplete. docs/audit.md describes the proof.
     """
     from oncemq.protocol import errors
 
     if findings is not None and os.path.exists(findings):
-        raise errors.SettingInvalid(f"'{findings}' exists; findings go into a folder of their own")
+        raise errors.SettingInvalid(f"'{findings}' exists; choose a new folder for the findings")
     positions = _positions(reach) if broker else None
-    with on_spark("audit", master, _QUIET) as spark:
-        from oncemq.spark.audit import audit as judge
+    with spark_session("audit", master) as spark:
+        from oncemq.spark.audit import audit as run_audit
 
-        report = judge(spark, folder, complete=complete, positions=positions, findings_max=limit)
+        report = run_audit(spark, folder, complete=complete, positions=positions, findings_max=limit)
         if findings is not None:
             rows = [[getattr(finding, field) for field in _FINDING_FIELDS] for finding in report.findings]
             schema = "kind string, topic string, subscriber string, pattern string, offset bigint, topic_id bigint,"
@@ -88,7 +86,7 @@ def _positions(reach: Reach) -> Any:
 
 
 def _print_json(report: Report) -> None:
-    """A line for each topic, subscription and finding, and one for the whole."""
+    """A line for each topic, subscription and finding, and one for the whole audit."""
     for topic in report.topics:
         click.echo(json_line({"of": "topic", **_fields(topic)}))
     for subscription in report.subscriptions:
@@ -107,7 +105,7 @@ def _fields(entry: Any) -> dict[str, Any]:
 
 
 def _show(report: Report) -> None:
-    torn = f"; the last line of {report.torn:,} was cut off" if report.torn else ""
+    torn = f"; the last line of {count_of(report.torn, 'file')} was truncated" if report.torn else ""
     note(f"{count_of(report.lines, 'line')} in {count_of(report.files, 'file')}{torn}.")
     for sentence in report.summaries:
         click.echo(sentence)
@@ -120,5 +118,5 @@ def _show(report: Report) -> None:
         for line in table(("FOUND", "TOPIC", "SUBSCRIBER", "OFFSET"), rows):
             click.echo(line)
         if len(report.findings) > _SHOWN_MAX:
-            note(f"and {len(report.findings) - _SHOWN_MAX:,} more; --json and --findings have them.")
+            note(f"and {len(report.findings) - _SHOWN_MAX:,} more; --json and --findings list them.")
     click.echo("Nothing was lost, doubled or out of order." if report.is_proved else "NOT PROVED.")

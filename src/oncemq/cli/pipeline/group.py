@@ -1,4 +1,4 @@
-"""`oncemq pipeline`: each of its commands is a file of its own, imported when it runs."""
+"""`oncemq pipeline`: the list of its commands. Each one is in a module of its own, which is imported on use."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import click
 from oncemq.cli.support.command import Documented, Lazy, LazyGroup
 
 _PIPELINES = "Your own"
-_READY = "Ready-made"
+_READY = "Built in"
 
 COMMANDS = {
     "validate": Lazy(
-        "oncemq.cli.pipeline.validate:validate", _PIPELINES, "Explain all that is wrong with pipelines; run nothing."
+        "oncemq.cli.pipeline.validate:validate", _PIPELINES, "Report all problems of pipelines without running them."
     ),
     "run": Lazy("oncemq.cli.pipeline.run:run", _PIPELINES, "Run a pipeline that a file declares."),
     "archive": Lazy(
         "oncemq.cli.pipeline.archive:archive", _READY, "Archive topics as Parquet or Delta, each message once."
     ),
     "restore": Lazy(
-        "oncemq.cli.pipeline.restore:restore", _READY, "Put archived messages back into topics, each message once."
+        "oncemq.cli.pipeline.restore:restore", _READY, "Restore archived messages into topics, each message once."
     ),
     "audit": Lazy(
         "oncemq.cli.pipeline.audit:audit",
@@ -26,13 +26,13 @@ COMMANDS = {
         "Prove from the records of clients that nothing was lost, doubled or out of order, or list what was.",
     ),
     "stats": Lazy(
-        "oncemq.cli.pipeline.stats:stats", _READY, "Count rates, sizes, lag and latency per topic and window."
+        "oncemq.cli.pipeline.stats:stats", _READY, "Show rates, sizes, lag and latency per topic and time window."
     ),
 }
 
 
 class PipelineGroup(Documented, LazyGroup):
-    """A noun whose verbs are imported one by one: most of them need Spark."""
+    """A group whose commands are imported on use, because most of them need Spark."""
 
 
 @click.group(
@@ -47,6 +47,6 @@ class PipelineGroup(Documented, LazyGroup):
 def pipeline() -> None:
     """Declare data pipelines on Spark, and run them.
 
-    A pipeline is a YAML file. It reads topics, takes their values apart, transforms them with SQL or Python, and
-    writes to a topic, to Parquet, Delta or PostgreSQL, each message once. Needs `pip install "oncemq[spark]"`.
+    A pipeline is a YAML file. It reads topics, parses their values, transforms them with SQL or Python, and writes
+    them to a topic, Parquet, Delta or PostgreSQL, each message once. Needs `pip install "oncemq[spark]"`.
     """

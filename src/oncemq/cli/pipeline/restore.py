@@ -1,4 +1,4 @@
-"""`oncemq pipeline restore`: out of a lake, back into topics."""
+"""`oncemq pipeline restore`: restores topics from an archive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncemq.cli.pipeline.spark_command import conf_of, explaining, reporter, runs_on_spark
+from oncemq.cli.pipeline.spark_command import explain_errors, make_reporter, parse_conf, spark_options
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import DURATION_MS, TOPIC, Reach, json_option, reaches_broker
 from oncemq.cli.support.signals import orderly_exit
@@ -22,8 +22,8 @@ else:
     ParamType = click.ParamType
 
 
-class Moment(ParamType):
-    """A time as ISO 8601 has it. Not one relative to now: a second run would mean other messages."""
+class IsoTime(ParamType):
+    """A time in ISO 8601. Relative times are not allowed, because a repeated command would select other messages."""
 
     name = "time"
 
@@ -60,23 +60,25 @@ class Moment(ParamType):
     "--prefix",
     metavar="TEXT",
     default="",
-    help="Without --to: each topic's messages go into the topic of its name behind this.",
+    help="Without --to: restore each topic into a topic whose name is this prefix and its own name.",
 )
-@click.option("--topic", metavar="TOPIC", default="", help="Only this one of the archive's topics.")
-@click.option("--since", type=Moment(), metavar="TIME", help="Only messages of this time or later.")
-@click.option("--until", type=Moment(), metavar="TIME", help="Only messages before this time.")
-@click.option("--offsets", metavar="A:B", default="", help="Only these offsets of the archived topic, without B.")
-@click.option("--id", metavar="NAME", default="", help="What this restore is recognised by, when it comes again.")
-@click.option("--again", is_flag=True, help="Restore once more what was restored before.")
-@click.option("--create", is_flag=True, help="Make topics that are not there.")
+@click.option("--topic", metavar="TOPIC", default="", help="Restore only this topic of the archive.")
+@click.option("--since", type=IsoTime(), metavar="TIME", help="Restore only messages from this time on.")
+@click.option("--until", type=IsoTime(), metavar="TIME", help="Restore only messages before this time.")
+@click.option(
+    "--offsets", metavar="A:B", default="", help="Restore only these offsets of the archived topic, excluding B."
+)
+@click.option("--id", metavar="NAME", default="", help="The id by which a repeated restore is recognised.")
+@click.option("--again", is_flag=True, help="Restore the messages once more, even if they were restored before.")
+@click.option("--create", is_flag=True, help="Create missing topics.")
 @click.option(
     "--retain",
     "retain_ms",
     type=DURATION_MS,
     metavar="TIME",
-    help="Of topics that are made: how long they keep messages. [default: 7d]",
+    help="The retention of created topics. [default: 7d]",
 )
-@runs_on_spark
+@spark_options
 @json_option
 @reaches_broker
 def restore(
@@ -89,49 +91,51 @@ def restore(
     reach: Reach,
     **given: Any,
 ) -> None:
-    """Put archived messages back into topics, each message once.
+    """Restore archived messages into topics, each message once.
 
-    Keys, headers, time stamps and order stay; the offsets are new. The messages of a topic appear all at once, when
-    the last one is there. The same command again changes nothing, so that it can be repeated after a crash: it is
-    recognised by the folder, the selection and the topic. --again, or another --id, really does it twice.
+    Keys, headers, time stamps and order are preserved; the offsets are new. The messages of a topic appear together,
+    when all of them are restored. Repeating the command changes nothing, so it can be repeated after a crash: a
+    restore is recognised by the folder, the selection and the topic. Use --again or another --id to restore the
+    messages once more.
 
-    The archive is checked before: a message that it holds twice is an error, messages that it does not hold are
-    counted in a warning. With --json, an object per topic, with `messages`, `first_offset` and `last_offset`.
+    The archive is checked first: a message that it contains twice is an error, and missing messages are counted in a
+    warning. With --json, an object is printed for each topic, with `messages`, `first_offset` and `last_offset`.
     """
-    with explaining(has_traceback):
+    with explain_errors(has_traceback):
         from oncemq.config import sources
         from oncemq.spark.lake import restorer
 
-        conf = conf_of(pairs)
+        conf = parse_conf(pairs)
         if retain_ms is not None and not given["create"]:
-            raise click.UsageError("--retain is about topics that --create makes.")
+            raise click.UsageError("--retain needs --create: it is the retention of created topics.")
         if given["again"] and not given["id"]:
             given |= {"again": False, "id": f"again-{uuid.uuid4().hex}"}
-            note(f"If this is cut off, --id {given['id']} instead of --again finishes it.")
+            note(f"If this is interrupted, use --id {given['id']} instead of --again to complete it.")
         with orderly_exit():
             done = restorer.restore(
                 folder,
                 url=sources.load_client(reach).url,
                 conf=conf,
                 retain_ms=restorer.RETAIN_MS if retain_ms is None else retain_ms,
-                reporter=reporter(has_end=True, as_json=False, is_quiet=quiet or as_json),
+                reporter=make_reporter(has_end=True, as_json=False, is_quiet=quiet or as_json),
                 warn=warn,
                 **given,
             )
-    for one in done:
+    for restored in done:
         if as_json:
-            click.echo(json_line(one))
+            click.echo(json_line(restored))
         elif not quiet:
-            click.echo(_sentence(one))
+            click.echo(_summary(restored))
 
 
-def _sentence(one: Restored) -> str:
-    messages = count_of(one.messages, "message")
-    if one.before:
+def _summary(restored: Restored) -> str:
+    messages = count_of(restored.messages, "message")
+    if restored.before:
         return (
-            f"This was restored into '{one.target}' before, by the id {one.id}: nothing changed. What the archive got "
-            "since needs a selection of its own, or see --again."
+            f"This was restored into '{restored.target}' before, with the id {restored.id}: nothing changed. To "
+            "restore newer messages of the archive, select them, or use --again."
         )
-    if one.first_offset is None:
-        return f"Restored {messages} into '{one.target}', to which others wrote at the same time."
-    return f"Restored {messages} into '{one.target}' (offsets {one.first_offset:,} to {one.last_offset:,})."
+    if restored.first_offset is None:
+        return f"Restored {messages} into '{restored.target}'. Other producers wrote to it at the same time."
+    offsets = f"offsets {restored.first_offset:,} to {restored.last_offset:,}"
+    return f"Restored {messages} into '{restored.target}' ({offsets})."

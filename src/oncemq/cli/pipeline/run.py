@@ -1,4 +1,4 @@
-"""`oncemq pipeline run`: a pipeline of a file, until it is done or somebody stops it."""
+"""`oncemq pipeline run`: runs the pipeline of a file until it is complete or is stopped."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncemq.cli.pipeline.spark_command import conf_of, every_of, explaining, reporter, runs_on_spark, until_stopped
+from oncemq.cli.pipeline.spark_command import (
+    broker_url,
+    explain_errors,
+    parse_conf,
+    parse_trigger,
+    run_pipeline,
+    spark_options,
+)
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
-from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
+from oncemq.cli.support.options import Reach, json_option, reaches_broker
+from oncemq.terminal import json_line
 
 if TYPE_CHECKING:
     from oncemq.spark.pipeline.model import Pipeline
-    from oncemq.spark.pipeline.pipeline_file import ValidatedFile
-    from oncemq.spark.pipeline.progress import Reporter
 
 
 @click.command(
@@ -29,13 +35,13 @@ if TYPE_CHECKING:
     """,
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--checkpoint", metavar="DIR", help="Where Spark notes how far it is, instead of what the file says.")
+@click.option("--checkpoint", metavar="DIR", help="The folder in which Spark stores its progress; overrides the file.")
 @click.option(
     "--trigger",
     metavar="available-now|TIME",
-    help="Once, or a micro-batch every so often (5s), instead of what the file says.",
+    help="Run once, or start a micro-batch every TIME (5s); overrides the file.",
 )
-@runs_on_spark
+@spark_options
 @json_option
 @reaches_broker
 @click.pass_context
@@ -55,78 +61,48 @@ def run(
     """Run a pipeline that a file declares.
 
     Problems in the file are reported before Spark starts, as by `oncemq pipeline validate`. With the trigger
-    available-now it processes what is there and ends; with `every`, it goes on until Ctrl-C or SIGTERM. However it
-    ends, the next run goes on where it was, and each message counts once. A second Ctrl-C ends it at once.
+    available-now, the run processes the messages that are available and ends. With `every`, it continues until Ctrl-C
+    or SIGTERM. The next run continues where the last one ended, and each message is processed once. A second Ctrl-C
+    ends the command immediately.
 
-    With --json, each micro-batch is an object, with `rows`, `rows_per_s`, `lag` and `duration_ms`, and the end too.
+    With --json, an object is printed for each micro-batch, with `rows`, `rows_per_s`, `lag` and `duration_ms`, and one
+    at the end.
     """
-    from oncemq.config import sources
-    from oncemq.spark.options import broker_url
+    from oncemq.protocol.errors import PipelineInvalid
     from oncemq.spark.pipeline.pipeline_file import ensure_valid, folder_of, validate
 
-    conf = conf_of(pairs)
-    url = broker_url(sources.load_client(reach).url)
-    declared = validate(file)
-    if declared.pipeline is None:
-        _refuse(ctx, declared, as_json)
-        return
-    pipeline = _changed(declared.pipeline, checkpoint, trigger)
+    conf = parse_conf(pairs)
+    broker_url(reach)
+    validated = validate(file)
+    if validated.pipeline is None:
+        for problem in validated.problems:
+            click.echo(json_line(problem) if as_json else problem.message, err=True)
+        ctx.exit(PipelineInvalid.exit_code)
+    pipeline = _override(validated.pipeline, checkpoint, trigger)
     ensure_valid(pipeline, folder_of(file))
-    report = reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=quiet)
-    with connected(reach) as client:
-        # Java takes its time: a broker that is away should be known before.
-        client.health()
-    is_loud = has_traceback or bool(os.environ.get(sources.TRACEBACK_VARIABLE))
-    with explaining(has_traceback):
-        number = _run(declared, pipeline, url, master, conf, report, is_loud=is_loud)
-    if number:
-        ctx.exit(128 + number)
-
-
-def _refuse(ctx: click.Context, declared: ValidatedFile, as_json: bool) -> None:
-    from oncemq.protocol.errors import PipelineInvalid
-    from oncemq.terminal import json_line
-
-    for problem in declared.problems:
-        click.echo(json_line(problem) if as_json else problem.message, err=True)
-    ctx.exit(PipelineInvalid.exit_code)
-
-
-def _run(
-    declared: ValidatedFile,
-    pipeline: Pipeline,
-    url: str,
-    master: str,
-    conf: dict[str, str],
-    reporter: Reporter,
-    *,
-    is_loud: bool,
-) -> int:
-    """The signal that stopped it; 0 = none."""
-    from oncemq.spark.pipeline.pipeline_file import folder_of
-    from oncemq.spark.pipeline.runner import run as run_pipeline
-
-    document = declared.document
+    document = validated.document
 
     def locate_sql(offset: int) -> str:
         line, column = document.position(("transform", "sql"), offset)
         return f"{document.file}:{line}:{column}: "
 
-    with until_stopped(pipeline.name, master, conf, is_loud=is_loud) as (spark, stop):
+    with explain_errors(has_traceback):
         run_pipeline(
+            ctx,
             pipeline,
-            url=url,
-            session=spark,
-            folder=folder_of(document.file),
-            reporter=reporter,
-            is_stopping=stop,
+            reach=reach,
+            master=master,
+            conf=conf,
+            quiet=quiet,
+            as_json=as_json,
+            has_traceback=has_traceback,
+            folder=folder_of(file),
             locate_sql=locate_sql,
         )
-    return stop.number
 
 
-def _changed(pipeline: Pipeline, checkpoint: str | None, trigger: str | None) -> Pipeline:
-    """With what the command line says instead."""
+def _override(pipeline: Pipeline, checkpoint: str | None, trigger: str | None) -> Pipeline:
+    """The pipeline with the settings of the command line."""
     import msgspec
 
     from oncemq.spark.pipeline.model import Trigger
@@ -136,4 +112,4 @@ def _changed(pipeline: Pipeline, checkpoint: str | None, trigger: str | None) ->
         pipeline = msgspec.structs.replace(pipeline, checkpoint=path)
     if trigger is None:
         return pipeline
-    return msgspec.structs.replace(pipeline, trigger=Trigger(every=every_of(trigger)))
+    return msgspec.structs.replace(pipeline, trigger=Trigger(every=parse_trigger(trigger)))

@@ -1,5 +1,5 @@
-"""What commands that need Spark share: their options, a session for as long as they run, progress, stopping, and
-errors in a sentence. Imports Spark only when one runs."""
+"""The common parts of the commands that use Spark: options, sessions, progress, stop signals and error messages.
+Imports Spark only when a command runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from oncemq.cli.support.options import Reach, connected
 from oncemq.cli.support.signals import orderly_exit
 from oncemq.terminal import is_terminal, note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from oncemq.spark.pipeline.model import Pipeline
     from oncemq.spark.pipeline.progress import Reporter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -34,18 +36,20 @@ AVAILABLE_NOW = "available-now"
 
 def master_option(function: Function) -> Function:
     decorate = click.option(
-        "--master", default="local[*]", metavar="URL", help="Where Spark runs. [default: local[*], all cores]"
+        "--master", default="local[*]", metavar="URL", help="The master of Spark. [default: local[*], all cores]"
     )
     return decorate(function)
 
 
-def runs_on_spark(function: Function) -> Function:
-    """--master, --conf, --quiet and --traceback, of the commands that run for long."""
+def spark_options(function: Function) -> Function:
+    """--master, --conf, --quiet and --traceback, for commands that run for a long time."""
     options = (
-        click.option("--traceback", "has_traceback", is_flag=True, help="If it fails, show all that Spark says."),
-        click.option("--quiet", is_flag=True, help="Say nothing but errors and warnings."),
         click.option(
-            "--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; may be repeated."
+            "--traceback", "has_traceback", is_flag=True, help="If the command fails, print the whole error of Spark."
+        ),
+        click.option("--quiet", is_flag=True, help="Print only errors and warnings."),
+        click.option(
+            "--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark. May be repeated."
         ),
         master_option,
     )
@@ -54,8 +58,8 @@ def runs_on_spark(function: Function) -> Function:
     return function
 
 
-def conf_of(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Settings of Spark, as `--conf` takes them."""
+def parse_conf(pairs: tuple[str, ...]) -> dict[str, str]:
+    """The settings of Spark from --conf."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -65,30 +69,31 @@ def conf_of(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def every_of(trigger: str) -> str:
-    """A span of time; "" = once, with what is available."""
-    from oncemq.config.durations import duration_s
+def parse_trigger(text: str) -> str:
+    """The interval of --trigger; "" = available-now."""
+    from oncemq.config.durations import parse_duration_ms
 
-    if trigger == AVAILABLE_NOW:
+    if text == AVAILABLE_NOW:
         return ""
-    if duration_s(trigger) is None:
-        text = f"{trigger!r} is neither {AVAILABLE_NOW} nor a span of time, such as 5s."
-        raise click.BadParameter(text, param_hint="--trigger")
-    return trigger
+    try:
+        parse_duration_ms(text)
+    except ValueError as error:
+        raise click.BadParameter(f"use {AVAILABLE_NOW} or a duration: {error}", param_hint="--trigger") from None
+    return text
 
 
-# Running.
+# Sessions.
 
 
-class Stop:
-    """Ctrl-C or SIGTERM asks the run to stop; a second one ends the process at once."""
+class StopSignal:
+    """SIGINT or SIGTERM asks the run to stop. A second signal ends the process immediately."""
 
     def __init__(self) -> None:
-        #: The signal that came; 0 = none.
+        #: The signal that arrived; 0 = none.
         self.number = 0
         self._former: dict[int, Any] = {}
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> StopSignal:
         self._former = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
@@ -101,19 +106,19 @@ class Stop:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.number:
-            # Java ends with its parent. What was not finished is done by the next run.
+            # The JVM ends with its parent. The next run does the work that was not completed.
             os._exit(128 + number)
         self.number = number
 
 
 @contextmanager
-def on_spark(name: str, master: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session. Inside, Ctrl-C and SIGTERM end the command in an orderly way. Raises MissingExtra, and what went wrong
-    in Spark as an error of ours."""
+def spark_session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session, in which SIGINT and SIGTERM end the command in an orderly way. Raises MissingExtra. Errors of Spark
+    are raised as OnceMQError."""
     from oncemq.spark import session
 
     with orderly_exit():
-        with _java_deaf():
+        with _sigterm_ignored():
             spark = session.build(name, master=master, conf=conf)
         from pyspark.errors import PySparkException
 
@@ -128,9 +133,9 @@ def on_spark(name: str, master: str, conf: Mapping[str, str] | None = None) -> I
 
 
 @contextmanager
-def _java_deaf() -> Iterator[None]:
-    """Who ends a whole group of processes, as systemd does, would end Java before we can stop what it runs. A process
-    that is started while we ignore SIGTERM ignores it too; Java ends with us in any case."""
+def _sigterm_ignored() -> Iterator[None]:
+    """A process that is started while SIGTERM is ignored ignores it too. So a signal to the whole process group, as
+    systemd sends it, does not end the JVM before its jobs are stopped. The JVM ends with its parent in any case."""
     former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         yield
@@ -139,21 +144,8 @@ def _java_deaf() -> Iterator[None]:
 
 
 @contextmanager
-def until_stopped(
-    name: str, master: str, conf: Mapping[str, str], *, is_loud: bool
-) -> Iterator[tuple[SparkSession, Stop]]:
-    """The same for a stream, which is asked to stop."""
-    with on_spark(name, master, conf) as spark, Stop() as stop:
-        if not is_loud:
-            # What fails is said by us, in a sentence; Java would say it in hundreds of lines, and first.
-            spark.sparkContext.setLogLevel("OFF")
-        yield spark, stop
-
-
-@contextmanager
-def explaining(has_traceback: bool) -> Iterator[None]:
-    """What fails is a sentence, and, where it is asked for, all that Spark says."""
-    from oncemq.config import sources
+def explain_errors(has_traceback: bool) -> Iterator[None]:
+    """Print the traceback of an error if it is requested. The error itself is printed as one sentence."""
     from oncemq.protocol import errors
 
     if importlib.util.find_spec("pyspark") is None:
@@ -161,16 +153,64 @@ def explaining(has_traceback: bool) -> Iterator[None]:
     try:
         yield
     except errors.OnceMQError as error:
-        if has_traceback or os.environ.get(sources.TRACEBACK_VARIABLE):
+        if _wants_traceback(has_traceback):
             click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
         raise
+
+
+def _wants_traceback(has_traceback: bool) -> bool:
+    from oncemq.config import sources
+
+    return has_traceback or bool(os.environ.get(sources.TRACEBACK_VARIABLE))
+
+
+def broker_url(reach: Reach) -> str:
+    """The URL of the broker. Raises SettingInvalid for a broker that Spark's workers can't reach."""
+    from oncemq.config import sources
+    from oncemq.spark import options
+
+    return options.broker_url(sources.load_client(reach).url)
+
+
+def require_broker(reach: Reach) -> None:
+    """Raises BrokerAway. Called before the JVM, which starts slowly."""
+    with connected(reach) as client:
+        client.health()
+
+
+def run_pipeline(
+    ctx: click.Context,
+    pipeline: Pipeline,
+    *,
+    reach: Reach,
+    master: str,
+    conf: Mapping[str, str],
+    quiet: bool,
+    as_json: bool,
+    has_traceback: bool,
+    **options: Any,
+) -> None:
+    """Run a pipeline until it is complete or a signal stops it, which sets the exit code. `options` are those of
+    `runner.run`."""
+    from oncemq.spark.pipeline import runner
+
+    reporter = make_reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=quiet)
+    url = broker_url(reach)
+    require_broker(reach)
+    with spark_session(pipeline.name, master, conf) as spark, StopSignal() as stop:
+        if not _wants_traceback(has_traceback):
+            # The command prints errors as one sentence. Spark would print hundreds of lines before that.
+            spark.sparkContext.setLogLevel("OFF")
+        runner.run(pipeline, url=url, session=spark, reporter=reporter, is_stopping=stop, **options)
+    if stop.number:
+        ctx.exit(128 + stop.number)
 
 
 # Progress.
 
 
-def reporter(*, has_end: bool, as_json: bool, is_quiet: bool) -> Reporter:
-    """A bar for people, lines for logs, objects for programs."""
+def make_reporter(*, has_end: bool, as_json: bool, is_quiet: bool) -> Reporter:
+    """A progress bar on a terminal, lines in a log, or JSON."""
     from oncemq.spark.pipeline import progress
 
     if as_json:
@@ -186,6 +226,6 @@ def reporter(*, has_end: bool, as_json: bool, is_quiet: bool) -> Reporter:
 
 
 def _write_line(line: str) -> None:
-    """At once: whoever reads it wants to know where the run is."""
+    """Write a line without buffering, so that a reader sees the progress."""
     click.echo(line)
     sys.stdout.flush()

@@ -1,16 +1,15 @@
-"""`oncemq pipeline stats`: rates, sizes, lag and latency of topics, as a table, as JSON, and as a page to look at."""
+"""`oncemq pipeline stats`: rates, sizes, lag and latency of topics, as a table, as JSON, or as an HTML page."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from oncemq.cli.pipeline.spark_command import master_option, on_spark
+from oncemq.cli.pipeline.spark_command import broker_url, master_option, require_broker, spark_session
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
-from oncemq.cli.support.options import DURATION, Reach, connected, json_option, moment_of, reaches_broker
+from oncemq.cli.support.options import DURATION, Reach, json_option, moment_of, reaches_broker
 from oncemq.terminal import bytes_text, json_line, note, table
 
 if TYPE_CHECKING:
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
     """,
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--to", "path", metavar="FILE", type=click.Path(dir_okay=False), help="Write a page with charts (HTML).")
-@click.option("--window", metavar="TIME", type=DURATION, help="How long a window is. [default: about 60 of them]")
-@click.option("--since", metavar="TIME", help="Only what was stored then or later: 2026-01-31T12:00, -2h.")
-@click.option("--until", metavar="TIME", help="Only what was stored before.")
+@click.option("--to", "path", metavar="FILE", type=click.Path(dir_okay=False), help="Write an HTML page with charts.")
+@click.option("--window", metavar="TIME", type=DURATION, help="The length of a window. [default: about 60 windows]")
+@click.option("--since", metavar="TIME", help="Only messages from this time on: 2026-01-31T12:00, -2h.")
+@click.option("--until", metavar="TIME", help="Only messages before this time.")
 @click.option(
     "--records",
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False),
-    help="What clients recorded (ONCEMQ_RECORD): for latency, and lag over time.",
+    help="A folder of client records (ONCEMQ_RECORD), for latency and for lag over time.",
 )
 @master_option
 @json_option
@@ -52,55 +51,46 @@ def stats(
     as_json: bool,
     reach: Reach,
 ) -> None:
-    """Count rates, sizes, lag and latency per topic and window.
+    """Show rates, sizes, lag and latency per topic and time window.
 
-    TOPIC may be a pattern, in quotes: "orders.*", or "#" for all. Only what is still stored is counted: topics with a
-    retention keep more. The page opens offline. Latency needs records: docs/audit.md says how clients make them.
+    TOPIC may be a pattern in quotes: "orders.*", or "#" for all topics. Only stored messages are counted; topics with
+    a retention store more. The HTML page works offline. Latency needs client records, which docs/audit.md describes.
     """
-    from oncemq.config import sources
-    from oncemq.spark.options import broker_url
-
-    source = _source(topics, since, until)
-    url = broker_url(sources.load_client(reach).url)
-    with connected(reach) as client:
-        # Java takes its time: a broker that is away should be known before.
-        client.health()
-    with on_spark("stats", master) as spark:
+    source = _source_options(topics, since, until)
+    url = broker_url(reach)
+    require_broker(reach)
+    with spark_session("stats", master) as spark:
         from oncemq.spark.stats import collect_stats
 
-        stats = collect_stats(spark, url, source, window_s=window, records=records)
+        found = collect_stats(spark, url, source, window_s=window, records=records)
     if path is not None:
         from oncemq.spark.stats import render_page
 
-        Path(path).write_text(render_page(stats), encoding="utf-8")
-        note(f"wrote {path}")
+        Path(path).write_text(render_page(found), encoding="utf-8")
+        note(f"Wrote {path}.")
     if as_json:
-        click.echo(json_line(stats))
+        click.echo(json_line(found))
         return
-    _show(stats)
+    _show(found)
 
 
-def _source(topics: tuple[str, ...], since: str | None, until: str | None) -> dict[str, str]:
-    """As options of the source."""
+def _source_options(topics: tuple[str, ...], since: str | None, until: str | None) -> dict[str, str]:
+    """The options of `format("oncemq")`."""
     import json
 
     from oncemq.protocol.patterns import is_pattern
 
     patterns = [topic for topic in topics if is_pattern(topic)]
     if patterns and len(topics) > 1:
-        raise click.BadParameter("a pattern stands alone: give it, or topics by their names.", param_hint="TOPIC")
+        raise click.BadParameter("give either one pattern, or topics by their names.", param_hint="TOPIC")
     source = {"pattern": topics[0]} if patterns else {"topics": json.dumps(topics)}
     for option, name, text in (("--since", "startingOffsets", since), ("--until", "endingOffsets", until)):
         if text is not None:
-            source[name] = _moment(text, option).isoformat()
+            time = moment_of(text)
+            if time is None:
+                raise click.BadParameter(f"{text!r} is not a time, such as 2026-01-31T12:00 or -2h.", param_hint=option)
+            source[name] = time.isoformat()
     return source
-
-
-def _moment(text: str, option: str) -> datetime:
-    moment = moment_of(text)
-    if moment is None:
-        raise click.BadParameter(f"{text!r} is no time, such as 2026-01-31T12:00 or -2h.", param_hint=option)
-    return moment
 
 
 def _show(stats: Stats) -> None:
@@ -112,7 +102,7 @@ def _show(stats: Stats) -> None:
     for line in table(heads, rows):
         click.echo(line)
     if not stats.topics:
-        click.echo("Nothing is stored there.")
+        click.echo("No messages are stored in these topics.")
     for what in dict.fromkeys(row.what for row in stats.latencies):
         click.echo()
         for line in table((f"LATENCY: {what.upper()}", "MESSAGES", "P50", "P99"), _latencies(stats, what)):
@@ -126,7 +116,7 @@ def _show(stats: Stats) -> None:
 
 
 def _latencies(stats: Stats, what: str) -> list[tuple[str, int, str, str]]:
-    """By topic, the longest of its windows."""
+    """By topic, the maximum over its windows."""
     found: dict[str, tuple[int, float, float]] = {}
     for row in stats.latencies:
         if row.what == what:

@@ -1,17 +1,12 @@
-"""`oncemq pipeline validate`: everything that is wrong with a file, before Spark starts."""
+"""`oncemq pipeline validate`: reports all problems of a file, without Spark."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import click
 
 from oncemq.cli.support.command import Documented
 from oncemq.cli.support.options import json_option
 from oncemq.terminal import json_line
-
-if TYPE_CHECKING:
-    from oncemq.spark.pipeline.pipeline_file import ValidatedFile
 
 
 @click.command(
@@ -27,24 +22,20 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def validate(ctx: click.Context, /, files: tuple[str, ...], as_json: bool) -> None:
-    """Explain all that is wrong with pipelines; run nothing.
+    """Report all problems of pipelines without running them.
 
-    Each problem is a line, `FILE:LINE:COLUMN: what is wrong; what to do`; with --json, an object. Spark is not
-    started, so that the SQL itself is only looked over; `oncemq pipeline run` says where Spark can't read it. Modules
-    of Python that a pipeline names are imported. Exit code 2 if there are problems.
+    Each problem is a line, `FILE:LINE:COLUMN: what is wrong; what to do`, or an object with --json. Spark is not
+    started, so only obvious errors in SQL are found; `oncemq pipeline run` reports the errors that Spark finds. Python
+    modules that a pipeline names are imported. The exit code is 2 if there are problems.
     """
     from oncemq.protocol.errors import PipelineInvalid
     from oncemq.spark.pipeline.pipeline_file import validate as validate_file
 
-    declared = [validate_file(file) for file in files]
-    for one in declared:
-        _say(one, as_json)
-    if any(one.problems for one in declared):
+    validated = [validate_file(file) for file in files]
+    for each in validated:
+        for problem in each.problems:
+            click.echo(json_line(problem) if as_json else problem.message)
+        if not each.problems and not as_json:
+            click.echo(f"{each.document.file}: no problems.")
+    if any(each.problems for each in validated):
         ctx.exit(PipelineInvalid.exit_code)
-
-
-def _say(declared: ValidatedFile, as_json: bool) -> None:
-    for problem in declared.problems:
-        click.echo(json_line(problem) if as_json else problem.message)
-    if not declared.problems and not as_json:
-        click.echo(f"{declared.document.file}: no problems.")
