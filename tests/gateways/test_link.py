@@ -1,4 +1,4 @@
-"""A gateway's connection to its broker: what is merged, and what is waited for."""
+"""A gateway's connection to its broker: batches of single messages, and long polls."""
 
 from __future__ import annotations
 

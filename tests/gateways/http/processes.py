@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, beside its broker: started, killed, started again."""
+"""A gateway in a process of its own, which can be killed and started again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEADLINE_S = 60
 
 
 class GatewayProcess:
-    """`oncemq gateway http` at one address, life after life."""
+    """`oncemq gateway http`, always at the same address."""
 
     def __init__(self, folder: Path, broker: str) -> None:
         self._port = free_port()

@@ -1,4 +1,4 @@
-"""A gateway inside the tests' process, as the tests of the queue use it; and a way into it for the blocking library."""
+"""A gateway in the process of the tests, for the tests of the queue; and a transport for the blocking library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 
 class Queue(Gateway):
-    """A gateway; with no broker named, one of its own."""
+    """A gateway; without a broker's address it has a broker of its own."""
 
     def __init__(self, broker: str = "") -> None:
         super().__init__(broker or f"memory:queue-{next(_numbers)}")
@@ -27,7 +27,7 @@ class Queue(Gateway):
         return found
 
     def refused(self, method: str, path: str, key: str | None = None, **parameters: Any) -> tuple[int, str]:
-        """The status, and the code; the shape is the documented one."""
+        """Return the status and the code, and check the form of the response."""
         response = self.ask(method, path, key, **parameters)
         failure = response.json()
         assert list(failure)[:4] == ["status", "error", "code", "advice"]
@@ -72,7 +72,7 @@ def queue() -> Iterator[Queue]:
 
 
 class Straight(httpx.BaseTransport):
-    """From the blocking library right into the application. `spoil` may raise before or after a request arrives."""
+    """A transport from the blocking library to the application. `spoil` may raise before or after a request."""
 
     def __init__(self, gateway: Gateway, spoil: Callable[[httpx.Request, bool], None] | None = None) -> None:
         self._gateway = gateway

@@ -1,4 +1,4 @@
-"""A gateway inside the tests' process, on a broker in memory: requests go straight into the application."""
+"""A gateway in the process of the tests, with a broker in memory: requests go directly to the application."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class Lifespan:
-    """Starts an application, and ends it."""
+    """Starts and stops an application."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -38,7 +38,7 @@ class Lifespan:
 
 
 class Gateway:
-    """Blocking, for tests; `run` is for what happens at the same time."""
+    """A blocking interface for tests; `run` is for concurrent requests."""
 
     def __init__(self, broker: str, **settings: Any) -> None:
         self._runner = asyncio.Runner()

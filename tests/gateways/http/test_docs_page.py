@@ -1,4 +1,4 @@
-"""/docs, in a real browser: complete, offline, and able to send requests. And who may not."""
+"""/docs in a real browser: complete, offline, and able to send requests; pages of other origins are refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_refusal_is_shown_with_its_code(gateway: str, browser: Browser) -> Non
     browser.open(f"{gateway}/docs")
     _fill(browser, "show-topic", topic="nobody's")
     assert _try(browser, "show-topic", "bad")["code"] == "TOPIC_UNKNOWN"
-    # The browser itself notes a reply of 404.
+    # The browser itself logs a response with 404.
     assert [text for text in browser.complaints if "404" not in text] == []
 
 
@@ -79,7 +79,7 @@ def _fill(browser: Browser, anchor: str, **fields: str) -> None:
 
 
 def _try(browser: Browser, anchor: str, outcome: str = "good") -> dict[str, object]:
-    """Press Send; the reply that the page shows."""
+    """Press Send, and return the response that the page shows."""
     browser.evaluate(f"document.querySelector('#{anchor} form').requestSubmit()")
     browser.wait_for(f"document.querySelector('#{anchor} output .{outcome}')")
     browser.wait_for(f"document.querySelector('#{anchor} .stop').hidden")

@@ -12,9 +12,9 @@ from pathlib import Path
 from tests.forking import ForkedBroker
 
 GUIDE = Path(__file__).parents[3] / "docs/howto/http.md"
-#: How the page ends a stream.
+#: The command by which the page ends a stream.
 STREAMING = "--max-time 1"
-#: What is another one each time, and how the page shows it.
+#: Values that differ each time, and their placeholders on the page.
 PLACEHOLDERS = [
     (r'("(?:time|uptime)_ms":)\d+', r"\1TIME"),
     (r'("(?:epoch|token|sessions)":)\d+', r"\1N"),
@@ -42,7 +42,7 @@ def sessions() -> list[tuple[str, str]]:
 
 
 def outputs(folder: Path) -> Iterator[tuple[str, str]]:
-    """Each command, and what it says, with placeholders."""
+    """Run each command, and compare its output with placeholders."""
     with ForkedBroker(folder / "data", http=True) as broker:
         broker.wait_until_http()
         shell = subprocess.Popen(
@@ -62,14 +62,14 @@ def outputs(folder: Path) -> Iterator[tuple[str, str]]:
                 said = _said(shell, "" if command == "oncemq serve &" else real)
                 for seconds in (2, 4, 8, 16) if STREAMING in command else ():
                     if said != expected:
-                        # On a busy machine a stream may begin late; reading it once more changes nothing.
+                        # On a busy machine a stream may start late; it is safe to read it again.
                         said = _said(shell, real.replace(STREAMING, f"--max-time {seconds}"))
                 yield command, said
             shell.stdin.close()
 
 
 def _said(shell: subprocess.Popen[str], command: str) -> str:
-    """What one shell says to a command; its variables stay for the next one."""
+    """Run a command in one shell, which keeps its variables for the next one."""
     assert shell.stdin is not None
     assert shell.stdout is not None
     shell.stdin.write(f"{command}\necho; echo the end of it\n")

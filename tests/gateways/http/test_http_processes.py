@@ -1,4 +1,4 @@
-"""The gateway as it runs: real sockets, and processes that are killed while callers repeat what was not answered."""
+"""The gateway with real sockets, and processes that are killed while callers repeat requests without a response."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client_of(gateway: GatewayProcess) -> httpx.Client:
 
 
 def until_answered(send: Callable[[], httpx.Response]) -> httpx.Response:
-    """As a caller that takes neither silence nor "not now" for an answer."""
+    """Repeat a request until it has an outcome."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
         with contextlib.suppress(httpx.TransportError):
@@ -52,7 +52,7 @@ def until_answered(send: Callable[[], httpx.Response]) -> httpx.Response:
 
 
 class Callers:
-    """They put, each message under a key or a number of its own, until they are told to stop."""
+    """Producers that put messages, each under a key or a number, until they are stopped."""
 
     def __init__(self, gateway: GatewayProcess, topic: str) -> None:
         self._gateway = gateway
@@ -154,7 +154,7 @@ def test_messages_stream_over_a_socket_and_end_with_the_gateway(gateway: Gateway
                 other.post("/topics/streamed/messages", content=str(number))
                 seen.append(next(line for line in lines if line.startswith("id: ") and line.count("-") == 2)[4:])
                 assert seen[-1].endswith(f"-{number}")
-            # It answers what it has in hand, and does not wait for streams.
+            # It answers the requests in progress, and does not wait for streams.
             assert gateway.stop() == 0
             assert "problem" not in "".join(lines)
     gateway.start()

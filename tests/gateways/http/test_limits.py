@@ -1,4 +1,4 @@
-"""What a client can't do to others: bodies that never end, heads without bounds, names that are not ours."""
+"""Limits that protect other clients: bodies that never end, unbounded headers, foreign host names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["v1"]
 
 
 def _half_sent(v1: V1) -> tuple[asyncio.Task[None], list[Any]]:
-    """A request of which a part never comes."""
+    """A request of which a part never arrives."""
     sent: list[Any] = []
     came = [{"type": "http.request", "body": b"a", "more_body": True}]
 
@@ -69,7 +69,7 @@ def test_a_head_without_end_is_cut_off() -> None:
         await gateway.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.addresses[0].rpartition(":")[2]))
         async with asyncio.timeout(30):
-            # Many requests, one after the other, are no long head.
+            # Many requests on one connection do not count as long headers.
             whole = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n" % (b"x" * 40_000)
             for _ in range(3):
                 writer.write(whole)

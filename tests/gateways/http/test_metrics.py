@@ -1,4 +1,4 @@
-"""GET /metrics: what Prometheus is told, read as strictly as Prometheus reads it."""
+"""GET /metrics, parsed as strictly as Prometheus parses it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABEL = re.compile(r'([a-z][a-z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
 
 
 def parsed(text: str) -> Samples:
-    """Every sample. Fails where the format is not kept."""
+    """Return every sample. Fails if the format is wrong."""
     assert text.endswith("\n")
     samples: Samples = {}
     families: dict[str, str] = {}

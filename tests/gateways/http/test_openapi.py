@@ -128,7 +128,7 @@ def test_the_command_line_prints_it_without_starting_anything() -> None:
 
 
 def _get(path: str, headers: dict[bytes, bytes]) -> Answer:
-    """What the app would answer; no broker is needed for it."""
+    """Return the application's answer, without a broker."""
     endpoint = next(one for one in site_endpoints(ENDPOINTS) if one.path == path)
     nobody: Any = None
     call: Call[None, None] = Call(nobody, GatewaySettings(brokers=()), None, None, headers, None)

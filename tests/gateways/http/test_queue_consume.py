@@ -1,4 +1,4 @@
-"""The queue's three ways to consume: plain, by position, by key."""
+"""The three forms of consuming: plain, by position, by key."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_request_may_wait_for_a_message(queue: Queue, form: dict[str, Any]) ->
         )
         while not queue.app._link or queue.app._link._poll_driver is None:
             await asyncio.sleep(0.001)
-        # Meanwhile others are not held up.
+        # Other requests are not delayed meanwhile.
         other = await queue.client.get("/consumer/consume", params=asked)
         body = {"topic": "T1", "producer_id": "P1", "message": "m"}
         await queue.client.post("/producer/produce", json=body)
@@ -164,7 +164,7 @@ def test_sixteen_keys_are_remembered(queue: Queue) -> None:
     queue.populate(*map(str, range(20)))
     assert [queue.consume(f"k{number}") for number in range(18)] == [str(number) for number in range(18)]
     assert queue.cant_consume("k2") == (410, "CONSUMED")
-    # The gateway knows longer that a key was overtaken. One that starts anew takes a forgotten key for a new one.
+    # The gateway remembers overtaken keys for longer. After a restart a forgotten key is a new one.
     assert queue.cant_consume("k0") == (410, "CONSUMED")
     queue.app._state.queue.delivery = KeyedDelivery(queue.app._state.subscriptions._link)
     assert queue.cant_consume("k2") == (410, "CONSUMED")
@@ -185,7 +185,7 @@ def test_plain_requests_take_what_is_not_confirmed(queue: Queue) -> None:
 def test_a_request_that_fails_at_any_step_may_be_repeated(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """Before each step, and after each: as a crash of the gateway or the broker would."""
+    """Fail before or after each step, as a crash of the gateway or the broker would."""
     queue.populate(*map(str, range(40)))
     steps = 0
     failing = 0
@@ -214,7 +214,7 @@ def test_a_request_that_fails_at_any_step_may_be_repeated(
     monkeypatch.setattr(Link, "operate", spoiled_operate)
     taken = []
     for number in range(30):
-        # A gateway that starts anew knows nothing.
+        # As after a restart of the gateway.
         if number % 2:
             queue.app._state.queue.delivery.delivered.clear()
             queue.app._state.subscriptions.opened.clear()
@@ -228,7 +228,7 @@ def test_a_request_that_fails_at_any_step_may_be_repeated(
     assert taken == [str(number) for number in range(30)]
 
 
-# Others who move the subscription.
+# Other consumers and seeks.
 
 
 def test_a_new_key_does_not_undo_a_seek(queue: Queue) -> None:
@@ -323,10 +323,10 @@ def test_what_a_seek_brings_again_is_not_confirmed_unseen(queue: Queue, other: Q
     assert queue.consume("k1") == "a"
     assert queue.cant_consume("k2") == (404, "NOTHING_NEW")
     operate(queue, Seek("T1", "C1", 0))
-    # Also through a gateway that has not seen the seek: that all was confirmed is in the registry.
+    # Also through a gateway that has not seen the seek: the registry says that all was confirmed.
     assert other.consume("k3") == "a"
     assert other.cant_consume("k2") == (404, "NOTHING_NEW")
-    # And what was given, but not confirmed, is given again to a new key.
+    # A message that was delivered but not confirmed is delivered again to a new key.
     queue.produce("b")
     assert other.consume("k4") == "b"
     operate(queue, Seek("T1", "C1", 1))

@@ -1,4 +1,4 @@
-"""The queue over HTTP: who may do what, and how it is refused."""
+"""The queue over HTTP: its rules and its errors."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_topic_without_consumers_takes_no_message(queue: Queue) -> None:
     assert queue.refused("POST", "/producer/produce", **produce) == (409, "NO_CONSUMERS")
     assert queue.refused("POST", "/producer/produce", "k", **produce) == (409, "NO_CONSUMERS")
     queue.ok("POST", "/consumer/register", topic="T1", consumer_id="C1")
-    # The same request has the same answer, whatever has changed.
+    # The same request gets the same response, even if something has changed.
     assert queue.refused("POST", "/producer/produce", "k", **produce) == (409, "NO_CONSUMERS")
     assert queue.ok("POST", "/producer/produce", "new", **produce)["consumers"] == 1
     assert queue.size() == 1
@@ -140,7 +140,7 @@ def test_a_message_that_is_refused_uses_up_no_position(queue: Queue) -> None:
     queue.ok("POST", "/consumer/register", topic="T1", consumer_id="C1")
     first = queue.post("/producer/produce", numbered, **produce).json()
     assert (first["status"], first["position"]) == ("success", 0)
-    # What was stored once is not refused when it is repeated, also where this is not known any more.
+    # A repetition of a stored message is not refused, even if the gateway does not know it any more.
     operate(queue, Unsubscribe("T1", "C1"))
     queue.app._state.queue.consumed.clear()
     assert queue.post("/producer/produce", numbered, **produce).json() == first
@@ -202,7 +202,7 @@ def test_a_consumer_has_several_topics_each_once(queue: Queue) -> None:
 def test_a_consumer_that_crashed_while_it_registered_can_do_it_again(queue: Queue) -> None:
     queue.populate(topic="T1")
     queue.ok("POST", "/producer/register", topic="T2", producer_id="P2")
-    # Known, and without this subscription: as a crash between the two steps leaves it.
+    # The consumer is registered but not subscribed, as after a crash between the two steps.
     assert queue.cant_consume(topic="T2") == (404, "NOT_SUBSCRIBED")
     assert queue.ok("POST", "/consumer/register", topic="T2", consumer_id="C1")["consumer_id"] == "C1"
     assert queue.cant_consume(topic="T2") == (404, "NOTHING_NEW")
@@ -215,7 +215,7 @@ def test_only_subscribed_consumers_consume(queue: Queue, path: str) -> None:
     assert queue.refused("GET", path, topic="T1", consumer_id="C9") == (404, "CONSUMER_UNKNOWN")
     assert queue.refused("GET", path, topic="T2", consumer_id="C1") == (404, "NOT_SUBSCRIBED")
     assert queue.refused("GET", path, topic="T9", consumer_id="C1") == (404, "TOPIC_UNKNOWN")
-    # A subscriber of another kind is no consumer before it registers.
+    # A subscriber that was created otherwise is not a consumer until it registers.
     operate(queue, Subscribe("T1", "native"))
     assert queue.refused("GET", path, topic="T1", consumer_id="native") == (404, "CONSUMER_UNKNOWN")
 
@@ -229,7 +229,7 @@ def test_a_message_is_kept_until_all_who_were_subscribed_have_it(queue: Queue) -
     assert queue.ok("GET", "/consumer/consume", topic="T1", consumer_id="C2")["message"] == "after"
 
 
-# What goes in.
+# Messages.
 
 
 def test_parameters_come_in_the_query_or_in_a_body(queue: Queue) -> None:

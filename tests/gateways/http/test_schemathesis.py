@@ -1,4 +1,4 @@
-"""Made-up requests, good and bad, for every endpoint of the OpenAPI document: the gateway does what the document says.
+"""Generated requests, valid and invalid, for every endpoint of the OpenAPI document: the gateway does what it says.
 
 make fuzz-http EXAMPLES=2000        more of them, others each time
 """
@@ -35,22 +35,22 @@ Send = Callable[[Message], Awaitable[None]]
 #: 0: few, and the same ones each time.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
-#: Understood, and refused for what is there or is not there.
+#: Valid requests that are refused because of the state of the broker.
 _REFUSED = ["403", "404", "409", "410", "413", "416", "422"]
 CONFIG = SchemathesisConfig.from_dict(
     {
         "checks": {
-            # 501: patterns, where a topic is wanted.
+            # 501: patterns instead of a topic.
             "not_a_server_error": {"expected-statuses": ["2xx", "4xx", "501"]},
             "positive_data_acceptance": {"expected-statuses": ["2xx", "400", "501", *_REFUSED]},
             "negative_data_rejection": {"expected-statuses": ["400", "405", "415", "501", *_REFUSED]},
-            # A topic may be made anew, and its name used again.
+            # A topic may be deleted and created again.
             "use_after_free": {"enabled": False},
             "ensure_resource_availability": {"enabled": False},
         },
     }
 )
-# Read when the tests run: it takes seconds to make requests of it.
+# Loaded when the tests run: it takes seconds.
 API = schemathesis.pytest.from_fixture("described")
 
 made_up = settings(
@@ -64,7 +64,7 @@ made_up = settings(
 
 @schemathesis.serializer(NDJSON)
 def lines(context: SerializationContext, value: Any) -> bytes:
-    """Whatever is made up, on a line of its own."""
+    """Print each generated request on one line."""
     items = value if isinstance(value, list) and value else [value]
     return b"".join(msgspec.json.encode(item) + b"\n" for item in items)
 
@@ -85,14 +85,14 @@ def described() -> Any:
 
 
 def _make_smaller(operation: dict[str, Any]) -> None:
-    # Any type at all is one message, which has a type in the document too.
+    # A body of any other media type is one message, which the document describes too.
     operation.get("requestBody", {}).get("content", {}).pop(ANY, None)
     if not EXAMPLES and operation["operationId"] not in _FULL:
         left_out = ("OnceMQ-Principal", *_OF_A_SESSION)
         operation["parameters"] = [one for one in operation.get("parameters", []) if one["name"] not in left_out]
 
 
-#: Many endpoints have these headers, and all read them in the same way: unless there is time, two are enough.
+#: Many endpoints have these headers, and all of them parse them in the same way: two endpoints are enough.
 _FULL = ("put", "queue_produce")
 _OF_A_KEY = ("Idempotency-Key", "OnceMQ-Principal")
 _OF_A_SESSION = ("OnceMQ-Session", "OnceMQ-Epoch", "OnceMQ-Number", "OnceMQ-Seen-Below")
@@ -128,7 +128,7 @@ class Caller:
         )
 
     def _renew_key(self, case: Case[Any]) -> None:
-        """Mostly: a key that was used before has its request refused."""
+        """Whether to send the key: a request with a key that was used before is refused."""
         self._number += 1
         key = case.headers.get("Idempotency-Key", "")
         if _is_good(case) and 0 < len(key) < 256 and self._number % 4:
@@ -177,7 +177,7 @@ def test_the_queue_answers_as_the_document_says(case: Case[Any], caller: Caller)
 
 
 def _wait_for_nothing(case: Case[Any]) -> None:
-    """A good `wait_ms` becomes 0, a bad one stays."""
+    """Replace a valid `wait_ms` by 0, and keep an invalid one."""
     parts: list[Any] = [case.query, case.body]
     for part in parts:
         given = part.get("wait_ms", "") if isinstance(part, dict) else ""
@@ -186,7 +186,7 @@ def _wait_for_nothing(case: Case[Any]) -> None:
 
 
 def _name_one_identity(case: Case[Any]) -> None:
-    """A good request has a key, or all of a session, or neither; the document can't say so."""
+    """A valid request has a key, or all headers of a session, or neither; the document can't express this."""
     headers = case.headers
     if not _is_good(case):
         return
@@ -200,7 +200,7 @@ def _is_good(case: Case[Any]) -> bool:
     return case.meta is not None and case.meta.generation.mode.is_positive
 
 
-#: What no schema says: members that depend on one another, mostly.
+#: Rules that the schema can't express: mostly fields that depend on each other.
 _APART = (
     "give one of them",
     "either",
@@ -216,7 +216,7 @@ _APART = (
     "a hundred years",
     "Invalid base64",
     "not base64",
-    # To a schema 2.0 is an integer.
+    # In a JSON schema 2.0 is an integer.
     "written without a point",
 )
 
@@ -232,7 +232,7 @@ def good_requests_can_be_read(context: CheckContext, response: Response, case: C
 
 @contextmanager
 def _serving(settings: GatewaySettings) -> Iterator[str]:
-    """The gateway in a thread of this process, on a port of its own."""
+    """The gateway in a thread of this process."""
     app = make_app(settings)
 
     async def bounded(scope: Message, receive: Receive, send: Send) -> None:
@@ -251,7 +251,7 @@ def _serving(settings: GatewaySettings) -> Iterator[str]:
 
 
 def _without_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """A stream of events is cut off right after its head, as if the client had gone."""
+    """End a stream of events right after its headers, as if the client had disconnected."""
     streaming = False
     cut = False
 

@@ -69,10 +69,10 @@ def test_messages_are_sent_as_they_come(v1: V1) -> None:
 def test_a_browser_that_comes_back_gets_each_message_once(v1: V1) -> None:
     v1.store("orders", "a", "b", "c")
     ids = watch(v1, seeing(0, 1, 2)).ids
-    # It has seen two of them before its connection was lost.
+    # The reader has seen two of them before it lost its connection.
     watch(v1, seeing(2), seen=ids[2])
     assert acked(v1) == 2
-    # The reply was lost, and with it the id that says more: it comes back with the old one.
+    # The response was lost, and with it the newer id: the reader comes back with the old one.
     ids = watch(v1, seeing(2), seen=ids[2]).ids
     watch(v1, seeing(), seen=ids[-1])
     assert acked(v1) == 3
@@ -92,7 +92,7 @@ def test_what_was_seen_before_a_seek_is_not_acked_after_it(v1: V1) -> None:
         await v1.client.post(f"{PATH}/seek", json={"to": 1})
         await seeing(0, 1, 2, 1, 2)(visit)
 
-    # The stream itself goes on where the seek has moved it; who has not heard that acks nothing either.
+    # The stream continues at the new position; a reader that does not know it acks nothing.
     ids = watch(v1, seek).ids
     watch(v1, seeing(1, 2), seen=ids[3])
     assert acked(v1) == 1

@@ -82,7 +82,7 @@ def test_an_ack_elsewhere_is_seen_by_the_next_get(v1: V1) -> None:
     epoch = get(v1)["epoch"]
     v1.ok("POST", f"{PATH}/ack", {"upto": 2, "epoch": epoch})
     assert (get(v1)["position"], get(v1, epoch=epoch)["position"]) == (2, 2)
-    # Behind the gateway's back.
+    # As if another client had acked.
     v1.app._state.subscriptions.opened["orders", "kitchen"].owned.acked = 0
     assert values_of(get(v1)) == ["c"]
 

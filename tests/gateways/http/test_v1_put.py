@@ -154,7 +154,7 @@ def test_a_put_with_a_time_to_live_expires(v1: V1) -> None:
 
 def test_a_body_that_is_too_large_is_refused(v1: V1) -> None:
     assert code_of(post(v1, b"x" * (8 * 2**20 + 1))) == "TOO_LARGE"
-    # More than this broker takes in one batch, and the first thing that it hears of this gateway.
+    # More than the broker's limit for a batch, in the gateway's first request.
     fresh = V1()
     response = fresh.ask("POST", PATH, content=b"x" * (5 * 2**20), params={"create": "true"})
     fresh.close()
@@ -279,6 +279,6 @@ def test_a_topic_that_is_full_holds_up_nobody_else(v1: V1) -> None:
     assert replies[0].headers["retry-after"] == "1"
     key = {"idempotency-key": "k"}
     assert v1.refused("POST", "/topics/full/messages", {"value": "x" * 100}, headers=key) == "TOPIC_FULL"
-    # Nothing was decided: the same request happens once there is room.
+    # Nothing was decided: the same request succeeds when there is space.
     v1.ok("POST", "/topics/full/subscriptions/slow/ack", {"upto": 1})
     v1.ok("POST", "/topics/full/messages", {"value": "x" * 100}, 201, headers=key)

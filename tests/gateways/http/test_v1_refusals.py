@@ -1,4 +1,4 @@
-"""Whatever a caller sends, a refusal from the table answers it: odd names, numbers and bodies, too many at once."""
+"""Invalid requests get an error from the table: odd names, numbers and bodies, and too many requests at once."""
 
 from __future__ import annotations
 

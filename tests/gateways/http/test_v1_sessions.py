@@ -1,4 +1,4 @@
-"""Sessions over HTTP: epochs, numbers that go on, and verdicts that were not seen."""
+"""Sessions over HTTP: epochs, numbers that continue, and outcomes that were not confirmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared subscriptions over HTTP: leases that a repeated take brings again, and what becomes of them."""
+"""Shared subscriptions over HTTP: a repeated take returns the same lease; acks, nacks and renewals of leases."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_each_kind_of_subscription_is_consumed_in_its_own_way(v1: V1) -> None:
         ("ack", {"token": 1, "offsets": [0]}),
     ):
         assert v1.refused("POST", f"/topics/orders/subscriptions/kitchen/{path}", body) == "KIND_MISMATCH"
-    # Whoever mistook it for a shared one has not taken it over.
+    # A take of a subscription that is not shared has not taken it over.
     assert v1.got("orders", "kitchen", epoch=epoch)["epoch"] == epoch
     assert v1.refused("GET", f"{PATH}/messages") == "KIND_MISMATCH"
     assert v1.refused("POST", f"{PATH}/ack", {"upto": 1}) == "KIND_MISMATCH"

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in words that help."""
+"""Errors explain what is wrong with a request, and what would be valid."""
 
 from __future__ import annotations
 

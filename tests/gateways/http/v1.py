@@ -1,4 +1,4 @@
-"""A gateway inside the tests' process, as the tests of /v1 use it."""
+"""A gateway in the process of the tests, for the tests of /v1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 
 class V1(Gateway):
-    """A gateway with a broker of its own; paths begin behind /v1."""
+    """A gateway with a broker of its own; paths are relative to /v1."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(f"memory:v1-{next(_numbers)}", **settings)
@@ -27,7 +27,7 @@ class V1(Gateway):
         return self.run(self.client.request(method, f"/v1{path}", **given))
 
     def ok(self, method: str, path: str, body: Any = None, status: int = 200, **given: Any) -> Json:
-        """The reply's JSON, if it has this status."""
+        """Return the JSON of a response, which must have this status."""
         if body is not None:
             given["json"] = body
         response = self.ask(method, path, **given)
@@ -36,7 +36,7 @@ class V1(Gateway):
         return found
 
     def refused(self, method: str, path: str, body: Any = None, **given: Any) -> str:
-        """The code that it is refused with; nothing changes."""
+        """Return the code of a refused request."""
         if body is not None:
             given["json"] = body
         return code_of(self.ask(method, path, **given))
@@ -76,7 +76,7 @@ def values_of(reply: Json) -> list[str]:
 
 
 class Visit:
-    """A request whose reply is read as it comes, by somebody who may leave."""
+    """A request whose response is read as it arrives, by a client that may disconnect."""
 
     def __init__(self, gateway: Gateway, path: str, query: str = "", headers: dict[str, str] | None = None) -> None:
         self._scope = {
@@ -122,7 +122,7 @@ class Visit:
 
     @property
     def ids(self) -> list[str]:
-        """Of the stream, and of its events."""
+        """Return the ids of the stream and its events."""
         return [line[4:] for line in self.text.splitlines() if line.startswith("id: ")]
 
     @property

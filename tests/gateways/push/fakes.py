@@ -29,7 +29,7 @@ _WAIT_S = 0.005
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    """Poll. Fails after the deadline."""
+    """Poll a condition. Fails after the deadline."""
     until_s = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < until_s, f"not in time: {what}"
@@ -41,19 +41,19 @@ class FakeLink(Link):
 
     def __init__(self) -> None:
         self.is_away = False
-        #: The next get is answered with it.
+        #: The next get raises it.
         self.error: errors.OnceMQError | None = None
         self.is_subscribed = False
         self.epoch = 0
-        #: Where subscriptions began.
+        #: The starts of the subscriptions.
         self.starts: list[int] = []
         self.session_epoch = 0
-        #: Those that were stored.
+        #: The numbers that were stored.
         self.numbers: list[int] = []
         self._batches: list[tuple[BatchHead, bytes]] = []
 
     def add(self, content: bytes) -> None:
-        """A message, in a batch of its own."""
+        """Add a message, in a batch of its own."""
         payload = encode_batch([content])
         self._batches.append((BatchHead(len(self._batches), 1, 0, 0, checksum(payload)), payload))
 

@@ -1,4 +1,4 @@
-"""The reliable side of the gateway without sockets: a broker in memory, and a feed that stands still."""
+"""The reliable part of the gateway without sockets: a broker in memory, and a feed that sends nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = PushSettings(retransmit_ms=20, pause_ms_max=60_000)
 
 
 def in_memory(work: Callable[[Link], Awaitable[None]]) -> None:
-    """Run it, with a broker of its own."""
+    """Run a test with a broker of its own."""
 
     async def run() -> None:
         link = Link([f"memory:{uuid.uuid4().hex}"], label="test")
@@ -35,7 +35,7 @@ def in_memory(work: Callable[[Link], Awaitable[None]]) -> None:
 
 
 class Feed:
-    """Fulfils what cursors want of the feed. It sends nothing, and follows nothing by itself."""
+    """A feed for cursors that sends and follows nothing."""
 
     def __init__(self) -> None:
         self.followers: dict[str, Any] = {}

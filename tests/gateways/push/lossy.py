@@ -1,4 +1,4 @@
-"""A live feed that passes on another one's, and loses, repeats, reorders and damages on the way."""
+"""A live feed that forwards another one, and loses, repeats, reorders and damages messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers of the push gateway in plain pyzmq and JSON, as anybody would write them: nothing of OnceMQ."""
+"""Peers of the push gateway in plain pyzmq and JSON, without code of OnceMQ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Listener:
         return found
 
     def heartbeat(self, at_least: int = 0) -> int:
-        """The next offset, once a heartbeat says that it is this one or a later one."""
+        """Wait for a heartbeat with this offset or a later one, and return its offset."""
         until_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < until_s:
             frames = self.frames()
@@ -83,7 +83,7 @@ class Publisher:
 
 
 class Asker:
-    """A REQ socket that asks again, as a Lazy Pirate does."""
+    """A REQ socket that repeats requests (the Lazy Pirate pattern)."""
 
     def __init__(self, address: str, timeout_s: float = DEADLINE_S) -> None:
         self._address = address
@@ -110,7 +110,7 @@ class Asker:
         return answer
 
     def insist(self, kind: str, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
-        """The same request until it is decided."""
+        """Repeat a request until it has an outcome."""
         frames = [json.dumps({"type": kind, **fields}).encode(), *([] if content is None else [content])]
         until_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < until_s:
@@ -124,7 +124,7 @@ class Asker:
 
 
 class Callee:
-    """A permanent REP socket, where messages are sent again; acknowledges each, in a thread of its own."""
+    """A REP socket to which messages are sent again; it acks each one, in a thread."""
 
     def __init__(self, subscriber: str, *, answers: bool = True) -> None:
         self._subscriber = subscriber
@@ -132,7 +132,7 @@ class Callee:
         self._socket = _socket(zmq.REP)
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.address = f"tcp://127.0.0.1:{port}"
-        #: What came: (topic, offset, content).
+        #: Received messages: (topic, offset, content).
         self.received: list[tuple[str, int, bytes]] = []
         self.data: list[dict[str, Any]] = []
         self._is_over = threading.Event()
@@ -162,7 +162,7 @@ class Callee:
 
 
 class Subscriber:
-    """A reliable subscriber, in a thread: listens, is called, acknowledges, and puts messages in order by offset."""
+    """A reliable subscriber in a thread: listens, is called, acks, and orders messages by offset."""
 
     def __init__(self, name: str, topic: str, feed: str, acks: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""More requests than can be held."""
+"""More requests than the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
 from tests.gateways.push.fakes import until
 
 
-class SlowPublishing:
+class SlowPublishers:
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
 
@@ -28,7 +28,7 @@ class SlowPublishing:
 
 def test_requests_are_bounded_in_bytes() -> None:
     async def ask() -> None:
-        publishing, reliable = SlowPublishing(), cast(ReliableSubscribers, None)
+        publishing, reliable = SlowPublishers(), cast(ReliableSubscribers, None)
         settings = PushSettings(acks="inproc://server", buffer_bytes_max=100_000)
         server = AckServer(settings, reliable, cast(ReliablePublishers, publishing), Counters())
         dealer: Any = zmq.Context.instance().socket(zmq.DEALER)
@@ -47,7 +47,7 @@ def test_requests_are_bounded_in_bytes() -> None:
         assert {(answer["code"], answer["again"]) for answer in answers} == {("OVERLOADED", True)}
         publishing.may_answer.set()
         await until(lambda: are_answered(5), "the others are answered")
-        # There is room again.
+        # There is capacity again.
         dealer.send_multipart([request, bytes(40_000)])
         await until(lambda: are_answered(6), "it is answered")
         assert [answer["type"] for answer in answers] == 3 * ["error"] + 3 * ["ack_published"]

@@ -1,4 +1,4 @@
-"""The asyncio client's own way to listen."""
+"""The asyncio client's push consumer."""
 
 from __future__ import annotations
 

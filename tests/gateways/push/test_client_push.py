@@ -1,4 +1,4 @@
-"""The client's own way to listen: the feed, and the broker for what the feed has lost."""
+"""The client's push consumer: the feed, and the broker for messages that the feed has lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def take(subscription: PushSubscription, count: int) -> list[Message]:
 
 
 def put_slowly(broker: BrokerProcess, topic: str, count: int) -> threading.Thread:
-    """In many batches of one to five, from another client."""
+    """Put messages in many batches of one to five, from another client."""
 
     def run() -> None:
         with broker.connect() as client:

@@ -1,4 +1,4 @@
-"""Gateway and broker are killed on the way: reliable publishers and subscribers notice nothing."""
+"""Gateway and broker are killed: reliable publishers and subscribers lose and duplicate nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples in plain pyzmq run and say what they should."""
+"""The examples in plain pyzmq run, and print what they should."""
 
 from __future__ import annotations
 

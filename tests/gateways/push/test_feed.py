@@ -77,7 +77,7 @@ def test_heartbeats_tell_the_next_offset_so_a_lost_last_message_shows(push: Gate
     assert first.heartbeat() == 0
     client.put_many("feed.beats", [b"a", b"b", b"c"])
     first.messages(3)
-    # It was not there for any of them, and learns that there were three.
+    # It was not connected for any of them, and learns that there were three.
     late = Listener(push.settings.feed, b"feed.beats\0")
     assert late.heartbeat() == 3
     assert first.heartbeat(3) == 3
@@ -113,7 +113,7 @@ def test_a_deleted_topic_is_followed_again_from_its_beginning(push: GatewayProce
     client.put("feed.again", b"old")
     listener.messages(1)
     client.delete_topic("feed.again")
-    # At once, and so before it is followed again. What nobody is subscribed to is kept where it is retained.
+    # At once, before it is followed again. The retention keeps messages without subscriptions.
     client.create_topic("feed.again", retain_ms=60_000)
     client.put("feed.again", b"new")
     assert listener.messages(1) == [(0, b"new")]

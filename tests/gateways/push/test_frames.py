@@ -1,4 +1,4 @@
-"""The layout of the feed, the addresses that are called, and what a request may hold: without a socket."""
+"""The frames of the feed, the addresses of subscribers, and the fields of requests: without sockets."""
 
 from __future__ import annotations
 

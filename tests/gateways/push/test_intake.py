@@ -1,4 +1,4 @@
-"""What publishers send while nobody can store it."""
+"""Messages of publishers while the broker is away."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_full_buffer_drops_what_comes_and_says_so(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.ERROR, "oncemq.push"):
         counters = asyncio.run(overflow())
-    # And at the end, what was still waiting.
+    # And the messages that were still waiting at the end.
     assert counters["publish_dropped"] == 30
     assert "publishers' messages are dropped" in caplog.text
 
@@ -53,7 +53,7 @@ def test_many_messages_that_are_too_large_don_t_stop_those_behind_them() -> None
     async def refuse() -> None:
         counters = Counters()
         intake = Intake([free_url()], counters, buffer_bytes_max=2**24)
-        # As the broker says when it is greeted.
+        # As the reply to hello says.
         intake._driver.core._session.batch_bytes_max = 1_000
         for _ in range(3_000):
             intake.add([b"orders", bytes(2_000)])
@@ -78,7 +78,7 @@ def test_what_has_arrived_when_the_gateway_is_stopped_is_stored_or_counted(monke
         publisher.setsockopt(zmq.SNDHWM, 0)
         publisher.connect(settings.publish)
         while not gateway.counters["publish_malformed"]:
-            # Until they have met.
+            # Until they are connected.
             publisher.send(b"nospace")
             await asyncio.sleep(0.001)
         for number in range(1_200):

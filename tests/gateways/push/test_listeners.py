@@ -1,4 +1,4 @@
-"""Who listens to what."""
+"""Counting the listeners of frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody should send."""
+"""Malformed messages."""
 
 from __future__ import annotations
 

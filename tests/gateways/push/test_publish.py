@@ -62,7 +62,7 @@ def test_numbers_may_be_sent_without_waiting_for_answers(push: GatewayProcess, c
     dealer.close(0)
 
 
-def test_an_origin_that_another_gateway_took_over_is_greeted_once_for_all_its_numbers() -> None:
+def test_an_origin_that_another_gateway_took_over_says_hello_once_for_all_its_numbers() -> None:
     async def be_fenced() -> None:
         link = FakeLink()
         origin = Origin(cast(Link, link), "push/till")
@@ -70,7 +70,7 @@ def test_an_origin_that_another_gateway_took_over_is_greeted_once_for_all_its_nu
         for numbers in (range(1, 101), range(101, 201)):
             await asyncio.gather(*(origin.put(number, operation, payload) for number in numbers))
             assert link.numbers == list(range(1, numbers.stop))
-            # Another gateway greets it.
+            # Another gateway says hello for it.
             link.session_epoch += 1
         assert link.session_epoch == 4
         assert origin.is_idle

@@ -1,4 +1,4 @@
-"""What the registry has of reliable subscribers is enough to go on with, wherever the gateway dies."""
+"""The registry has all data of reliable subscribers: the next gateway continues after a crash at any point."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ack(offset: int, topic_id: int = 0) -> AckReceived:
 
 
 async def position_after_restart(link: Link) -> int:
-    """Where the next gateway goes on."""
+    """Return the position at which the next gateway continues."""
     reliable = await resumed(link)
     cursor = reliable._subscribers["kitchen"].cursors["orders"]
     running = asyncio.ensure_future(reliable.run())
@@ -128,7 +128,7 @@ def test_a_goodbye_that_was_interrupted_can_be_repeated() -> None:
     in_memory(work)
 
 
-def test_an_ack_that_names_the_topic_made_again_mends_the_place_and_one_of_the_old_topic_is_refused() -> None:
+def test_an_ack_for_a_recreated_topic_reopens_the_cursor_and_one_for_the_old_topic_is_refused() -> None:
     async def work(link: Link) -> None:
         reliable = await resumed(link)
         await reliable.hello(hello("orders"))
@@ -144,7 +144,7 @@ def test_an_ack_that_names_the_topic_made_again_mends_the_place_and_one_of_the_o
     in_memory(work)
 
 
-def test_an_ack_waits_while_the_place_is_to_be_opened() -> None:
+def test_an_ack_waits_until_the_cursor_is_open() -> None:
     async def work(link: Link) -> None:
         await (await resumed(link)).hello(hello("orders"))
         await put(link, "orders", b"0")

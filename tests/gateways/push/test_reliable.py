@@ -46,7 +46,7 @@ def test_what_is_acknowledged_is_not_sent_again(push: GatewayProcess, asker: Ask
     client.put_many("rel.live", [b"%d" % number for number in range(4)])
     assert [offset for offset, _ in listener.messages(4)] == [0, 1, 2, 3]
     ask = {"subscriber": "live", "topic": "rel.live"}
-    # The first is left out: what lies behind it waits for it, and only it comes again.
+    # The first one is not acked: the later ones wait for it, and only it is sent again.
     assert asker.ask("ack_received", offset=2, **ask)["acked"] == 0
     assert asker.ask("ack_received", offsets=[1, 3], **ask)["acked"] == 0
     wait_until(lambda: _acked(client, "rel.live", "live") == 4, "the first comes again")

@@ -1,4 +1,4 @@
-"""Whom the gateway calls, when and for what: with callers that only take notes."""
+"""Which subscribers the gateway calls, when, and with which messages: with fake calls."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.gateways.push.in_memory import SETTINGS, cursor_of, in_memory, make, 
 
 
 class Calls:
-    """What was sent to whom, and who is deaf."""
+    """Records the calls, and which addresses do not answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str, int]] = []
         self.deaf: set[str] = set()
-        #: An address at which a call is never answered, nor over.
+        #: Addresses at which a call never ends.
         self.endless: set[str] = set()
         calls = self
 
@@ -57,7 +57,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 async def subscriber_of(link: Link, *topics: str, address: str = "here", count: int = 3) -> Subscriber:
-    """One that has everything on these topics to come."""
+    """Return a subscriber that has acked nothing on these topics."""
     subscriber = Subscriber("kitchen")
     subscriber.address = address
     for topic in topics:
@@ -116,7 +116,7 @@ def test_an_ack_ends_the_pause(calls: Calls) -> None:
         retransmission = Retransmission(SETTINGS, Counters())
         subscriber = await subscriber_of(link, "a")
         for _ in range(2):
-            # The second time it is to be left alone.
+            # The pause is longer the second time.
             retransmission.call_if_due(subscriber, 1.0)
             await ended(retransmission)
         assert len(calls.made) == 1

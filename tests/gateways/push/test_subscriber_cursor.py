@@ -1,4 +1,4 @@
-"""A reliable subscriber's cursor: what acks do to it, and how it is mended when the broker knows better."""
+"""A reliable subscriber's cursor: acks, and how it is opened again when the broker's state has changed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_who_says_hello_holds_nothing_but_what_is_acknowledged_in_order() -> Non
     assert (cursor.has_ack(0), cursor.has_ack(2), cursor.missed_below) == (True, False, 3)
 
 
-# What the broker knows.
+# The subscription at the broker.
 
 
 def test_of_a_topic_that_was_made_again_everything_is_sent() -> None:
@@ -109,7 +109,7 @@ def test_a_seek_shows_when_the_broker_is_asked() -> None:
     in_memory(work)
 
 
-def test_a_place_that_somebody_else_took_over_is_taken_back_by_hello_alone() -> None:
+def test_only_hello_takes_back_a_cursor_that_another_consumer_took_over() -> None:
     async def work(link: Link) -> None:
         cursor = cursor_of(link)
         await cursor.check()
@@ -137,7 +137,7 @@ def test_while_the_feed_stands_still_the_broker_is_asked_for_what_is_new() -> No
     in_memory(work)
 
 
-def test_a_place_that_could_not_be_opened_is_opened_later() -> None:
+def test_a_cursor_that_could_not_be_opened_is_opened_later() -> None:
     class Shaky(Link):
         failures_left = 1
 
@@ -152,7 +152,7 @@ def test_a_place_that_could_not_be_opened_is_opened_later() -> None:
         keepalive, cursor = Keepalive(SETTINGS, Counters()), cursor_of(link)
         for is_open in (False, True):
             keepalive.check_if_due(cursor, math.inf)
-            # It ends when what is under way has; then nothing is.
+            # It returns when no check is running.
             await asyncio.gather(*keepalive._checks.values())
             assert cursor.is_open is is_open
             with contextlib.nullcontext() if is_open else pytest.raises(errors.Busy):
@@ -162,7 +162,7 @@ def test_a_place_that_could_not_be_opened_is_opened_later() -> None:
     in_memory(work)
 
 
-def test_a_refusal_that_comes_after_the_place_was_opened_anew_is_old() -> None:
+def test_a_refusal_of_a_former_opening_is_ignored() -> None:
     class Late(Link):
         async def ask(self, command: Any, payload: Any = None, *, give_up_ms: float = 0.0) -> Any:
             cursor.epoch += 1
@@ -181,7 +181,7 @@ def test_a_refusal_that_comes_after_the_place_was_opened_anew_is_old() -> None:
     assert (cursor.is_open, cursor.is_fenced) == (True, False)
 
 
-def test_a_topic_that_is_deleted_while_its_place_is_opened_is_no_refusal() -> None:
+def test_a_topic_that_is_deleted_while_its_cursor_is_opened_is_no_refusal() -> None:
     class Racing(Link):
         async def operate(self, operation: Operation, payload: Any = None) -> Reply:
             reply = await super().operate(operation, payload)
@@ -200,7 +200,7 @@ def test_a_topic_that_is_deleted_while_its_place_is_opened_is_no_refusal() -> No
     in_memory(work)
 
 
-def test_an_ended_place_is_not_opened_again() -> None:
+def test_a_deleted_cursor_is_not_opened_again() -> None:
     async def work(link: Link) -> None:
         cursor = cursor_of(link, start=START_EARLIEST)
         await cursor.check()

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 def settings_within(**changes: Any) -> PushSettings:
-    """An address within this process, where what is sent has arrived."""
+    """Settings with an in-process address, where a sent message arrives at once."""
     return PushSettings(feed=f"inproc://follower-{next(_numbers)}", **changes)
 
 
@@ -48,7 +48,7 @@ async def following_feed(link: FakeLink, **changes: Any) -> AsyncIterator[Feed]:
 
 
 class Ear:
-    """A SUB socket, with little room."""
+    """A SUB socket with a short queue."""
 
     def __init__(self, address: str, prefix: bytes, messages_max: int = 1) -> None:
         context: Any = zmq.Context.instance()

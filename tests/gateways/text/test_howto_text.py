@@ -31,7 +31,7 @@ def blocks(kind: str) -> str:
 
 
 def exchanges() -> list[tuple[str, str]]:
-    """(request, reply) of all blocks."""
+    """Return (request, reply) of all blocks."""
     found = re.findall(r"((?:^> .*\n)+)((?:^< .*\n)+)", blocks("text"), re.MULTILINE)
     return [("\n".join(line[2:] for line in one.splitlines()), _unmarked(other)) for one, other in found]
 
@@ -50,7 +50,7 @@ class Shell:
         patch.syspath_prepend(str(EXAMPLES))
 
     def run(self, command: str) -> tuple[str, str, object]:
-        """Its output, its errors, and how it ended."""
+        """Return its output, its errors and its exit code."""
         python, program, *arguments = shlex.split(command)
         assert python == "python"
         self._patch.setattr(sys, "argv", [program, *arguments])

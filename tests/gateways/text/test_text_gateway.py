@@ -156,7 +156,7 @@ def test_errors_have_the_same_codes_in_both_forms(client: Req) -> None:
     assert client.code_of_lines("5", "get", "bob", "orders") == "NOT_SUBSCRIBED"
     assert client.code_of_lines("6", "unsub", "bob", "orders") == "NOT_SUBSCRIBED"
     assert client.code_of_lines("7", "get", "alice", "orders") == "NOTHING_NEW"
-    # What was refused under an id stays refused under it.
+    # A request that was refused under an id stays refused under it.
     assert client.code_of_lines("1", "put", "bob", "orders", "x") == "TOPIC_UNKNOWN"
     assert client.code_of_lines("1", "put", "bob", "orders", "y") == "KEY_REUSED"
     assert client.lines("1", "put", "carol", "orders", "y") == "OK STORED 1"
@@ -345,7 +345,7 @@ def test_peers_that_are_made_up_take_no_room() -> None:
         peers = Peers(TextSettings(listen="tcp://127.0.0.1:*", requests_max=5), answer)
         peers._receive([b"dealer", b"x" * 5000, b"", b"get orders alice"])
         for number in range(100):
-            # Each seems to come from somebody else, behind a proxy.
+            # Each seems to come from another peer behind a proxy.
             peers._receive([b"dealer", b"%d" % number, b"", b"get orders alice"])
         held = sum(len(peer.waiting) for peer in peers._peers.values())
         await peers.stop(TIMEOUT_S)

@@ -15,14 +15,14 @@ from tests.gateways.text.rig import GatewayProcess, Req
 
 MESSAGES = 80
 KILLS = 3
-#: The client's patience. Short: most of what it sends while something is down is repeated several times.
+#: The client's timeout. It is short, so that requests are repeated several times while something is down.
 PATIENCE_S = 0.2
 TRIES = 600
 UNDECIDED = ("BROKER_AWAY", "STOPPING", "OVERLOADED", "STANDBY")
 
 
 class Patient:
-    """S1's client: a time-out, a new socket, the same request again, under the same id."""
+    """S1's client: after a timeout it sends the same request again, with the same id, through a new socket."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""What a request means, in both forms; and what is none."""
+"""Parsing requests of both forms, and refusing malformed ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oncemq.gateways.text.requests import Request, format_error, parse
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_EARLIEST, START_NEW
 
-#: Of characters that a name may hold, and that have a meaning somewhere.
+#: Names with characters that have a special meaning somewhere.
 NAMES = st.text("ab \"'\\.ü/", min_size=1, max_size=12)
 
 

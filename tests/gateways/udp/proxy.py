@@ -1,4 +1,4 @@
-"""A network that loses, doubles and reorders datagrams, between clients and a gateway. One seed, one weather."""
+"""A network between clients and a gateway that loses, duplicates and reorders datagrams, determined by a seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LossyProxy:
         self._loss, self._doubling, self._delay_s = loss, doubling, delay_s
         self._front = self._open()
         self.address: Address = self._front.getsockname()
-        #: Client → the socket as which it speaks to the gateway.
+        #: Client → the socket that represents it towards the gateway.
         self._backs: dict[Address, socket.socket] = {}
         self._clients: dict[socket.socket, Address] = {}
         self._late: list[tuple[float, int, bytes, socket.socket, Address]] = []

@@ -1,4 +1,4 @@
-"""The examples run as they stand, and do what they say."""
+"""The examples run unchanged, and print what they should."""
 
 from __future__ import annotations
 

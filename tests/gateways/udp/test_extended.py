@@ -62,7 +62,7 @@ def test_any_bytes_are_a_packet_or_malformed(data: bytes, kind: int) -> None:
         except errors.Malformed:
             continue
         assert isinstance(request, Hello | Put | Ack | Bye)
-        # No answer to somebody unknown is longer than what he said.
+        # No answer to an unknown peer is longer than its packet.
         assert len(packets.challenge(0, 1)) == packets.CHALLENGE_BYTES < len(packet)
 
 

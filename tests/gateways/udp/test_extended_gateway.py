@@ -1,4 +1,4 @@
-"""The extended datagrams over real sockets: exactly once, whatever the network does and whoever is killed."""
+"""Extended datagrams over real sockets: exactly once, in spite of losses and killed processes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_subscriber_that_starts_with_its_own_position_gets_nothing_twice(gatew
     publish(gateway.address, "inbox", 4, "inbox-2")
     with closing(first):
         offsets = [offset for _, (offset, _) in zip(range(2), first.messages(TIMEOUT_S), strict=False)]
-    # Its acks are lost, but not what it has stored itself.
+    # Its acks are lost, but not the messages that it has stored.
     with closing(Subscriber(gateway.address, "inbox", "reader", position=offsets[-1] + 1)) as second:
         assert take(second, 2) == [3, 4]
 
@@ -204,7 +204,7 @@ def test_a_packet_from_another_socket_is_challenged_and_changes_nothing(gateway:
     with closing(Subscriber(gateway.address, "spoofed", "reader")) as honest:
         publish(gateway.address, "spoofed", 1, "honest-2")
         stranger = Stranger(gateway.address)
-        # All that an eavesdropper could know: token, epoch, and that everything is done.
+        # What an eavesdropper could send: the token, the epoch, and an ack of everything.
         stranger.token, stranger.epoch = honest.token, honest.epoch
         stranger.send(3, struct.pack(">QQQ", honest.epoch, 2, 0))
         assert stranger.kinds(1) == [CHALLENGE]
@@ -231,7 +231,7 @@ def test_an_address_that_has_not_proved_itself_gets_a_challenge_shorter_than_its
 
 
 class Stranger(Peer):
-    """Says what it likes, and follows no challenge."""
+    """A peer that ignores challenges."""
 
     def __init__(self, gateway: tuple[str, int]) -> None:
         super().__init__(gateway, 0, "stranger")
@@ -320,7 +320,7 @@ def test_a_put_that_is_too_long_is_refused_and_the_next_one_goes_on(broker: Brok
             publisher.put("wordy", b"short", create=True)
             publisher.flush()
             assert publisher.refusals == {1: "TOO_LARGE"}
-            # What can't be read at all is nobody's number.
+            # A packet that can't be parsed uses no number.
             publisher.send(2, b"\xff")
             with pytest.raises(Refused, match="MALFORMED"):
                 publisher.step(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A few thousand packets that nobody should send. `python -m tests.gateways.udp.fuzz` sends a million."""
+"""A few thousand invalid packets. `python -m tests.gateways.udp.fuzz` sends a million."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has proved himself, who is heard, and how much is taken from whom and sent to whom: under virtual time."""
+"""Proofs of addresses, silent peers and rate limits: with virtual time."""
 
 from __future__ import annotations
 

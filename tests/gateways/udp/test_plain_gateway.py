@@ -1,4 +1,4 @@
-"""S4's contract over real sockets, letter by letter; and what it costs to be flooded, lied to and left."""
+"""S4's contract over real sockets, to the letter; floods, forged addresses, and peers that leave."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_topic_that_was_made_anew_while_the_gateway_was_away_has_other_subscri
         native.create_topic("remade")
         gateway = GatewayThread([broker.url], name="away")
         client.gateway = gateway.address
-        # It finds out, and forgets who was subscribed.
+        # It finds out, and deletes the subscribers.
         wait_until(lambda: client.insist("2 remade") == "Subscribed to remade!", "it can be subscribed to")
         native.put("remade", b"the first")
         wait_until(lambda: client.receive() == b"remade: the first", "it comes")
@@ -223,7 +223,7 @@ def test_malformed_packets_are_answered_and_counted(gateway: GatewayThread, one:
 
 @pytest.fixture(scope="module")
 def strict(broker: BrokerProcess) -> Iterator[GatewayThread]:
-    """To which nobody has proved himself, and little is allowed."""
+    """A gateway without proved addresses, with small limits."""
     gateway = GatewayThread(
         [broker.url],
         name="strict",
@@ -254,7 +254,7 @@ def test_a_list_is_no_longer_than_its_question_allows_until_the_address_is_prove
         assert len(cut) <= len("4 list list-") + SLACK_BYTES
         assert cut.startswith("[list-000, list-001, ")
         assert cut.endswith(", ...]")
-        # A longer question gets a longer answer; and the rest comes behind a name.
+        # A longer request gets a longer reply; the rest is listed after a name.
         found: list[str] = []
         after = "list-"
         while len(found) < len(names):
@@ -336,7 +336,7 @@ def test_it_listens_on_an_event_loop_of_another_make_too(broker: BrokerProcess) 
         gone = PlainClient((settings.host, settings.port))
         await loop.run_in_executor(None, gone.ask, "1 looped")
         gone.send("4 list")
-        # Its answer meets a closed port, and the socket lives on.
+        # Its reply goes to a closed port, and the socket still works.
         gone.close()
         with closing(PlainClient((settings.host, settings.port))) as client:
             while not gateway.counters().get("unreachable"):
@@ -360,7 +360,7 @@ def test_a_gateway_that_starts_before_its_broker_serves_once_that_is_there(tmp_p
             client.send("1 early")
             broker.start()
             assert client.receive() == b"Acknowledged!"
-            # Who is subscribed it learns a moment later; until then it says nothing.
+            # It loads the subscribers a moment later; until then it does not reply.
             client.socket.settimeout(0.2)
             said = []
 

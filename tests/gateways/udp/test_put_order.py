@@ -1,4 +1,4 @@
-"""Puts of one publisher, put back into their order."""
+"""Restoring the order of one publisher's puts."""
 
 from __future__ import annotations
 

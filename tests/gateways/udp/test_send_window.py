@@ -1,4 +1,4 @@
-"""What is sent again, and when: the window towards one subscriber, under virtual time."""
+"""What is sent again to one subscriber, and when: with virtual time."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_time_out_follows_the_round_trips() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_everything_arrives_in_spite_of_any_weather(seed: int) -> None:
-    """A third of the packets is lost, a fifth comes twice, all come out of order; acks too."""
+    """A third of the packets and acks is lost, a fifth is duplicated, and all are reordered."""
     weather = Weather(seed)
     weather.run(count=150)
     assert weather.received == list(range(150))

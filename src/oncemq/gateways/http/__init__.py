@@ -1,1 +1,1 @@
-"""The HTTP gateway: topics and subscriptions under /v1, and the queue of producers and consumers beside it."""
+"""The HTTP gateway: topics and subscriptions under /v1, and a queue of producers and consumers."""

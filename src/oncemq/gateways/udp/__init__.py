@@ -1,1 +1,1 @@
-"""Datagrams: plain packets of text, and an extended packet that makes both directions exactly once."""
+"""Datagrams: plain packets of text, and extended packets that are delivered exactly once in both directions."""

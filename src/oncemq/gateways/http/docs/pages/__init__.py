@@ -1,1 +1,1 @@
-"""The page at /docs: how it is made of the OpenAPI document, and the files that it loads."""
+"""The page at /docs: how it is generated from the OpenAPI document, and the files that it loads."""

@@ -103,17 +103,17 @@ def _main(document: Json, operations: list[_Operation]) -> Html:
 def _article(document: Json, operation: _Operation) -> Html:
     declared = operation.declared
     summary = element("summary", element("h3", operation.label), element("span", operation.summary))
-    told = element(
+    description = element(
         "div",
         markdown(declared.get("description", "")),
         _parameters(declared.get("parameters", [])),
         _request_body(document, declared.get("requestBody")),
         _replies(document, declared["responses"]),
         _refusals(declared["responses"]),
-        class_="told",
+        class_="description",
     )
-    tried = try_form(operation.method, operation.path, declared)
-    columns = element("div", told, tried, class_="columns")
+    form = try_form(operation.method, operation.path, declared)
+    columns = element("div", description, form, class_="columns")
     return element("details", summary, columns, id=operation.anchor, class_="operation")
 
 
@@ -191,8 +191,8 @@ def _errors(document: Json) -> Html:
     rows = []
     for code, example in document["components"]["examples"].items():
         value = resolved(document, example)["value"]
-        told = together(example["summary"], " ", element("em", inline(value["advice"])))
-        rows.append((together(element("code", code, id=code), f" {value['status']}"), "", told))
+        meaning = together(example["summary"], " ", element("em", inline(value["advice"])))
+        rows.append((together(element("code", code, id=code), f" {value['status']}"), "", meaning))
     return element("section", element("h2", "Errors"), _table(rows), id="errors")
 
 
