@@ -13,6 +13,15 @@ from oncemq.protocol.errors import SettingInvalid
 #: Maximum payload of a datagram over IPv4.
 DATAGRAM_BYTES_MAX = 65_507
 
+
+def described(description: str) -> Meta:
+    return Meta(description=description)
+
+
+def at_least(bound: int, description: str) -> Meta:
+    return Meta(ge=bound, description=description)
+
+
 Name = Annotated[
     str,
     Meta(
@@ -31,42 +40,35 @@ def _check_name(name: str) -> None:
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    body_bytes_max: Annotated[int, Meta(ge=1024, description="Maximum size of the body of a request.")] = 8 * 2**20
+    body_bytes_max: Annotated[int, at_least(1024, "Maximum size of the body of a request.")] = 8 * 2**20
     connections_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of connections. Further ones are answered with 503.")
+        int, at_least(1, "Maximum number of connections. Further ones are answered with 503.")
     ] = 1000
     origins: Annotated[
         tuple[str, ...],
-        Meta(description="Origins whose web pages may use the gateway (CORS), such as `https://shop.example`."),
+        described("Origins whose web pages may use the gateway (CORS), such as `https://shop.example`."),
     ] = ()
     hosts: Annotated[
-        tuple[str, ...],
-        Meta(description="Host names by which the gateway may be called, in addition to those of loopback."),
+        tuple[str, ...], described("Host names by which the gateway may be called, in addition to those of loopback.")
     ] = ()
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_bytes_max: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="Maximum size of a request. A larger one is refused; a peer that sends one of twice the size "
+        at_least(
+            1,
+            "Maximum size of a request. A larger one is refused; a peer that sends one of twice the size "
             "is disconnected.",
         ),
     ] = 16 * 2**20
     requests_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Maximum number of open requests of all peers. Further ones are answered with OVERLOADED.",
-        ),
+        int, at_least(1, "Maximum number of open requests of all peers. Further ones are answered with OVERLOADED.")
     ] = 10_000
-    peer_requests_max: Annotated[int, Meta(ge=1, description="Maximum number of open requests of one peer.")] = 100
-    requests_bytes_max: Annotated[int, Meta(ge=1, description="Maximum bytes of the open requests of all peers.")] = (
-        64 * 2**20
-    )
+    peer_requests_max: Annotated[int, at_least(1, "Maximum number of open requests of one peer.")] = 100
+    requests_bytes_max: Annotated[int, at_least(1, "Maximum bytes of the open requests of all peers.")] = 64 * 2**20
     patience_ms: Annotated[
-        int, Meta(ge=1, description="How long a peer may not read its replies before the next reply is dropped.")
+        int, at_least(1, "How long a peer may not read its replies before the next reply is dropped.")
     ] = 10_000
 
 
@@ -74,56 +76,49 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: Name = "push"
     feed_listen: Annotated[
         tuple[str, ...],
-        Meta(
-            description="Additional addresses of the live feed: `tcp://HOST:PORT`, or `ipc://PATH`, which is cheaper, "
+        described(
+            "Additional addresses of the live feed: `tcp://HOST:PORT`, or `ipc://PATH`, which is cheaper, "
             "for subscribers on this machine."
         ),
     ] = ()
     message_bytes_max: Annotated[
-        int,
-        Meta(ge=1024, description="Maximum size of a frame. A peer that sends a larger one is disconnected."),
+        int, at_least(1024, "Maximum size of a frame. A peer that sends a larger one is disconnected.")
     ] = 8 * 2**20
     buffer_bytes_max: Annotated[
         int,
-        Meta(
-            ge=64 * 1024,
-            description="Maximum bytes that publishers have sent and the broker has not stored yet. Further messages "
+        at_least(
+            64 * 1024,
+            "Maximum bytes that publishers have sent and the broker has not stored yet. Further messages "
             "are dropped. A topic counts as 2 KiB. Requests have another buffer of this size; if it is full, they are "
             "answered with OVERLOADED.",
         ),
     ] = 64 * 2**20
     feed_messages_max: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="Maximum number of messages queued for a slow subscriber. Beyond that it misses messages. "
+        at_least(
+            1,
+            "Maximum number of messages queued for a slow subscriber. Beyond that it misses messages. "
             "Each 32 KiB of a message count as one message.",
         ),
     ] = 2_000
-    topics_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of topics that are followed at the same time.")
-    ] = 10_000
-    heartbeat_ms: Annotated[int, Meta(ge=1, description="How often the feed sends a heartbeat.")] = 1_000
-    unfollow_ms: Annotated[int, Meta(ge=1, description="How long a topic without listeners is followed.")] = 10_000
+    topics_max: Annotated[int, at_least(1, "Maximum number of topics that are followed at the same time.")] = 10_000
+    heartbeat_ms: Annotated[int, at_least(1, "How often the feed sends a heartbeat.")] = 1_000
+    unfollow_ms: Annotated[int, at_least(1, "How long a topic without listeners is followed.")] = 10_000
     retransmit_ms: Annotated[
-        int,
-        Meta(ge=1, description="How long to wait for the ack of a reliable subscriber before a message is sent again."),
+        int, at_least(1, "How long to wait for the ack of a reliable subscriber before a message is sent again.")
     ] = 3_000
     answer_ms: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="How long a reliable subscriber may take to answer. If it does not, it is not called for "
+        at_least(
+            1,
+            "How long a reliable subscriber may take to answer. If it does not, it is not called for "
             "`retransmit_ms`, then twice that, and so on.",
         ),
     ] = 2_000
-    pause_ms_max: Annotated[int, Meta(ge=1, description="Maximum length of such a pause.")] = 60_000
+    pause_ms_max: Annotated[int, at_least(1, "Maximum length of such a pause.")] = 60_000
     any_address: Annotated[
         bool,
-        Meta(
-            description="Call reliable subscribers at any TCP address that they give, not only at those of this "
-            "machine."
-        ),
+        described("Call reliable subscribers at any TCP address that they give, not only at those of this machine."),
     ] = False
 
     def __post_init__(self) -> None:
@@ -134,38 +129,23 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
 class UdpOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: Name = "udp"
     packet_bytes_max: Annotated[
-        int,
-        Meta(ge=512, le=DATAGRAM_BYTES_MAX, description="Maximum size of a packet. A larger one is refused."),
+        int, Meta(ge=512, le=DATAGRAM_BYTES_MAX, description="Maximum size of a packet. A larger one is refused.")
     ] = DATAGRAM_BYTES_MAX
     source_packets_per_s: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="Maximum packets per second from one host (on loopback: from one port). Further ones are "
-            "dropped.",
-        ),
+        at_least(1, "Maximum packets per second from one host (on loopback: from one port). Further ones are dropped."),
     ] = 20_000
     packets_per_s: Annotated[
-        int,
-        Meta(ge=1, description="Maximum packets per second from all hosts together. Further ones are dropped."),
+        int, at_least(1, "Maximum packets per second from all hosts together. Further ones are dropped.")
     ] = 100_000
     unproved_bytes_per_s: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="Maximum bytes per second sent to addresses that have not proved that they receive, all "
-            "together.",
-        ),
+        at_least(1, "Maximum bytes per second sent to addresses that have not proved that they receive, all together."),
     ] = 2**20
-    plain_subscriptions_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of subscriptions by plain packets.")
-    ] = 10_000
+    plain_subscriptions_max: Annotated[int, at_least(1, "Maximum number of subscriptions by plain packets.")] = 10_000
     peers_max: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="Maximum number of publishers and subscribers that use the extended protocol at the same time.",
-        ),
+        at_least(1, "Maximum number of publishers and subscribers that use the extended protocol at the same time."),
     ] = 1000
 
     def __post_init__(self) -> None:

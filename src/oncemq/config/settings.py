@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from oncemq.config.addresses import DEFAULT_URL
 from oncemq.config.database_url import describe
-from oncemq.config.gateways import HttpOptions, PushOptions, TextOptions, UdpOptions
+from oncemq.config.gateways import HttpOptions, PushOptions, TextOptions, UdpOptions, at_least, described
 from oncemq.protocol.limits import Limits
 
 
@@ -35,46 +35,42 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
     )
     journal: Annotated[
         str,
-        Meta(
-            description="URL of the journal: `file:DIR`, or `postgresql://…` for a database, on which a second broker "
+        described(
+            "URL of the journal: `file:DIR`, or `postgresql://…` for a database, on which a second broker "
             "can wait as a standby. Empty: the journal is in the data folder."
         ),
     ] = ""
     lease_ms: Annotated[
         int,
-        Meta(
-            ge=500,
-            description="With PostgreSQL: how long the active broker may fail to renew its lease before a standby "
-            "takes over.",
+        at_least(
+            500, "With PostgreSQL: how long the active broker may fail to renew its lease before a standby takes over."
         ),
     ] = 3000
     http: Annotated[
         str,
-        Meta(
-            description="Address of the HTTP gateway: `HOST:PORT`; `auto` for 127.0.0.1:8002 if the extra `http` is "
+        described(
+            "Address of the HTTP gateway: `HOST:PORT`; `auto` for 127.0.0.1:8002 if the extra `http` is "
             "installed; `none` for no gateway."
         ),
     ] = "auto"
     text: Annotated[
         str,
-        Meta(
-            description="Address of the text gateway, for plain ZeroMQ sockets: `HOST:PORT`; `auto` for "
-            "127.0.0.1:5556; `none`."
+        described(
+            "Address of the text gateway, for plain ZeroMQ sockets: `HOST:PORT`; `auto` for 127.0.0.1:5556; `none`."
         ),
     ] = "none"
     push: Annotated[
         str,
-        Meta(
-            description="Address of the push gateway, to which publishers send: `HOST:PORT`; `auto` for "
+        described(
+            "Address of the push gateway, to which publishers send: `HOST:PORT`; `auto` for "
             "127.0.0.1:5557; `none`. The live feed has the next port, and acks the one after it."
         ),
     ] = "none"
-    udp: Annotated[
-        str, Meta(description="Address of the UDP gateway: `HOST:PORT`; `auto` for 127.0.0.1:5560; `none`.")
-    ] = "none"
+    udp: Annotated[str, described("Address of the UDP gateway: `HOST:PORT`; `auto` for 127.0.0.1:5560; `none`.")] = (
+        "none"
+    )
     insecure: Annotated[
-        bool,
-        Meta(description="Allow addresses other than loopback, although there is no authentication."),
+        bool, described("Allow addresses other than loopback, although there is no authentication.")
     ] = False
     segment_bytes: Annotated[
         int,
@@ -85,19 +81,14 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
         ),
     ] = 64 * 2**20
     snapshot_bytes: Annotated[
-        int,
-        Meta(
-            ge=2**20,
-            description="How much journal is written between two snapshots. A restart replays about this much.",
-        ),
+        int, at_least(2**20, "How much journal is written between two snapshots. A restart replays about this much.")
     ] = 256 * 2**20
-    snapshot_events: Annotated[int, Meta(ge=1, description="Maximum number of events between two snapshots.")] = 200_000
+    snapshot_events: Annotated[int, at_least(1, "Maximum number of events between two snapshots.")] = 200_000
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Lowest level of the lines that are logged.")
+        Literal["debug", "info", "warning", "error"], described("Lowest level of the lines that are logged.")
     ] = "info"
     log_format: Annotated[
-        Literal["text", "json"],
-        Meta(description="Format of the log: `text` (coloured on a terminal) or `json`."),
+        Literal["text", "json"], described("Format of the log: `text` (coloured on a terminal) or `json`.")
     ] = "text"
     http_options: HttpOptions = HttpOptions()
     text_options: TextOptions = TextOptions()
@@ -137,22 +128,22 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: Annotated[
         float, Meta(gt=0, description="How long to wait for a reply before the request is sent again.")
     ] = 1.0
-    tries: Annotated[int, Meta(ge=1, description="Maximum number of attempts before an error is reported.")] = 5
+    tries: Annotated[int, at_least(1, "Maximum number of attempts before an error is reported.")] = 5
     window: Annotated[int, Meta(ge=1, le=1024, description="Maximum number of commands in flight.")] = 64
-    batch_messages: Annotated[int, Meta(ge=1, description="Maximum number of messages in a batch.")] = 1000
-    batch_bytes: Annotated[int, Meta(ge=1, description="Maximum bytes in a batch.")] = 256 * 2**10
-    linger_ms: Annotated[int, Meta(ge=0, description="How long a batch waits for more messages before it is sent.")] = 5
+    batch_messages: Annotated[int, at_least(1, "Maximum number of messages in a batch.")] = 1000
+    batch_bytes: Annotated[int, at_least(1, "Maximum bytes in a batch.")] = 256 * 2**10
+    linger_ms: Annotated[int, at_least(0, "How long a batch waits for more messages before it is sent.")] = 5
     state: Annotated[
         str,
-        Meta(
-            description="Where `put`, `get`, `sub` and `unsub` save what they are about to do, so that the next run "
+        described(
+            "Where `put`, `get`, `sub` and `unsub` save what they are about to do, so that the next run "
             "can finish an interrupted one: a folder; `user` for a folder in the user's state folder; `none`."
         ),
     ] = "user"
     record: Annotated[
         str,
-        Meta(
-            description="Folder in which clients record what they put and consume, for `oncemq pipeline audit`. "
+        described(
+            "Folder in which clients record what they put and consume, for `oncemq pipeline audit`. "
             "Empty: nothing is recorded."
         ),
     ] = ""

@@ -35,30 +35,13 @@ EXTENT_BYTES = 64 * 1024 * 1024
 SCHEMA_VERSION = 1
 
 
-def open_postgres(
-    url: str,
-    *,
-    lease_ms: int = LEASE_MS,
-    extent_bytes: int = EXTENT_BYTES,
-    address: str = "",
-    journal_id: bytes | None = None,
-    worker: Worker | None = None,
-    may_create: bool = True,
-) -> PostgresJournal:
+def open_postgres(url: str, **options: Any) -> PostgresJournal:
     """Take over immediately, or raise JournalLocked, which says who holds the journal. The options are those of
     PostgresStandby.
 
     Raise JournalFailed if the database can't be reached, and SettingInvalid or JournalVersion for a permanent
     problem."""
-    with PostgresStandby(
-        url,
-        lease_ms=lease_ms,
-        extent_bytes=extent_bytes,
-        address=address,
-        journal_id=journal_id,
-        worker=worker,
-        may_create=may_create,
-    ) as standby:
+    with PostgresStandby(url, **options) as standby:
         journal = standby.try_take_over()
         if journal is None:
             left = f"its lease ends in {standby.left_s:.1f} s, unless it is renewed"
