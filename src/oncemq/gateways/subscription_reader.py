@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from oncemq.client.consumer.owned_subscription import Loss, loss_of
+from oncemq.client.consumer.owned_subscription import STALE_EPOCH, Loss, loss_of
 from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.subscription import OpenSubscription
 from oncemq.gateways.subscription_cache import SubscriptionCache
@@ -20,8 +20,6 @@ from oncemq.protocol.replies import GetReply
 
 #: A get returns at least one batch. No more is needed.
 _ONE_BATCH = 1
-#: What shows that the gateway's epoch is not the subscription's any more.
-_STALE = (errors.Fenced, errors.Sought, errors.TopicGone)
 #: Attempts while another gateway consumes for the same subscriber, or the subscription is moved.
 _ATTEMPTS = 8
 #: The random pause before another attempt grows by this, from 0.
@@ -87,7 +85,7 @@ class SubscriptionReader:
     async def wait(self, wait_ms: int) -> None:
         """Wait for a message that is not acked. The next read shows whether there is one."""
         opened = await self.open()
-        with suppress(*_STALE, errors.RangeGone):
+        with suppress(*STALE_EPOCH, errors.RangeGone):
             await opened.poll(self.acked, _ONE_BATCH, wait_ms)
 
     def expire_epoch(self) -> None:
@@ -131,7 +129,7 @@ async def retry_when_stale(
         attempt += 1
         try:
             return await consume()
-        except (*_STALE, errors.RegistryConflict) as error:
+        except (*STALE_EPOCH, errors.RegistryConflict) as error:
             if names_offsets and loss_of(error) in (Loss.SOUGHT, Loss.TOPIC_GONE):
                 reader.drop()
                 raise

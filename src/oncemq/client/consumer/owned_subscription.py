@@ -56,6 +56,8 @@ _LOSSES: tuple[tuple[type[errors.OnceMQError], Loss], ...] = (
     (errors.OffsetOutOfRange, Loss.POSITION_GONE),
 )
 
+#: Errors that show that an epoch is not the subscription's any more.
+STALE_EPOCH = (errors.Fenced, errors.Sought, errors.TopicGone)
 #: The subscription does not exist any more.
 DELETED = frozenset({Loss.TOPIC_GONE, Loss.UNSUBSCRIBED, Loss.EXPIRED})
 

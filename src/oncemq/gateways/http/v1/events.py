@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from oncemq.client.consumer.owned_subscription import OwnedSubscription
+from oncemq.client.consumer.owned_subscription import STALE_EPOCH, OwnedSubscription
 from oncemq.gateways.http.framework.endpoint import EVENTS, Answer, Call, Endpoint, Reply, Streamed, endpoint, header
 from oncemq.gateways.http.framework.fields import Epoch, Offset, SubscriberName, TopicName
 from oncemq.gateways.http.framework.problems import problem_of
@@ -167,7 +167,7 @@ class _EventStream:
             await opened.find_acked()
 
         if seen is not None:
-            with suppress(errors.Fenced, errors.Sought, errors.TopicGone):
+            with suppress(*STALE_EPOCH):
                 await self._ack_seen(seen, seen.epoch, seen.upto)
         await with_caller_epoch(self._call, self._key, self._parameters.epoch, use)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from oncemq.client.consumer.owned_subscription import STALE_EPOCH
 from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import (
@@ -286,7 +287,7 @@ async def _as_member(
     opened = await join_shared(call, key)
     try:
         return await ask(opened)
-    except (errors.Fenced, errors.Sought, errors.TopicGone):
+    except STALE_EPOCH:
         opened = await join_shared(call, key, opened.epoch)
     return await ask(opened)
 

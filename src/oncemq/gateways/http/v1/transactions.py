@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from oncemq.client.consumer.owned_subscription import STALE_EPOCH
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import DueMs, Epoch, Id, Offset, SubscriberName, TopicId, TopicName, TtlMs
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
@@ -126,7 +127,7 @@ async def transact(call: Call[Protected, TransactionBody]) -> Answer:
     groups = _groups(call.body.puts)
     try:
         reply = await _transact(call, groups)
-    except (errors.Fenced, errors.Sought, errors.TopicGone) as error:
+    except STALE_EPOCH as error:
         uses_own_epochs = _forget_own_epochs(call)
         if isinstance(error, errors.TopicGone):
             if not await _refresh_topic_ids(call):
