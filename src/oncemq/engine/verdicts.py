@@ -11,24 +11,18 @@ from oncemq.protocol import replies
 _DONE = replies.Done()
 
 
-def _stored(time_ms: int, event: events.Stored) -> replies.Verdict:
+def _stored(time_ms: int, event: events.Stored) -> replies.PutReply:
     return replies.PutReply(event.topic_id, event.first_offset, event.count, time_ms, event.subscriptions)
 
 
-def _delayed(time_ms: int, event: events.Delayed) -> replies.Verdict:
+def _delayed(time_ms: int, event: events.Delayed) -> replies.PutReply:
     return replies.PutReply(event.topic_id, -1, event.count, time_ms, event.subscriptions)
 
 
 def _transacted(time_ms: int, event: events.Transacted) -> replies.Verdict:
     return replies.TransactReply(
         tuple(
-            replies.PutReply(
-                part.topic_id,
-                part.first_offset if isinstance(part, events.Stored) else -1,
-                part.count,
-                time_ms,
-                part.subscriptions,
-            )
+            _stored(time_ms, part) if isinstance(part, events.Stored) else _delayed(time_ms, part)
             for part in event.parts
             if isinstance(part, events.Stored | events.Delayed)
         )

@@ -103,22 +103,23 @@ class WriterImage(msgspec.Struct, array_like=True, frozen=True, tag="writer"):
 
 Image = HeadImage | PatternImage | TopicImage | SessionImage | StageImage | KeyImage | RegistryImage | WriterImage
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Image]).decode
+encode_images = msgspec.msgpack.Encoder().encode
+decode_images = msgspec.msgpack.Decoder(list[Image]).decode
 
 _COLUMNS = (("ends", "q"), ("positions", "q"), ("sizes", "I"), ("skips", "I"), ("times", "q"), ("expires", "q"))
-_LITTLE = array("H", [1]).tobytes() == b"\1\0"
+_IS_LITTLE_ENDIAN = array("H", [1]).tobytes() == b"\1\0"
 
 
-def _little(column: array[int]) -> array[int]:
-    if not _LITTLE:
+def little_endian(column: array[int]) -> array[int]:
+    """Convert a column between the machine's byte order and little-endian, in place."""
+    if not _IS_LITTLE_ENDIAN:
         column.byteswap()
     return column
 
 
 def _topic_image(topic: Topic) -> TopicImage:
     index = topic.index
-    columns = {name: _little(getattr(index, name)[index.head :]).tobytes() for name, _ in _COLUMNS}
+    columns = {name: little_endian(getattr(index, name)[index.head :]).tobytes() for name, _ in _COLUMNS}
     more = tuple(
         (s.subscriber, s.sought_epoch, s.dropped, capture_shared(s.shared) if s.shared is not None else None)
         for s in topic.subscriptions.values()
@@ -226,7 +227,7 @@ class Capture:
             if len(images) >= entities_max:
                 break
         if images:
-            return _encode(images)
+            return encode_images(images)
         self._state.capture = None
         return None
 
@@ -237,7 +238,7 @@ class Capture:
 def restore(state: State, limits: Limits, chunks: Iterable[bytes]) -> None:
     """Restore an empty state from the chunks of a snapshot."""
     for chunk in chunks:
-        for image in _decode(chunk):
+        for image in decode_images(chunk):
             _restore(state, limits, image)
     for topic in state.topics_by_id.values():
         for position, size in topic.index.entries():
@@ -286,7 +287,7 @@ def _restore_topic(state: State, image: TopicImage) -> None:
     topic.update_low_watermark()
     topic.index.first = image.first
     for name, kind in _COLUMNS:
-        setattr(topic.index, name, _little(array(kind, getattr(image, name))))
+        setattr(topic.index, name, little_endian(array(kind, getattr(image, name))))
     if not image.expires:
         topic.index.expires = array("q", bytes(len(image.ends)))
     topic.stored_bytes = sum(topic.index.sizes)

@@ -10,12 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from oncemq.engine.snapshot.capture import Image, StageImage, TopicImage
+from oncemq.engine.snapshot.capture import (
+    Image,
+    StageImage,
+    TopicImage,
+    decode_images,
+    encode_images,
+    little_endian,
+)
 
-_decode = msgspec.msgpack.Decoder(list[Image]).decode
-_encode = msgspec.msgpack.Encoder().encode
 _replace = msgspec.structs.replace
-_LITTLE = array("H", [1]).tobytes() == b"\1\0"
 
 
 class NeededRecord(msgspec.Struct, frozen=True, gc=False):
@@ -30,7 +34,7 @@ class NeededRecord(msgspec.Struct, frozen=True, gc=False):
 def needed_records(chunks: Iterable[bytes]) -> Iterator[NeededRecord]:
     """Yield every record that a snapshot refers to."""
     for chunk in chunks:
-        for image in _decode(chunk):
+        for image in decode_images(chunk):
             if isinstance(image, TopicImage):
                 yield from _stored(image)
                 for batch in image.delayed:
@@ -50,14 +54,14 @@ def _stored(image: TopicImage) -> Iterator[NeededRecord]:
 
 def relocated(chunk: bytes, positions: Mapping[int, int]) -> bytes:
     """Replace positions in a chunk. `positions` maps the old position of each record to the new one."""
-    return _encode([_relocated(image, positions) for image in _decode(chunk)])
+    return encode_images([_relocated(image, positions) for image in decode_images(chunk)])
 
 
 def _relocated(image: Image, positions: Mapping[int, int]) -> Image:
     if isinstance(image, TopicImage):
         column = array("q", [positions[position] for position in _column("q", image.positions)])
         delayed = tuple(_replace(batch, position=positions[batch.position]) for batch in image.delayed)
-        return _replace(image, positions=_little(column).tobytes(), delayed=delayed)
+        return _replace(image, positions=little_endian(column).tobytes(), delayed=delayed)
     if isinstance(image, StageImage):
         batches = tuple(_replace(batch, position=positions[batch.position]) for batch in image.entry.batches)
         return _replace(image, entry=_replace(image.entry, batches=batches))
@@ -65,10 +69,4 @@ def _relocated(image: Image, positions: Mapping[int, int]) -> Image:
 
 
 def _column(kind: str, raw: bytes) -> array[int]:
-    return _little(array(kind, raw))
-
-
-def _little(column: array[int]) -> array[int]:
-    if not _LITTLE:
-        column.byteswap()
-    return column
+    return little_endian(array(kind, raw))
