@@ -4,7 +4,7 @@ oncemq serve &
 python examples/spark/orders.py
 """
 
-# %% A session. It finds Java, or brings its own; `format("oncemq")` is there by itself.
+# %% A session. It finds a Java runtime; `format("oncemq")` is available automatically.
 import json
 import os
 import tempfile
@@ -16,7 +16,7 @@ URL = os.environ.get("ONCEMQ_URL", "tcp://127.0.0.1:5555")
 spark = session.build("orders", master="local[2]")
 folder = tempfile.mkdtemp(prefix="oncemq-orders-")
 
-# %% Some orders. Topics that keep their messages for a day can be read by anybody.
+# %% Some orders. The topics keep their messages for a day, so that a batch read finds them.
 client = oncemq.connect(URL)
 for topic in ("orders", "totals"):
     client.create_topic(topic, retain_ms=24 * 3600 * 1000)
@@ -29,13 +29,13 @@ messages = spark.read.format("oncemq").option("url", URL).option("topic", "order
 messages.printSchema()
 messages.selectExpr("offset", "CAST(value AS string) AS value", "timestamp").show(3, truncate=False)
 
-# %% SQL over what is inside the messages.
+# %% SQL on the content of the messages.
 SCHEMA = "table INT, item STRING, price DOUBLE"
 messages.selectExpr(f"from_json(CAST(value AS string), '{SCHEMA}') AS o").select("o.*").createOrReplaceTempView("o")
 spark.sql("SELECT item, count(*) AS sold, sum(price) AS total FROM o GROUP BY item ORDER BY item").show()
 
 
-# %% A topic as a stream, into another topic, exactly once. `available now`: all that is there, then it ends.
+# %% A topic as a stream into another topic, exactly once. With `availableNow` the query ends after what is available.
 def run() -> None:
     stream = (
         spark.readStream.format("oncemq")
@@ -61,13 +61,13 @@ def run() -> None:
 run()
 print("after the first run:", len(list(client.read("totals"))), "messages")
 
-# %% Run it again, after more orders: only those are new, whatever happened in between.
+# %% Run it again after more orders: it processes only the new ones.
 client.put_many("orders", [json.dumps({"table": 9, "item": "pizza", "price": 9.5})])
 run()
 run()
 print("after two more runs:", len(list(client.read("totals"))), "messages")
 
-# %% How far the stream has come. The last batch is acked when the next one begins.
+# %% The progress of the stream. The last batch is acked when the next one begins.
 for entry in client.subscriptions("orders"):
     print(f"{entry.subscriber}: {entry.lag} of {entry.end_offset} not acked")
 client.close()

@@ -1,4 +1,4 @@
-"""Run the declarative pipeline of this folder: what is there now, exactly once; run it again for what came since.
+"""Run the declarative pipeline of this folder on the available orders, exactly once. Run it again for new orders.
 
     oncemq serve &
     oncemq topics create orders --retain 1d
@@ -6,8 +6,7 @@
     python examples/spark/declarative/run.py ./lake
     oncemq tail dear-orders --from earliest
 
-It only calls `spark-pipelines run`, in a folder with all that the tool wants there, and with a Java that it finds or
-brings.
+It calls `spark-pipelines run` in a folder with the files that the tool needs, and finds a Java runtime for it.
 """
 
 import os
@@ -28,15 +27,15 @@ libraries:
 
 
 def main(folder: str) -> int:
-    place = Path(folder).absolute()
-    place.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(Path(__file__).parent / "transformations", place / "transformations", dirs_exist_ok=True)
-    spec = place / "spark-pipeline.yml"
-    spec.write_text(SPEC.format(storage=(place / "storage").as_uri()))
+    project = Path(folder).absolute()
+    project.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(Path(__file__).parent / "transformations", project / "transformations", dirs_exist_ok=True)
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(SPEC.format(storage=(project / "storage").as_uri()))
     settings = {
-        # The catalogue, or a second run would not know the tables of the first.
+        # Without a persistent catalog, a second run would not know the tables of the first one.
         "spark.sql.catalogImplementation": "hive",
-        "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.sql.warehouse.dir": str(project / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
     }
@@ -44,8 +43,8 @@ def main(folder: str) -> int:
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
     java.use()
-    surroundings = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return subprocess.run(command, cwd=place, env=surroundings, check=False).returncode
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return subprocess.run(command, cwd=project, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

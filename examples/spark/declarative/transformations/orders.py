@@ -1,4 +1,4 @@
-"""Orders out of a topic into a table, and the dear ones of them into another topic."""
+"""Reads orders from a topic into a table, and writes the expensive ones to another topic."""
 
 import os
 
