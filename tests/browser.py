@@ -1,8 +1,8 @@
-"""A real browser for tests of pages: Chromium without a window, driven through a pipe.
+"""A real browser for tests of pages: Chromium without a window, controlled through a pipe.
 
-    python -m tests.browser         installs one, where there is none and apt can
+    python -m tests.browser         installs one with apt, if there is none
 
-Speaks the DevTools protocol: JSON with a zero byte behind each message, on the descriptors 3 and 4 of the browser.
+It uses the DevTools protocol: JSON messages that end with a zero byte, on the descriptors 3 and 4 of the browser.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def find() -> str | None:
 
 
 class Browser:
-    """One page. What happens in it is kept: `requests`, and `complaints` of its console."""
+    """One page. Its `requests` and the `complaints` of its console are recorded."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: a new one, for its profile."""
+        """`folder`: a new folder for its profile."""
         program = find()
         assert program is not None, "no browser: install chromium (make test does it where apt can)"
         (its_in, self._out), (self._in, its_out) = os.pipe(), os.pipe()
@@ -75,18 +75,18 @@ class Browser:
             self._call(f"{domain}.enable")
 
     def open(self, url: str) -> None:
-        """Returns once the page and what it loads are there."""
+        """Open a page. Returns when it and its resources are loaded."""
         self._call("Page.navigate", url=url)
         self.wait_for(f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         found = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def wait_for(self, expression: str) -> None:
-        """Until it is true."""
+        """Wait until a JavaScript expression is true."""
         until_s = time.monotonic() + _TIMEOUT_S
         while not self.evaluate(f"Boolean({expression})"):
             assert time.monotonic() < until_s, f"never true: {expression}"
@@ -147,14 +147,14 @@ class Browser:
 
 
 def _become_3_and_4(reading: int, writing: int) -> None:
-    """In the browser's process. By way of copies, since either may be 3 or 4 already."""
+    """Runs in the process of the browser. It makes copies first, because either descriptor may be 3 or 4 already."""
     copies = [fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (reading, writing)]
     os.dup2(copies[0], 3)
     os.dup2(copies[1], 4)
 
 
 def install() -> bool:
-    """Whether there is one, then."""
+    """Install a browser. Returns whether there is one afterwards."""
     if find() is not None:
         return True
     if shutil.which("apt-get") is None:

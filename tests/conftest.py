@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a broker as a process of its own, and an empty PostgreSQL database."""
+"""Fixtures for all tests: a broker process, and an empty PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCHEMAS = "select nspname from pg_namespace where nspname !~ '^(pg_|information
 
 @pytest.fixture(scope="session", autouse=True)
 def _small_files() -> Iterator[None]:
-    """Brokers inside the tests' process fill less of the disk with zeros at their start."""
+    """Brokers in the process of the tests fill smaller files with zeros at their start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "SEGMENT_BYTES", 6 * 1024 * 1024)
         patch.setattr(embedded, "LIMITS", Limits(batch_bytes_max=4 * 1024 * 1024))
@@ -31,8 +31,8 @@ def _small_files() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _state_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Commands that tests run keep nothing in the user's state folder."""
+def _separate_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The state of commands is not written to the user's state folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
@@ -40,7 +40,7 @@ def _state_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 @pytest.fixture
 def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Not started yet: `start`, `kill`, `restart` as you like; whatever runs at the end is killed."""
+    """A broker that is not started yet. It is killed at the end of the test."""
     process = ForkedBroker(tmp_path / "data", *SMALL)
     yield process
     process.kill()
@@ -48,7 +48,7 @@ def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def oncemq_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """As the plug-in's (testing.py), and quicker to start."""
+    """As the fixture of the plug-in (testing/plugin.py), with a faster start."""
     broker = ForkedBroker(tmp_path / "oncemq-data", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
     broker.start()
     yield broker
@@ -63,7 +63,7 @@ def _database(oncemq_postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def postgres(_database: str) -> Iterator[str]:
-    """The DSN of an empty PostgreSQL database, which costs less than one that is made for each test."""
+    """The DSN of an empty PostgreSQL database. Emptying it is faster than creating one for each test."""
     yield _database
     with psycopg.connect(_database, autocommit=True) as connection:
         connection.execute(_END_OTHERS)

@@ -1,7 +1,7 @@
-"""Processes that begin with everything imported: forked from a server that has done it, once for all tests.
+"""`oncemq` commands as processes that have imported everything: forked from one server for all tests.
 
-Started as usual, a command spends most of its time on imports. All else is as in a shell: it has arguments, an
-environment, standard streams and an exit code of its own, leads a process group, and can be killed.
+A command that is started normally spends most of its time with imports. Everything else is as in a shell: it has
+arguments, an environment, standard streams and an exit code, leads a process group, and can be killed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _server.set_forkserver_preload(
 
 
 class Forked:
-    """`oncemq` with these arguments. Its methods are those of subprocess.Popen."""
+    """`oncemq` with these arguments. It has the methods of subprocess.Popen."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> None:
-        """`streams`: where its standard input comes from, and where its output and errors go."""
+        """`streams`: the descriptors of its standard input, output and error."""
         arguments_of_run = ([*arguments], {**environment}, os.getcwd(), _Streams(streams))
         self._process = _server.Process(target=_run, args=arguments_of_run, daemon=True)
         self._process.start()
@@ -47,11 +47,11 @@ class Forked:
         self.pid: int = self._process.pid
         self.stdout: IO[bytes] | None = None
         self.stderr: IO[bytes] | None = None
-        self._wait_until_it_leads_a_group()
+        self._wait_for_process_group()
 
     @classmethod
     def with_pipes(cls, arguments: Sequence[str], environment: Mapping[str, str], stdin: int) -> Forked:
-        """Its output and errors can be read here."""
+        """Start it with pipes for its output and errors."""
         (out, its_out), (err, its_err) = os.pipe(), os.pipe()
         forked = cls(arguments, environment, (stdin, its_out, its_err))
         os.close(its_out)
@@ -74,7 +74,7 @@ class Forked:
         return code
 
     def communicate(self, timeout: float = TIMEOUT_S) -> tuple[bytes, bytes]:
-        """What it has still to say, to its end."""
+        """Return the rest of its output and errors, after its end."""
         assert self.stdout is not None
         assert self.stderr is not None
         until_s = time.monotonic() + timeout
@@ -98,14 +98,14 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _wait_until_it_leads_a_group(self) -> None:
+    def _wait_for_process_group(self) -> None:
         with suppress(ProcessLookupError):
             while os.getpgid(self.pid) != self.pid:
                 time.sleep(0.001)
 
 
 class ForkedBroker(BrokerProcess):
-    """A broker whose process is forked, unless something stands before its command."""
+    """A broker whose process is forked, unless its command has a prefix."""
 
     def start(self, prefix: Sequence[str] = (), *, wait: bool = True) -> None:
         if prefix or self._module != "oncemq":
@@ -122,7 +122,7 @@ class ForkedBroker(BrokerProcess):
 
 
 class _Streams:
-    """Open files on their way to another process."""
+    """Open files that are sent to another process."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self.numbers = numbers

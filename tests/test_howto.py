@@ -1,6 +1,6 @@
-"""The how-to pages run as they stand: each page's blocks of Python, one after the other, in a process of their own.
+"""The Python blocks of each how-to page run, one after the other, in a separate process.
 
-What is not code becomes empty lines, so that a traceback names the line of the page. And all links lead somewhere.
+Everything else becomes empty lines, so that a traceback names the line of the page. All links must be valid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOWTO = ROOT / "docs/howto"
 PAGES = sorted(path.stem for path in HOWTO.glob("*.md") if "```python\n" in path.read_text(encoding="utf-8"))
 PAGE_DEADLINE_S = 120
 PYTEST = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-c", os.devnull]
-#: What a page prints must hold this: that it went where it says.
+#: Texts that the output of a page must contain.
 SAID = {
     "asyncio": ["one pizza", "in parallel"],
     "delivery-options": ["has reached its quota", "was deleted"],
@@ -40,7 +40,7 @@ SAID = {
 
 
 def code_of(page: str) -> str:
-    """The page with its code alone, each line where it was."""
+    """Return the code of a page, with the line numbers of the page."""
     lines, is_code = [], False
     for line in text_of(page).splitlines():
         if line.startswith("```"):
@@ -55,7 +55,7 @@ def text_of(page: str) -> str:
 
 
 def run(page: str, folder: Path, postgres: str) -> str:
-    """Pages with tests in them are run by pytest, as their readers would."""
+    """Run a page and return its output. A page with tests is run by pytest."""
     code = code_of(page)
     program = folder / f"{page.replace('-', '_')}_page.py"
     program.write_text(code, encoding="utf-8")
@@ -80,20 +80,20 @@ def test_every_block_of_a_page_runs_after_those_before_it(page: str, tmp_path: P
     assert [words for words in SAID[page] if words not in said] == [], said
 
 
-def test_the_options_of_connect_are_all_told() -> None:
+def test_all_options_of_connect_are_documented() -> None:
     options = oncemq.connect.__kwdefaults__
     assert options
     assert [name for name in options if f"`{name}`" not in text_of("python")] == []
 
 
-def test_the_options_of_shared_subscriptions_are_all_told() -> None:
+def test_all_options_of_shared_subscriptions_are_documented() -> None:
     parameters = inspect.signature(oncemq.Client.subscribe_shared).parameters.values()
     options = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     assert options
     assert [name for name in options if f"`{name}`" not in text_of("shared")] == []
 
 
-def test_the_inboxs_table_is_as_its_page_says() -> None:
+def test_the_table_of_the_inbox_is_documented() -> None:
     connection = sqlite3.connect(":memory:")
     SqliteInbox(connection, "oncemq_inbox").open_row(Key(1, "s", "t"), Row(1, 1, 0), lambda row: row)
     columns = [name for _, name, *_ in connection.execute("pragma table_info(oncemq_inbox)")]
@@ -102,13 +102,13 @@ def test_the_inboxs_table_is_as_its_page_says() -> None:
 
 
 def anchors_of(path: Path) -> set[str]:
-    """What a link into the page may name, as GitHub makes it of headings."""
+    """Return the anchors of a page, as GitHub derives them from headings."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: page.stem)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_is_valid(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     broken = []
     for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):

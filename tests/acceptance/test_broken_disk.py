@@ -1,7 +1,7 @@
-"""A broker whose system calls fail under it: strace injects the error into a real process.
+"""A broker whose system calls fail: strace injects the errors into a real process.
 
-Whatever fails, the broker stops without answering what is not durable, and the next start has everything
-that was acknowledged, once.
+In every case the broker stops without acknowledging what is not on disk, and after the next start everything that was
+acknowledged is there once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OLD = ["old 0", "old 1", "old 2"]
 
 @functools.cache
 def _strace_problem() -> str:
-    """Why strace can't be used here; empty where it can."""
+    """Return why strace can't be used here, or an empty text."""
     strace = shutil.which("strace")
     if strace is None:
         return "strace is not installed"
@@ -58,7 +58,7 @@ def _start_broken(broker: BrokerProcess, prepared: Path, injection: str) -> None
 
 
 def _put_until_it_ends(broker: BrokerProcess, client: oncemq.Client) -> tuple[list[str], oncemq.Handle]:
-    """What was acknowledged, and the put after that, which was not answered when the broker ended."""
+    """Return what was acknowledged, and the put after it, which was not answered when the broker ended."""
     for number in range(PUTS_MAX):
         handle = client.put_nowait("orders", f"new {number}")
         wait_until(lambda handle=handle: handle.done() or not broker.is_running(), "an answer, or the broker's end")  # type: ignore[misc]
@@ -92,7 +92,7 @@ def test_a_broker_whose_disk_breaks_stops_and_keeps_what_it_acknowledged(
         acknowledged, unanswered = _put_until_it_ends(broker_process, client)
         assert broker_process.wait() == exit_code, broker_process.log_tail()
         broker_process.start()
-        # The client goes on by itself, and what was not answered is stored once, whatever became of it before.
+        # The client continues automatically, and the unanswered put is stored once.
         assert unanswered.result(timeout_s=DEADLINE_S).offset == len(OLD) + len(acknowledged)
         assert _delivered(client) == [*OLD, *acknowledged, f"new {len(acknowledged)}"]
 

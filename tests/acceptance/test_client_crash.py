@@ -70,7 +70,7 @@ def test_a_message_that_kills_its_workers_is_a_dead_letter_once_and_all_others_a
     assert report.more["dead_letters"] >= 1
 
 
-# One thing at a time.
+# Single cases.
 
 
 def _process(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -111,7 +111,7 @@ with oncemq.connect(sys.argv[1], tries=30) as client:
 
 
 @pytest.mark.parametrize("way", ["ack", "transaction"])
-def test_a_worker_that_was_stopped_beyond_its_lease_is_refused_when_it_goes_on(
+def test_a_worker_that_was_stopped_beyond_its_lease_is_refused_when_it_continues(
     broker_process: BrokerProcess, way: str
 ) -> None:
     broker_process.start()
@@ -153,7 +153,7 @@ except oncemq.Fenced:
 
 
 @pytest.mark.parametrize("broker_runs", [True, False])
-def test_a_second_process_on_an_outbox_fences_the_first_and_nothing_is_doubled(
+def test_a_second_process_on_an_outbox_fences_the_first_and_nothing_is_duplicated(
     broker_process: BrokerProcess, tmp_path: Path, broker_runs: bool
 ) -> None:
     broker_process.start()
@@ -209,7 +209,7 @@ def test_what_was_put_into_an_outbox_is_synced_before_put_returns(tmp_path: Path
 
 
 class Interruption(BaseException):
-    """As Ctrl-C, which would end the tests."""
+    """Like Ctrl-C, which would end the tests."""
 
 
 @pytest.mark.parametrize("outbox", [False, True])
@@ -233,7 +233,7 @@ def test_a_transaction_whose_caller_was_interrupted_is_not_done_again(
         monkeypatch.setattr(ZmqTransport, "wait", interrupted)
         with pytest.raises(Interruption):
             transaction.commit()
-        # What was sent is with the broker by now, and is done first of all.
+        # The broker has received what was sent, and executes it first.
         broker_process.resume()
         with client.transaction() as transaction:
             _copy(transaction, source)
@@ -242,7 +242,7 @@ def test_a_transaction_whose_caller_was_interrupted_is_not_done_again(
 
 def _prepare_copying(client: oncemq.Client) -> None:
     client.subscribe("source", "copier")
-    # Another one keeps the messages: they could be read again.
+    # Another subscription keeps the messages, so that they could be read again.
     client.subscribe("source", "other")
     client.subscribe("target", "audit")
     client.put_many("source", ["1", "2", "3"])
@@ -272,7 +272,7 @@ def test_a_transaction_that_was_cancelled_on_its_way_is_not_done_again(broker_pr
                 broker_process.pause()
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(transaction.commit(), 0.2)
-                # What was sent is with the broker by now, and is done first of all.
+                # The broker has received what was sent, and executes it first.
                 broker_process.resume()
                 async with own.transaction() as transaction:
                     for message in await source.get_many(10, timeout_s=0.5):

@@ -1,7 +1,7 @@
 """A broker on a real disk that fills up: a small ext4 file system in a file.
 
-Puts are refused with a typed error, acks are taken, a restart finds everything, and once the consumers have
-caught up, puts go on by themselves.
+Puts are refused with a typed error but acks still work, nothing is lost by a restart, and puts resume automatically
+once the consumers have caught up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VALUE_BYTES = 20_000
 
 
 def _run(*command: str) -> str:
-    """Empty if it went well, else what it said."""
+    """Run a command. Returns an empty text if it succeeded, otherwise its error."""
     if shutil.which(command[0]) is None:
         return f"{command[0]} is not installed"
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -68,7 +68,7 @@ def _fill(broker: BrokerProcess) -> int:
     raise AssertionError("the disk did not fill up")
 
 
-def test_a_full_disk_refuses_puts_takes_acks_and_goes_on_when_there_is_room(broker: BrokerProcess) -> None:
+def test_a_full_disk_refuses_puts_accepts_acks_and_resumes_when_there_is_space(broker: BrokerProcess) -> None:
     broker.start()
     with broker.connect() as producer, broker.connect() as consumer:
         consumer.subscribe("orders", "kitchen")
@@ -81,7 +81,7 @@ def test_a_full_disk_refuses_puts_takes_acks_and_goes_on_when_there_is_room(brok
         subscription.ack(first[-1], wait=True)
         broker.restart()
         _catch_up(subscription, stored, first)
-        # Nobody asked again: the put was waiting at the client, and there is room now.
+        # The client has kept the put and retried it; there is space now.
         assert waiting.result(timeout_s=DEADLINE_S).offset == stored
         end = _fill_again(producer, stored + 1)
         values = [message.value for message in subscription.messages(timeout_s=0)]
@@ -92,7 +92,7 @@ def _catch_up(subscription: oncemq.Subscription, stored: int, first: list[oncemq
     """Take, compare and ack everything that was stored before the disk was full."""
     values = [message.value for message in first]
     while len(values) < stored:
-        # A few at a time: what waits at the client may be stored as soon as the acks have made room.
+        # A few at a time: the pending put may be stored as soon as the acks have freed space.
         messages = subscription.get_many(min(50, stored - len(values)), timeout_s=DEADLINE_S)
         assert messages, "an acknowledged message is missing"
         values += [message.value for message in messages]
@@ -101,7 +101,7 @@ def _catch_up(subscription: oncemq.Subscription, stored: int, first: list[oncemq
 
 
 def _fill_again(client: oncemq.Client, start: int) -> int:
-    """As much as a quarter of the disk, to be sure that space was really freed."""
+    """Put as much as a quarter of the disk: space must really have been freed."""
     end = start + DISK_BYTES // 4 // VALUE_BYTES
     for number in range(start, end):
         client.put("orders", _value(number))

@@ -1,4 +1,4 @@
-"""What the README shows is what a reader sees."""
+"""The commands and examples of the README have the output that it shows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sessions_of(block: str) -> list[tuple[str, str]]:
 
 
 def shown(said: str) -> str:
-    """As the page shows it."""
+    """Return output with the placeholders of the page."""
     for pattern, placeholder in PLACEHOLDERS:
         said = re.sub(pattern, placeholder, said)
     return said

@@ -21,8 +21,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(autouse=True)
-def state_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What commands keep for their next run is not kept in the user's folder."""
+def separate_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of commands is not written to the user's folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
 
 

@@ -1,4 +1,4 @@
-"""Commands as in a shell: each a process of its own, against one broker."""
+"""Runs commands as a shell does: each is a process, and all use one broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "oncemq"]
 
 
 class Shell:
-    """Runs commands against one broker, on a topic of its own. What still runs at the end is killed."""
+    """Runs commands against one broker, with a separate topic. Commands that still run at the end are killed."""
 
     numbers = count()
 
@@ -50,11 +50,11 @@ class Shell:
             process.communicate()
 
     def objects(self, *arguments: str) -> list[Any]:
-        """What a command prints with --json."""
+        """Return what a command prints with --json."""
         return [json.loads(line) for line in self.ok(*arguments, "--json").splitlines()]
 
     def subscription(self, subscriber: str = "") -> Any:
-        """The topic's only one, or the one of this name."""
+        """Return the only subscription of the topic, or the one with this name."""
         [found] = [entry for entry in self.objects("subs", self.topic) if subscriber in ("", entry["subscriber"])]
         return found
 

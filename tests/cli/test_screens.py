@@ -45,7 +45,7 @@ def test_the_readme_shows_the_verdict_of_chaos() -> None:
 
 
 class Transcript:
-    """A screen that keeps what it is given."""
+    """A display that records its output."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -89,7 +89,7 @@ def test_the_shells_screen(broker_process: BrokerProcess) -> None:
 
 
 class ChaosRun(msgspec.Struct):
-    """Of `oncemq chaos --seed 7`, as it went once: its last lines, the last table, the result."""
+    """A recorded run of `oncemq chaos --seed 7`: its last lines, the last table, the result."""
 
     lines: list[tuple[float, str, str]]
     numbers: Numbers

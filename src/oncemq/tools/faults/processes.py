@@ -138,7 +138,8 @@ def _run_child(body: Callable[[], int], parent_pid: int, log_path: Path) -> None
         os.dup2(log, 2)
         code = body()
     except BaseException:
-        traceback.print_exc()
+        # Not through sys.stderr, which may be another stream than descriptor 2.
+        os.write(2, traceback.format_exc().encode())
     finally:
         with suppress(OSError):
             sys.stderr.flush()

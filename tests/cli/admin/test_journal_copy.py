@@ -19,7 +19,9 @@ def url(postgres: str) -> str:
     return f"postgresql://{parts.get('user', '')}:sesame@/{parts['dbname']}?host={host}"
 
 
-def test_a_broker_is_copied_to_postgresql_and_the_password_is_not_told(shell: Shell, tmp_path: Path, url: str) -> None:
+def test_a_journal_is_copied_to_postgresql_without_printing_the_password(
+    shell: Shell, tmp_path: Path, url: str
+) -> None:
     folder = tmp_path / "data"
     with oncemq.connect(f"file:{folder}") as client:
         client.subscribe("orders", "kitchen").close()

@@ -7,7 +7,7 @@ import json
 from tests.cli.shell import Shell
 
 
-def test_a_pattern_is_subscribed_to_read_and_left(shell: Shell) -> None:
+def test_a_pattern_is_subscribed_read_and_unsubscribed(shell: Shell) -> None:
     pattern, topic = f"{shell.topic}.*", f"{shell.topic}.eu"
     assert shell.ok("sub", pattern, "audit") == f"Subscribed audit to {pattern}.\n".encode()
     assert b"nothing has changed" in shell.ok("sub", pattern, "audit")
@@ -22,7 +22,7 @@ def test_a_pattern_is_subscribed_to_read_and_left(shell: Shell) -> None:
     assert shell.run("unsub", pattern, "audit").returncode == 5
 
 
-def test_topics_that_only_a_pattern_had_kept_go_with_it(shell: Shell) -> None:
+def test_topics_with_only_a_pattern_subscription_are_deleted_with_it(shell: Shell) -> None:
     pattern, topic = f"{shell.topic}.*", f"{shell.topic}.eu"
     shell.ok("sub", pattern, "audit")
     shell.ok("sub", topic, "alice")
@@ -63,7 +63,7 @@ def test_subscriptions_are_listed_with_patterns_and_sharing(shell: Shell) -> Non
     ]
 
 
-def test_get_leaves_out_what_has_not_the_header(shell: Shell) -> None:
+def test_get_skips_messages_without_the_header(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     shell.put_numbers(100)
     shell.ok("put", shell.topic, "wanted", "--header", "kind=a")
@@ -76,7 +76,7 @@ def test_get_leaves_out_what_has_not_the_header(shell: Shell) -> None:
     assert tailed == b""
 
 
-def test_a_delayed_message_comes_when_it_is_due(shell: Shell) -> None:
+def test_a_delayed_message_is_delivered_after_the_delay(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     said = shell.ok("put", shell.topic, "far", "--delay", "1h")
     assert said == f"Stored 1 message in {shell.topic} for delivery in 1 h, for 1 subscription.\n".encode()
@@ -89,7 +89,7 @@ def test_a_delayed_message_comes_when_it_is_due(shell: Shell) -> None:
     assert b"DELAYED" in shell.ok("topics")
 
 
-def test_nobody_gets_a_message_after_its_time_to_live(shell: Shell) -> None:
+def test_a_message_is_not_delivered_after_its_time_to_live(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     shell.ok("put", shell.topic, stdin=b"a\nb\n")
     shell.ok("put", shell.topic, "short", "--ttl", "1ms")
@@ -97,7 +97,7 @@ def test_nobody_gets_a_message_after_its_time_to_live(shell: Shell) -> None:
     assert shell.ok("get", shell.topic, "alice", "--count", "9") == b"a\nb\nlong\n"
 
 
-def test_a_topic_has_a_quota_and_altering_keeps_what_is_not_named(shell: Shell) -> None:
+def test_a_topic_has_a_quota_and_alter_keeps_other_settings(shell: Shell) -> None:
     done = shell.run("topics", "create", shell.topic, "--quota", "1MiB", "--retain", "2d")
     assert (done.returncode, b"Add `--overflow drop`" in done.stderr) == (4, True)
     shell.ok("topics", "create", shell.topic, "--quota", "1MiB", "--overflow", "drop", "--retain", "2d")
@@ -109,7 +109,7 @@ def test_a_topic_has_a_quota_and_altering_keeps_what_is_not_named(shell: Shell) 
     assert b"changed" not in shell.ok("topics", "create", shell.topic, "--quota", "2MiB", "--alter")
 
 
-def test_what_a_quota_has_dropped_is_told(shell: Shell) -> None:
+def test_messages_dropped_by_a_quota_are_reported(shell: Shell) -> None:
     shell.ok("topics", "create", shell.topic, "--quota", "10KiB", "--overflow", "drop")
     shell.ok("sub", shell.topic, "alice")
     for _ in range(3):

@@ -17,7 +17,7 @@ def numbers(shell: Shell) -> Shell:
     return shell
 
 
-def test_a_subscription_is_moved_forth_and_back(numbers: Shell) -> None:
+def test_a_subscription_is_moved_forward_and_back(numbers: Shell) -> None:
     said = numbers.ok("seek", numbers.topic, "alice", "3")
     assert said == f"Moved alice on {numbers.topic} to offset 3: 2 messages to deliver.\n".encode()
     assert numbers.ok("get", numbers.topic, "alice", "--count", "9") == b"3\n4\n"
@@ -50,7 +50,7 @@ def test_a_pattern_is_moved_on_all_its_topics(shell: Shell) -> None:
     assert [entry["lag"] for entry in shell.objects("seek", pattern, "audit", "new")] == [0]
 
 
-def test_where_nothing_is_nothing_moves(numbers: Shell) -> None:
+def test_an_unknown_subscription_can_not_be_moved(numbers: Shell) -> None:
     assert numbers.run("seek", numbers.topic, "bob", "new").returncode == 5
     assert numbers.run("seek", "nowhere", "alice", "new").returncode == 5
     assert numbers.run("seek", numbers.topic, "alice", "6").returncode == 4

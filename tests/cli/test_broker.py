@@ -18,7 +18,7 @@ from tests.cli.shell import TIMEOUT_S, Shell
 from tests.forking import Forked, ForkedBroker
 
 
-def test_a_message_goes_round(shell: Shell) -> None:
+def test_a_message_is_put_and_got(shell: Shell) -> None:
     assert shell.ok("sub", shell.topic, "alice") == f"Subscribed alice to {shell.topic}.\n".encode()
     assert b"is already subscribed" in shell.ok("sub", shell.topic, "alice")
     stored = shell.ok("put", shell.topic, "one pizza")
@@ -26,7 +26,7 @@ def test_a_message_goes_round(shell: Shell) -> None:
     assert shell.ok("get", shell.topic, "alice") == b"one pizza\n"
 
 
-def test_nothing_new_is_exit_code_3(shell: Shell) -> None:
+def test_no_new_messages_is_exit_code_3(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     done = shell.run("get", shell.topic, "alice")
     assert (done.returncode, done.stdout) == (3, b"")
@@ -36,7 +36,7 @@ def test_nothing_new_is_exit_code_3(shell: Shell) -> None:
     assert json.loads(done.stderr)["code"] == "NOTHING_NEW"
 
 
-def test_what_does_not_exist_is_exit_code_5(shell: Shell) -> None:
+def test_an_unknown_topic_or_subscription_is_exit_code_5(shell: Shell) -> None:
     assert shell.run("put", shell.topic, "x").returncode == 5
     assert shell.run("get", shell.topic, "alice").returncode == 5
     assert shell.run("unsub", shell.topic, "alice").returncode == 5
@@ -44,18 +44,18 @@ def test_what_does_not_exist_is_exit_code_5(shell: Shell) -> None:
     assert shell.run("get", shell.topic, "alice").returncode == 5
 
 
-def test_a_name_that_is_not_possible_is_refused(shell: Shell) -> None:
+def test_an_invalid_name_is_refused(shell: Shell) -> None:
     assert shell.run("sub", "a\tb", "alice").returncode == 4
 
 
-def test_a_broker_that_is_away_is_exit_code_6(shell: Shell) -> None:
+def test_a_broker_that_does_not_answer_is_exit_code_6(shell: Shell) -> None:
     shell.environment["ONCEMQ_URL"] = free_url()
     done = shell.run("health", "--tries", "1", "--timeout", "0.2")
     assert done.returncode == 6
     assert b"oncemq serve" in done.stderr
 
 
-def test_a_put_that_nobody_wants_is_stored_with_a_warning(shell: Shell) -> None:
+def test_a_put_without_subscriptions_is_stored_with_a_warning(shell: Shell) -> None:
     done = shell.run("put", shell.topic, "x", "--create", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["subscriptions"] == 0
@@ -66,7 +66,7 @@ def test_a_put_that_nobody_wants_is_stored_with_a_warning(shell: Shell) -> None:
         assert shell.run("put", shell.topic, text, stdin=b"x\n").stderr == b""
 
 
-def test_lines_that_fit_a_small_quota_one_by_one_are_not_put_together(shell: Shell) -> None:
+def test_lines_that_fit_a_small_quota_individually_are_not_batched(shell: Shell) -> None:
     shell.ok("topics", "create", shell.topic, "--quota", "1KiB", "--overflow", "drop")
     shell.ok("sub", shell.topic, "kitchen")
     lines = [b"%d" % number * 300 for number in range(10)]
@@ -95,7 +95,7 @@ def test_empty_input_puts_nothing(shell: Shell) -> None:
     assert json.loads(shell.ok("put", shell.topic, "-", "--json")) == {"topic": shell.topic, "messages": 0}
 
 
-def test_a_line_that_is_too_large_is_named_and_nothing_behind_it_is_stored(shell: Shell) -> None:
+def test_a_line_that_is_too_large_is_named_and_nothing_after_it_is_stored(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     done = shell.run("put", shell.topic, "-", stdin=b"small\n" + b"x" * (17 << 20) + b"\nbehind\n")
     assert done.returncode == 4
@@ -115,7 +115,7 @@ def test_key_and_headers_arrive(shell: Shell) -> None:
 
 
 def test_successive_gets_print_every_message_once(shell: Shell) -> None:
-    """Counts that fall in the middle of batches, of which there are several."""
+    """There are several batches, and the counts end in the middle of them."""
     shell.ok("sub", shell.topic, "alice")
     shell.ok("put", shell.topic, "x")
     shell.put_numbers(5000)
@@ -124,7 +124,7 @@ def test_successive_gets_print_every_message_once(shell: Shell) -> None:
     assert shell.subscription()["lag"] == 0
 
 
-def test_no_ack_leaves_everything_where_it_is(shell: Shell) -> None:
+def test_no_ack_does_not_move_the_position(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     shell.put_numbers(3)
     assert shell.ok("get", shell.topic, "alice", "--count", "2", "--no-ack") == b"0\n1\n"
@@ -165,7 +165,7 @@ def test_head_ends_a_tail_silently(shell: Shell) -> None:
 def test_an_interrupted_get_is_130_and_acks_nothing(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     waiting = shell.start("get", shell.topic, "alice", "--wait", "60")
-    # It is at work once the broker knows of a new owner.
+    # It has started when the broker knows a new owner.
     deadline_s = time.monotonic() + TIMEOUT_S
     while shell.subscription()["epoch"] == 0:
         assert time.monotonic() < deadline_s
@@ -175,8 +175,8 @@ def test_an_interrupted_get_is_130_and_acks_nothing(shell: Shell) -> None:
     assert shell.subscription()["acked"] == 0
 
 
-def test_a_terminated_get_gives_the_subscription_back(shell: Shell) -> None:
-    """A hold that is left behind would make the next one wait: BUSY, for one that does not."""
+def test_a_terminated_get_releases_the_subscription(shell: Shell) -> None:
+    """A hold that is not released would make the next get wait, or fail with BUSY."""
     shell.ok("sub", shell.topic, "alice")
     waiting = shell.start("get", shell.topic, "alice", "--wait", "60")
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -189,7 +189,7 @@ def test_a_terminated_get_gives_the_subscription_back(shell: Shell) -> None:
         client.subscription(shell.topic, "alice", hold_ms=1000).close()
 
 
-def test_peeking_waits_for_a_message_too(shell: Shell) -> None:
+def test_a_get_without_ack_waits_for_a_message_too(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     waiting = shell.start("get", shell.topic, "alice", "--wait", "60", "--no-ack")
     shell.ok("put", shell.topic, "late")
@@ -209,13 +209,13 @@ def test_an_interrupted_tail_is_130(shell: Shell) -> None:
 
 
 def ends_of(processes: list[Forked]) -> list[tuple[int, bytes]]:
-    """Exit codes and outputs, read side by side: a get waits for its reader, and the next one for the get."""
+    """Return exit codes and outputs, read concurrently: a get waits for its reader, and the next get for it."""
     with ThreadPoolExecutor(len(processes)) as readers:
         outputs = [out for out, _ in readers.map(Forked.communicate, processes)]
     return [(process.wait(), out) for process, out in zip(processes, outputs, strict=True)]
 
 
-def test_parallel_puts_and_gets_lose_and_double_nothing(shell: Shell) -> None:
+def test_parallel_puts_and_gets_neither_lose_nor_duplicate(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     puts = [shell.start("put", shell.topic, f"m {n}", "--as", "importer") for n in range(8)]
     assert [code for code, _ in ends_of(puts)] == [0] * 8
@@ -224,7 +224,7 @@ def test_parallel_puts_and_gets_lose_and_double_nothing(shell: Shell) -> None:
     assert shell.run("get", shell.topic, "alice").returncode == 3
 
 
-def test_tail_shows_and_takes_nothing(shell: Shell) -> None:
+def test_tail_prints_without_acking(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     shell.put_numbers(5)
     assert shell.ok("tail", shell.topic, "--no-follow") == b"0\n1\n2\n3\n4\n"
@@ -232,7 +232,7 @@ def test_tail_shows_and_takes_nothing(shell: Shell) -> None:
     assert shell.subscription()["acked"] == 0
 
 
-def test_topics_are_made_listed_and_removed(shell: Shell) -> None:
+def test_topics_are_created_listed_and_deleted(shell: Shell) -> None:
     assert json.loads(shell.ok("topics", "create", shell.topic, "--retain", "7d", "--json"))["created"] is True
     assert shell.ok("topics", "create", shell.topic, "--retain", "7d") == f"{shell.topic} already exists.\n".encode()
     listed = [json.loads(line) for line in shell.ok("topics", "--json").splitlines()]
@@ -241,7 +241,7 @@ def test_topics_are_made_listed_and_removed(shell: Shell) -> None:
     assert shell.topic.encode() not in shell.ok("topics")
 
 
-def test_a_subscription_ends(shell: Shell) -> None:
+def test_a_subscription_is_deleted(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     shell.ok("sub", shell.topic, "bob")
     shell.put_numbers(3)
@@ -250,7 +250,7 @@ def test_a_subscription_ends(shell: Shell) -> None:
     assert shell.run("subs", shell.topic).returncode == 5
 
 
-def test_a_topic_of_a_subscriber_can_be_made_to_stay(shell: Shell) -> None:
+def test_a_topic_of_a_subscriber_can_be_made_permanent(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     said = shell.ok("topics", "create", shell.topic, "--retain", "7d")
     assert said == f"{shell.topic} already exists; it is permanent now, and retains 7 d.\n".encode()
@@ -258,7 +258,7 @@ def test_a_topic_of_a_subscriber_can_be_made_to_stay(shell: Shell) -> None:
     assert shell.topic.encode() in shell.ok("topics")
 
 
-def test_sessions_are_listed_and_removed(shell: Shell, broker: BrokerProcess) -> None:
+def test_sessions_are_listed_and_deleted(shell: Shell, broker: BrokerProcess) -> None:
     with broker.connect(name="billing"):
         pass
     assert b"billing" in shell.ok("sessions")
@@ -266,7 +266,7 @@ def test_sessions_are_listed_and_removed(shell: Shell, broker: BrokerProcess) ->
     assert b"billing" not in shell.ok("sessions")
 
 
-def test_health_tells_the_version(shell: Shell) -> None:
+def test_health_shows_the_version(shell: Shell) -> None:
     assert json.loads(shell.ok("health", "--json"))["version"]
     assert b"running for" in shell.ok("health")
 

@@ -21,7 +21,7 @@ def client(broker: BrokerProcess) -> Iterator[oncemq.Client]:
 
 @pytest.fixture
 def bury(shell: Shell, client: oncemq.Client) -> Bury:
-    """Makes dead letters of values, and returns their topic's name."""
+    """Turns values into dead letters, and returns the name of their topic."""
 
     def bury(*values: str) -> str:
         with client.subscribe_shared(shell.topic, "packers", tries_max=1) as workers:
@@ -39,7 +39,7 @@ def offsets(client: oncemq.Client, topic: str) -> list[int]:
     return [letter.message.offset for letter in client.dead_letters(topic)]
 
 
-def test_dead_letters_are_listed_with_what_they_were(shell: Shell, bury: Bury) -> None:
+def test_dead_letters_are_listed_with_their_origin(shell: Shell, bury: Bury) -> None:
     dead = bury("one\npizza", "two")
     letters = shell.objects("dead")
     letter = next(each for each in letters if each["dead_topic"] == dead)
@@ -61,7 +61,7 @@ def test_dead_letters_are_listed_with_what_they_were(shell: Shell, bury: Bury) -
     assert lines[1].endswith(r"one\npizza")
 
 
-def test_letters_go_back_once_and_the_others_stay(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
+def test_letters_are_put_back_once_and_the_others_are_kept(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b", "c")
     assert shell.ok("dead", "retry", dead, "1") == b"Put 1 dead letter back.\n"
     assert offsets(client, dead) == [0, 2]
@@ -75,7 +75,7 @@ def test_letters_go_back_once_and_the_others_stay(shell: Shell, client: oncemq.C
     assert shell.ok("dead", "retry", dead, "--all") == b"Put 0 dead letters back.\n"
 
 
-def test_a_letter_whose_topic_is_gone_stays(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
+def test_a_letter_whose_topic_was_deleted_is_kept(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b")
     shell.ok("topics", "rm", shell.topic, "--yes")
     done = shell.run("dead", "retry", dead, "--all")
@@ -97,7 +97,7 @@ def test_a_retry_names_the_other_subscriptions_that_get_the_letters_too(
     assert shell.run("dead", "retry", dead, "1").stderr == b""
 
 
-def test_letters_are_thrown_away_after_a_question(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
+def test_letters_are_deleted_after_a_confirmation(shell: Shell, client: oncemq.Client, bury: Bury) -> None:
     dead = bury("a", "b", "c")
     assert shell.run("dead", "rm", dead, "0", stdin=b"n\n").returncode == 1
     assert offsets(client, dead) == [0, 1, 2]
@@ -107,7 +107,7 @@ def test_letters_are_thrown_away_after_a_question(shell: Shell, client: oncemq.C
     assert offsets(client, dead) == []
 
 
-def test_a_topic_of_living_messages_names_the_one_of_its_dead_letters(shell: Shell, bury: Bury) -> None:
+def test_an_ordinary_topic_is_refused_and_its_dead_letter_topic_is_named(shell: Shell, bury: Bury) -> None:
     dead = bury("a")
     for command in (("ls",), ("retry", "--all"), ("rm", "--all", "--yes")):
         done = shell.run("dead", command[0], shell.topic, *command[1:])

@@ -61,7 +61,7 @@ def tally_of(stderr: bytes) -> dict[str, int]:
     return tally
 
 
-def test_a_command_gets_the_message_and_what_is_known_of_it(works: Works) -> None:
+def test_a_command_gets_the_message_and_its_fields(works: Works) -> None:
     works.share()
     works.shell.ok("put", works.topic, "one pizza", "--key", "table-7", "--header", "content-type=food")
     script = 'cat; echo " for $ONCEMQ_KEY, $ONCEMQ_TOPIC/$ONCEMQ_OFFSET, try $ONCEMQ_TRY, $ONCEMQ_HEADER_CONTENT_TYPE"'
@@ -72,7 +72,7 @@ def test_a_command_gets_the_message_and_what_is_known_of_it(works: Works) -> Non
     assert works.shell.subscription()["lag"] == 0
 
 
-def test_what_no_variable_can_hold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_no_variable_can_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEMQ_KEY", "of another message")
     monkeypatch.setenv("ONCEMQ_HEADER_OLD", "of another message")
     headers = {"a": b"\xff", "b": b"x\0y", "c": b"z" * 1_000_000}
@@ -85,14 +85,14 @@ def test_what_no_variable_can_hold_is_left_out(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_command_may_be_oncemq_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """What it is told of the message is not taken for misspelt settings."""
+    """Its message variables are not mistaken for misspelt settings."""
     for name in (*options.MESSAGE_VARIABLES, "ONCEMQ_HEADER_A"):
         monkeypatch.setenv(name, "1")
     options.warn_of_unknown_variables()
     assert capsys.readouterr().err == ""
 
 
-def test_a_message_whose_command_fails_comes_again(works: Works) -> None:
+def test_a_message_whose_command_fails_is_redelivered(works: Works) -> None:
     works.share()
     works.shell.ok("put", works.topic, "x")
     done = works.run("--count", "3", "--retry-delay", "10ms", "--json", *works.script('test "$ONCEMQ_TRY" = 3'))
@@ -103,7 +103,7 @@ def test_a_message_whose_command_fails_comes_again(works: Works) -> None:
     assert works.shell.subscription()["lag"] == 0
 
 
-def test_messages_that_were_not_done_are_exit_code_1_and_nothing_to_do_is_3(works: Works) -> None:
+def test_failed_messages_are_exit_code_1_and_no_messages_are_3(works: Works) -> None:
     works.share()
     assert works.run("--wait", "0", *works.script("true")).returncode == 3
     works.shell.ok("put", works.topic, "x")
@@ -145,7 +145,7 @@ def test_workers_share_the_messages_and_each_is_done_once(works: Works) -> None:
 
 
 def test_a_long_command_is_not_given_to_another_worker(works: Works) -> None:
-    """It lasts many leases, while another worker stands by."""
+    """It runs for several leases while another worker is waiting."""
     works.share("--lease", "300ms")
     works.shell.ok("put", works.topic, "x")
     script = works.script("echo begun >> runs; sleep 1.5")
@@ -171,7 +171,7 @@ def test_a_command_that_takes_too_long_is_killed_with_all_that_it_has_started(wo
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie that nobody has waited for is dead."""
+    """Whether a process is dead; a zombie is dead, too."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -179,12 +179,12 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_worker_that_is_asked_to_end_lets_its_command_finish(works: Works, number: int, code: int) -> None:
+def test_a_worker_that_gets_a_signal_lets_its_command_finish(works: Works, number: int, code: int) -> None:
     works.share("--lease", FOREVER)
     works.shell.put_numbers(2)
     process = works.start(*works.script("echo $(cat) >> begun; until test -e go; do sleep 0.05; done"))
     works.await_lines("begun", 1)
-    # As a terminal does it: to all that it has started.
+    # As a terminal does: to the whole process group.
     os.killpg(process.pid, number)
     assert process.stderr is not None
     assert b"a second signal kills them" in process.stderr.readline()
@@ -196,7 +196,7 @@ def test_a_worker_that_is_asked_to_end_lets_its_command_finish(works: Works, num
     assert (entry["lag"], entry["leased"], entry["members"]) == (1, 0, 0)
 
 
-def test_a_worker_that_is_asked_twice_kills_its_command_and_gives_the_message_back(works: Works) -> None:
+def test_a_second_signal_kills_the_command_and_the_message_is_returned(works: Works) -> None:
     works.share("--lease", FOREVER)
     works.shell.ok("put", works.topic, "x")
     process = works.start(*works.script("echo $$ >> pids; sleep 600"))
@@ -211,7 +211,7 @@ def test_a_worker_that_is_asked_twice_kills_its_command_and_gives_the_message_ba
     assert works.run("--count", "1", *works.script("true")).returncode == 0
 
 
-def test_grace_has_an_end(works: Works) -> None:
+def test_commands_are_killed_after_the_grace_period(works: Works) -> None:
     works.share("--lease", FOREVER)
     works.shell.ok("put", works.topic, "x")
     process = works.start("--grace", "100ms", *works.script("echo $$ >> pids; sleep 600"))
@@ -221,7 +221,7 @@ def test_grace_has_an_end(works: Works) -> None:
     assert works.run("--count", "1", *works.script("true")).returncode == 0
 
 
-def test_the_message_of_a_worker_that_was_killed_is_done_by_another(works: Works) -> None:
+def test_the_message_of_a_killed_worker_is_done_by_another(works: Works) -> None:
     works.share("--lease", "1s")
     works.shell.ok("put", works.topic, "x")
     victim = works.start(*works.script("echo $$ >> pids; sleep 600"))
@@ -235,7 +235,7 @@ def test_the_message_of_a_worker_that_was_killed_is_done_by_another(works: Works
     assert works.shell.subscription()["lag"] == 0
 
 
-def test_a_broker_that_restarts_meanwhile_does_no_harm(tmp_path: Path) -> None:
+def test_a_worker_continues_after_a_restart_of_the_broker(tmp_path: Path) -> None:
     broker = ForkedBroker(tmp_path / "data")
     broker.start()
     works = Works(Shell(broker.url), tmp_path)
@@ -256,7 +256,7 @@ def test_a_broker_that_restarts_meanwhile_does_no_harm(tmp_path: Path) -> None:
         broker.kill()
 
 
-def test_a_worker_subscribes_where_that_was_not_done(works: Works) -> None:
+def test_a_worker_creates_the_subscription(works: Works) -> None:
     works.shell.ok("topics", "create", works.topic, "--retain", "1d")
     works.shell.put_numbers(2)
     policy = ("--lease", "10s", "--tries-max", "4", "--key-order")
@@ -268,7 +268,7 @@ def test_a_worker_subscribes_where_that_was_not_done(works: Works) -> None:
     assert (done.returncode, done.stdout) == (0, b"01")
 
 
-def test_a_worker_takes_a_subscription_as_it_is_or_not_at_all(works: Works) -> None:
+def test_a_worker_refuses_a_subscription_with_other_settings(works: Works) -> None:
     works.share("--lease", "10s", "--tries-max", "3")
     assert works.run("--wait", "0", *works.script("true")).returncode == 3
     assert works.run("--wait", "0", "--lease", "10s", *works.script("true")).returncode == 3
@@ -281,7 +281,7 @@ def test_a_worker_takes_a_subscription_as_it_is_or_not_at_all(works: Works) -> N
     assert b"oncemq listen" in done.stderr
 
 
-def test_a_nested_put_reaches_the_same_broker_without_a_word(works: Works) -> None:
+def test_a_nested_put_reaches_the_same_broker_without_a_warning(works: Works) -> None:
     works.share()
     works.shell.ok("sub", f"{works.topic}.out", "alice")
     works.shell.ok("put", works.topic, "x", "--header", "a=b")

@@ -55,7 +55,7 @@ def test_a_line_is_understood(text: str, line: Line | None) -> None:
 @pytest.mark.parametrize(
     "text", ["fetch x", "sub", "sub a b", 'sub "a', 'sub "a"b', "put orders", "list all", "help me", "list topics x"]
 )
-def test_a_line_that_is_no_command_is_refused(text: str) -> None:
+def test_a_line_that_is_not_a_command_is_refused(text: str) -> None:
     with pytest.raises(SyntaxProblem):
         parse(text)
 
@@ -73,7 +73,7 @@ def test_commands_and_topics_are_completed() -> None:
     assert complete("quit o", topics) == []
 
 
-def test_topics_are_not_asked_for_with_each_key() -> None:
+def test_the_list_of_topics_is_cached() -> None:
     asked = []
     completer = ShellCompleter(lambda: asked.append(1) or ["orders"])  # type: ignore[func-returns-value]
     for text in ("sub o", "sub or"):
@@ -111,7 +111,7 @@ def test_a_piped_session_answers_each_line_and_shows_each_message(shell: Shell) 
     ]
 
 
-def test_the_exit_code_is_that_of_the_first_line_that_went_wrong(shell: Shell) -> None:
+def test_the_exit_code_is_that_of_the_first_line_that_failed(shell: Shell) -> None:
     done = shell.run("shell", stdin=b"put nowhere x\nfetch\nlist subs\n")
     assert done.returncode == 5
     assert done.stderr.decode().splitlines() == [
@@ -122,7 +122,7 @@ def test_the_exit_code_is_that_of_the_first_line_that_went_wrong(shell: Shell) -
     assert done.stdout.endswith(b"has no subscriptions.\n")
 
 
-def test_with_a_name_subscriptions_stay_and_without_they_end(shell: Shell) -> None:
+def test_subscriptions_are_permanent_only_with_a_name(shell: Shell) -> None:
     sub, put = f'sub "{shell.topic}"\n'.encode(), f'put "{shell.topic}" hello\n'.encode()
     shell.ok("shell", "--as", "alice", stdin=sub + put)
     shell.ok("shell", stdin=sub)
@@ -158,7 +158,7 @@ def test_a_pipe_needs_no_extra_and_a_terminal_names_it(broker: BrokerProcess, mo
 # The roles.
 
 
-def test_a_publisher_and_a_subscriber_answer_in_their_own_words(shell: Shell) -> None:
+def test_the_roles_have_their_own_answers(shell: Shell) -> None:
     topic = shell.topic
     published = shell.ok("shell", "--role", "publisher", stdin=f'"{topic}"\n"{topic}" dropped\n\nquit\n'.encode())
     assert published.decode() == "Acknowledged!\nAcknowledged!\n"
@@ -195,7 +195,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def until(self, words: str) -> str:
-        """What was shown up to and with these words."""
+        """Return the output up to and including these words."""
         until_s = time.monotonic() + TIMEOUT_S
         while words.encode() not in (plain := ESCAPES.sub(b"", self._seen)):
             assert time.monotonic() < until_s, plain.decode()
@@ -258,7 +258,7 @@ def test_the_publishers_prompt_is_the_one_people_know(broker: BrokerProcess, ter
 
 
 class Typed(Session):
-    """A session that only remembers what it was told."""
+    """A session that only records its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -302,7 +302,7 @@ def test_tab_completes_at_the_prompt() -> None:
     assert asyncio.run(complete_and_enter()) == "put orders x"
 
 
-def test_lines_of_earlier_sessions_come_back() -> None:
+def test_the_history_has_lines_of_earlier_sessions() -> None:
     assert typed("\x1b[A\rquit\r", ["put orders x"]) == ["put orders x", "quit"]
 
 
@@ -310,6 +310,6 @@ def test_ctrl_c_drops_the_line_and_ctrl_d_leaves() -> None:
     assert typed("put ord\x03help\r\x04") == ["help"]
 
 
-def test_a_history_that_can_not_be_kept_is_no_obstacle(tmp_path: Path) -> None:
+def test_the_shell_works_without_a_history_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert isinstance(history_in(tmp_path / "file"), InMemoryHistory)

@@ -26,7 +26,7 @@ def end(process: Forked, number: int = signal.SIGTERM) -> tuple[int, bytes, byte
 
 
 def listening(shell: Shell, *arguments: str) -> Forked:
-    """A listener that has printed what was put for it to begin with."""
+    """Start a listener, and wait until it has printed the first messages."""
     shell.ok("sub", shell.topic, "alice")
     shell.ok("put", shell.topic, "begin")
     process = shell.start("listen", shell.topic, "alice", *arguments)
@@ -34,7 +34,7 @@ def listening(shell: Shell, *arguments: str) -> Forked:
     return process
 
 
-def test_messages_are_printed_as_they_come_and_acked(shell: Shell) -> None:
+def test_messages_are_printed_as_they_arrive_and_acked(shell: Shell) -> None:
     process = listening(shell)
     for number in range(3):
         shell.ok("put", shell.topic, f"message {number}")
@@ -74,7 +74,7 @@ def test_what_the_reader_did_not_read_is_not_acked(shell: Shell) -> None:
     assert shell.subscription()["acked"] == 2
 
 
-def test_a_listener_subscribes_where_that_was_not_done(shell: Shell) -> None:
+def test_a_listener_creates_the_subscription(shell: Shell) -> None:
     shell.ok("topics", "create", shell.topic, "--retain", "1d")
     shell.put_numbers(3)
     printed = shell.ok("listen", shell.topic, "alice", "--from", "earliest", "--wait", "0")
@@ -87,7 +87,7 @@ def test_a_listener_subscribes_where_that_was_not_done(shell: Shell) -> None:
     assert shell.ok("listen", shell.topic, "bob", "--from", "-1h", "--wait", "0") == b"0\n1\n2\n0\n"
 
 
-def test_a_count_is_exact_and_nothing_at_all_is_exit_code_3(shell: Shell) -> None:
+def test_a_count_is_exact_and_no_message_is_exit_code_3(shell: Shell) -> None:
     shell.ok("sub", shell.topic, "alice")
     shell.put_numbers(5)
     assert shell.ok("listen", shell.topic, "alice", "--count", "3") == b"0\n1\n2\n"
@@ -107,7 +107,7 @@ def test_only_messages_with_a_header_are_printed_and_the_others_are_done(shell: 
     assert shell.subscription()["lag"] == 0
 
 
-def test_a_pattern_brings_topics_that_are_made_later(shell: Shell) -> None:
+def test_a_pattern_includes_topics_that_are_created_later(shell: Shell) -> None:
     name = shell.topic
     shell.ok("topics", "create", f"{name}.eu")
     shell.ok("sub", f"{name}.*", "audit")
@@ -146,7 +146,7 @@ def test_a_shared_subscription_is_for_workers(shell: Shell) -> None:
         assert "oncemq work" in json.loads(done.stderr)["advice"]
 
 
-def test_a_listener_goes_on_when_the_broker_is_back(tmp_path: Path) -> None:
+def test_a_listener_continues_when_the_broker_is_back(tmp_path: Path) -> None:
     broker = ForkedBroker(tmp_path / "data")
     broker.start()
     shell = Shell(broker.url)

@@ -1,4 +1,4 @@
-"""What has left through a pipe, and what has not."""
+"""Which records the reader of a pipe has taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oncemq.cli.support.output import Output
 
 
 class Pipe:
-    """A pipe in place of standard output."""
+    """A pipe instead of standard output."""
 
     def __init__(self) -> None:
         self.reader, writer = os.pipe()
@@ -24,7 +24,7 @@ def pipe() -> Pipe:
     return Pipe()
 
 
-def test_what_the_reader_has_read_has_left(pipe: Pipe) -> None:
+def test_records_that_were_read_are_delivered(pipe: Pipe) -> None:
     got: list[bytes] = []
 
     def read_all() -> None:
@@ -38,7 +38,7 @@ def test_what_the_reader_has_read_has_left(pipe: Pipe) -> None:
     os.close(pipe.reader)
 
 
-def test_what_a_reader_left_in_the_pipe_has_not_left(pipe: Pipe) -> None:
+def test_records_that_are_still_in_the_pipe_are_not_delivered(pipe: Pipe) -> None:
     def read_one() -> None:
         os.read(pipe.reader, 10)
         os.close(pipe.reader)
@@ -49,7 +49,7 @@ def test_what_a_reader_left_in_the_pipe_has_not_left(pipe: Pipe) -> None:
     reader.join()
 
 
-def test_a_record_that_was_read_in_part_has_not_left(pipe: Pipe) -> None:
+def test_a_record_that_was_read_in_part_is_not_delivered(pipe: Pipe) -> None:
     def read_half() -> None:
         os.read(pipe.reader, 15)
         os.close(pipe.reader)
@@ -60,12 +60,12 @@ def test_a_record_that_was_read_in_part_has_not_left(pipe: Pipe) -> None:
     reader.join()
 
 
-def test_without_a_reader_nothing_leaves(pipe: Pipe) -> None:
+def test_without_a_reader_nothing_is_delivered(pipe: Pipe) -> None:
     os.close(pipe.reader)
     assert pipe.output.deliver([b"lost"]) == 0
 
 
-def test_counts_go_on_from_one_delivery_to_the_next(pipe: Pipe) -> None:
+def test_counts_continue_from_one_delivery_to_the_next(pipe: Pipe) -> None:
     def read_twice() -> None:
         os.read(pipe.reader, 4)
         os.read(pipe.reader, 4)
@@ -78,7 +78,7 @@ def test_counts_go_on_from_one_delivery_to_the_next(pipe: Pipe) -> None:
     reader.join()
 
 
-def test_what_is_no_pipe_takes_everything() -> None:
+def test_anything_else_than_a_pipe_takes_everything() -> None:
     taken = io.BytesIO()
     assert Output(taken).deliver([b"a", b"b"]) == 2
     assert taken.getvalue() == b"ab"

@@ -62,7 +62,7 @@ def test_bytes_pass_a_template_unchanged() -> None:
 
 
 @pytest.mark.parametrize("template", ["{colour}", "{", "{header}", "{0}"])
-def test_a_template_that_means_nothing_is_refused(template: str) -> None:
+def test_an_invalid_template_is_refused(template: str) -> None:
     with pytest.raises(click.BadParameter):
         compile_template(template)
 
@@ -76,10 +76,10 @@ def test_a_table_has_numbers_to_the_right() -> None:
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**41, "2.0 TiB")])
-def test_sizes_for_people(size: int, text: str) -> None:
+def test_sizes_are_readable(size: int, text: str) -> None:
     assert terminal.bytes_text(size) == text
 
 
 @pytest.mark.parametrize(("span_ms", "text"), [(5, "5 ms"), (90_000, "1.5 min"), (86_400_000, "1 d")])
-def test_times_for_people(span_ms: int, text: str) -> None:
+def test_durations_are_readable(span_ms: int, text: str) -> None:
     assert terminal.duration_text(span_ms) == text

@@ -1,4 +1,4 @@
-"""One-shot commands that are cut off are finished by the next run, once."""
+"""One-shot commands that are interrupted are finished by the next run, once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def end_offset(shell: Shell) -> int:
     return next(int(topic["end_offset"]) for topic in shell.objects("topics") if topic["name"] == shell.topic)
 
 
-def test_a_put_that_was_cut_off_is_stored_once_by_the_next_run(shell: Shell, state: Path) -> None:
+def test_an_interrupted_put_is_stored_once_by_the_next_run(shell: Shell, state: Path) -> None:
     shell.ok("sub", shell.topic, "kitchen")
     cut_off(shell, "Put", "put", shell.topic, "one")
     assert end_offset(shell) == 0
@@ -60,7 +60,7 @@ def test_a_put_that_was_cut_off_is_stored_once_by_the_next_run(shell: Shell, sta
     assert shell.ok("get", shell.topic, "kitchen", "--count", "9").split() == [b"one", b"two", b"three"]
 
 
-def test_a_sub_and_an_unsub_that_were_cut_off_are_finished(shell: Shell, state: Path) -> None:
+def test_an_interrupted_sub_and_unsub_are_finished(shell: Shell, state: Path) -> None:
     cut_off(shell, "Subscribe", "sub", shell.topic, "kitchen")
     shell.ok("put", shell.topic, "one")
     assert shell.ok("get", shell.topic, "kitchen") == b"one\n"
@@ -70,7 +70,7 @@ def test_a_sub_and_an_unsub_that_were_cut_off_are_finished(shell: Shell, state: 
     assert [entry["subscriber"] for entry in shell.objects("subs", shell.topic)] == ["kitchen"]
 
 
-def test_a_get_that_was_cut_off_while_it_acked_does_not_print_again(shell: Shell, state: Path) -> None:
+def test_a_get_that_was_interrupted_while_it_acked_does_not_print_again(shell: Shell, state: Path) -> None:
     shell.ok("sub", shell.topic, "kitchen")
     for text in ("one", "two"):
         shell.ok("put", shell.topic, text)
@@ -79,7 +79,7 @@ def test_a_get_that_was_cut_off_while_it_acked_does_not_print_again(shell: Shell
     assert shell.subscription()["acked"] == 2
 
 
-def test_runs_side_by_side_have_slots_of_their_own_and_leave_nothing_behind(shell: Shell, state: Path) -> None:
+def test_concurrent_runs_have_slots_of_their_own_and_leave_nothing_behind(shell: Shell, state: Path) -> None:
     shell.ok("sub", shell.topic, "kitchen")
     runs = [shell.start("put", shell.topic, str(number)) for number in range(6)]
     assert [run.wait(TIMEOUT_S) for run in runs] == [0] * 6
@@ -89,7 +89,7 @@ def test_runs_side_by_side_have_slots_of_their_own_and_leave_nothing_behind(shel
     assert sorted(got) == [b"%d" % number for number in range(8)]
 
 
-def test_a_refusal_that_a_run_did_not_live_to_see_is_told_by_the_next(shell: Shell, state: Path) -> None:
+def test_a_refusal_after_the_end_of_a_run_is_reported_by_the_next(shell: Shell, state: Path) -> None:
     cut_off(shell, "Put", "put", "there is no such topic", "one")
     done = shell.run("sub", shell.topic, "kitchen")
     assert done.returncode == 0
@@ -105,7 +105,7 @@ def test_a_put_that_no_broker_answered_is_not_kept_and_says_so(shell: Shell, sta
     assert b"Finishing" not in shell.run("put", shell.topic, "two", *nowhere).stderr
 
 
-def test_nothing_is_kept_where_nobody_wants_it(shell: Shell, state: Path, tmp_path: Path) -> None:
+def test_nothing_is_kept_with_state_none(shell: Shell, state: Path, tmp_path: Path) -> None:
     shell.ok("sub", shell.topic, "kitchen", "--state", "none")
     assert not state.exists()
     for text in ("one", "two"):
@@ -118,7 +118,7 @@ def outbox_sessions(shell: Shell) -> list[str]:
     return [session["name"] for session in shell.objects("sessions") if session["name"].startswith("outbox-")]
 
 
-def test_a_machine_that_is_gone_after_a_run_leaves_no_session_behind(shell: Shell, tmp_path: Path) -> None:
+def test_a_run_in_a_new_container_leaves_no_session_behind(shell: Shell, tmp_path: Path) -> None:
     before = outbox_sessions(shell)
     for machine in range(2):
         shell.ok("sub", shell.topic, "kitchen", "--state", str(tmp_path / f"{machine}"))
@@ -128,7 +128,7 @@ def test_a_machine_that_is_gone_after_a_run_leaves_no_session_behind(shell: Shel
     assert not list(tmp_path.rglob("*.outbox"))
 
 
-def test_a_broker_that_was_begun_anew_is_no_obstacle_when_nothing_is_left(shell: Shell, state: Path) -> None:
+def test_a_new_broker_is_accepted_when_nothing_is_pending(shell: Shell, state: Path) -> None:
     for _ in range(2):
         shell.ok("sub", shell.topic, "kitchen")
     [slot] = state.rglob("*.outbox")
@@ -140,7 +140,7 @@ def test_a_broker_that_was_begun_anew_is_no_obstacle_when_nothing_is_left(shell:
     assert slot.exists()
 
 
-def test_what_was_begun_at_another_broker_is_left_alone_and_told(shell: Shell, state: Path, tmp_path: Path) -> None:
+def test_operations_for_another_broker_are_kept_and_reported(shell: Shell, state: Path, tmp_path: Path) -> None:
     first = ForkedBroker(tmp_path / "first")
     first.start()
     cut_off(shell, "Subscribe", "sub", shell.topic, "kitchen", "--url", first.url)
@@ -160,7 +160,7 @@ def test_what_was_begun_at_another_broker_is_left_alone_and_told(shell: Shell, s
     assert slot.exists()
 
 
-def test_a_put_that_has_to_wait_does_not_keep_a_get_from_making_room(shell: Shell, state: Path) -> None:
+def test_a_put_that_has_to_wait_does_not_block_a_get_that_frees_space(shell: Shell, state: Path) -> None:
     shell.ok("topics", "create", shell.topic, "--quota", "2KiB")
     shell.ok("sub", shell.topic, "kitchen")
     for number in range(2):

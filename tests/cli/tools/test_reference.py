@@ -1,4 +1,4 @@
-"""Every command explains itself, and the reference pages say what the code says."""
+"""Every command has a help text, and the reference pages are up to date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oncemq.cli.support.command import EXIT_CODES, Documented
 from oncemq.cli.tools import reference
 from oncemq.protocol.errors import BY_CODE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONTEXTS = list(reference.command_contexts(click.Context(cli, info_name="oncemq")))
 PATHS = [context.command_path for context in CONTEXTS]
 

@@ -92,13 +92,13 @@ def test_an_error_ends_with_its_exit_code_and_says_what_to_do(kind: type[errors.
     assert result.stderr == f"error: it broke\n       {advice}\n"
 
 
-def test_an_advice_that_the_text_has_already_is_not_repeated(connect: Any) -> None:
+def test_advice_that_is_in_the_text_is_not_repeated(connect: Any) -> None:
     text = f"it broke. {errors.JournalLocked.advice}"
     connect(Broken(errors.JournalLocked(text)))
     assert run("health").stderr == f"error: {text}\n"
 
 
-def test_a_command_that_looks_does_not_speak_of_what_was_in_flight(connect: Any) -> None:
+def test_a_command_that_only_reads_gives_no_advice_about_messages_in_flight(connect: Any) -> None:
     connect(Broken(errors.BrokerAway("no answer")))
     assert "in flight" not in run("health").stderr
     assert "in flight" in run("put", "t", input="x").stderr
@@ -116,13 +116,13 @@ def test_a_command_that_looks_does_not_speak_of_what_was_in_flight(connect: Any)
         (("journal", "copy", "nonsense://x", "folder"), "nonsense:// can't hold a journal"),
     ],
 )
-def test_what_can_not_be_done_is_said_at_once(arguments: tuple[str, ...], said: str) -> None:
+def test_an_impossible_command_fails_at_once(arguments: tuple[str, ...], said: str) -> None:
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
 
 
-def test_a_gateway_says_where_it_listens() -> None:
+def test_a_gateway_prints_its_addresses() -> None:
     assert "[default: 127.0.0.1:5557]" in " ".join(run("gateway", "push", "--help").stdout.split())
     assert _addresses_text("text", ["tcp://h:1"]) == "Text at tcp://h:1"
     said = _addresses_text("push", ["tcp://h:1", "tcp://h:2", "ipc:///f", "tcp://h:3"])
@@ -130,7 +130,7 @@ def test_a_gateway_says_where_it_listens() -> None:
 
 
 @pytest.mark.parametrize(("writable_bytes", "room"), [(-1, "unknown"), (2**62, "unknown"), (2**20, "1.0 MiB")])
-def test_room_that_nobody_knows_is_said_to_be_unknown(connect: Any, writable_bytes: int, room: str) -> None:
+def test_unknown_free_space_is_shown_as_unknown(connect: Any, writable_bytes: int, room: str) -> None:
     found = HealthReply("1", "b", "j", 0, 0, 0, 0, writable_bytes, {})
     connect(SimpleNamespace(health=lambda: found))
     assert run("health").stdout.splitlines()[-1] == f"space for messages  {room}"
@@ -145,7 +145,7 @@ def test_room_that_nobody_knows_is_said_to_be_unknown(connect: Any, writable_byt
         (("sessions", "rm", "s", "--yes"), errors.SessionUnknown),
     ],
 )
-def test_removing_what_does_not_exist_advises_nobody_to_make_it(
+def test_deleting_what_does_not_exist_gives_no_advice_to_create_it(
     arguments: tuple[str, ...], error: type[errors.OnceMQError], connect: Any
 ) -> None:
     connect(Broken(error("it is not there")))
@@ -180,7 +180,7 @@ def test_an_unexpected_error_is_one_line_unless_asked_for_more(connect: Any, mon
     assert "Traceback" in run("health").stderr
 
 
-def test_what_the_system_refuses_is_not_called_a_bug(connect: Any) -> None:
+def test_an_error_of_the_operating_system_is_not_called_a_bug(connect: Any) -> None:
     connect(Broken(OSError(28, "No space left on device")))
     assert run("health").stderr == "error: No space left on device\n"
 
@@ -209,7 +209,7 @@ def test_an_interrupt_is_130(connect: Any) -> None:
     assert run("health").exit_code == 130
 
 
-def test_a_noun_alone_lists_with_and_without_options(connect: Any) -> None:
+def test_a_group_without_a_subcommand_lists(connect: Any) -> None:
     topic = TopicInfo("orders", 3, True, 0, 12, 2048, 1, 2, 86_400_000, 0)
     connect(SimpleNamespace(topics=lambda: [topic]))
     text = run("topics").stdout
@@ -227,7 +227,7 @@ def test_subscriptions_are_listed_with_their_lag(connect: Any) -> None:
     assert run("subs").stdout.split() == ["TOPIC", "SUBSCRIBER", "ACKED", "END", "LAG", "t", "alice", "3", "10", "7"]
 
 
-def test_removing_asks_first(connect: Any) -> None:
+def test_deleting_asks_for_confirmation(connect: Any) -> None:
     removed: list[str] = []
     connect(SimpleNamespace(delete_topic=removed.append, find_topic={"orders": SimpleNamespace()}.get))
     assert run("topics", "rm", "orders", input="n\n").exit_code == 1
@@ -240,7 +240,7 @@ def test_removing_asks_first(connect: Any) -> None:
     assert "Delete" not in result.stderr
 
 
-def test_an_interrupt_at_a_question_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_at_a_confirmation_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> str:
         raise KeyboardInterrupt
 
@@ -260,7 +260,7 @@ def test_json_and_format_exclude_each_other(connect: Any) -> None:
 
 
 @pytest.mark.parametrize("start", ["latest", "-1", "1.5"])
-def test_where_to_begin_is_checked(start: str, connect: Any) -> None:
+def test_start_positions_are_checked(start: str, connect: Any) -> None:
     connect(Broken(AssertionError()))
     assert run("sub", "t", "s", "--from", start).exit_code == 2
 
@@ -288,7 +288,7 @@ def test_where_to_begin_is_checked(start: str, connect: Any) -> None:
     ],
     ids=" ".join,
 )
-def test_what_can_not_be_meant_is_a_usage_error(arguments: tuple[str, ...], connect: Any) -> None:
+def test_contradictory_options_are_a_usage_error(arguments: tuple[str, ...], connect: Any) -> None:
     connect(Broken(AssertionError()))
     assert run(*arguments).exit_code == 2
 
@@ -384,7 +384,7 @@ def test_an_unknown_case_lists_the_cases_one_per_line() -> None:
     assert "         put_many, 100 B" in result.stderr.splitlines()
 
 
-def test_figures_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         Row("put_many", 3_210_987.6, "messages/s", 4_000_000.0, "bare encoder", 0.803),
         Row("put", 0.5213, "ms (median)", 0.31, "sync + echo", 1.682, 0.52, 1.5, 12.25),
@@ -409,7 +409,7 @@ def test_a_data_folder_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
     assert "permissions" in result.stderr
 
 
-def test_a_socket_in_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
+def test_a_socket_in_a_folder_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     result = run("serve", "--listen", f"ipc://{tmp_path}/nowhere/sock", "--data", str(tmp_path / "data"))
     assert result.exit_code == 1
     assert f"The folder {tmp_path}/nowhere does not exist" in result.stderr
