@@ -149,9 +149,11 @@ class Auditor(Process):
                 raise Violation(f"unexpected: subscription {info}")
             if info.acked != info.end_offset:
                 raise Violation(f"lost: {model.label} was acked up to {info.acked} of {info.end_offset}")
-            if model.given_end != info.end_offset:
-                raise Violation(f"lost: {model.label} was given all below {model.given_end} of {info.end_offset}")
-            self._check_given(key[0], model, info.end_offset)
+            if model.delivered_end != info.end_offset:
+                raise Violation(
+                    f"lost: {model.label} got only messages below {model.delivered_end} of {info.end_offset}"
+                )
+            self._check_delivered(key[0], model, info.end_offset)
         certain = self.context.subscriptions.certain
         for topic, subscriber in [(topic, one) for topic, all_of in certain.items() for one in sorted(all_of)]:
             if topic not in self.topics or (self.topics[topic].topic_id, subscriber) not in there:
@@ -185,7 +187,7 @@ class Auditor(Process):
             if topic.startswith("p.") and topic not in there:
                 raise Violation(f"lost: {watcher.owner.label} is not attached to '{topic}'")
 
-    def _check_given(self, topic_id: int, model: SubscriptionModel, end: int) -> None:
+    def _check_delivered(self, topic_id: int, model: SubscriptionModel, end: int) -> None:
         log = self.context.history.log.get(topic_id, {})
         for offset in range(model.start, end):
             if offset not in log and offset not in model.skipped:

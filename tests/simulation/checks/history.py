@@ -120,7 +120,7 @@ class History:
             return
         found = self._by_value.get(value)
         if found is None:
-            raise Violation(f"unexpected: {who} saw {value!r} at {topic_id:x}:{offset}, and nobody put that")
+            raise Violation(f"unexpected: {who} saw {value!r} at {topic_id:x}:{offset}, but it was never put")
         self._place(*found, topic_id, offset, value, who)
         if time_ms < found[0].due_ms:
             raise Violation(f"too early: {found[0].label} is due at {found[0].due_ms} and was stored at {time_ms}")

@@ -64,13 +64,13 @@ class LeaseModel:
         if before is not None and token < before.token:
             return  # A late reply: that lease ended before the newest one started.
         if offset in self.done:
-            raise Violation(f"duplicated: {self.label} gave {offset} to {member}, and it was done before")
+            raise Violation(f"duplicated: {self.label} delivered {offset} to {member}, but it was acked before")
         self._check_leases(offset, token, member)
         self._check_delay(offset, token)
         if self.sharing.key_order and key_of(value):
             self._check_key(offset, token, key_of(value), member)
         if before is not None and token > before.token and tries <= self._tries[offset]:
-            raise Violation(f"inconsistent: {self.label} gave {offset} for the {tries}th time again")
+            raise Violation(f"inconsistent: {self.label} delivered {offset} with delivery count {tries} again")
         if before is None or token > before.token:
             self.leases[offset] = Lease(offset, token, member, until_ms)
             self._tries[offset] = tries
@@ -79,7 +79,7 @@ class LeaseModel:
         lease = self.leases.get(offset)
         if lease is not None and lease.token != token and lease.until_ms > self._world.now_ms:
             raise Violation(
-                f"{self.label}: {member} was given {offset}, and {lease.member} has a lease on it "
+                f"{self.label}: {member} got {offset}, but {lease.member} has a lease on it "
                 f"for {lease.until_ms - self._world.now_ms} ms at least"
             )
 
@@ -92,7 +92,7 @@ class LeaseModel:
         self._early.add((offset, returned_token))
 
     def _too_early(self, offset: int) -> None:
-        raise Violation(f"too early: {self.label} gave {offset} out again before its delay was over")
+        raise Violation(f"too early: {self.label} delivered {offset} again before its delay had ended")
 
     def _check_key(self, offset: int, token: int, key: bytes, member: str) -> None:
         log = self._history.log.get(self.topic_id, {})
@@ -102,7 +102,7 @@ class LeaseModel:
             if key_of(value) != key:
                 continue
             if other < offset:
-                raise Violation(f"out of order: {self.label} gave {offset} of key {key!r} to {member} before {other}")
+                raise Violation(f"out of order: {self.label} gave {member} {offset} of key {key!r} before {other}")
             lease = self.leases.get(other)
             if lease is not None and lease.until_ms > self._world.now_ms:
                 raise Violation(f"{self.label}: {offset} and {other} of key {key!r} are out at a time")
@@ -190,7 +190,7 @@ class LeaseModel:
             raise Violation(f"lost: {self.label} is not done: {info}")
         for offset in range(self.start, info.end_offset):
             if offset not in self.done:
-                raise Violation(f"lost: {self.label}: {offset} is done, and nobody settled it")
+                raise Violation(f"lost: {self.label}: {offset} is acked, but no member settled it")
 
 
 class Leases:

@@ -110,7 +110,7 @@ class SessionModel:
             raise Violation(f"'{self.name}' number {command.number} was answered by {reply}")
         if reply.code in _ABOUT_SESSION and self._is_meant(found.operation, reply.text):
             if reply.code == "SESSION_UNKNOWN" and not self.may_be_deleted:
-                raise Violation(f"lost: session '{self.name}' is unknown, and nobody removed it")
+                raise Violation(f"lost: session '{self.name}' is unknown, but it was not deleted")
             return True
         if reply.code == "VERDICT_FORGOTTEN":
             if found.is_open:
@@ -169,13 +169,13 @@ class SessionModel:
     def on_hello(self, hello: commands.Hello, reply: replies.HelloReply) -> None:
         if hello.epoch:
             if reply.epoch != hello.epoch:
-                raise Violation(f"'{self.name}' resumed epoch {hello.epoch} and was given {reply.epoch}")
+                raise Violation(f"'{self.name}' resumed epoch {hello.epoch} and got {reply.epoch}")
             if reply.epoch == self.epoch:
                 self._check_verdicts(reply)
             return
         known = self._epoch_of_nonce.setdefault(hello.nonce, reply.epoch)
         if known != reply.epoch and not self.may_be_deleted:
-            raise Violation(f"'{self.name}': one hello was given epoch {known} and then {reply.epoch}")
+            raise Violation(f"'{self.name}': one hello got epoch {known} and then {reply.epoch}")
         if reply.epoch > self.epoch:
             if self.may_be_deleted and reply.last_number == 0:
                 self._forget()

@@ -21,7 +21,7 @@ class SubscriptionModel:
         #: The first offset that belongs to it.
         self.start = start
         #: Everything from `start` to this offset was delivered to its owners.
-        self.given_end = start
+        self.delivered_end = start
         self.ack_sent = start
         self.ack_confirmed = start
         self.epoch = 0
@@ -47,7 +47,7 @@ class SubscriptionModel:
 
     def opened(self, reply: OpenReply, owner: str, acked_before: int, marks_when_sent: int) -> None:
         if self.openers.setdefault(reply.epoch, owner) != owner:
-            raise Violation(f"{self.label}: epoch {reply.epoch} was given to {self.openers[reply.epoch]} and {owner}")
+            raise Violation(f"{self.label}: epoch {reply.epoch} belongs to {self.openers[reply.epoch]} and {owner}")
         self.epoch = max(self.epoch, reply.epoch)
         is_after = self.seek_marks == marks_when_sent and not self.seeks_open
         is_certain = is_after and not self.is_vague
@@ -78,22 +78,22 @@ class SubscriptionModel:
     def restart_at(self, position: int) -> None:
         """The subscription was moved: messages from this position are delivered again."""
         self.sought = None
-        self.start = self.given_end = self.ack_sent = self.ack_confirmed = position
+        self.start = self.delivered_end = self.ack_sent = self.ack_confirmed = position
 
     def skip(self, end: int) -> None:
-        self.skipped.update(range(self.given_end, end))
-        self.given_end = max(self.given_end, end)
+        self.skipped.update(range(self.delivered_end, end))
+        self.delivered_end = max(self.delivered_end, end)
 
     def check_position(self, acked: int, acked_before: int) -> None:
         if acked < acked_before:
             raise Violation(f"{self.label}: the position is {acked}, and an ack of {acked_before} was confirmed")
         if acked > self.ack_sent:
-            raise Violation(f"{self.label}: the position ran ahead to {acked}, and nobody acked beyond {self.ack_sent}")
+            raise Violation(f"{self.label}: the position is {acked}, but the highest ack was {self.ack_sent}")
 
-    def given(self, first: int, end: int) -> None:
-        if first > self.given_end:
-            raise Violation(f"lost: {self.label} was given {first}, and never {self.given_end}")
-        self.given_end = max(self.given_end, end)
+    def delivered(self, first: int, end: int) -> None:
+        if first > self.delivered_end:
+            raise Violation(f"lost: {self.label} got {first}, but never {self.delivered_end}")
+        self.delivered_end = max(self.delivered_end, end)
 
     def succeeded(self, epoch: int, epoch_when_sent: int, what: str) -> None:
         if epoch < epoch_when_sent:
@@ -131,7 +131,7 @@ class Subscriptions:
         is_stable = not self.may_be_deleted(topic, subscriber)
         if is_stable and reply.created:
             if key in self._created:
-                raise Violation(f"lost: {label} was made twice, and nobody had removed it")
+                raise Violation(f"lost: {label} was created twice, but it was not deleted")
             self._created.add(key)
         if model is None or (reply.created and not is_stable):
             model = self._add(key, SubscriptionModel((topic, subscriber), label, reply.acked))

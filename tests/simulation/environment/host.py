@@ -285,7 +285,7 @@ class Host(StateCheck):
     def _lose_a_segment(self) -> None:
         if self.disk.faults["power loss"] % 3 == 0:
             if not is_loss_detected(self.disk, self.synced_segment):
-                raise Violation(f"lost: segment {self.synced_segment} was taken away, and nobody noticed")
+                raise Violation(f"lost: segment {self.synced_segment} was removed, and recovery did not detect it")
             self._world.tally["disk: segment taken away for a start"] += 1
 
     def count(self) -> None:
@@ -317,7 +317,7 @@ class Host(StateCheck):
         self._world.after(duration_ms, self._empty_disk)
 
     def _empty_disk(self) -> None:
-        self._world.note("DISK has room again")
+        self._world.note("DISK has free space again")
         self._has_room()
 
     def _has_room(self) -> None:

@@ -70,7 +70,7 @@ class SimNetwork:
         if listener.arrived():
             listener.inbox.append((peer, frames))
         else:
-            self._world.tally["network: nobody there"] += 1
+            self._world.tally["network: no broker"] += 1
 
     def deliver(self, peer: bytes, frames: list[Frame]) -> None:
         receive = self._receivers.get(peer)

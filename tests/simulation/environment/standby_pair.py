@@ -235,7 +235,7 @@ class StandbyPair(StateCheck):
         self._expire_later()
 
     def _resume(self, member: PairMember) -> None:
-        self.world.note(f"BROKER {member.name} goes on")
+        self.world.note(f"BROKER {member.name} continues")
         member.resume()
         if self.active is member:
             # No other broker has taken over: it was never inactive.
@@ -266,7 +266,7 @@ class StandbyPair(StateCheck):
             action()
         except errors.JournalFenced:
             if member is self.active:
-                raise Violation(f"broker {member.name} is fenced, and nobody took over") from None
+                raise Violation(f"broker {member.name} is fenced, but no other broker took over") from None
             self.world.tally["broker: fenced"] += 1
             self.world.note(f"BROKER {member.name} is fenced, and waits")
             member.drop_all()

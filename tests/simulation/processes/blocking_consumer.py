@@ -195,13 +195,13 @@ class BlockingConsumer(Process):
             raise Violation(f"{self.name} got {error.code}: {error}") from error
         self.world.note(f"{self.name} is finished: {error.code}")
         self.world.tally["client: " + error.code] += 1
-        life = self.incarnation
-        self.world.after(50, lambda: self._begin_again(life))
+        started = self.incarnation
+        self.world.after(50, lambda: self._begin_again(started))
         while True:
             self._nap(10_000)
 
-    def _begin_again(self, life: int) -> None:
-        if self.core is not None and self.incarnation == life:
+    def _begin_again(self, started: int) -> None:
+        if self.core is not None and self.incarnation == started:
             self.stop()
             self.start()
 
@@ -235,7 +235,7 @@ class BlockingConsumer(Process):
                 message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
             )
             self._position += 1
-        self.model.given(first, self._position)
+        self.model.delivered(first, self._position)
         self.world.tally["messages delivered"] += len(messages)
         self.world.note(f"{self.name} got {first}..{self._position - 1}")
 

@@ -91,7 +91,7 @@ class Consumer(Process):
             self._note_sought()
         elif isinstance(error, _GONE):
             if not self.context.subscriptions.may_be_deleted(self.topic, self.subscriber):
-                raise Violation(f"lost: {self.name}: {error.code}, and nobody removed it")
+                raise Violation(f"lost: {self.name}: {error.code}, but it was not deleted")
         elif not isinstance(error, errors.BrokerAway | errors.NotNow | errors.LimitReached):
             raise Violation(f"{self.name} got {error.code}: {error}")
         self.later(20 + int(self.random.random() * 60), self._subscribe)
@@ -115,7 +115,7 @@ class Consumer(Process):
     def _note_sought(self) -> None:
         assert self.model is not None
         if not self.model.seek_marks:
-            raise Violation(f"{self.name} was told that it was moved, and nobody has moved it")
+            raise Violation(f"{self.name} got SOUGHT, but there was no seek")
         self.world.tally["client: sought"] += 1
         self._opened = None
 
@@ -222,7 +222,7 @@ class Consumer(Process):
                 message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
             )
             self._position += 1
-            self.model.given(message.offset, self._position)
+            self.model.delivered(message.offset, self._position)
             self._check_alive(message, sent_ms)
         self._keep(messages)
         self.world.tally["messages delivered"] += len(messages)

@@ -101,7 +101,7 @@ class Copier(Consumer):
         model = self.model
         assert model is not None
         last = (-1, -1)
-        for offset in range(model.start, model.given_end):
+        for offset in range(model.start, model.delivered_end):
             effect = self.context.history.effect((model.label, offset))
             if effect is None or effect.place is None:
                 raise Violation(f"lost: {offset} of '{self.topic}' was acked, and is not copied")

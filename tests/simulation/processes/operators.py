@@ -103,7 +103,7 @@ class Operator(Process):
             return
         known = self.registered.setdefault((operation.key, reply.version), operation.value)
         if known != operation.value:
-            raise Violation(f"inconsistent: version {reply.version} of {operation.key} was given twice")
+            raise Violation(f"inconsistent: version {reply.version} of {operation.key} was assigned twice")
         if operation.version >= 0 and reply.version != operation.version + 1:
             raise Violation(f"inconsistent: {operation} was answered by {reply}")
 

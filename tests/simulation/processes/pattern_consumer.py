@@ -82,7 +82,7 @@ class PatternConsumer(Process):
             pass  # An open of an earlier incarnation arrived late.
         elif isinstance(error, errors.Sought):
             if not self.owner.seek_marks:
-                raise Violation(f"{self.name} was told that it was moved, and nobody has moved it")
+                raise Violation(f"{self.name} got SOUGHT, but there was no seek")
             self.world.tally["client: sought"] += 1
         elif isinstance(error, errors.NotSubscribed) and self._may_be_new:
             pass
@@ -97,7 +97,7 @@ class PatternConsumer(Process):
         reply = pending.reply
         assert isinstance(reply, replies.SubscribeReply)
         if reply.created and not self._may_be_new:
-            raise Violation(f"lost: {self.owner.label} was made twice, and nobody had removed it")
+            raise Violation(f"lost: {self.owner.label} was created twice, but it was not deleted")
         if self._may_be_new:
             self._forget()
         self._may_be_new = False
@@ -120,7 +120,7 @@ class PatternConsumer(Process):
         self.world.note(f"{self.name} opened: {reply}")
         owner = f"{self.name}~{self.incarnation}"
         if self.owner.openers.setdefault(reply.epoch, owner) != owner:
-            raise Violation(f"{self.owner.label}: epoch {reply.epoch} was given twice")
+            raise Violation(f"{self.owner.label}: epoch {reply.epoch} was assigned twice")
         self.owner.epoch = max(self.owner.epoch, reply.epoch)
         self._opened = reply
         self._opened_marks = marks
@@ -196,7 +196,7 @@ class PatternConsumer(Process):
                 self.context.history.observe(
                     message.topic_id, message.offset, message.value, message.timestamp_ms, self.name
                 )
-                model.given(message.offset, expected)
+                model.delivered(message.offset, expected)
                 self.world.tally["messages delivered"] += 1
         self.world.note(f"{self.name} got '{part.topic}' up to {expected - 1}")
 
@@ -228,11 +228,11 @@ class PatternConsumer(Process):
         model = self._model_of(topic.topic_id)
         # A seek may have moved it to the end, where there is nothing to deliver.
         is_sure = not self.owner.seeks_open and self._marks.get(topic.topic_id) == self.owner.seek_marks
-        if model is not None and is_sure and model.given_end != info.end_offset:
-            raise Violation(f"lost: {model.label} was given all below {model.given_end} of {info.end_offset}")
+        if model is not None and is_sure and model.delivered_end != info.end_offset:
+            raise Violation(f"lost: {model.label} got only messages below {model.delivered_end} of {info.end_offset}")
         if self.owner.seek_marks:
             return
-        given = range(model.start, model.given_end) if model is not None else range(0)
+        given = range(model.start, model.delivered_end) if model is not None else range(0)
         for offset, (value, time_ms) in self.context.history.log.get(topic.topic_id, {}).items():
             if time_ms > self._since_ms and offset not in given:
-                raise Violation(f"lost: {self.owner.label} was never given {offset} of '{topic.name}', {value[:20]!r}")
+                raise Violation(f"lost: {self.owner.label} never got {offset} of '{topic.name}', {value[:20]!r}")

@@ -95,7 +95,7 @@ class Context:
     @staticmethod
     def _committed_before(operation: Operation) -> None:
         if isinstance(operation, Commit) and not operation.writer:
-            raise Violation(f"lost: {operation} is remembered by nobody, and was answered as if it were")
+            raise Violation(f"lost: {operation} is a one-off, but was answered as a repeated one")
 
 
 class Process:
@@ -167,10 +167,10 @@ class Process:
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
         """Run an action later, unless the process crashes before."""
-        life = self.incarnation
+        started = self.incarnation
 
         def act() -> None:
-            if self.core is not None and self.incarnation == life:
+            if self.core is not None and self.incarnation == started:
                 action()
                 self.pump()
 

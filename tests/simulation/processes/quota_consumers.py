@@ -46,8 +46,8 @@ class DroppedConsumer(SlowConsumer):
         self._position = offset
         if len(self.model.skipped) > reply.dropped:
             raise Violation(
-                f"lost: {self.name} was not given {sorted(self.model.skipped)}, "
-                f"and was told that {reply.dropped} messages were dropped"
+                f"lost: {self.name} did not get {sorted(self.model.skipped)}, "
+                f"and {reply.dropped} messages were reported as dropped"
             )
 
 
@@ -61,9 +61,9 @@ class EndedConsumer(SlowConsumer):
     def _handle_error(self, pending: Pending) -> bool:
         error = pending.error
         if isinstance(error, errors.NotSubscribed):
-            raise Violation(f"{self.name}: nobody told that it was ended: {error}")
+            raise Violation(f"{self.name}: it was not told that its subscription was deleted: {error}")
         if isinstance(error, errors.SubscriptionExpired):
-            self.world.note(f"{self.name} was ended")
+            self.world.note(f"the subscription of {self.name} was deleted")
             self.world.tally["client: subscription expired"] += 1
             self._opened = None
             self.later(20, self._subscribe)

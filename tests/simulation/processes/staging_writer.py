@@ -179,7 +179,7 @@ class StagingWriter(Process):
         elif not self._is_expected(error, plan):
             raise Violation(f"{plan.label} got {error.code}: {error}")
         if isinstance(error, errors.TopicUnknown | errors.TopicGone) and plan.is_topic_certain:
-            raise Violation(f"lost: {plan.label} got {error.code}, and nobody deleted one of {self.topics}")
+            raise Violation(f"lost: {plan.label} got {error.code}, but none of {self.topics} was deleted")
         self._pause()
         return True
 

@@ -95,7 +95,7 @@ class TimedConsumer(Consumer):
             return
         _, time_ms = self.context.history.log[topic_id][offset]
         if not attempt.ttl_ms or time_ms + attempt.ttl_ms > now_ms:
-            raise Violation(f"lost: {self.name} was not given {offset}, {attempt.label}, which has not expired")
+            raise Violation(f"lost: {self.name} did not get {offset}, {attempt.label}, which has not expired")
 
     def _check_alive(self, message: Message, sent_ms: int) -> None:
         attempt = self.context.history.attempt_at(message.topic_id, message.offset)
