@@ -47,7 +47,7 @@ Writer = Callable[[int], None]
 
 
 class Figure(msgspec.Struct, frozen=True):
-    way: str
+    case: str
     mb_per_s: float
     commits_per_s: float
     #: Compared with a COPY of one row per message, and with a COPY of the same bytes as one value.
@@ -117,8 +117,8 @@ def _journal(dsn: str) -> Iterator[Writer]:
 
 
 def _append(journal: PostgresJournal, number: int) -> None:
-    place = journal.next_slot(record_bytes(len(_PAYLOAD)) + 100)
-    record = Record(place.position, 1, number * _MESSAGES, _MESSAGES, _CHECKSUM, _PAYLOAD)
+    slot = journal.next_slot(record_bytes(len(_PAYLOAD)) + 100)
+    record = Record(slot.position, 1, number * _MESSAGES, _MESSAGES, _CHECKSUM, _PAYLOAD)
     journal.append(Group(number, bytes(100), [record]))
     journal.sync()
 
@@ -145,20 +145,20 @@ def url_of(dsn: str) -> str:
 def measure(groups: int, rounds: int) -> list[Figure]:
     with PostgresServer() as server, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         plain, alone, served = (stack.enter_context(server.database()) for _ in range(3))
-        ways = {
+        cases = {
             _ROWS: stack.enter_context(_copy_rows(plain)),
             "INSERT, a row each": stack.enter_context(_insert_rows(plain)),
             _VALUE: stack.enter_context(_copy_values(plain)),
             "journal": stack.enter_context(_journal(alone)),
             "broker": stack.enter_context(_broker(url_of(served), Path(folder) / "data")),
         }
-        spent_s: dict[str, list[float]] = {name: [] for name in ways}
-        for way in ways.values():
-            way(10)
+        spent_s: dict[str, list[float]] = {name: [] for name in cases}
+        for case in cases.values():
+            case(10)
         for _ in range(rounds):
-            for name, way in ways.items():
+            for name, case in cases.items():
                 begin = time.perf_counter()
-                way(groups)
+                case(groups)
                 spent_s[name].append(time.perf_counter() - begin)
     medians = {name: statistics.median(spent) for name, spent in spent_s.items()}
     round_mb = groups * _MESSAGES * _MESSAGE_BYTES / 1e6
@@ -177,7 +177,7 @@ def measure(groups: int, rounds: int) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The journal in PostgreSQL, compared with PostgreSQL alone.")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--groups", type=int, default=200, help="commits of each way in a round")
+    parser.add_argument("--groups", type=int, default=200, help="commits of each case in a round")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     for figure in measure(arguments.groups, arguments.rounds):
@@ -185,7 +185,7 @@ def main() -> None:
             print(msgspec.json.encode(figure).decode())
         else:
             print(
-                f"{figure.way:20} {figure.mb_per_s:7.1f} MB/s {figure.commits_per_s:7.1f} commits/s"
+                f"{figure.case:20} {figure.mb_per_s:7.1f} MB/s {figure.commits_per_s:7.1f} commits/s"
                 f" {figure.per_copy_of_rows:5.2f} × {_ROWS} {figure.per_copy_of_value:5.2f} × {_VALUE}"
             )
 

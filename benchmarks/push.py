@@ -59,7 +59,7 @@ class Load(msgspec.Struct, frozen=True):
     pause_s: float
 
 
-class Turn(msgspec.Struct):
+class RoundResult(msgspec.Struct):
     delivered: int
     seconds: float
     cpu_us: float
@@ -101,7 +101,7 @@ class Bench:
         self._folder = folder
         self._load = load
 
-    def feed(self, listen: Callable[..., None], *, local: bool = False) -> Turn:
+    def feed(self, listen: Callable[..., None], *, local: bool = False) -> RoundResult:
         feed = f"ipc://{self._folder}/feed" if local else free_url()
         settings = PushSettings(publish=free_url(), feed=feed, acks=free_url())
         with self._broker() as broker, child(serve_gateway, broker.url, settings) as (gateway, gateway_pid):
@@ -109,7 +109,7 @@ class Bench:
             arguments = [(settings.feed, count, self._load.messages) for count in self._shares()]
             return self._measure(listen, arguments, lambda: self._put(broker), broker.pid, gateway_pid)
 
-    def getters(self) -> Turn:
+    def getters(self) -> RoundResult:
         first, arguments = 0, []
         with self._broker() as broker:
             for count in self._shares():
@@ -117,22 +117,22 @@ class Bench:
                 first += count
             return self._measure(push_load.get_batches, arguments, lambda: self._put(broker), broker.pid)
 
-    def puts(self) -> Turn:
+    def puts(self) -> RoundResult:
         with self._broker() as broker:
             began_cpu_s, began_s = cpu_s(broker.pid), time.monotonic()
             self._put(broker)
             delivered = self._load.messages * self._options.subscribers
             used_us = (cpu_s(broker.pid) - began_cpu_s) * 1e6
-            return Turn(delivered, time.monotonic() - began_s, used_us / delivered)
+            return RoundResult(delivered, time.monotonic() - began_s, used_us / delivered)
 
-    def bare(self) -> Turn:
+    def bare(self) -> RoundResult:
         return self._barely(push_load.feed_barely, push_load.listen_plainly)
 
-    def sends(self) -> Turn:
+    def sends(self) -> RoundResult:
         load = self._load
         return self._barely(push_load.feed_batches_barely, push_load.listen_to_batches, load.batch, load.pause_s)
 
-    def _barely(self, feed: Callable[..., None], listen: Callable[..., None], *options: object) -> Turn:
+    def _barely(self, feed: Callable[..., None], listen: Callable[..., None], *options: object) -> RoundResult:
         address = free_url()
         with child(feed, address, _VALUE_BYTES, self._load.messages, *options) as (feeder, pid):
             feeder.recv()
@@ -163,7 +163,7 @@ class Bench:
 
     def _measure(
         self, target: Callable[..., None], arguments: Sequence[tuple[object, ...]], go: Callable[[], None], *pids: int
-    ) -> Turn:
+    ) -> RoundResult:
         with ExitStack() as stack:
             pipes = [stack.enter_context(child(target, *each))[0] for each in arguments]
             for pipe in pipes:
@@ -173,7 +173,7 @@ class Bench:
             found: list[tuple[int, float]] = [pipe.recv() for pipe in pipes]
             used_s = cpu_s(*pids) - began_cpu_s
         delivered = sum(count for count, _ in found)
-        return Turn(delivered, max(at_s for _, at_s in found) - began_s, used_s * 1e6 / max(1, delivered))
+        return RoundResult(delivered, max(at_s for _, at_s in found) - began_s, used_s * 1e6 / max(1, delivered))
 
 
 def main() -> None:
@@ -192,15 +192,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="oncemq-bench-", dir=".") as name:
         found = {load.name: measure(Bench(options, Path(name), load), load, options.rounds) for load in loads}
     if options.json:
-        print(json.dumps({name: msgspec.to_builtins(turns) | ratios(turns) for name, turns in found.items()}))
+        print(json.dumps({name: msgspec.to_builtins(results) | ratios(results) for name, results in found.items()}))
         return
     print(f"{_VALUE_BYTES} bytes a message, {options.subscribers} subscribers in {options.processes} processes")
     for load in loads:
         report(load, options.subscribers, found[load.name])
 
 
-def measure(bench: Bench, load: Load, rounds: int) -> dict[str, list[Turn]]:
-    ways: dict[str, Callable[[], Turn]] = {
+def measure(bench: Bench, load: Load, rounds: int) -> dict[str, list[RoundResult]]:
+    cases: dict[str, Callable[[], RoundResult]] = {
         "plain": lambda: bench.feed(push_load.listen_plainly),
         "batches": lambda: bench.feed(push_load.listen_to_batches),
         "local": lambda: bench.feed(push_load.listen_to_batches, local=True),
@@ -209,44 +209,44 @@ def measure(bench: Bench, load: Load, rounds: int) -> dict[str, list[Turn]]:
         "sends": bench.sends,
     }
     if not load.pause_s:
-        ways["bare"] = bench.bare
-    turns: dict[str, list[Turn]] = {name: [] for name in ways}
+        cases["bare"] = bench.bare
+    results: dict[str, list[RoundResult]] = {name: [] for name in cases}
     for number in range(rounds):
-        for name, way in ways.items():
-            turn = way()
-            turns[name].append(turn)
-            print(f"{load.name} {number}: {name} {turn.rate:,.0f}/s {turn.cpu_us:.3f} us", file=sys.stderr)
-    return turns
+        for name, case in cases.items():
+            result = case()
+            results[name].append(result)
+            print(f"{load.name} {number}: {name} {result.rate:,.0f}/s {result.cpu_us:.3f} us", file=sys.stderr)
+    return results
 
 
-def rate_of(turns: list[Turn]) -> float:
-    return quantile([turn.rate for turn in turns], 0.5)
+def rate_of(results: list[RoundResult]) -> float:
+    return quantile([result.rate for result in results], 0.5)
 
 
-def cpu_of(turns: list[Turn]) -> float:
-    return quantile([turn.cpu_us for turn in turns], 0.5)
+def cpu_of(results: list[RoundResult]) -> float:
+    return quantile([result.cpu_us for result in results], 0.5)
 
 
-def ratios(turns: dict[str, list[Turn]]) -> dict[str, float]:
-    found = {f"CPU {name} / getters": cpu_of(turns[name]) / cpu_of(turns["getters"]) for name in _FEEDS}
-    puts_us = cpu_of(turns["puts"])
+def ratios(results: dict[str, list[RoundResult]]) -> dict[str, float]:
+    found = {f"CPU {name} / getters": cpu_of(results[name]) / cpu_of(results["getters"]) for name in _FEEDS}
+    puts_us = cpu_of(results["puts"])
     for name in _FEEDS:
-        alone = (cpu_of(turns[name]) - puts_us) / (cpu_of(turns["getters"]) - puts_us)
+        alone = (cpu_of(results[name]) - puts_us) / (cpu_of(results["getters"]) - puts_us)
         found[f"CPU {name} / getters, without puts"] = alone
-    found["CPU sends / getters, without puts"] = cpu_of(turns["sends"]) / (cpu_of(turns["getters"]) - puts_us)
-    if "bare" in turns:
+    found["CPU sends / getters, without puts"] = cpu_of(results["sends"]) / (cpu_of(results["getters"]) - puts_us)
+    if "bare" in results:
         for name in _FEEDS:
-            found[f"rate {name} / bare"] = rate_of(turns[name]) / rate_of(turns["bare"])
+            found[f"rate {name} / bare"] = rate_of(results[name]) / rate_of(results["bare"])
     return found
 
 
-def report(load: Load, subscribers: int, turns: dict[str, list[Turn]]) -> None:
+def report(load: Load, subscribers: int, results: dict[str, list[RoundResult]]) -> None:
     print(f"{load.name}: {load.messages:,} messages")
-    for name, each in turns.items():
-        share = min(turn.delivered for turn in each) / (load.messages * subscribers)
+    for name, each in results.items():
+        share = min(result.delivered for result in each) / (load.messages * subscribers)
         figures = f"{rate_of(each):12,.0f} delivered/s   {cpu_of(each):7.3f} us of CPU each   {share:7.2%} delivered"
         print(f"  {name:8} {figures}")
-    for what, ratio in ratios(turns).items():
+    for what, ratio in ratios(results).items():
         aim = f"<= {CPU_RATIO_MAX}" if what.startswith("CPU") else f">= {RATE_RATIO_MIN}"
         print(f"  {what:36} {ratio:6.2f}   (aim {aim})")
 

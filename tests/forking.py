@@ -111,7 +111,7 @@ class ForkedBroker(BrokerProcess):
         if prefix or self._module != "oncemq":
             super().start(prefix, wait=wait)
             return
-        assert self._process is None or self._process.poll() is not None, "the last life has not ended"
+        assert self._process is None or self._process.poll() is not None, "the previous process has not ended"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEMQ_")}
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log, open(os.devnull, "rb") as nothing:

@@ -110,16 +110,16 @@ with oncemq.connect(sys.argv[1], tries=30) as client:
 """
 
 
-@pytest.mark.parametrize("way", ["ack", "transaction"])
+@pytest.mark.parametrize("kind", ["ack", "transaction"])
 def test_a_worker_that_was_stopped_beyond_its_lease_is_refused_when_it_continues(
-    broker_process: BrokerProcess, way: str
+    broker_process: BrokerProcess, kind: str
 ) -> None:
     broker_process.start()
     with broker_process.connect() as client:
         workers = client.subscribe_shared("tasks", "workers", lease_s=0.3)
         client.subscribe("results", "audit")
         client.put("tasks", "one")
-        stopped = _process(_WORKER, broker_process.url, way)
+        stopped = _process(_WORKER, broker_process.url, kind)
         try:
             assert _line(stopped) == "taken one"
             os.kill(stopped.pid, signal.SIGSTOP)
@@ -327,6 +327,38 @@ def test_a_violation_ends_a_campaign_with_1_and_the_command_that_repeats_it(
     del reports["copier"]
     monkeypatch.setattr(command, "CAMPAIGNS", {"outbox": lambda *_: reports["outbox"]})
     assert command.main() == 0
+
+
+_SABOTAGED = """
+import sys
+from tests.acceptance import __main__ as command
+from tests.acceptance.campaigns.copier import Copier
+fill = Copier._fill
+def fill_with_loss(copier, transaction, subscription):
+    transaction.put_really, count = transaction.put, []
+    def put(topic, *arguments):
+        count.append(topic)
+        if len(count) != 2:
+            transaction.put_really(topic, *arguments)
+    transaction.put = put
+    return fill(copier, transaction, subscription)
+Copier._fill = fill_with_loss
+sys.argv = ["tests.acceptance", "--only", "copier", "--kills", "2", "--seed", "7"]
+sys.exit(command.main())
+"""
+
+
+def test_a_copier_that_loses_messages_is_noticed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SABOTAGED],
+        capture_output=True,
+        text=True,
+        timeout=CAMPAIGN_DEADLINE_S,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "copier: lost: " in done.stderr
 
 
 def test_a_report_checks_the_order_within_a_stream() -> None:

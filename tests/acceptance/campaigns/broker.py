@@ -2,7 +2,7 @@
 
     python -m tests.acceptance --only broker --kills 1000
 
-In half of its lives the broker has a disk that loses unsynced data (lossy_disk.py). Clients are killed, too.
+In half of its processes the broker has a disk that loses unsynced data (lossy_disk.py). Clients are killed, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CONSUMERS = (
 )
 #: Share of kills that hit the broker while it starts.
 _DURING_START_SHARE = 0.15
-#: Share of lives in which the broker is `oncemq serve`, which starts slowly.
+#: Share of processes in which the broker is `oncemq serve`, which starts slowly.
 _COMMAND_SHARE = 0.03
 _UP_MEAN_S = 0.08
 _CLIENT_KILL_SHARE = 0.06

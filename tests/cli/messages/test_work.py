@@ -56,9 +56,9 @@ def works(shell: Shell, tmp_path: Path) -> Works:
     return Works(shell, tmp_path)
 
 
-def tally_of(stderr: bytes) -> dict[str, int]:
-    tally: dict[str, int] = json.loads(stderr.splitlines()[-1])
-    return tally
+def summary_of(stderr: bytes) -> dict[str, int]:
+    summary: dict[str, int] = json.loads(stderr.splitlines()[-1])
+    return summary
 
 
 def test_a_command_gets_the_message_and_its_fields(works: Works) -> None:
@@ -77,11 +77,11 @@ def test_values_that_no_variable_can_hold_are_left_out(monkeypatch: pytest.Monke
     monkeypatch.setenv("ONCEMQ_HEADER_OLD", "of another message")
     headers = {"a": b"\xff", "b": b"x\0y", "c": b"z" * 1_000_000}
     environment = environment_for(Message("t", 7, b"", None, headers, 0, 31), 2)
-    told = {name: value for name, value in environment.items() if name.startswith("ONCEMQ_")}
-    assert "ONCEMQ_KEY" not in told
-    assert [name for name in told if name.startswith("ONCEMQ_HEADER_")] == ["ONCEMQ_HEADER_A"]
-    assert os.fsencode(told["ONCEMQ_HEADER_A"]) == b"\xff"
-    assert (told["ONCEMQ_TRY"], told["ONCEMQ_IDEMPOTENCY_KEY"]) == ("2", "1f-7")
+    variables = {name: value for name, value in environment.items() if name.startswith("ONCEMQ_")}
+    assert "ONCEMQ_KEY" not in variables
+    assert [name for name in variables if name.startswith("ONCEMQ_HEADER_")] == ["ONCEMQ_HEADER_A"]
+    assert os.fsencode(variables["ONCEMQ_HEADER_A"]) == b"\xff"
+    assert (variables["ONCEMQ_TRY"], variables["ONCEMQ_IDEMPOTENCY_KEY"]) == ("2", "1f-7")
 
 
 def test_a_command_may_be_oncemq_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,8 +97,8 @@ def test_a_message_whose_command_fails_is_redelivered(works: Works) -> None:
     works.shell.ok("put", works.topic, "x")
     done = works.run("--count", "3", "--retry-delay", "10ms", "--json", *works.script('test "$ONCEMQ_TRY" = 3'))
     assert done.returncode == 0
-    tally = tally_of(done.stderr)
-    assert (tally["done"], tally["failed"], tally["undone"]) == (1, 2, 0)
+    summary = summary_of(done.stderr)
+    assert (summary["done"], summary["failed"], summary["undone"]) == (1, 2, 0)
     assert b"offset 0: exit code 1; it is redelivered in 20 ms." in done.stderr
     assert works.shell.subscription()["lag"] == 0
 
@@ -115,7 +115,7 @@ def test_a_message_that_fails_too_often_becomes_a_dead_letter(works: Works) -> N
     works.share("--tries-max", "2", "--dead", f"{works.topic} lost")
     works.shell.ok("put", works.topic, "x")
     done = works.run("--count", "2", "--retry-delay", "0", "--json", *works.script("exit 65"))
-    assert (done.returncode, tally_of(done.stderr)["dead"]) == (1, 1)
+    assert (done.returncode, summary_of(done.stderr)["dead"]) == (1, 1)
     [letter] = works.shell.objects("dead", "ls", f"{works.topic} lost")
     assert (letter["value"], letter["tries"], letter["reason"]) == ("x", 2, "exit code 65")
     assert works.shell.subscription()["lag"] == 0

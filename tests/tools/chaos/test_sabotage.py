@@ -31,8 +31,8 @@ def answer(request: list[bytes]) -> list[bytes]:
 def through(packet_filter: PacketFilter, number: int) -> tuple[bool, replies.Reply]:
     """Return whether the broker got the message, and the reply to the client."""
     passed = list(packet_filter.request(b"client", put(number)))
-    told = list(packet_filter.reply(b"client", answer(passed)))
-    [reply] = decode_response(told)[0].replies
+    reply_frames = list(packet_filter.reply(b"client", answer(passed)))
+    [reply] = decode_response(reply_frames)[0].replies
     return len(passed) > 1, reply
 
 
@@ -44,8 +44,8 @@ def test_a_lost_put_is_acknowledged_although_the_broker_never_saw_it_and_so_are_
     packet_filter = PutLoser()
     stored = {number: through(packet_filter, number) for number in NUMBERS}
     assert 0 < sum(not got for got, _ in stored.values()) < len(stored)
-    for number, (got, told) in stored.items():
-        assert isinstance(told, replies.PutReply)
+    for number, (got, reply) in stored.items():
+        assert isinstance(reply, replies.PutReply)
         assert through(packet_filter, number)[0] == got
 
 
@@ -56,18 +56,18 @@ def test_a_lost_put_stays_acknowledged_when_a_client_reconnects() -> None:
         b"client", [bytes(frame) for frame in encode_request(99, [commands.Hello("session", 1, 0, 64)])]
     )
     reply = replies.HelloReply(1, lost, 64, ((lost, replies.Done()),), "broker")
-    told = packet_filter.reply(b"client", [bytes(frame) for frame in encode_response(99, [reply])])
-    [hello] = decode_response(list(told))[0].replies
+    reply_frames = packet_filter.reply(b"client", [bytes(frame) for frame in encode_response(99, [reply])])
+    [hello] = decode_response(list(reply_frames))[0].replies
     assert isinstance(hello, replies.HelloReply)
     assert isinstance(hello.verdicts[0][1], replies.PutReply)
 
 
 def test_duplicated_puts_are_stored_a_second_time() -> None:
-    doubled: list[tuple[str, list[bytes]]] = []
-    packet_filter = PutDuplicator(lambda topic, values: doubled.append((topic, values)))
+    duplicated: list[tuple[str, list[bytes]]] = []
+    packet_filter = PutDuplicator(lambda topic, values: duplicated.append((topic, values)))
     assert all(through(packet_filter, number)[0] for number in NUMBERS)
-    assert 0 < len(doubled) < len(NUMBERS)
-    assert set(map(str, doubled)) == {str(("t", [b"a", b"b"]))}
+    assert 0 < len(duplicated) < len(NUMBERS)
+    assert set(map(str, duplicated)) == {str(("t", [b"a", b"b"]))}
 
 
 @pytest.fixture

@@ -98,8 +98,10 @@ def _print_report(report: Report) -> None:
     for text in report.notes:
         click.echo(f"note: {text}")
     for problem in report.problems:
-        place = f" (position {problem.position})" if problem.position else ""
-        click.echo(click.style("damaged: ", fg="red") + f"{problem.file} at byte {problem.byte}{place}: {problem.what}")
+        position = f" (position {problem.position})" if problem.position else ""
+        click.echo(
+            click.style("damaged: ", fg="red") + f"{problem.file} at byte {problem.byte}{position}: {problem.what}"
+        )
     if report.is_good:
         click.echo("No damage found.")
 

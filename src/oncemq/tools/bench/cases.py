@@ -145,12 +145,12 @@ def _eight_clients(environment: Environment, name: str, size: int) -> list[Row]:
     times: list[float] = []
     with environment.connect() as client, Drain(client, "bench.single") as drain:
         for _ in range(3):
-            for count, tally in rates.items():
+            for count, client_rates in rates.items():
                 drain.all()
                 results = run_clients(
                     "putter", count, environment.url, "bench.single", str(size), str(environment.seconds / 3)
                 )
-                tally.add(sum(len(result["times_s"]) / result["seconds"] for result in results), 1.0)
+                client_rates.add(sum(len(result["times_s"]) / result["seconds"] for result in results), 1.0)
             times += chain.from_iterable(result["times_s"] for result in results)
     return [make_row(name, rates[8].rate, "messages/s", {"one client": rates[1].rate}, times)]
 
