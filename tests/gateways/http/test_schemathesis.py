@@ -211,7 +211,7 @@ _BEYOND_SCHEMA = (
     "not accepted with `upto`",
     "a session and a number",
     "is given without",
-    "names each subscription once",
+    "name each subscription at most once",
     "a dead-letter topic",
     "after 1970",
     "a hundred years",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,8 @@ from oncemq.protocol.commands import START_EARLIEST, START_NEW
 from oncemq.protocol.limits import LIST_PAGE_MAX, NAME_BYTES_MAX, TTL_MS_MAX, WAIT_MS_MAX
 
 INTEGER_MAX = 2**63 - 1
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _name(description: str, reserved: str = "") -> Meta:
@@ -73,6 +75,12 @@ def start_of(start: int | str) -> int:
     if isinstance(start, int):
         return start
     return START_NEW if start == "new" else START_EARLIEST
+
+
+def struct_from(kind: type[S], source: object, **values: Any) -> S:
+    """Return a struct with these values; all other fields are the attributes of `source` with the same names."""
+    copied = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in values}
+    return kind(**copied, **values)
 
 
 def milliseconds_of(moment: int | datetime) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.fields import struct_from
 from oncemq.protocol.commands import Health
 from oncemq.protocol.replies import HealthReply
 
@@ -38,16 +39,4 @@ _EXAMPLE = Healthy("ok", "0.5.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_00
 async def health(call: Call[None, None]) -> Answer:
     """Asks the broker itself; 503 if it is away."""
     reply = await call.link.query(Health(), HealthReply)
-    return answer(
-        Healthy(
-            "ok",
-            reply.version,
-            reply.broker_id,
-            reply.journal,
-            reply.time_ms,
-            reply.uptime_ms,
-            reply.topics,
-            reply.sessions,
-            reply.writable_bytes,
-        )
-    )
+    return answer(struct_from(Healthy, reply, status="ok"))

@@ -19,9 +19,10 @@ from oncemq.gateways.http.framework.fields import (
     TopicName,
     WaitMs,
     start_of,
+    struct_from,
 )
 from oncemq.gateways.http.framework.identity import REFUSALS, perform
-from oncemq.gateways.http.v1.consume import Fetched, GetRequest, fetch
+from oncemq.gateways.http.v1.consume import GetRequest, fetch
 from oncemq.gateways.http.v1.ownership import refuse_pattern
 from oncemq.gateways.http.v1.rendering import (
     MessageView,
@@ -208,7 +209,8 @@ async def get(call: Call[GetParameters, None]) -> Answer:
     )
     got = await fetch(call, (parameters.topic, parameters.subscriber), parameters.epoch, request)
     if media == JSON:
-        return answer(_messages(parameters.topic, got))
+        views = [view_of(message) for message in got.messages]
+        return answer(struct_from(Messages, got, topic=parameters.topic, messages=views))
     headers = _position_headers(got.position, got.next_position, got.end_offset)
     headers += [(b"oncemq-epoch", b"%d" % got.epoch), (b"oncemq-acked", b"%d" % got.acked)]
     return _plain_answer(media, got.messages, headers)
@@ -269,20 +271,6 @@ async def read(call: Call[ReadParameters, None]) -> Answer:
 
 def _given(offset: int | UnsetType) -> int | None:
     return None if isinstance(offset, UnsetType) else offset
-
-
-def _messages(topic: str, got: Fetched) -> Messages:
-    return Messages(
-        topic,
-        got.topic_id,
-        got.epoch,
-        got.position,
-        got.next_position,
-        got.acked,
-        got.end_offset,
-        got.dropped,
-        [view_of(message) for message in got.messages],
-    )
 
 
 def _position_headers(position: int, next_position: int, end_offset: int) -> list[Header]:

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.http.framework.endpoint import BYTES, JSON, NDJSON, SYNONYMS
+from oncemq.gateways.http.framework.fields import struct_from
 from oncemq.protocol.batch import decode_batch
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
@@ -59,8 +60,7 @@ def view_of(message: Message) -> MessageView:
 
 def task_of(message: Message, tries: int) -> TaskView:
     """Return a leased message as it appears in JSON."""
-    view = view_of(message)
-    return TaskView(**{name: getattr(view, name) for name in view.__struct_fields__}, tries=tries)
+    return struct_from(TaskView, view_of(message), tries=tries)
 
 
 def _text_or_bytes(value: bytes | None) -> tuple[str | UnsetType, bytes | UnsetType]:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
-from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, SessionName
+from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, SessionName, struct_from
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Hello, RemoveSession, Sessions
@@ -138,6 +138,4 @@ def _verdict(number: int, verdict: Verdict) -> VerdictView:
 
 
 def _view(info: SessionInfo) -> SessionView:
-    return SessionView(
-        info.name, info.epoch, info.last_number, info.window, info.verdicts, info.anonymous, info.active_ms
-    )
+    return struct_from(SessionView, info, session=info.name)

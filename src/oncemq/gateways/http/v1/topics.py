@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
-from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, TopicName
+from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, TopicName, struct_from
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.gateways.http.lookups import find_topic
 from oncemq.gateways.link import expect
@@ -161,17 +161,4 @@ async def delete_topic(call: Call[TopicChange, None]) -> Answer:
 
 
 def _view(info: TopicInfo) -> TopicView:
-    return TopicView(
-        info.name,
-        info.topic_id,
-        info.stays,
-        info.first_offset,
-        info.end_offset,
-        info.stored_bytes,
-        info.subscriptions,
-        info.delayed,
-        info.retain_ms,
-        info.retain_bytes,
-        info.quota_bytes,
-        info.overflow,
-    )
+    return struct_from(TopicView, info, topic=info.name)
