@@ -8,9 +8,9 @@ import click
 
 from oncemq.cli.pipeline.spark_command import (
     AVAILABLE_NOW,
+    SparkRun,
     broker_url,
     explain_errors,
-    parse_conf,
     parse_trigger,
     run_pipeline,
     spark_options,
@@ -85,10 +85,7 @@ def archive(
     folder: str,
     trigger: str,
     max_per_trigger: int | None,
-    master: str,
-    pairs: tuple[str, ...],
-    quiet: bool,
-    has_traceback: bool,
+    spark: SparkRun,
     as_json: bool,
     reach: Reach,
     **settings: Any,
@@ -105,10 +102,9 @@ def archive(
 
     The checkpoint is part of the archive: without it, the next run does not know what is archived.
     """
-    with explain_errors(has_traceback):
+    with explain_errors(spark.has_traceback):
         from oncemq.spark.lake import archiver
 
-        conf = parse_conf(pairs)
         broker_url(reach)
         pipeline = archiver.archive_pipeline(
             folder,
@@ -118,13 +114,4 @@ def archive(
             max_per_trigger=max_per_trigger or archiver.MESSAGES_PER_TRIGGER,
             **settings,
         )
-        run_pipeline(
-            ctx,
-            pipeline,
-            reach=reach,
-            master=master,
-            conf=conf,
-            quiet=quiet,
-            as_json=as_json,
-            has_traceback=has_traceback,
-        )
+        run_pipeline(ctx, pipeline, spark, reach, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncemq.cli.pipeline.spark_command import explain_errors, make_reporter, parse_conf, spark_options
+from oncemq.cli.pipeline.spark_command import SparkRun, explain_errors, make_reporter, spark_options
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import DURATION_MS, TOPIC, Reach, json_option, reaches_broker
 from oncemq.cli.support.signals import orderly_exit
@@ -84,9 +84,7 @@ class IsoTime(ParamType):
 def restore(
     folder: str,
     retain_ms: int | None,
-    pairs: tuple[str, ...],
-    quiet: bool,
-    has_traceback: bool,
+    spark: SparkRun,
     as_json: bool,
     reach: Reach,
     **given: Any,
@@ -101,11 +99,10 @@ def restore(
     The archive is checked first: a message that it contains twice is an error, and missing messages are counted in a
     warning. With --json, an object is printed for each topic, with `messages`, `first_offset` and `last_offset`.
     """
-    with explain_errors(has_traceback):
+    with explain_errors(spark.has_traceback):
         from oncemq.config import sources
         from oncemq.spark.lake import restorer
 
-        conf = parse_conf(pairs)
         if retain_ms is not None and not given["create"]:
             raise click.UsageError("--retain needs --create: it is the retention of created topics.")
         if given["again"] and not given["id"]:
@@ -115,16 +112,17 @@ def restore(
             done = restorer.restore(
                 folder,
                 url=sources.load_client(reach).url,
-                conf=conf,
+                master=spark.master,
+                conf=spark.conf,
                 retain_ms=restorer.RETAIN_MS if retain_ms is None else retain_ms,
-                reporter=make_reporter(has_end=True, as_json=False, is_quiet=quiet or as_json),
+                reporter=make_reporter(has_end=True, as_json=False, is_quiet=spark.quiet or as_json),
                 warn=warn,
                 **given,
             )
     for restored in done:
         if as_json:
             click.echo(json_line(restored))
-        elif not quiet:
+        elif not spark.quiet:
             click.echo(_summary(restored))
 
 

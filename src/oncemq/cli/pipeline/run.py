@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from oncemq.cli.pipeline.spark_command import (
+    SparkRun,
     broker_url,
     explain_errors,
-    parse_conf,
     parse_trigger,
     run_pipeline,
     spark_options,
@@ -49,12 +49,9 @@ def run(
     ctx: click.Context,
     /,
     file: str,
-    master: str,
     checkpoint: str | None,
     trigger: str | None,
-    pairs: tuple[str, ...],
-    quiet: bool,
-    has_traceback: bool,
+    spark: SparkRun,
     as_json: bool,
     reach: Reach,
 ) -> None:
@@ -71,7 +68,6 @@ def run(
     from oncemq.protocol.errors import PipelineInvalid
     from oncemq.spark.pipeline.pipeline_file import ensure_valid, folder_of, validate
 
-    conf = parse_conf(pairs)
     broker_url(reach)
     validated = validate(file)
     if validated.pipeline is None:
@@ -86,19 +82,8 @@ def run(
         line, column = document.position(("transform", "sql"), offset)
         return f"{document.file}:{line}:{column}: "
 
-    with explain_errors(has_traceback):
-        run_pipeline(
-            ctx,
-            pipeline,
-            reach=reach,
-            master=master,
-            conf=conf,
-            quiet=quiet,
-            as_json=as_json,
-            has_traceback=has_traceback,
-            folder=folder_of(file),
-            locate_sql=locate_sql,
-        )
+    with explain_errors(spark.has_traceback):
+        run_pipeline(ctx, pipeline, spark, reach, as_json=as_json, folder=folder_of(file), locate_sql=locate_sql)
 
 
 def _override(pipeline: Pipeline, checkpoint: str | None, trigger: str | None) -> Pipeline:

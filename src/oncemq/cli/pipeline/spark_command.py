@@ -3,6 +3,7 @@ Imports Spark only when a command runs."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import signal
@@ -12,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -41,9 +42,26 @@ def master_option(function: Function) -> Function:
     return decorate(function)
 
 
-def spark_options(function: Function) -> Function:
-    """--master, --conf, --quiet and --traceback, for commands that run for a long time."""
-    options = (
+class SparkRun(NamedTuple):
+    """The options of a command that runs on Spark."""
+
+    master: str
+    conf: dict[str, str]
+    quiet: bool
+    has_traceback: bool
+
+
+def spark_options(function: Function) -> Callable[..., Any]:
+    """Adds --master, --conf, --quiet and --traceback, and passes them as `spark`."""
+
+    @functools.wraps(function)
+    def with_spark_run(
+        *args: Any, master: str, pairs: tuple[str, ...], quiet: bool, has_traceback: bool, **options: Any
+    ) -> Any:
+        return function(*args, spark=SparkRun(master, _parse_conf(pairs), quiet, has_traceback), **options)
+
+    decorated: Callable[..., Any] = with_spark_run
+    for option in (
         click.option(
             "--traceback", "has_traceback", is_flag=True, help="If the command fails, print the whole error of Spark."
         ),
@@ -52,13 +70,12 @@ def spark_options(function: Function) -> Function:
             "--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark. May be repeated."
         ),
         master_option,
-    )
-    for decorate in options:
-        function = decorate(function)
-    return function
+    ):
+        decorated = option(decorated)
+    return decorated
 
 
-def parse_conf(pairs: tuple[str, ...]) -> dict[str, str]:
+def _parse_conf(pairs: tuple[str, ...]) -> dict[str, str]:
     """The settings of Spark from --conf."""
     found = {}
     for pair in pairs:
@@ -179,29 +196,20 @@ def require_broker(reach: Reach) -> None:
 
 
 def run_pipeline(
-    ctx: click.Context,
-    pipeline: Pipeline,
-    *,
-    reach: Reach,
-    master: str,
-    conf: Mapping[str, str],
-    quiet: bool,
-    as_json: bool,
-    has_traceback: bool,
-    **options: Any,
+    ctx: click.Context, pipeline: Pipeline, spark: SparkRun, reach: Reach, *, as_json: bool, **options: Any
 ) -> None:
     """Run a pipeline until it is complete or a signal stops it, which sets the exit code. `options` are those of
     `runner.run`."""
     from oncemq.spark.pipeline import runner
 
-    reporter = make_reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=quiet)
+    reporter = make_reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=spark.quiet)
     url = broker_url(reach)
     require_broker(reach)
-    with spark_session(pipeline.name, master, conf) as spark, StopSignal() as stop:
-        if not _wants_traceback(has_traceback):
+    with spark_session(pipeline.name, spark.master, spark.conf) as session, StopSignal() as stop:
+        if not _wants_traceback(spark.has_traceback):
             # The command prints errors as one sentence. Spark would print hundreds of lines before that.
-            spark.sparkContext.setLogLevel("OFF")
-        runner.run(pipeline, url=url, session=spark, reporter=reporter, is_stopping=stop, **options)
+            session.sparkContext.setLogLevel("OFF")
+        runner.run(pipeline, url=url, session=session, reporter=reporter, is_stopping=stop, **options)
     if stop.number:
         ctx.exit(128 + stop.number)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from oncemq.protocol import errors
 from oncemq.protocol.patterns import matches
@@ -27,25 +27,31 @@ MESSAGES_PER_TRIGGER = 1_000_000
 _DAY_MS = 86_400_000
 
 
+class ArchiveSettings(TypedDict, total=False):
+    """The settings of `archive_pipeline`, which has their defaults."""
+
+    topic: str
+    topics: Sequence[str]
+    pattern: str
+    format: str
+    subscription: str
+    checkpoint: str
+    every: str
+    ack_last: bool
+    max_per_trigger: int
+    on_loss: Literal["fail", "skip"]
+
+
 def archive(
     to: str,
     *,
-    topic: str = "",
-    topics: Sequence[str] = (),
-    pattern: str = "",
-    format: str = "",
-    subscription: str = "",
-    checkpoint: str = "",
-    every: str = "",
-    ack_last: bool = False,
-    max_per_trigger: int = MESSAGES_PER_TRIGGER,
-    on_loss: Literal["fail", "skip"] = "fail",
     url: str = "",
     session: SparkSession | None = None,
     master: str = "local[*]",
     conf: Mapping[str, object] | None = None,
     reporter: Reporter | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
+    **settings: Unpack[ArchiveSettings],
 ) -> Summary:
     """Archive topics in a folder, each message once. Run it again to archive new messages.
 
@@ -61,19 +67,7 @@ def archive(
     """
     from oncemq.spark.pipeline.runner import run
 
-    pipeline = archive_pipeline(
-        to,
-        topic=topic,
-        topics=topics,
-        pattern=pattern,
-        format=format,
-        subscription=subscription,
-        checkpoint=checkpoint,
-        every=every,
-        ack_last=ack_last,
-        max_per_trigger=max_per_trigger,
-        on_loss=on_loss,
-    )
+    pipeline = archive_pipeline(to, **settings)
     return run(pipeline, url=url, session=session, master=master, conf=conf, reporter=reporter, is_stopping=is_stopping)
 
 
