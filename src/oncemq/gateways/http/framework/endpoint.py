@@ -145,7 +145,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Any = None
     #: What the body is decoded to: a struct (JSON), `bytes` (as it is), or None.
     body: Any = None
-    #: Accepted media types; other bodies are refused with MEDIA_UNSUPPORTED. Empty, or with ANY: all.
+    #: Accepted media types; other bodies are refused with MEDIA_UNSUPPORTED. Empty, or with ANY: all. Default of a
+    #: struct: JSON.
     body_media: tuple[str, ...] = ()
     #: name → an example of the body: a JSON value, or text; the name may be its media type
     body_examples: dict[str, Any] = {}
@@ -191,6 +192,8 @@ def endpoint(endpoints: list[Endpoint], method: str, path: str, **declared: Any)
 
     def declare(handler: Handler) -> Handler:
         description = "\n".join(line.strip() for line in (handler.__doc__ or "").strip().splitlines())
+        if declared.get("body") not in (None, bytes):
+            declared.setdefault("body_media", (JSON,))
         endpoints.append(Endpoint(method=method, path=path, handler=handler, description=description, **declared))
         return handler
 

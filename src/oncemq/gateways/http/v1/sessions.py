@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, SessionName, struct_from
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.protocol import errors
@@ -84,7 +84,6 @@ _SESSION = SessionView("shop-7", 12, 5, 64, 1, False, 1_790_000_000_000)
     tag="sessions",
     summary="Start a session",
     body=SessionBody,
-    body_media=(JSON,),
     body_examples={"a new one": {"session": "shop-7", "nonce": 4711}},
     replies=(Reply(body=SessionBegun, description="Its epoch and its last number.", example=_BEGUN),),
     refusals=(errors.NameInvalid, errors.Fenced, errors.SessionUnknown, errors.DiskFull),

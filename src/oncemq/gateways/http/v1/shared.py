@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from oncemq.client.consumer.owned_subscription import STALE_EPOCH
 from oncemq.gateways.batches import verified_payload
-from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import (
     BytesMax,
     Epoch,
@@ -132,7 +132,6 @@ _TAKEN = Taken("orders", 281474976710657, 5, 12, 30_000, 0, "", [_TASK])
     summary="Take messages from a shared subscription",
     parameters=SharedParameters,
     body=TakeBody,
-    body_media=(JSON,),
     waits=True,
     body_examples={"ten": {"member": "cook-8f3a", "number": 1, "count_max": 10, "wait_ms": 20_000}},
     replies=(Reply(body=Taken, description="A lease, or nothing.", example=_TAKEN),),
@@ -170,7 +169,6 @@ async def take(call: Call[SharedParameters, TakeBody]) -> Answer:
     summary="Ack messages",
     parameters=SharedChange,
     body=AckBody,
-    body_media=(JSON,),
     body_examples={"one owner": {"upto": 4}, "shared": {"token": 12, "offsets": [3, 4]}},
     replies=(
         Reply(
@@ -206,7 +204,6 @@ async def ack(call: Call[SharedChange, AckBody]) -> Answer:
     summary="Nack messages",
     parameters=SharedChange,
     body=NackBody,
-    body_media=(JSON,),
     body_examples={"in a second": {"token": 12, "offsets": [5], "delay_ms": 1000}},
     replies=(
         Reply(body=Acked, description="They are delivered again.", example=Acked("orders", "cooks", 5, UNSET, [])),
@@ -228,7 +225,6 @@ async def nack(call: Call[SharedChange, NackBody]) -> Answer:
     summary="Renew leases",
     parameters=SharedParameters,
     body=ExtendBody,
-    body_media=(JSON,),
     body_examples={"one": {"tokens": [12]}},
     replies=(Reply(body=Extended, description="They have their full duration again.", example=Extended([])),),
     refusals=CONSUMING,

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import (
     Moment,
     PageLimit,
@@ -158,7 +158,6 @@ async def list_subscriptions(call: Call[SubscriptionsParameters, None]) -> Answe
     summary="Subscribe",
     parameters=SubscriptionChange,
     body=SubscriptionBody,
-    body_media=(JSON,),
     is_body_required=False,
     body_examples={"from the start": {"start": "earliest"}, "shared": {"sharing": {"lease_ms": 10_000}}},
     replies=(
@@ -230,7 +229,6 @@ async def unsubscribe(call: Call[SubscriptionChange, None]) -> Answer:
     summary="Seek",
     parameters=SubscriptionChange,
     body=SeekBody,
-    body_media=(JSON,),
     body_examples={"to the start": {"to": "earliest"}, "by time": {"time": "2026-11-16T09:00:00Z"}},
     replies=(Reply(body=Sought, description="The new position.", example=Sought("orders", "kitchen", 0)),),
     refusals=(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, TopicName, struct_from
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.gateways.http.lookups import find_topic
@@ -126,7 +126,6 @@ async def show_topic(call: Call[TopicParameters, None]) -> Answer:
     summary="Create a topic",
     parameters=TopicChange,
     body=TopicSettings,
-    body_media=(JSON,),
     is_body_required=False,
     body_examples={"a day": {"retain_ms": 86_400_000}},
     replies=(

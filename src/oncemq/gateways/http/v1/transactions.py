@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.client.consumer.owned_subscription import STALE_EPOCH
-from oncemq.gateways.http.framework.endpoint import JSON, Answer, Call, Endpoint, Reply, answer, endpoint
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import DueMs, Epoch, Id, Offset, SubscriberName, TopicId, TopicName, TtlMs
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.gateways.http.state import state_of
@@ -94,7 +94,6 @@ _BODY = {
     summary="Commit a transaction",
     parameters=Protected,
     body=TransactionBody,
-    body_media=(JSON,),
     body_examples={"a message for a message": _BODY},
     replies=(
         Reply(
