@@ -5,8 +5,11 @@ The command line and the tools share it.
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -99,6 +102,18 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning on standard error."""
     click.echo(click.style("warning: ", fg="yellow", bold=True) + text, err=True)
+
+
+@contextmanager
+def signals_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM call `handler`."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    former = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, previous in zip(numbers, former, strict=True):
+            signal.signal(number, previous)
 
 
 def utf8(text: str, what: str) -> str:

@@ -9,7 +9,16 @@ import click
 
 from oncemq.cli.messages.formats import bytes_entry, time_text
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented, DocumentedGroup
-from oncemq.cli.support.options import Name, Reach, connected, json_option, reaches_broker
+from oncemq.cli.support.options import (
+    Function,
+    Name,
+    Reach,
+    connected,
+    json_option,
+    print_list,
+    reaches_broker,
+    yes_option,
+)
 from oncemq.terminal import confirm, count_of, is_terminal, json_line, note, table
 
 if TYPE_CHECKING:
@@ -71,16 +80,9 @@ def ls(topic: str | None, as_json: bool, reach: Reach) -> None:
             _check_topic(client, topic)
         names = _dead_topics(client) if topic is None else [topic]
         found = [letter for name in names for letter in client.dead_letters(name)]
-    if as_json:
-        for letter in found:
-            click.echo(json_line(_entry(letter)))
-        return
-    if not found:
-        note("There are no dead letters.")
-        return
     heads = ["DEAD TOPIC", "OFFSET", "FROM", "SUBSCRIBER", "TRIES", "REASON", "WHEN", "VALUE"]
-    for line in table(heads, [_cells(letter) for letter in found]):
-        click.echo(line)
+    rows = map(_cells, found)
+    print_list([*map(_entry, found)], as_json, "There are no dead letters.", lambda: table(heads, [*rows]))
 
 
 def _check_topic(client: Client, topic: str) -> None:
@@ -136,6 +138,20 @@ def _shortened(value: bytes) -> str:
     return shown if len(shown) <= _VALUE_CHARACTERS else shown[: _VALUE_CHARACTERS - 1] + "…"
 
 
+def _chooses_letters(function: Function) -> Function:
+    """Add the arguments and options of commands that work on chosen dead letters."""
+    for option in (
+        reaches_broker,
+        json_option,
+        yes_option,
+        click.option("--all", "is_all", is_flag=True, help="All dead letters of the topic."),
+        click.argument("offsets", metavar="[OFFSET]...", nargs=-1, type=click.IntRange(min=0)),
+        click.argument("topic", type=DEAD_TOPIC),
+    ):
+        function = option(function)
+    return function
+
+
 @dead.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1, 5),
@@ -145,12 +161,7 @@ def _shortened(value: bytes) -> str:
         oncemq dead retry orders.dead --all --yes
     """,
 )
-@click.argument("topic", type=DEAD_TOPIC)
-@click.argument("offsets", metavar="[OFFSET]...", nargs=-1, type=click.IntRange(min=0))
-@click.option("--all", "is_all", is_flag=True, help="All dead letters of the topic.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@json_option
-@reaches_broker
+@_chooses_letters
 def retry(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: bool, reach: Reach) -> None:
     """Put dead letters back into their original topics.
 
@@ -254,12 +265,7 @@ def _retry(client: Client, topic: str, offsets: list[int]) -> tuple[int, dict[in
         oncemq dead rm orders.dead --all --yes
     """,
 )
-@click.argument("topic", type=DEAD_TOPIC)
-@click.argument("offsets", metavar="[OFFSET]...", nargs=-1, type=click.IntRange(min=0))
-@click.option("--all", "is_all", is_flag=True, help="All dead letters of the topic.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@json_option
-@reaches_broker
+@_chooses_letters
 def rm(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: bool, reach: Reach) -> None:
     """Delete dead letters permanently."""
     # Not connected while asking: a person may take longer than a session lasts.

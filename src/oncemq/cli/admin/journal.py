@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from oncemq.cli.support.command import Documented, DocumentedGroup
-from oncemq.cli.support.options import json_option
+from oncemq.cli.support.options import json_option, yes_option
 from oncemq.terminal import bytes_text, confirm, count_of, is_terminal, json_line, note, warn
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _new_file(path: str) -> Iterator[BinaryIO]:
 )
 @_folder_argument
 @click.argument("position", type=click.IntRange(min=0))
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
     """Discard the group at a position and everything after it.

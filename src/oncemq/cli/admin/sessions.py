@@ -7,8 +7,8 @@ import time
 import click
 
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented, DocumentedGroup
-from oncemq.cli.support.options import SESSION, Reach, connected, json_option, reaches_broker
-from oncemq.terminal import confirm, duration_text, json_line, note, table
+from oncemq.cli.support.options import SESSION, Reach, connected, json_option, print_list, reaches_broker, yes_option
+from oncemq.terminal import confirm, duration_text, json_line, table
 
 
 @click.group(
@@ -44,13 +44,6 @@ def ls(as_json: bool, reach: Reach) -> None:
     """List sessions and when they were last active."""
     with connected(reach) as client:
         found = client.sessions()
-    if as_json:
-        for session in found:
-            click.echo(json_line(session))
-        return
-    if not found:
-        note("There are no sessions.")
-        return
     now_ms = time.time() * 1000
     rows = [
         (
@@ -62,8 +55,8 @@ def ls(as_json: bool, reach: Reach) -> None:
         )
         for session in found
     ]
-    for line in table(["SESSION", "KIND", "EPOCH", "COMMANDS", "ACTIVE"], rows):
-        click.echo(line)
+    heads = ["SESSION", "KIND", "EPOCH", "COMMANDS", "ACTIVE"]
+    print_list(found, as_json, "There are no sessions.", lambda: table(heads, rows))
 
 
 @sessions.command(
@@ -76,7 +69,7 @@ def ls(as_json: bool, reach: Reach) -> None:
     """,
 )
 @click.argument("session", type=SESSION)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 @reaches_broker
 def rm(session: str, yes: bool, as_json: bool, reach: Reach) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
-from oncemq.cli.support.options import TOPIC_OR_PATTERN, Reach, connected, json_option, reaches_broker
+from oncemq.cli.support.options import TOPIC_OR_PATTERN, Reach, connected, json_option, print_list, reaches_broker
 from oncemq.protocol.patterns import is_pattern
-from oncemq.terminal import json_line, note, table
+from oncemq.terminal import table
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -39,14 +40,8 @@ def subs(topic: str | None, as_json: bool, reach: Reach) -> None:
     """
     with connected(reach) as client:
         found, patterns = _find(client, topic)
-    if as_json:
-        for line in map(json_line, [*map(_entry, found), *map(_pattern_entry, patterns)]):
-            click.echo(line)
-        return
-    if not found and not patterns:
-        note("There are no subscriptions.")
-    for line in _lines(found, patterns):
-        click.echo(line)
+    entries = [*map(_entry, found), *map(msgspec.structs.asdict, patterns)]
+    print_list(entries, as_json, "There are no subscriptions.", lambda: _lines(found, patterns))
 
 
 def _find(client: Client, topic: str | None) -> tuple[list[SubscriptionInfo], list[PatternInfo]]:
@@ -62,16 +57,8 @@ def _find(client: Client, topic: str | None) -> tuple[list[SubscriptionInfo], li
 
 
 def _entry(entry: SubscriptionInfo) -> dict[str, Any]:
-    import msgspec
-
     sharing = None if entry.sharing is None else msgspec.structs.asdict(entry.sharing)
     return {**msgspec.structs.asdict(entry), "sharing": sharing, "lag": entry.lag}
-
-
-def _pattern_entry(entry: PatternInfo) -> dict[str, Any]:
-    import msgspec
-
-    return msgspec.structs.asdict(entry)
 
 
 def _lines(found: list[SubscriptionInfo], patterns: list[PatternInfo]) -> list[str]:

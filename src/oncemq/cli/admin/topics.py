@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented, DocumentedGroup
-from oncemq.cli.support.options import DURATION_MS, SIZE, TOPIC, Reach, connected, json_option, reaches_broker
-from oncemq.terminal import bytes_text, confirm, duration_text, json_line, note, table
+from oncemq.cli.support.options import (
+    DURATION_MS,
+    SIZE,
+    TOPIC,
+    Reach,
+    connected,
+    json_option,
+    print_list,
+    reaches_broker,
+    yes_option,
+)
+from oncemq.terminal import bytes_text, confirm, duration_text, json_line, table
 
 if TYPE_CHECKING:
     from oncemq.protocol.replies import TopicInfo
@@ -46,15 +56,7 @@ def ls(as_json: bool, reach: Reach) -> None:
     """List topics with their sizes and numbers of subscriptions."""
     with connected(reach) as client:
         found = client.topics()
-    if as_json:
-        for topic in found:
-            click.echo(json_line(topic))
-        return
-    if not found:
-        note("There are no topics.")
-        return
-    for line in _table_of(found):
-        click.echo(line)
+    print_list(found, as_json, "There are no topics.", lambda: _table_of(found))
 
 
 def _table_of(found: list[TopicInfo]) -> list[str]:
@@ -179,7 +181,7 @@ def _settings_of(topic: TopicInfo) -> dict[str, Any]:
     """,
 )
 @click.argument("topic", type=TOPIC)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 @reaches_broker
 def rm(topic: str, yes: bool, as_json: bool, reach: Reach) -> None:

@@ -18,12 +18,12 @@ from oncemq.cli.messages.printer import Printer, Selector, prints_messages
 from oncemq.cli.messages.sub import make_subscription
 from oncemq.cli.support.command import BROKER_EXITS, Documented
 from oncemq.cli.support.options import (
-    DURATION,
     SUBSCRIBER,
     TOPIC_OR_PATTERN,
     Reach,
     StartPosition,
     connected,
+    idle_option,
     reaches_broker,
 )
 from oncemq.cli.support.signals import orderly_exit
@@ -59,13 +59,7 @@ if TYPE_CHECKING:
     "--from", "start", type=StartPosition(), help="Where the subscription starts if it is new. [default: new]"
 )
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="Exit after N messages.")
-@click.option(
-    "--wait",
-    "wait_s",
-    metavar="TIME",
-    type=DURATION,
-    help="Exit after this time without a message. [default: never]",
-)
+@idle_option
 @prints_messages
 @reaches_broker
 def listen(

@@ -20,6 +20,7 @@ from oncemq.cli.support.options import (
     Reach,
     StartPosition,
     connected,
+    idle_option,
     json_flag,
     reaches_broker,
 )
@@ -80,13 +81,7 @@ _EXTEND_MAX_S = 10 * 365 * 86_400.0
     help="At the end, kill commands that are still running after this time. [default: no limit]",
 )
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="Exit after N commands.")
-@click.option(
-    "--wait",
-    "wait_s",
-    metavar="TIME",
-    type=DURATION,
-    help="Exit after this time without a message. [default: never]",
-)
+@idle_option
 @click.option(
     "--from", "start", type=StartPosition(), help="Where the subscription starts if it is new. [default: new]"
 )

@@ -11,13 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oncemq.cli.messages.message_command import KILL_AFTER_S, MessageCommand
 from oncemq.protocol.errors import LeaseLost
-from oncemq.terminal import count_of, duration_text, note, warn
+from oncemq.terminal import count_of, duration_text, note, signals_handled, warn
 
 if TYPE_CHECKING:
     from oncemq.client.worker.sync import SharedSubscription
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 _RETRY_S_MAX = 300.0
 _DOUBLINGS_MAX = 30
 _POLL_S = 0.2
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class JobOptions(NamedTuple):
@@ -106,7 +104,7 @@ class WorkerPool:
 
     def work(self, count: int | None = None, wait_s: float | None = None) -> None:
         """Work until `count` commands have run, or no message arrived for `wait_s`, or a signal arrived."""
-        with self._signals_handled(), ThreadPoolExecutor(self._options.jobs) as threads:
+        with signals_handled(self._on_signal), ThreadPoolExecutor(self._options.jobs) as threads:
             try:
                 for task in self._tasks(count, wait_s):
                     with self._change:
@@ -156,15 +154,6 @@ class WorkerPool:
             return None
         finally:
             self._is_waiting = False
-
-    @contextmanager
-    def _signals_handled(self) -> Iterator[None]:
-        former = [signal.signal(number, self._on_signal) for number in _SIGNALS]
-        try:
-            yield
-        finally:
-            for number, handler in zip(_SIGNALS, former, strict=True):
-                signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.signal = self.signal or number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from oncemq.config.durations import duration_s, parse_duration_ms
 from oncemq.protocol.patterns import is_pattern
-from oncemq.terminal import bytes_of, utf8, warn
+from oncemq.terminal import bytes_of, json_line, note, utf8, warn
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -130,6 +130,20 @@ def json_flag(help_text: str) -> Callable[[Any], Any]:
 
 
 json_option = json_flag("Print one JSON object per line.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+#: For commands that run until they are stopped.
+idle_option = click.option(
+    "--wait", "wait_s", metavar="TIME", type=DURATION, help="Exit after this time without a message. [default: never]"
+)
+
+
+def print_list(entries: Sequence[Any], as_json: bool, nothing: str, lines: Callable[[], Sequence[str]]) -> None:
+    """Print entries as JSON lines or as the lines of a table. `nothing` is the note if there are none."""
+    if not entries and not as_json:
+        note(nothing)
+        return
+    for line in map(json_line, entries) if as_json else lines():
+        click.echo(line)
 
 
 def connect_options(settings: Any) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from oncemq.terminal import signals_handled
+
 TERMINATED = 143
 
 
@@ -24,13 +26,8 @@ class _Deferral:
 @contextmanager
 def orderly_exit() -> Iterator[None]:
     """Inside, Ctrl-C and SIGTERM raise exceptions; SIGTERM ends the command with exit code 143."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    former = [signal.signal(number, _on_signal) for number in numbers]
-    try:
+    with signals_handled(_on_signal):
         yield
-    finally:
-        for number, handler in zip(numbers, former, strict=True):
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -5,15 +5,14 @@ This process only forks, kills and watches: it has no threads, no sockets and no
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 from oncemq.protocol import errors
+from oncemq.terminal import signals_handled
 from oncemq.testing.broker_process import BrokerProcess, free_url
 from oncemq.tools.chaos import auditor, packet_proxy
 from oncemq.tools.chaos.counters import Counters
@@ -78,7 +77,7 @@ class Run:
     def run(self) -> Result:
         """Run, and return the result. No process is left, however it ends."""
         try:
-            with self._display, self._interruptible():
+            with self._display, signals_handled(self._interrupt):
                 self._begin()
                 self._apply_faults()
                 self._finish()
@@ -88,18 +87,8 @@ class Run:
             self._broker.kill()
         return self._conclude()
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Inside, the first Ctrl-C ends the faults, and the second one the run."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        former = [signal.signal(number, self._interrupt) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, former, strict=True):
-                signal.signal(number, handler)
-
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal: the first one ends the faults, and the second one the run."""
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted = True
