@@ -1,8 +1,8 @@
-"""Messages of one topic into another, each exactly once: what was read and what was put are one transaction.
+"""Process messages of one topic into another, exactly once: the ack and the puts are one transaction.
 
     python examples/copy_exactly_once.py tcp://127.0.0.1:5555
 
-Kill it wherever you like, and start it again: it goes on where the last transaction ended.
+You can kill it at any point and start it again. It continues where the last transaction ended.
 """
 
 import sys

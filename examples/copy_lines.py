@@ -1,9 +1,9 @@
-"""Lines of a file into a topic and out again, as fast as it goes, each once.
+"""Copy the lines of a file through a topic, each line once, at high speed.
 
     python examples/copy_lines.py FILE file:./oncemq-data
 
-`put_nowait` does not wait for answers: lines travel together, in batches. `flush` waits for all of them, and
-raises the first error. The consumer acks by itself, and only what it has written.
+`put_nowait` does not wait for replies, so lines are sent in batches. `flush` waits for all replies and raises the first
+error. The consumer acks lines after it has written them.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     python examples/first_message.py file:./oncemq-data
 
-With the address of a running broker (`oncemq serve`) instead, nothing else changes.
+To use a running broker (`oncemq serve`), pass its address instead. The program stays the same.
 """
 
 import sys
@@ -14,6 +14,6 @@ with oncemq.connect(sys.argv[1] if len(sys.argv) > 1 else "memory:") as client:
     receipt = client.put("orders", "one pizza", key="table-7")
     print(f"stored at offset {receipt.offset}, for {receipt.subscriptions} subscription")
 
-    # A message counts as done when the next one is asked for, and when the loop ends.
+    # A message is acked when the next one is requested, and when the loop ends.
     for message in kitchen.messages(timeout_s=0):
         print(f"{message.text}, for {message.key!r}")

@@ -1,8 +1,8 @@
-"""Orders into a database, each exactly once: the effect and the position are one transaction of SQLite.
+"""Store orders in a database, exactly once: the effect and the position are stored in one SQLite transaction.
 
     python examples/inbox.py bills.db tcp://127.0.0.1:5555
 
-Kill it wherever you like, and start it again: no bill is missing, and none is there twice.
+You can kill it at any point and start it again. No bill is missing, and none is stored twice.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ with oncemq.connect(sys.argv[2] if len(sys.argv) > 2 else "file:./oncemq-data") 
     inbox = client.inbox("orders", "billing", database, start="earliest")
     client.put_many("orders", ["one pizza", "two salads", "soup"])
 
-    # Inside the loop the connection is in a transaction, which is committed when the next message is asked for.
+    # Inside the loop the connection is in a transaction, which is committed when the next message is requested.
     for message in inbox.messages(timeout_s=1):
         database.execute("insert into bills values (?, ?)", (message.idempotency_key, message.text))
     inbox.close()

@@ -1,9 +1,9 @@
-"""A sensor that never loses a reading: broker away, network away, process killed.
+"""A sensor that loses no reading if the broker or the network is unavailable, or if its process is killed.
 
     python examples/outbox.py readings.outbox tcp://127.0.0.1:5555
 
-`put` returns when the reading is on this machine's disk. It reaches the broker by itself, once and in order; what is
-left when the process ends, the next run sends.
+`put` returns when the reading is on the local disk. It reaches the broker automatically, once and in order. Readings
+that are left when the process ends are sent by the next run.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Work for a pool of threads. Start it several times, on several machines, and they share it.
+"""Distribute tasks to a pool of threads. Several instances of this program, on several machines, share the tasks.
 
     python examples/workers.py tcp://127.0.0.1:5555
 
-A task whose worker fails or dies goes to another one; after three tries it is a dead letter. Each result is put in one
-transaction with the task's ack: so there is one result of each task, whoever fails or dies.
+A task whose worker fails or dies is redelivered to another one. After three deliveries it is dead-lettered. Each result
+is put in one transaction with the ack of its task, so each task has exactly one result through all failures.
 """
 
 import sys
