@@ -1,0 +1,1 @@
+"""Programs that come with OnceMQ: fault demonstration, shell, benchmarks."""

@@ -1,0 +1,1 @@
+"""Commands for topics, subscriptions, sessions, dead letters, the journal and health."""

@@ -1,0 +1,1 @@
+"""Commands that put and consume messages."""

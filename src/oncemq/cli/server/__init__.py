@@ -1,0 +1,1 @@
+"""`oncemq serve` and `oncemq gateway`, and where their log lines go."""

@@ -1,0 +1,1 @@
+"""`oncemq bench`, `chaos` and `completion`, and the generator of docs/reference."""

@@ -1,0 +1,1 @@
+"""Exclusive and pattern subscriptions, and reading without a subscription."""

@@ -1,0 +1,1 @@
+"""Putting messages: encoding, batch buffers, receipts."""

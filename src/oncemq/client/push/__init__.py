@@ -1,0 +1,1 @@
+"""Subscriptions whose messages come from a push gateway's live feed."""

@@ -1,0 +1,1 @@
+"""Shared subscriptions: takes, leases, acks, lease renewal, dead letters."""

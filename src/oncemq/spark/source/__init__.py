@@ -1,0 +1,1 @@
+"""The Spark source: offsets, the subscription behind a stream, and stored batches as Arrow columns."""

@@ -1,0 +1,4 @@
+"""What all endpoints need: declaration, routing, parameters, problem replies, origin checks.
+
+It knows no endpoint in particular.
+"""

@@ -1,0 +1,1 @@
+"""GET /metrics in the text format of Prometheus."""

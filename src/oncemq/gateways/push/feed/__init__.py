@@ -1,0 +1,1 @@
+"""The live feed: committed messages for SUB sockets, at most once."""

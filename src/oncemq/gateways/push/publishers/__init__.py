@@ -1,0 +1,1 @@
+"""Publishers: plain PUB sockets, and reliable ones whose messages are numbered."""

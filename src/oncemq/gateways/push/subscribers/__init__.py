@@ -1,0 +1,1 @@
+"""Reliable subscribers: registration, acknowledgements, retransmission."""

@@ -1,0 +1,1 @@
+"""Numbered packets: exactly once in both directions."""

@@ -1,0 +1,1 @@
+"""Plain packets of text, as a person could type them."""

@@ -1,0 +1,1 @@
+"""A Delta table as a streaming target: one transaction per batch."""
