@@ -1,9 +1,9 @@
-"""Append a topic's messages to a file over datagrams, each exactly once, however often this is killed.
+"""Append the messages of a topic to a file over datagrams, each exactly once, even if this program is killed.
 
     python examples/datagrams/append_file.py readings copy.txt 127.0.0.1:5560
 
-Each line has the message's offset, so the file itself knows where to go on: at the line behind its last whole one.
-Ends when nothing has come for a second.
+Each line contains the offset of its message, so the program continues after the last complete line of the file. It
+exits after one second without a message.
 """
 
 import os
@@ -27,7 +27,7 @@ try:
         closing(Subscriber((host, int(port)), topic, f"copy to {path}", position=position)) as subscriber,
         copy.open("r+b" if copy.exists() else "wb") as file,
     ):
-        # A line that was torn by a crash is written anew.
+        # A line that a crash left incomplete is written again.
         file.truncate(len(whole))
         file.seek(len(whole))
         for offset, content in subscriber.messages(idle_s=1):
@@ -37,7 +37,7 @@ try:
             count += 1
         subscriber.finish()
 except TimeoutError as error:
-    raise SystemExit(f"{error}: does `oncemq serve --udp` run? Started again, this goes on where it was.") from None
+    raise SystemExit(f"{error}: is `oncemq serve --udp` running? Start this again to continue.") from None
 except Refused as error:
     raise SystemExit(f"refused: {': '.join(error.args)}") from None
 print(f"{count} messages")

@@ -1,6 +1,6 @@
-"""A publisher and a subscriber of the extended datagrams, exactly once, in plain sockets: to read, to copy, to port.
+"""A publisher and a subscriber for extended datagrams, exactly once, in plain sockets. Read, copy or port it.
 
-Nothing of OnceMQ's own code is used; docs/howto/datagrams.md has the packets, field by field. This is a module:
+It uses none of OnceMQ's own code. docs/howto/datagrams.md describes the packets field by field. This is a module;
 publish_file.py and append_file.py are programs that use it.
 """
 
@@ -20,22 +20,22 @@ CHALLENGE, WELCOME, DONE, REFUSED, NOT_NOW, MESSAGE, ACKED, OVER = range(0x81, 0
 PUBLISHER, SUBSCRIBER = 1, 2
 FROM_NOW_ON, FROM_THE_EARLIEST = -1, -2
 
-#: What is not answered is sent again after so long; the time doubles as long as nothing comes. A subscriber repeats its
-#: last ack like that, so that the gateway knows that it is there.
+#: A packet that is not answered is sent again after this time, which doubles until a packet arrives. A subscriber
+#: repeats its last ack in this way, so that the gateway knows that it is alive.
 RESEND_S, RESEND_S_MAX = 0.1, 1.0
 
 
 class Refused(Exception):
-    """The gateway, or the broker behind it, said no. `code` is the first argument."""
+    """The gateway or the broker refused. The first argument is the code."""
 
 
 class Peer:
-    """What both have in common: the hello, the proof of the address, and packets that are lost."""
+    """The common part of both: the hello, the proof of the address, and retries of lost packets."""
 
     def __init__(self, gateway: tuple[str, int], role: int, name: str, topic: str = "", position: int = -1) -> None:
         self.gateway = gateway
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        # Nobody else's packets arrive from here on.
+        # From now on, only packets of the gateway arrive.
         self.socket.connect(gateway)
         self.socket.setblocking(False)
         self.role, self.name, self.topic = role, name, topic
@@ -49,12 +49,12 @@ class Peer:
         self._resend_s = 0.0
 
     def send(self, kind: int, body: bytes) -> None:
-        # A gateway that is away is like a packet that is lost.
+        # If the gateway is unreachable, the packet is lost.
         with suppress(OSError):
             self.socket.send(struct.pack(">BBQ", MAGIC, kind, self.token) + body)
 
     def wait(self, is_so: Callable[[], bool], timeout_s: float) -> None:
-        """Raises TimeoutError."""
+        """Wait until the condition is true. Raises TimeoutError."""
         until_s = time.monotonic() + timeout_s
         while not is_so():
             if time.monotonic() > until_s:
@@ -68,7 +68,7 @@ class Peer:
         self.send(HELLO, body + bytes([len(name)]) + name + bytes([len(topic)]) + topic)
 
     def step(self, timeout_s: float) -> None:
-        """Take what arrives, or, after a while, send again what was not answered."""
+        """Receive packets, or, after a while, send again what was not answered."""
         now_s = time.monotonic()
         wait_s = max(0.0, min(timeout_s, self._resend_s - now_s))
         if select.select([self.socket], [], [], wait_s)[0]:
@@ -81,7 +81,7 @@ class Peer:
             self._pause_s = min(2 * self._pause_s, RESEND_S_MAX)
 
     def progress(self) -> None:
-        """Something new came: whatever is missing was sent a moment ago."""
+        """A new packet has arrived: restart the timeout, because missing packets were sent only recently."""
         self._pause_s = RESEND_S
         self._resend_s = time.monotonic() + self._pause_s
 
@@ -91,8 +91,8 @@ class Peer:
             return
         body = packet[10:]
         if kind == CHALLENGE:
-            # Our address is new to the gateway, or the gateway is new: the same hello, with its token. With the token
-            # that we have it may be about a packet of before the last welcome, so we go on meanwhile.
+            # The gateway does not know our address, or was restarted: send the same hello with its token. If we already
+            # have this token, the challenge may answer a packet from before the last welcome, so we continue.
             [token] = struct.unpack(">Q", body)
             self.is_welcome = self.is_welcome and token == self.token
             self.token = token
@@ -116,7 +116,7 @@ class Peer:
         raise NotImplementedError
 
     def refused(self, number: int, code: str, text: str) -> None:
-        """Number 0: the hello, or all that was welcome before."""
+        """The gateway refused a put. Number 0: it refused the hello, or the last welcome is no longer valid."""
         raise NotImplementedError
 
     def send_again(self) -> None:
@@ -128,10 +128,10 @@ class Peer:
 
 
 class Publisher(Peer):
-    """Numbers its messages 1, 2, 3, …: a number is stored once, however often it is sent.
+    """Numbers its messages 1, 2, 3, …: each number is stored once, no matter how often it is sent.
 
-    `last_number` is the last one that the broker knows. Who starts anew under the same name goes on behind it; so a
-    publisher that can tell which message has which number, as the lines of a file have, needs no other memory.
+    `last_number` is the last number that the broker knows. A publisher that restarts with the same name continues after
+    it. If the publisher knows the number of each message, as for the lines of a file, it needs no other state.
     """
 
     def __init__(self, gateway: tuple[str, int], name: str, *, timeout_s: float = 30.0) -> None:
@@ -144,7 +144,7 @@ class Publisher(Peer):
         self._wait(lambda: self.last_number >= 0)
 
     def put(self, topic: str, content: bytes, *, create: bool = False) -> int:
-        """Waits for room in the window, not for the answer. Returns the number."""
+        """Send a message and return its number. Waits for space in the window, not for the answer."""
         self._wait(lambda: self.is_welcome and not any(number <= self._next - self.window for number in self._open))
         name = topic.encode()
         if 28 + len(name) + len(content) > self.packet_bytes_max:
@@ -158,7 +158,7 @@ class Publisher(Peer):
         return number
 
     def flush(self) -> None:
-        """Until everything is stored, or refused: `refusals` has those."""
+        """Wait until every message is stored or refused. `refusals` contains those that were refused."""
         self._wait(lambda: not self._open)
 
     def _wait(self, is_so: Callable[[], bool]) -> None:
@@ -192,16 +192,16 @@ class Publisher(Peer):
             self.progress()
 
     def send_again(self) -> None:
-        # The first few, and slower the longer nothing comes: it may be that the broker is away.
+        # Send only the first few, and less often while nothing arrives: the broker may be unreachable.
         for number in list(self._open)[: self.window // 4]:
             self._send_put(number)
 
 
 class Subscriber(Peer):
-    """Gets each message of its durable subscription once, and in order.
+    """Gets each message of its durable subscription once and in order.
 
-    Store `position` together with what you make of the messages, and begin with it after a crash: then nothing is lost
-    or done twice, whatever became of the acks.
+    Store `position` together with the results of the messages, and start with it after a crash. Then no message is lost
+    or processed twice, even if acks were lost.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Subscriber(Peer):
     ) -> None:
         super().__init__(gateway, SUBSCRIBER, name, topic, position)
         self.timeout_s = timeout_s
-        #: Everything below is acked, and the broker has it on its disk.
+        #: Everything below is acked, and the ack is on the broker's disk.
         self.acked = -1
         self._early: dict[int, tuple[int, bytes]] = {}
         self._ready: list[tuple[int, bytes]] = []
@@ -217,7 +217,7 @@ class Subscriber(Peer):
         self.wait(lambda: self.is_welcome, timeout_s)
 
     def messages(self, idle_s: float) -> Iterator[tuple[int, bytes]]:
-        """Offset and content, until nothing has come for so long. Asking for the next one acks the one before."""
+        """Yield offset and content, until `idle_s` seconds pass without a message. Each step acks the one before."""
         until_s = time.monotonic() + idle_s
         while time.monotonic() < until_s:
             self.step(until_s - time.monotonic())
@@ -230,7 +230,7 @@ class Subscriber(Peer):
                 until_s = time.monotonic() + idle_s
 
     def finish(self) -> None:
-        """Until the broker has the last ack on its disk."""
+        """Wait until the last ack is on the broker's disk."""
         self.send_again()
         self.wait(lambda: self.acked >= self.position, self.timeout_s)
 
@@ -244,7 +244,7 @@ class Subscriber(Peer):
             first, offset, form = struct.unpack_from(">QQB", body)
             content = body[17:]
             if form == 1:
-                content = b"(a message of %d bytes, which no packet holds)" % int.from_bytes(content, "big")
+                content = b"(a message of %d bytes, too large for a packet)" % int.from_bytes(content, "big")
             self._take(first, offset, content)
         elif kind == ACKED:
             [upto] = struct.unpack(">Q", body)
@@ -255,11 +255,11 @@ class Subscriber(Peer):
 
     def _take(self, first: int, offset: int, content: bytes) -> None:
         if self._next < 0 or offset < self._next:
-            # Again: the ack was lost.
+            # A repetition: the ack was lost.
             self.send_again()
             return
         self._early[offset] = (first, content)
-        # The first one that was not there yet is next, if nothing lies between.
+        # The lowest offset is next, if there is no message in between.
         while self._early:
             offset = min(self._early)
             first, content = self._early[offset]
@@ -272,7 +272,7 @@ class Subscriber(Peer):
         self.progress()
 
     def send_again(self) -> None:
-        """The ack: all that was done, and in the bitmap what has arrived behind it."""
+        """Send the ack: the position, and a bitmap of the messages that have arrived after it."""
         if not self.is_welcome:
             return
         arrived = [offset for offset, _ in self._ready] + list(self._early)

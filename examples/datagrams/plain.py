@@ -1,4 +1,4 @@
-"""Plain datagrams: a message is sent until it is acknowledged, and a subscriber is an address.
+"""Plain datagrams: a packet is sent until it is acknowledged. A subscriber is identified by its address.
 
 python examples/datagrams/plain.py 127.0.0.1:5560
 """
@@ -13,7 +13,7 @@ gateway = (host, int(port))
 
 
 def ask(sock: socket.socket, packet: str) -> str:
-    """Stop and wait: again each second, until there is a reply."""
+    """Send a packet every second until there is a reply."""
     sock.settimeout(1)
     for _ in range(30):
         sock.sendto(packet.encode(), gateway)

@@ -1,9 +1,9 @@
-"""Publish the lines of a file over datagrams, each exactly once, however often this is killed and started again.
+"""Publish the lines of a file over datagrams, each exactly once, even if this program is killed and restarted.
 
     python examples/datagrams/publish_file.py readings readings.txt 127.0.0.1:5560
 
-Line 1 has number 1 and so on: the broker remembers the last number under the publisher's name, so this needs no memory
-of its own. The file may grow between two runs; its lines must not change.
+Line 1 has number 1, and so on. The broker remembers the last number of each publisher, so the program needs no state of
+its own. The file may grow between two runs. Existing lines must not change.
 """
 
 import sys
@@ -24,7 +24,7 @@ try:
             publisher.put(topic, line, create=True)
         publisher.flush()
 except TimeoutError as error:
-    raise SystemExit(f"{error}: does `oncemq serve --udp` run? Started again, this goes on where it was.") from None
+    raise SystemExit(f"{error}: is `oncemq serve --udp` running? Start this again to continue.") from None
 except Refused as error:
     raise SystemExit(f"refused: {': '.join(error.args)}") from None
 print(f"{done} lines were there, {len(lines) - done} are new")

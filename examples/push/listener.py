@@ -1,4 +1,4 @@
-"""A SUB socket at the live feed: prints what is stored from now on, and says what it has missed.
+"""Print new messages from the live feed with a SUB socket, and report messages that were missed.
 
 python examples/push/listener.py orders
 """
@@ -8,13 +8,13 @@ import sys
 
 import zmq
 
-#: Heartbeats come each second.
+#: A heartbeat is sent every second.
 SILENT_MS = 3000
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("topic")
 parser.add_argument("--feed", default="tcp://127.0.0.1:5558")
-parser.add_argument("--count", type=int, default=0, help="end after so many messages")
+parser.add_argument("--count", type=int, default=0, help="exit after this number of messages")
 options = parser.parse_args()
 
 socket = zmq.Context().socket(zmq.SUB)
@@ -29,7 +29,7 @@ def listen() -> None:
     while not options.count or seen < options.count:
         if not socket.poll(SILENT_MS):
             if not is_silent:
-                print(f"nothing from {options.feed} for 3 s: does `oncemq serve --push` run?", file=sys.stderr)
+                print(f"nothing from {options.feed} for 3 s: is `oncemq serve --push` running?", file=sys.stderr)
             is_silent = True
             continue
         is_silent = False
@@ -40,8 +40,8 @@ def listen() -> None:
             print(f"listening from offset {offset}", flush=True)
             expected = offset
         elif of_topic != topic_id:
-            # It was deleted and made again: offsets begin anew, and a lower one is no repetition.
-            print("the topic is another one of the same name", flush=True)
+            # The topic was deleted and created again: offsets start at 0, so a lower offset is not a repetition.
+            print("the topic was deleted and created again", flush=True)
             expected = 0
         topic_id = of_topic
         if offset > expected:

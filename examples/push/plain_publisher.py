@@ -1,4 +1,4 @@
-"""A PUB socket, and nothing else: quick, and nobody tells it whether a message arrived.
+"""Publish with a plain PUB socket. This is fast, but the program does not learn whether a message arrived.
 
 python examples/push/plain_publisher.py orders "one pizza"
 """
@@ -16,7 +16,7 @@ options = parser.parse_args()
 
 socket = zmq.Context().socket(zmq.PUB)
 socket.connect(options.publish)
-# A PUB socket drops what it sends before the other side has subscribed.
+# A PUB socket drops messages that are sent before the gateway has subscribed.
 time.sleep(0.5)
 for text in options.contents:
     socket.send_multipart([options.topic.encode(), text.encode()])

@@ -1,8 +1,8 @@
-"""A reliable publisher in plain pyzmq: every message is stored once, whatever dies on the way.
+"""A reliable publisher in plain pyzmq: every message is stored exactly once, whatever crashes.
 
     python examples/push/publisher.py orders "one pizza" "two salads"
 
-The id is made before the message is sent, and a request without an answer is repeated with the same id.
+The id is created before the message is sent. A request that is not answered is repeated with the same id.
 """
 
 import argparse
@@ -24,7 +24,7 @@ context = zmq.Context()
 
 
 def request(head: dict, content: bytes) -> dict:
-    """Ask until there is an answer that decides it."""
+    """Repeat the request until there is a final answer."""
     while True:
         with context.socket(zmq.REQ) as socket:
             socket.setsockopt(zmq.LINGER, 0)
@@ -35,7 +35,7 @@ def request(head: dict, content: bytes) -> dict:
                 if not answer.get("again"):
                     return answer
             else:
-                print(f"no answer from {options.acks} yet: does `oncemq serve --push` run?", file=sys.stderr)
+                print(f"no answer from {options.acks} yet: is `oncemq serve --push` running?", file=sys.stderr)
         time.sleep(0.2)
 
 

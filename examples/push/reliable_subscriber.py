@@ -1,9 +1,9 @@
-"""A reliable subscriber in plain pyzmq: every message once and in order, also those that came while it was away.
+"""A reliable subscriber in plain pyzmq: it gets every message once and in order, even after a disconnection.
 
     python examples/push/reliable_subscriber.py kitchen orders
 
-It listens to the live feed (SUB), acknowledges what it has done (REQ), and is called for what it has missed (REP). Its
-next offset is in a file, so that a message that comes again after a crash is recognised.
+It listens to the live feed (SUB), acks what it has processed (REQ), and receives the messages that it has missed (REP).
+It stores its next offset in a file, so that it recognises a message that is redelivered after a crash.
 """
 
 import argparse
@@ -19,7 +19,7 @@ parser.add_argument("subscriber")
 parser.add_argument("topic")
 parser.add_argument("--feed", default="tcp://127.0.0.1:5558")
 parser.add_argument("--acks", default="tcp://127.0.0.1:5559")
-parser.add_argument("--count", type=int, default=0, help="end after so many messages")
+parser.add_argument("--count", type=int, default=0, help="exit after this number of messages")
 options = parser.parse_args()
 
 context = zmq.Context()
@@ -43,7 +43,7 @@ def request(**said) -> dict:
                 if not answer["again"]:
                     raise SystemExit(f"refused: {answer['text']}")
             else:
-                print(f"no answer from {options.acks} yet: does `oncemq serve --push` run?", file=sys.stderr)
+                print(f"no answer from {options.acks} yet: is `oncemq serve --push` running?", file=sys.stderr)
 
 
 def received(**which) -> dict:
@@ -61,10 +61,10 @@ early, seen = {}, 0
 
 
 def take(of_topic: int, offset: int, content: bytes, is_next: bool = False) -> None:
-    """Messages that come too early wait for those before them."""
+    """Process a message. A message that arrives out of order waits for those before it."""
     global topic_id, expected, seen
     if topic_id not in (None, of_topic):
-        # The topic was deleted and made again: offsets begin anew.
+        # The topic was deleted and created again: offsets start at 0.
         expected = 0
         early.clear()
     topic_id = of_topic
@@ -91,7 +91,7 @@ while not options.count or seen < options.count:
         if socket is called:
             head, content = called.recv_multipart()
             data = json.loads(head)
-            # Calls come in order: what lies between has expired.
+            # Retransmissions arrive in order, so the messages in between have expired.
             take(data["topic_id"], data["offset"], content, is_next=True)
             called.send(json.dumps(received(offset=data["offset"])).encode())
         else:
@@ -99,5 +99,5 @@ while not options.count or seen < options.count:
             kind, offset, _, of_topic = header.split()
             if kind == b"message":
                 take(int(of_topic), int(offset), content[0])
-                # What is done; not what waits in memory for those before it.
+                # Ack what is processed, but not messages that wait for those before them.
                 request(**received(upto=expected))

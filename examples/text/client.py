@@ -1,12 +1,13 @@
-"""One request per run, exactly once: over crashes of the broker, of the gateway, and of this program.
+"""Send one request per run, exactly once, despite crashes of the broker, the gateway, and this program.
 
     python examples/text/client.py sub alice "Cooking Recipes"
     python examples/text/client.py put bob "Cooking Recipes" "a soup"
     python examples/text/client.py get alice "Cooking Recipes"
 
-Before it is sent, a request is written to a file with its id, one file per client and kind of operation; when it is
-answered, the file goes. A run that finds such a file finishes that request first, under the same id. So a get whose
-message never reached the screen is asked for again, and gets the same message. One run at a time per client.
+Before a request is sent, it is written to a file together with its id. There is one file per client and operation. The
+file is deleted when the request is answered. A run that finds such a file finishes that request first, with the same
+id. So a get whose message was never printed is repeated, and gets the same message. Run one instance per client at a
+time.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ OFFLINE, REFUSED = 1, 4
 
 
 class Pending:
-    """The request of one kind that may not have been answered."""
+    """A request that may not have been answered, in a file."""
 
     def __init__(self, folder: Path, client: str, operation: str) -> None:
-        # No name is a path.
+        # The name of a client must not be used as a path.
         name = urllib.parse.quote(client, safe="").replace(".", "%2E")
         self._path = folder / f"{name}.{operation}"
 
@@ -38,7 +39,7 @@ class Pending:
         return self._path.read_bytes() if self._path.exists() else None
 
     def write(self, request: bytes) -> None:
-        """All of it or nothing, and on the disk."""
+        """Write the request atomically, and sync it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_suffix(self._path.suffix + ".new")
         with new.open("wb") as file:
@@ -60,19 +61,19 @@ class Pending:
 
 
 def with_id(operation: str, client: str, topic: str, content: str | None) -> bytes:
-    """The request, under an id of its own."""
+    """Return the request with a new id."""
     lines = [operation, client, topic] + ([content] if content is not None else [])
     request_id = hashlib.sha256("\n".join([str(time.time_ns()), *lines]).encode()).hexdigest()
     return "\n".join([request_id, *lines]).encode()
 
 
 def is_same(one: bytes, other: bytes) -> bool:
-    """But for the id."""
+    """Return whether two requests differ only in their ids."""
     return one.partition(b"\n")[2] == other.partition(b"\n")[2]
 
 
 def finish(url: str, pending: Pending, request: bytes) -> str:
-    """Send what is pending, say what came of it, and only then forget it. Raises ServerOffline."""
+    """Send the pending request, print the reply, and then delete the file. Raises ServerOffline."""
     code, text = ask(url, request)
     out = sys.stdout if code == "OK" else sys.stderr
     out.write(text.decode(errors="replace") + "\n" if code == "OK" else f"{code}: {text.decode()}\n")
@@ -91,13 +92,13 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("pending-requests"))
     asked = parser.parse_args()
     if (asked.message is None) == (asked.operation == "put"):
-        parser.error("a put has a message, and nothing else has one")
+        parser.error("put requires a message; the other operations accept none")
     pending = Pending(asked.folder, asked.client, asked.operation)
     request = with_id(asked.operation, asked.client, asked.topic, asked.message)
     try:
         former = pending.read()
         if former is not None and is_same(former, request):
-            # The run before was this one, and did not come to its end.
+            # The previous run had the same request, and did not finish it.
             request = former
         elif former is not None:
             finish(asked.url, pending, former)

@@ -1,8 +1,8 @@
-"""Lazy Pirate: a request that is answered, or an error, whatever happens on the way. Plain pyzmq, nothing of OnceMQ.
+"""Lazy Pirate: send a request until it is answered, or report an error. It uses plain pyzmq, and nothing of OnceMQ.
 
-A REQ socket that has lost its reply is stuck, so it is thrown away: after the time-out the request goes out again from
-a new one. Whether that is harmless is the request's business: with an id it is (client.py), in one line it is not
-always (one_line.py).
+A REQ socket that has lost its reply is stuck. So after the timeout it is closed, and the request is sent again from a
+new socket. This is always safe for a request with an id (client.py), but not for every request in one line
+(one_line.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zmq
 TIMEOUT_S = 1.0
 TRIES = 5
 
-#: Nothing was decided: the same request may succeed in a moment.
+#: Errors after which nothing was decided: the same request may succeed later.
 UNDECIDED = ("BROKER_AWAY", "OVERLOADED", "STOPPING", "STANDBY", "BUSY", "WINDOW_FULL", "DAMAGED_IN_TRANSIT")
 
 
@@ -23,7 +23,7 @@ class ServerOffline(Exception):
 
 
 def ask(url: str, request: bytes, timeout_s: float = TIMEOUT_S, tries: int = TRIES) -> tuple[str, bytes]:
-    """("OK", what was said or got), or an error's code and its text. Raises ServerOffline."""
+    """Return ("OK", the reply), or the code and the text of an error. Raises ServerOffline."""
     for _ in range(tries):
         begin_s = time.monotonic()
         reply = _ask_once(url, request, timeout_s)

@@ -1,10 +1,10 @@
-"""One request in one line, for a try by hand: the form without ids.
+"""Send one request in one line, without an id. This form is for tests by hand.
 
     python examples/text/one_line.py sub "Cooking Recipes" alice
     python examples/text/one_line.py put "Cooking Recipes" one pizza
     python examples/text/one_line.py get "Cooking Recipes" alice
 
-When a reply is lost, a put that is sent again may be stored twice, and a get may miss a message (docs/howto/text.md).
+If a reply is lost, a repeated put may be stored twice, and a repeated get may miss a message (docs/howto/text.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ URL = os.environ.get("TEXT_URL", "tcp://127.0.0.1:5556")
 
 
 def quoted(name: str) -> str:
-    """As it stands in a line: a name with spaces, or that starts with a quote, has quotes around it."""
+    """Return the name as it is written in a line: with quotes if it has spaces or starts with a quote."""
     if name and " " not in name and name[0] not in "\"'":
         return name
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
@@ -26,7 +26,7 @@ def quoted(name: str) -> str:
 
 
 def line_of(operation: str, *words: str) -> str:
-    """Names are quoted. A put has one, and behind it the content, as it is."""
+    """Return the request. Names are quoted. A put has one name, followed by the content, unchanged."""
     names = 1 if operation == "put" else 2
     return " ".join([operation, *map(quoted, words[:names]), *words[names:]])
 

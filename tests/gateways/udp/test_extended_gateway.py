@@ -186,7 +186,7 @@ def test_a_message_that_no_packet_holds_is_announced_in_its_place(
             client.put("large", b"x" * 70_000)
             client.put("large", b"7")
         contents = [content for _, (_, content) in zip(range(2), subscriber.messages(TIMEOUT_S), strict=False)]
-        assert contents == [b"(a message of 70000 bytes, which no packet holds)", b"7"]
+        assert contents == [b"(a message of 70000 bytes, too large for a packet)", b"7"]
 
 
 def test_an_unsubscribed_subscription_is_gone(broker: BrokerProcess, gateway: GatewayThread) -> None:
