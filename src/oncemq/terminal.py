@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -23,8 +23,15 @@ def json_line(entry: Any) -> str:
     return msgspec.json.encode(fields).decode()
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return aligned columns: numbers to the right, everything else to the left."""
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[Any]], optional: Mapping[str, Sequence[str]] | None = None
+) -> list[str]:
+    """Return aligned columns: numbers to the right, everything else to the left. Columns of `optional` (head → cells)
+    follow, without those that are empty."""
+    for head, cells in (optional or {}).items():
+        if any(cells):
+            heads = [*heads, head]
+            rows = [[*row, cell or "-"] for row, cell in zip(rows, cells, strict=True)]
     texts = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
     numeric = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(heads))]

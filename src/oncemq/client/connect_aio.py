@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from oncemq.client.aio import Client, Handle
@@ -63,9 +62,7 @@ class Connecting(Generic[C]):
         self._client = await self._connect()
         return self._client
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._client is not None
         await self._client._close(clean=kind is None)
 

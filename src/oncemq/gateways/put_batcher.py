@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from oncemq.client.core.pending import Pending, again
+from oncemq.client.producer.encoding import make_put
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.protocol import errors
-from oncemq.protocol.batch import checksum, encode_batch, key_hashes
-from oncemq.protocol.commands import Envelope, Put
+from oncemq.protocol.commands import Put
 from oncemq.protocol.replies import PutReply
 
 _BATCH_MESSAGES_MAX = 1000
@@ -23,23 +23,6 @@ _BATCHES_IN_FLIGHT_MAX = 2
 
 Headers = Mapping[str, bytes]
 SubmitPut = Callable[[Put, bytes], tuple[EventLoopDriver, Pending]]
-
-
-def make_put(
-    topic: str,
-    values: Sequence[bytes],
-    keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Headers | None] | None = None,
-    *,
-    create: bool = False,
-    ttl_ms: int = 0,
-    due_ms: int = 0,
-) -> tuple[Put, bytes]:
-    """Return a put command and its payload."""
-    payload = encode_batch(values, keys, headers)
-    hashes = key_hashes(keys) if keys is not None and any(key is not None for key in keys) else b""
-    envelope = Envelope(len(values), len(payload), checksum(payload), ttl_ms, due_ms, hashes)
-    return Put(topic, envelope, create), payload
 
 
 class PutBatcher:
@@ -87,7 +70,7 @@ class PutBatcher:
         self._in_flight += 1
         try:
             values, keys, headers, _ = zip(*items, strict=True)
-            operation, payload = make_put(self.topic, values, keys, headers, create=self.create)
+            operation, payload = make_put(self.topic, self.create, values, keys, headers)
             driver, pending = self._submit(operation, payload)
         except (errors.OnceMQError, TypeError, ValueError) as error:
             self._fail(items, error)

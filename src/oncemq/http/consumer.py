@@ -6,7 +6,6 @@ import base64
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 
 import httpx
 
@@ -57,9 +56,7 @@ class Consumer:
     def __enter__(self) -> Consumer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+from oncemq.client.producer.encoding import make_put
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
 from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
-from oncemq.gateways.put_batcher import make_put
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, CreateTopic, Seek
 
 DEADLINE_S = 30.0
@@ -69,7 +69,7 @@ async def make(link: Link, topic: str, *contents: bytes) -> None:
 
 async def put(link: Link, topic: str, *contents: bytes) -> None:
     if contents:
-        operation, payload = make_put(topic, contents)
+        operation, payload = make_put(topic, False, contents)
         await link.operate(operation, payload)
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import zmq
 
+from oncemq.client.producer.encoding import make_put
 from oncemq.client.sync import Client
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.publishers.origin import Origin
-from oncemq.gateways.put_batcher import make_put
 from tests.gateways.push.fakes import FakeLink
 from tests.gateways.push.peers import DEADLINE_S, Asker
 from tests.gateways.push.processes import GatewayProcess
@@ -66,7 +66,7 @@ def test_an_origin_that_another_gateway_took_over_says_hello_once_for_all_its_nu
     async def be_fenced() -> None:
         link = FakeLink()
         origin = Origin(cast(Link, link), "push/till")
-        operation, payload = make_put("t", [b"x"])
+        operation, payload = make_put("t", False, [b"x"])
         for numbers in (range(1, 101), range(101, 201)):
             await asyncio.gather(*(origin.put(number, operation, payload) for number in numbers))
             assert link.numbers == list(range(1, numbers.stop))

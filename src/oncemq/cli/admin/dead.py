@@ -138,8 +138,9 @@ def _shortened(value: bytes) -> str:
     return shown if len(shown) <= _VALUE_CHARACTERS else shown[: _VALUE_CHARACTERS - 1] + "…"
 
 
-def _chooses_letters(function: Function) -> Function:
-    """Add the arguments and options of commands that work on chosen dead letters."""
+def _command(function: Function) -> click.Command:
+    """Make a command that works on chosen dead letters: add its arguments and options, its exit codes and examples."""
+    name = function.__name__
     for option in (
         reaches_broker,
         json_option,
@@ -149,19 +150,12 @@ def _chooses_letters(function: Function) -> Function:
         click.argument("topic", type=DEAD_TOPIC),
     ):
         function = option(function)
-    return function
+    examples = f"oncemq dead {name} orders.dead 3 4\noncemq dead {name} orders.dead --all --yes"
+    exits = (*BROKER_EXITS, 1, 5)
+    return dead.command(name, cls=Documented, exits=exits, advice=_OFFSET_ADVICE, examples=examples)(function)
 
 
-@dead.command(
-    cls=Documented,
-    exits=(*BROKER_EXITS, 1, 5),
-    advice=_OFFSET_ADVICE,
-    examples="""
-        oncemq dead retry orders.dead 3 4
-        oncemq dead retry orders.dead --all --yes
-    """,
-)
-@_chooses_letters
+@_command
 def retry(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: bool, reach: Reach) -> None:
     """Put dead letters back into their original topics.
 
@@ -256,16 +250,7 @@ def _retry(client: Client, topic: str, offsets: list[int]) -> tuple[int, dict[in
     return retried, failures
 
 
-@dead.command(
-    cls=Documented,
-    exits=(*BROKER_EXITS, 1, 5),
-    advice=_OFFSET_ADVICE,
-    examples="""
-        oncemq dead rm orders.dead 3 4
-        oncemq dead rm orders.dead --all --yes
-    """,
-)
-@_chooses_letters
+@_command
 def rm(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: bool, reach: Reach) -> None:
     """Delete dead letters permanently."""
     # Not connected while asking: a person may take longer than a session lasts.

@@ -72,18 +72,12 @@ def _lines(found: list[SubscriptionInfo], patterns: list[PatternInfo]) -> list[s
 def _table_of(found: list[SubscriptionInfo]) -> list[str]:
     """Return the table, without columns that are empty for all subscriptions."""
     heads = ["TOPIC", "SUBSCRIBER", "ACKED", "END", "LAG"]
-    rows: list[list[Any]] = [
-        [entry.topic, entry.subscriber, entry.acked, entry.end_offset, entry.lag] for entry in found
-    ]
-    for head, cells in (
-        ("PATTERN", [entry.pattern for entry in found]),
-        ("LEASED", [f"{entry.leased:,}" if entry.sharing else "" for entry in found]),
-        ("WORKERS", [f"{entry.members:,}" if entry.sharing else "" for entry in found]),
-        ("DEAD LETTERS", [entry.sharing.dead_topic if entry.sharing else "" for entry in found]),
-        ("DROPPED", [f"{entry.dropped:,}" if entry.dropped else "" for entry in found]),
-    ):
-        if any(cells):
-            heads.append(head)
-            for row, cell in zip(rows, cells, strict=True):
-                row.append(cell or "-")
-    return table(heads, rows)
+    rows = [(entry.topic, entry.subscriber, entry.acked, entry.end_offset, entry.lag) for entry in found]
+    optional = {
+        "PATTERN": [entry.pattern for entry in found],
+        "LEASED": [f"{entry.leased:,}" if entry.sharing else "" for entry in found],
+        "WORKERS": [f"{entry.members:,}" if entry.sharing else "" for entry in found],
+        "DEAD LETTERS": [entry.sharing.dead_topic if entry.sharing else "" for entry in found],
+        "DROPPED": [f"{entry.dropped:,}" if entry.dropped else "" for entry in found],
+    }
+    return table(heads, rows, optional)

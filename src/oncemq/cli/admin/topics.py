@@ -62,7 +62,7 @@ def ls(as_json: bool, reach: Reach) -> None:
 def _table_of(found: list[TopicInfo]) -> list[str]:
     """Return the table. The columns for quotas and delayed messages appear only if there are any."""
     heads = ["TOPIC", "FIRST", "END", "STORED", "SUBSCRIPTIONS", "STAYS", "RETAINS"]
-    rows: list[list[Any]] = [
+    rows = [
         [
             topic.name,
             topic.first_offset,
@@ -74,15 +74,11 @@ def _table_of(found: list[TopicInfo]) -> list[str]:
         ]
         for topic in found
     ]
-    for head, cells in (
-        ("QUOTA", [_quota(topic.quota_bytes, topic.overflow) for topic in found]),
-        ("DELAYED", [f"{topic.delayed:,}" if topic.delayed else "" for topic in found]),
-    ):
-        if any(cells):
-            heads.append(head)
-            for row, cell in zip(rows, cells, strict=True):
-                row.append(cell or "-")
-    return table(heads, rows)
+    optional = {
+        "QUOTA": [_quota(topic.quota_bytes, topic.overflow) for topic in found],
+        "DELAYED": [f"{topic.delayed:,}" if topic.delayed else "" for topic in found],
+    }
+    return table(heads, rows, optional)
 
 
 def _quota(quota_bytes: int, overflow: str) -> str:

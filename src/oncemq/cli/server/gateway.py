@@ -75,6 +75,16 @@ def gateway() -> None:
     """
 
 
+def _command(*names: str, examples: str, hidden: bool = False) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a command of a function that serves these protocols."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        command = gateway.command(cls=Documented, exits=_EXITS, hidden=hidden, examples=examples)
+        return command(_options(*names)(click.pass_context(function)))
+
+    return decorate
+
+
 @gateway.command(
     cls=Documented,
     exits=_EXITS,
@@ -105,16 +115,13 @@ def _print_document() -> None:
     click.echo(json.dumps(document(ENDPOINTS), indent=2, ensure_ascii=False))
 
 
-@gateway.command(
-    cls=Documented,
-    exits=_EXITS,
+@_command(
+    "text",
     examples="""
         oncemq gateway text
         oncemq gateway text --text 127.0.0.1:6000 --broker tcp://127.0.0.1:5555
     """,
 )
-@_options("text")
-@click.pass_context
 def text(ctx: click.Context, /, **flags: Any) -> None:
     """Serve text over ZeroMQ REQ sockets: sub, put, get and unsub from any language, without a client library.
 
@@ -123,17 +130,14 @@ def text(ctx: click.Context, /, **flags: Any) -> None:
     _run(ctx, ("text",), flags)
 
 
-@gateway.command(
-    cls=Documented,
-    exits=_EXITS,
+@_command(
+    "push",
     examples="""
         oncemq gateway push
         oncemq gateway push --push 127.0.0.1:6100 --broker tcp://127.0.0.1:5555
         oncemq gateway push --push 127.0.0.1:6100 --push-name second --push-feed-listen ipc:///tmp/feed
     """,
 )
-@_options("push")
-@click.pass_context
 def push(ctx: click.Context, /, **flags: Any) -> None:
     """Serve ZeroMQ PUB and SUB sockets: a live feed for subscribers, or reliable delivery until each message is acked.
 
@@ -142,16 +146,13 @@ def push(ctx: click.Context, /, **flags: Any) -> None:
     _run(ctx, ("push",), flags)
 
 
-@gateway.command(
-    cls=Documented,
-    exits=_EXITS,
+@_command(
+    "udp",
     examples="""
         oncemq gateway udp
         oncemq gateway udp --udp 127.0.0.1:6200 --broker tcp://127.0.0.1:5555
     """,
 )
-@_options("udp")
-@click.pass_context
 def udp(ctx: click.Context, /, **flags: Any) -> None:
     """Serve datagrams: plain ones that a person can type, and numbered ones that are exactly-once.
 
@@ -160,11 +161,7 @@ def udp(ctx: click.Context, /, **flags: Any) -> None:
     _run(ctx, ("udp",), flags)
 
 
-@gateway.command(
-    cls=Documented, exits=_EXITS, hidden=True, examples="oncemq gateway several --http none --text auto --push auto"
-)
-@_options(*GATEWAY_ADDRESSES)
-@click.pass_context
+@_command(*GATEWAY_ADDRESSES, hidden=True, examples="oncemq gateway several --http none --text auto --push auto")
 def several(ctx: click.Context, /, **flags: Any) -> None:
     """Serve all protocols that are not `none` in one process. `oncemq serve` runs this."""
     _run(ctx, tuple(name for name in GATEWAY_ADDRESSES if flags[name] != "none"), flags)

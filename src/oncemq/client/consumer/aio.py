@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from oncemq.client.consumer.consumer import Consumer
@@ -141,9 +140,7 @@ class Subscription:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self._driver.run(self.consumer.close(clean=kind is None))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from oncemq.client.consumer.consumer import Consumer
@@ -142,9 +141,7 @@ class Subscription:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._driver.run(self.consumer.close(clean=kind is None))
 
 

@@ -83,14 +83,14 @@ Columns = tuple[list[bytes], list[bytes | None] | None, list[Mapping[str, bytes]
 def make_put(
     topic: str,
     create: bool,
-    values: list[bytes],
-    keys: list[bytes | None] | None = None,
-    headers: list[Mapping[str, bytes] | None] | None = None,
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Mapping[str, bytes] | None] | None = None,
     times: Times = NO_TIMES,
 ) -> tuple[Put, bytes]:
     """Return the operation for a batch, and its payload."""
     payload = encode_batch(values, keys, headers)
-    hashes = key_hashes(keys) if keys is not None else b""
+    hashes = key_hashes(keys) if keys is not None and any(key is not None for key in keys) else b""
     envelope = Envelope(len(values), len(payload), checksum(payload), times.ttl_ms, times.due_ms, hashes)
     return Put(topic, envelope, bool(create)), payload
 
@@ -128,19 +128,15 @@ def columns_of(
     check_is_many(values, "values")
     check_is_many(keys, "keys")
     # Checked here, and not only when the first chunk is made.
-    return _columns_of(values, keys, headers, messages_max, bytes_max)
+    return _columns_of(_chunks(values, messages_max, bytes_max), keys, headers)
 
 
 def _columns_of(
-    values: Iterable[Value],
-    keys: Iterable[Value | None] | None,
-    headers: Iterable[Headers | None] | None,
-    messages_max: int,
-    bytes_max: int,
+    chunks: Iterable[list[bytes]], keys: Iterable[Value | None] | None, headers: Iterable[Headers | None] | None
 ) -> Iterator[Columns]:
     keys_left = None if keys is None else iter(keys)
     headers_left = None if headers is None else iter(headers)
-    for chunk in _chunks(values, messages_max, bytes_max):
+    for chunk in chunks:
         count = len(chunk)
         chunk_keys: list[bytes | None] | None = None
         if keys_left is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from oncemq.client.consumer.aio import TASK
@@ -171,7 +170,5 @@ class SharedSubscription:
     async def __aenter__(self) -> SharedSubscription:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self._driver.run(self.consumer.close(clean=kind is None))

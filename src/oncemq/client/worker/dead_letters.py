@@ -110,12 +110,11 @@ def dead_subscription(dead_topic: str) -> Subscribe:
 def make_dead_put(dead_topic: str, subscriber: str, messages: Sequence[FailedMessage]) -> tuple[Put, bytes]:
     """Return the put of dead letters. It does not create the topic: a new one would have no subscription, and keep
     nothing."""
-    keys = [each.message.key for each in messages]
     return make_put(
         dead_topic,
         False,
         [each.message.value for each in messages],
-        keys if any(key is not None for key in keys) else None,
+        [each.message.key for each in messages],
         [_dead_headers(subscriber, each) for each in messages],
     )
 
@@ -144,12 +143,11 @@ def make_retry_puts(letters: Sequence[DeadLetter]) -> tuple[tuple[Put, ...], tup
 
 
 def _make_retry_put(topic: str, letters: Sequence[DeadLetter]) -> tuple[Put, bytes]:
-    keys = [letter.key for letter in letters]
     return make_put(
         topic,
         False,
         [letter.value for letter in letters],
-        keys if any(key is not None for key in keys) else None,
+        [letter.key for letter in letters],
         [letter.headers for letter in letters],
     )
 

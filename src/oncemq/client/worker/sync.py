@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from oncemq.client.context import ClientContext
@@ -129,7 +128,5 @@ class SharedSubscription:
     def __enter__(self) -> SharedSubscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._driver.run(self.consumer.close(clean=kind is None))

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from oncemq.client.producer.encoding import make_put
 from oncemq.gateways.keyed_delivery import NO_KEY, KeyedDelivery
 from oncemq.gateways.keyed_lock import KeyedLock
 from oncemq.gateways.link import Link, expect
-from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, make_put
+from oncemq.gateways.put_batcher import BATCH_BYTES_MAX
 from oncemq.gateways.subscription import SubscriptionKey
 from oncemq.gateways.subscription_cache import SubscriptionCache
 from oncemq.gateways.subscription_reader import SubscriptionReader, retry_when_stale
@@ -48,10 +49,10 @@ class TextServer:
 
     async def _put(self, request: Request) -> bytes:
         if request.id:
-            operation, payload = make_put(request.topic, [request.content])
+            operation, payload = make_put(request.topic, False, [request.content])
             stored = expect((await self._link.ask(_keyed(request, operation), payload))[0], PutReply)
         elif len(request.content) > BATCH_BYTES_MAX:
-            stored = expect(await self._link.operate(*make_put(request.topic, [request.content])), PutReply)
+            stored = expect(await self._link.operate(*make_put(request.topic, False, [request.content])), PutReply)
         else:
             stored = await self._link.put(request.topic, request.content)
         return format_done(f"STORED {stored.subscriptions}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from oncemq.config.database_url import describe
@@ -88,9 +87,7 @@ class PostgresStandby:
     def __enter__(self) -> PostgresStandby:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -44,15 +44,8 @@ def run(
 ) -> Summary:
     """Run a pipeline until it is complete, or, with the trigger `every`, until `is_stopping` returns True.
 
-        totals = Pipeline(
-            name="order-totals",
-            source=Source(topic="orders"),
-            value=Value(format="json", schema="id BIGINT, price DOUBLE, pieces INT"),
-            transform=Transform(sql="SELECT id, price * pieces AS total FROM messages"),
-            target=TopicTarget(topic="totals", create=True),
-            checkpoint="/var/lib/pipelines/order-totals",
-        )
-        run(totals, url="tcp://127.0.0.1:5555")
+    >>> run(totals, url="tcp://127.0.0.1:5555").rows
+    120000
 
     Without a `session`, one is built for this run and stopped at its end. `url` is the URL of the broker ("" =
     ONCEMQ_URL, or the default), `folder` is an additional folder for Python modules, and `locate_sql` returns the

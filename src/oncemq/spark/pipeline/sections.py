@@ -34,14 +34,7 @@ from oncemq.spark.pipeline.model import (
 from oncemq.spark.pipeline.node_reader import Duration, NodeReader, OffsetsByTopic, shown
 from oncemq.spark.pipeline.problems import Path
 from oncemq.spark.pipeline.yaml_tree import Document, Node
-from oncemq.spark.targets.declarations import (
-    ConsoleTarget,
-    DeltaTarget,
-    ParquetTarget,
-    PostgresTarget,
-    Target,
-    TopicTarget,
-)
+from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
 _KEYS = ("name", "source", "value", "watermark", "transform", "target", "trigger", "checkpoint", "ack_last")
 _TEXTS = tuple[str, ...]

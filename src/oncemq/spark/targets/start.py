@@ -11,14 +11,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from oncemq.spark.targets.declarations import (
-    ConsoleTarget,
-    DeltaTarget,
-    ParquetTarget,
-    PostgresTarget,
-    Target,
-    TopicTarget,
-)
+from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
 __all__ = ["start"]
 

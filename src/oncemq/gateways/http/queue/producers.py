@@ -14,13 +14,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from oncemq.client.producer.encoding import make_put
 from oncemq.gateways.http.framework import identity
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint
 from oncemq.gateways.http.lookups import find_session, find_topic
 from oncemq.gateways.http.queue.registry import NAMESPACE, ProducerEntry, check_names, new_id, producer_key, topic_of
 from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
 from oncemq.gateways.link import Link, expect
-from oncemq.gateways.put_batcher import make_put
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Find, RegistrySet
 from oncemq.protocol.replies import PutReply
@@ -188,7 +188,7 @@ async def _is_decided(call: Call[QueueProduceParameters, None]) -> bool:
 async def _put(call: Call[QueueProduceParameters, None], topic: str, value: bytes) -> PutReply:
     if not identity.is_protected(call):
         return await call.link.put(topic, value)
-    operation, payload = make_put(topic, [value])
+    operation, payload = make_put(topic, False, [value])
     return expect(await identity.perform(call, operation, payload), PutReply)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from oncemq.client.producer.encoding import Times, make_put
 from oncemq.gateways.http.framework.endpoint import (
     ANY,
     BYTES,
@@ -25,7 +26,7 @@ from oncemq.gateways.http.framework.fields import DelayMs, DueMs, TopicName, Ttl
 from oncemq.gateways.http.framework.identity import PROTECTING, REFUSALS, Protected, is_protected, perform
 from oncemq.gateways.http.v1.put_body import Batch, PutBody, batch_of
 from oncemq.gateways.link import expect
-from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, bytes_of, make_put
+from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, bytes_of
 from oncemq.protocol import errors
 from oncemq.protocol.replies import PutReply
 
@@ -93,14 +94,9 @@ async def put(call: Call[PutParameters, bytes]) -> Answer:
     if _is_plain(call, batch):
         reply = await call.link.put(parameters.topic, *batch.first, parameters.create)
     else:
+        times = Times(parameters.ttl_ms, _due_ms(call, parameters))
         operation, payload = make_put(
-            parameters.topic,
-            batch.values,
-            batch.keys,
-            batch.headers,
-            create=parameters.create,
-            ttl_ms=parameters.ttl_ms,
-            due_ms=_due_ms(call, parameters),
+            parameters.topic, parameters.create, batch.values, batch.keys, batch.headers, times
         )
         reply = expect(await perform(call, operation, payload), PutReply)
     return answer(

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.client.consumer.owned_subscription import STALE_EPOCH
+from oncemq.client.producer.encoding import Times, make_put
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import DueMs, Epoch, Id, Offset, SubscriberName, TopicId, TopicName, TtlMs
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
@@ -25,7 +26,6 @@ from oncemq.gateways.http.v1.put import Stored
 from oncemq.gateways.http.v1.put_body import MessageBody, headers_of, key_of, value_of
 from oncemq.gateways.http.v1.shared import DelayMs, ranges_of, require_identity
 from oncemq.gateways.link import expect
-from oncemq.gateways.put_batcher import make_put
 from oncemq.gateways.subscription import OpenSubscription
 from oncemq.protocol import errors
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
@@ -235,12 +235,11 @@ def _puts(groups: list[_PutGroup]) -> tuple[tuple[Put, ...], tuple[bytes, ...]]:
     made = [
         make_put(
             group.first.topic,
+            group.first.create,
             group.values,
             group.keys,
             group.headers,
-            create=group.first.create,
-            ttl_ms=group.first.ttl_ms,
-            due_ms=group.first.due_ms,
+            Times(group.first.ttl_ms, group.first.due_ms),
         )
         for group in groups
     ]

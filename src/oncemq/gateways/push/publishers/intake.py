@@ -16,10 +16,11 @@ from collections.abc import Sequence
 
 from oncemq.client.core.pending import Pending
 from oncemq.client.options import ConnectSettings
+from oncemq.client.producer.encoding import make_put
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import open_transport
 from oncemq.gateways.push.counters import Counters
-from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, make_put
+from oncemq.gateways.put_batcher import BATCH_BYTES_MAX
 from oncemq.protocol import errors
 from oncemq.protocol.names import refuse_topic_name
 
@@ -130,7 +131,7 @@ class Intake:
     def _send_batch(self, topic: _Topic) -> None:
         topic.in_flight = topic.next_batch()
         try:
-            operation, payload = make_put(topic.name, topic.in_flight, create=True)
+            operation, payload = make_put(topic.name, True, topic.in_flight)
             core = self._usable().core
             if len(payload) > BATCH_BYTES_MAX and not core.batch_bytes_max:
                 core.greet()

@@ -6,10 +6,10 @@ remembered without a time limit.
 
 from __future__ import annotations
 
+from oncemq.client.producer.encoding import make_put
 from oncemq.gateways.link import Link, expect
 from oncemq.gateways.push.messages import ID_HEADER, ORIGIN_HEADER, AckPublished, Publish
 from oncemq.gateways.push.publishers.origin import Origin
-from oncemq.gateways.put_batcher import make_put
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Keyed
 from oncemq.protocol.names import refuse_topic_name
@@ -35,7 +35,7 @@ class ReliablePublishers:
         principal = f"{self._name}/{request.origin}"
         message_id = request.id if isinstance(request.id, str) else str(request.number)
         headers = {ORIGIN_HEADER: request.origin.encode(), ID_HEADER: message_id.encode()}
-        operation, payload = make_put(request.topic, [content], headers=[headers], create=True)
+        operation, payload = make_put(request.topic, True, [content], headers=[headers])
         if isinstance(request.number, int):
             reply = await self._origin_of(principal).put(request.number, operation, payload)
         else:

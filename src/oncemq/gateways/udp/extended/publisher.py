@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from oncemq.gateways.put_batcher import make_put
+from oncemq.client.producer.encoding import make_put
 from oncemq.gateways.udp.context import UdpContext, clock_ms
 from oncemq.gateways.udp.extended import packets
 from oncemq.gateways.udp.extended.put_order import PutOrder
@@ -80,7 +80,7 @@ class Publisher:
         refusal = refuse_topic_name(put.topic)
         if refusal is not None:
             raise errors.NameInvalid(refusal.text)
-        operation, payload = make_put(put.topic, [put.content], create=put.creates)
+        operation, payload = make_put(put.topic, put.creates, [put.content])
         return (await self._context.link.ask(self._numbered(put.number, operation), payload))[0]
 
     def _numbered(self, number: int, operation: Operation) -> Numbered:
