@@ -261,7 +261,7 @@ def quota_expire(consumer: Consumer) -> str:
     if consumer.kind == "by pattern":
         consumer.put()
         assert (consumer.finish(), consumer.lost()) == ([2], 2)
-        return "goes on at the end"
+        return "continues at the end"
     if consumer.sharing is None:
         return f"ends: {code(consumer.world.get(opened, 'eve').reply)}"
     take = commands.Take(opened.topic_id, "eve", opened.epoch, "m", 1, 1, ROOMY)

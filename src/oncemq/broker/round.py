@@ -78,7 +78,7 @@ class Round:
         for index in range(len(request.replies), len(commands)):
             command = commands[index]
             if request.fetch_bytes > self._engine.limits.get_bytes_max and isinstance(command, _RETURNS_MESSAGES):
-                text = "the gets of one request return no more than that together"
+                text = "the gets of this request already return as much as one reply may hold; send the others again"
                 request.answer(Decision(NotNow("OVERLOADED", text)))
                 continue
             decision = self._step(command, request.payloads[index])

@@ -1,7 +1,7 @@
 """The batch codec: many messages in one payload.
 
 `encode_batch` and `decode_batch` convert between messages and payloads. The layout of a payload is drawn above
-`layout_of`. The broker never reads a payload: what it needs to know travels in the envelope (commands.py).
+`layout_of`. The broker never reads a payload: what it needs to know travels in the envelope (commands/operations.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The state of one-shot commands on this machine: if a run is interrupted, the next run finishes its work.
 
-    STATE/BROKER/NAME/slot-0.outbox     an outbox of the client (client/outbox/client.py)
+    STATE/BROKER/NAME/slot-0.outbox     an outbox of the client (client/outbox/file.py)
                       slot-0.lock       locked by the run that uses the slot
 
 BROKER is made from the broker's address, NAME from `--as`. Each of several concurrent runs has a slot of its own. A run

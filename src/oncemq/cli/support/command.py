@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-#: Every exit code of the command line. The code of each error is in protocol/errors.py.
+#: Every exit code of the command line. The code of each error is in protocol/errors/.
 EXIT_CODES = {
     0: "success",
     1: "unexpected error, or the answer to a confirmation was no",

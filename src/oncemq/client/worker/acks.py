@@ -86,7 +86,7 @@ class AckSender:
             offsets = [offset for offset, delay in returned.items() if delay == delay_ms]
             entries += [(lease, first, count, delay_ms) for first, count in ranges_of(offsets)]
         settled = sum(count for _, _, count, _ in entries)
-        self._membership.table.mark_sent(lease, settled + len(take_prefix(lease.elsewhere)))
+        self._membership.table.mark_sent(lease, settled + len(take_prefix(lease.settled_by_transaction)))
         return entries
 
     def _submit(self, settlement: _Settlement) -> None:

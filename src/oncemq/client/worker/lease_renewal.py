@@ -1,7 +1,7 @@
 """The lease renewer of a shared consumer: leases are renewed and acks are sent while the caller works.
 
-It is a periodic task of the client (background.py). While acks come, it looks for them every few milliseconds. When
-none came for that long it is idle: it waits until a lease is to be renewed, and the next ack has to be announced.
+It is a periodic task of the client (background.py). While acks arrive, it collects them every few milliseconds. After a
+pass without acks it is idle: it sleeps until the next renewal is due, and the next ack must wake it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oncemq.protocol.replies import ExtendReply
 _SEND_AFTER_MS = 20.0
 #: The same while a reply is awaited that no caller looks for.
 _LOOK_AFTER_MS = 5.0
-#: A lease is renewed after this part of its time; those that are due soon are renewed with it.
+#: A lease is renewed after this fraction of its duration. Leases that are due soon afterwards are renewed with it.
 _RENEW_AFTER = 1 / 3
 _RENEW_AHEAD = 1 / 6
 #: After a renewal that failed.
@@ -52,8 +52,8 @@ class LeaseRenewer:
 
     # What makes it due.
 
-    def announce(self, lease: Lease) -> None:
-        """A caller has noted an ack while that has to be announced, or of a lease that is over."""
+    def wake(self, lease: Lease) -> None:
+        """Send an ack of this lease soon. Tasks call it if the renewer is idle, or if the lease is over."""
         if lease.is_over:
             self._table.expired.append(lease)
         if self._table.awaits_capacity:
@@ -78,7 +78,7 @@ class LeaseRenewer:
 
     def run(self) -> None:
         """Do what is due. The lock is held."""
-        # Set before acks are looked for: an ack that is noted meanwhile is either found, or announced.
+        # Set before acks are collected: an ack that is noted meanwhile is either collected, or wakes the renewer.
         self._table.set_idle(True)
         self._take_renewal()
         is_active = self._acks.send()
@@ -114,7 +114,8 @@ class LeaseRenewer:
         sent_ms = now_ms()
         if (yield from self._is_lost(lease)):
             self._table.lose(lease)
-            raise errors.LeaseLost(f"a lease of '{membership.subscriber}' on '{membership.topic}' is lost")
+            where = f"'{membership.subscriber}' on '{membership.topic}'"
+            raise errors.LeaseLost(f"a lease of {where} has expired; another worker may have its messages")
         _set_times(lease, membership.sharing.lease_ms, sent_ms)
         if lease.is_over:
             self._table.add(lease)

@@ -32,7 +32,6 @@ class Lease:
     __slots__ = (
         "consumer",
         "done",
-        "elsewhere",
         "epoch",
         "extend_ms",
         "extend_until_ms",
@@ -41,6 +40,7 @@ class Lease:
         "left",
         "lost",
         "returned",
+        "settled_by_transaction",
         "subscriber",
         "table",
         "token",
@@ -64,7 +64,7 @@ class Lease:
         #: be delivered again; offsets that a transaction has settled.
         self.done: list[int] = []
         self.returned: list[tuple[int, int]] = []
-        self.elsewhere: list[int] = []
+        self.settled_by_transaction: list[int] = []
         #: When it expires, on our clock; when it is to be renewed; until when it may be renewed.
         self.until_ms = self.extend_ms = self.extend_until_ms = 0.0
         #: It has expired, or will: none of its messages is delivered any more.
@@ -77,11 +77,11 @@ class Lease:
     @property
     def has_unsent(self) -> bool:
         """Something was settled that was not sent."""
-        return bool(self.done or self.returned or self.elsewhere)
+        return bool(self.done or self.returned or self.settled_by_transaction)
 
 
 class LeaseTable:
-    """The leases of one consumer. It also tells tasks whether an ack has to be announced, or is found anyway."""
+    """The leases of one consumer. It also tells tasks whether an ack must wake the lease renewer."""
 
     def __init__(self) -> None:
         #: By token. Leases that are over have left it.
@@ -90,13 +90,13 @@ class LeaseTable:
         self.expired: list[Lease] = []
         #: How many messages of `leases` are neither settled nor about to be.
         self.unsettled = 0
-        #: Reasons to announce acks: the renewer does not look for acks regularly; a caller waits until enough is
+        #: Reasons to wake the renewer: it does not collect acks regularly; a caller waits until enough is
         #: settled; there is a final error.
         self.is_idle = True
         self.awaits_capacity = False
         self._has_failed = False
-        #: A task that notes an ack has to announce it. Read without the lock.
-        self.announces = True
+        #: A task that notes an ack must wake the renewer. Read without the lock.
+        self.must_wake = True
         _tables.add(self)
 
     # Announcements.
@@ -112,12 +112,12 @@ class LeaseTable:
         self._update()
 
     def fail(self) -> None:
-        """From now on each ack has to be announced, and gets the final error."""
+        """From now on each ack wakes the renewer, and gets the final error."""
         self._has_failed = True
         self._update()
 
     def _update(self) -> None:
-        self.announces = self.is_idle or self.awaits_capacity or self._has_failed
+        self.must_wake = self.is_idle or self.awaits_capacity or self._has_failed
 
     # Leases.
 
@@ -197,14 +197,16 @@ class LeaseTable:
     def count_unsettled(self) -> int:
         """Return how many messages no caller has settled."""
         leases = self.leases.values()
-        return self.unsettled - sum(len(each.done) + len(each.returned) + len(each.elsewhere) for each in leases)
+        return self.unsettled - sum(
+            len(each.done) + len(each.returned) + len(each.settled_by_transaction) for each in leases
+        )
 
 
 _tables: weakref.WeakSet[LeaseTable] = weakref.WeakSet()
 
 
 def _mark_forked() -> None:
-    """In a forked child no ack is sent: each has to be announced, and raises."""
+    """In a forked child no ack is sent: each must wake the renewer, which raises."""
     for table in list(_tables):
         table.fail()
 

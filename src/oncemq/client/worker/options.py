@@ -19,5 +19,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     extend_max_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        if self.unsettled_max < 1 or self.prefetch_bytes < 1 or (self.prefetch is not None and self.prefetch < 0):
-            raise ValueError("unsettled_max and prefetch_bytes are at least 1, and prefetch is not below 0")
+        if self.unsettled_max < 1 or self.prefetch_bytes < 1:
+            raise ValueError("unsettled_max and prefetch_bytes must be at least 1")
+        if self.prefetch is not None and self.prefetch < 0:
+            raise ValueError(f"prefetch must not be negative, but is {self.prefetch}")

@@ -169,7 +169,7 @@ class SharedConsumer(Generic[K]):
             self.membership.check_open()
         else:
             self._check_settleable(task, ACKED)
-        self._renewer.announce(lease)
+        self._renewer.wake(lease)
         if wait:
             yield from self._acks.wait_for(lease, offset)
 
@@ -184,7 +184,7 @@ class SharedConsumer(Generic[K]):
         """Make a dead letter of a task. Raises RuntimeError if there is no dead-letter topic."""
         if not self.membership.sharing.dead_topic:
             where = f"'{self.membership.subscriber}' on '{self.membership.topic}'"
-            raise RuntimeError(f"{where} has no dead-letter topic: it has no tries_max")
+            raise RuntimeError(f"{where} has no dead-letter topic, because it was created without tries_max")
         return self._give_up(task, reason)
 
     def extend(self, lease: Lease) -> Flow[None]:
@@ -197,7 +197,7 @@ class SharedConsumer(Generic[K]):
         if self._check_settleable(task, RETURNED):
             task.outcome = RETURNED
             task.lease.returned.append((task.message.offset, round(delay_s * 1000)))
-            self._renewer.announce(task.lease)
+            self._renewer.wake(task.lease)
         yield from ()
 
     def _give_up(self, task: BaseTask, reason: str) -> Flow[None]:
@@ -206,7 +206,7 @@ class SharedConsumer(Generic[K]):
         if self._check_settleable(task, REJECTED):
             task.outcome = REJECTED
             self._dead_letters.send(task.lease, [message])
-            self._renewer.announce(task.lease)
+            self._renewer.wake(task.lease)
             self.driver.pump()
         yield from ()
 

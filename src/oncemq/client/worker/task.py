@@ -80,14 +80,14 @@ class BaseTask(msgspec.Struct, gc=False, eq=False):
             return False
         self.outcome = ACKED
         lease.done.append(self.message.offset)
-        # In this order: `is_over` and `announces` are set before acks are looked for.
-        return not (lease.is_over or lease.table.announces)
+        # In this order: `is_over` and `must_wake` are set before acks are looked for.
+        return not (lease.is_over or lease.table.must_wake)
 
 
 def mark_committed(task: BaseTask) -> None:
     """A transaction has acked a task."""
     task.outcome = ACKED
-    task.lease.elsewhere.append(task.message.offset)
+    task.lease.settled_by_transaction.append(task.message.offset)
 
 
 class Task(BaseTask, gc=False, eq=False):

@@ -19,7 +19,8 @@ def start_of(topic: Topic, start: int) -> int | Refusal:
 def refuse_offset(topic: Topic, offset: int) -> Refusal | None:
     """Refuse an offset that is neither stored nor the next one."""
     if offset > topic.next_offset:
-        return Refusal("OFFSET_OUT_OF_RANGE", f"offset {offset}; topic '{topic.name}' ends at {topic.next_offset}")
+        text = f"offset {offset} is beyond the end of topic '{topic.name}', which is {topic.next_offset}"
+        return Refusal("OFFSET_OUT_OF_RANGE", text)
     if offset < topic.index.first:
         text = f"offset {offset} is no longer stored; topic '{topic.name}' starts at {topic.index.first}"
         return Refusal("RANGE_GONE", text)

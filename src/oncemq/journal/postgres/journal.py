@@ -32,7 +32,7 @@ from oncemq.journal.contract import (
 from oncemq.journal.postgres.background import BackgroundConnection
 from oncemq.journal.postgres.connection import Connection, failed, is_term_over
 from oncemq.journal.postgres.extents import PostgresExtents
-from oncemq.journal.postgres.lease import Lease, LeaseRenewer, now_s
+from oncemq.journal.postgres.lease import BrokerLeaseRenewer, Lease, now_s
 from oncemq.journal.postgres.reader import read_groups, read_records, scan_heads
 from oncemq.journal.postgres.snapshots import PostgresSnapshots, SnapshotPosition
 from oncemq.journal.postgres.sql import query
@@ -72,7 +72,7 @@ class PostgresJournal:
         self._connection = connection
         self._lease = lease
         self._background = BackgroundConnection(taken.url, lease)
-        self._renewer: LeaseRenewer | None = None
+        self._renewer: BrokerLeaseRenewer | None = None
         self._worker = worker
         self._extents = PostgresExtents(taken.location, taken.extent_bytes, worker, self._background)
         self._seed = xxhash.xxh3_64_intdigest(taken.journal_id)
@@ -117,7 +117,7 @@ class PostgresJournal:
     def load(self) -> LoadedJournal:
         """Begin recovery. All groups must be consumed before anything else is called."""
         self._check()
-        self._renewer = LeaseRenewer(self._url, self._lease)
+        self._renewer = BrokerLeaseRenewer(self._url, self._lease)
         with self._recovering():
             chunks = self._snapshots.find(self._connection, self.warnings)
             newest = self._snapshots.kept[-1].sequence if self._snapshots.kept else 0

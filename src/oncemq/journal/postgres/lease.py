@@ -60,7 +60,7 @@ class Lease:
         return True
 
 
-class LeaseRenewer:
+class BrokerLeaseRenewer:
     """Renews the lease in a thread during recovery, which may take longer than a lease."""
 
     def __init__(self, url: str, lease: Lease) -> None:
