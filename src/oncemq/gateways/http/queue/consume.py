@@ -17,10 +17,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint, header
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, header
 from oncemq.gateways.http.framework.fields import WaitMs
 from oncemq.gateways.http.queue.registry import check_consumer, check_names
-from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
+from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
 from oncemq.gateways.http.state import state_of
 from oncemq.gateways.keyed_delivery import nothing_new
 from oncemq.gateways.subscription_reader import SubscriptionReader, retry_when_stale
@@ -70,17 +70,14 @@ class QueueConsumeParameters(msgspec.Struct, frozen=True):
     ] = ""
 
 
-@endpoint(
+@queue_endpoint(
     ENDPOINTS,
     "GET",
     "/consumer/consume",
-    tag="queue",
     summary="Consume the next message",
     parameters=QueueConsumeParameters,
-    is_in_body=True,
     is_changing=True,
     waits=True,
-    error_format=ERROR_FORMAT,
     replies=(
         Reply(
             body=QueueMessage,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework import identity
-from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply
 from oncemq.gateways.http.lookups import find_subscription
 from oncemq.gateways.http.queue.registry import (
     NAMESPACE,
@@ -23,7 +23,7 @@ from oncemq.gateways.http.queue.registry import (
     is_consumer,
     new_id,
 )
-from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
+from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Find, RegistrySet, Subscribe
@@ -45,15 +45,12 @@ class QueueConsumerParameters(identity.Protected, frozen=True, kw_only=True):
     ] = ""
 
 
-@endpoint(
+@queue_endpoint(
     ENDPOINTS,
     "POST",
     "/consumer/register",
-    tag="queue",
     summary="Register a consumer",
     parameters=QueueConsumerParameters,
-    is_in_body=True,
-    error_format=ERROR_FORMAT,
     body_examples={"a topic": {"topic": "T1"}, "an id": {"topic": "T1", "consumer_id": "C1"}},
     replies=(
         Reply(
@@ -99,15 +96,12 @@ class QueueSizeParameters(msgspec.Struct, frozen=True):
     topic: Annotated[str, Meta(description="A topic that it is subscribed to.")]
 
 
-@endpoint(
+@queue_endpoint(
     ENDPOINTS,
     "GET",
     "/size",
-    tag="queue",
     summary="Count the messages of a consumer",
     parameters=QueueSizeParameters,
-    is_in_body=True,
-    error_format=ERROR_FORMAT,
     replies=(Reply(body=QueueSize, description="The number of messages.", example=QueueSize(size=2, position=5)),),
     refusals=(errors.NameInvalid, errors.ConsumerUnknown, errors.NotSubscribed, errors.TopicUnknown),
 )

@@ -16,10 +16,10 @@ from msgspec import Meta
 
 from oncemq.client.producer.encoding import make_put
 from oncemq.gateways.http.framework import identity
-from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply
 from oncemq.gateways.http.lookups import find_session, find_topic
 from oncemq.gateways.http.queue.registry import NAMESPACE, ProducerEntry, check_names, new_id, producer_key, topic_of
-from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
+from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
 from oncemq.gateways.link import Link, expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Find, RegistrySet
@@ -38,15 +38,12 @@ class QueueProducerParameters(identity.Protected, frozen=True, kw_only=True):
     producer_id: Annotated[str, Meta(description="An id of your own. Default: a new id.")] = ""
 
 
-@endpoint(
+@queue_endpoint(
     ENDPOINTS,
     "POST",
     "/producer/register",
-    tag="queue",
     summary="Register a producer",
     parameters=QueueProducerParameters,
-    is_in_body=True,
-    error_format=ERROR_FORMAT,
     body_examples={"a topic": {"topic": "T1"}, "an id": {"topic": "T1", "producer_id": "P1"}},
     replies=(
         Reply(
@@ -101,15 +98,12 @@ class QueueProduceParameters(identity.Protected, frozen=True, kw_only=True):
     encoding: Annotated[Literal["text", "base64"], Meta(description="`base64`: the decoded bytes are stored.")] = "text"
 
 
-@endpoint(
+@queue_endpoint(
     ENDPOINTS,
     "POST",
     "/producer/produce",
-    tag="queue",
     summary="Publish a message",
     parameters=QueueProduceParameters,
-    is_in_body=True,
-    error_format=ERROR_FORMAT,
     body_examples={"a message": {"topic": "T1", "producer_id": "P1", "message": "one pizza"}},
     replies=(
         Reply(

@@ -6,13 +6,14 @@ NOTHING_NEW. Its status is 404 here: elsewhere it is 204, but a response with 20
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework import problems
-from oncemq.gateways.http.framework.endpoint import JSON, Answer, ErrorFormat, answer
+from oncemq.gateways.http.framework.endpoint import JSON, Answer, ErrorFormat, answer, endpoint
 from oncemq.protocol import errors
 
 #: No HTTP cache may answer instead of the queue.
@@ -58,5 +59,7 @@ def answer_of(error: errors.OnceMQError) -> Answer:
     return Answer(_encode(failure_of(error)), status_of(type(error)), JSON, _NO_STORE + headers)
 
 
-#: The form of errors of all endpoints of the queue.
-ERROR_FORMAT = ErrorFormat(body=Failure, failure_of=failure_of, status_of=status_of, answer_of=answer_of)
+_ERROR_FORMAT = ErrorFormat(body=Failure, failure_of=failure_of, status_of=status_of, answer_of=answer_of)
+
+#: Declares an endpoint of the queue. Its parameters are in the query or in the body.
+queue_endpoint = partial(endpoint, tag="queue", is_in_body=True, error_format=_ERROR_FORMAT)

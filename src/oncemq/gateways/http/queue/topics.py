@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework import identity
-from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, endpoint
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply
 from oncemq.gateways.http.queue.registry import check_names
-from oncemq.gateways.http.queue.replies import ERROR_FORMAT, Success, succeed
+from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
 from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Topics
@@ -29,15 +29,12 @@ class QueueTopicsParameters(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of entries.")] = 1000
 
 
-@endpoint(
+@queue_endpoint(
     ENDPOINTS,
     "GET",
     "/topics",
-    tag="queue",
     summary="List topics",
     parameters=QueueTopicsParameters,
-    is_in_body=True,
-    error_format=ERROR_FORMAT,
     replies=(Reply(body=QueueTopics, description="Their names.", example=QueueTopics(topics=["T1", "T2"], after="")),),
 )
 async def queue_list_topics(call: Call[QueueTopicsParameters, None]) -> Answer:
@@ -54,15 +51,12 @@ class QueueTopicParameters(identity.Protected, frozen=True, kw_only=True):
     topic_name: Annotated[str, Meta(description="The new topic's name.", examples=["T1"])]
 
 
-@endpoint(
+@queue_endpoint(
     ENDPOINTS,
     "POST",
     "/topics",
-    tag="queue",
     summary="Create a topic",
     parameters=QueueTopicParameters,
-    is_in_body=True,
-    error_format=ERROR_FORMAT,
     body_examples={"a topic": {"topic_name": "T1"}},
     replies=(Reply(body=QueueTopic, description="It was created.", example=QueueTopic(topic="T1")),),
     refusals=(errors.TopicExists, errors.DiskFull, *identity.REFUSALS),

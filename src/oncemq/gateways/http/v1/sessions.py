@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from oncemq.protocol.limits import WINDOW_MAX
 from oncemq.protocol.replies import HelloReply, SessionInfo, SessionsReply, Verdict
 
 ENDPOINTS: list[Endpoint] = []
+_endpoint = partial(endpoint, ENDPOINTS, tag="sessions")
 
 
 class SessionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,11 +79,9 @@ _BEGUN = SessionBegun("shop-7", 12, 0, 64, [])
 _SESSION = SessionView("shop-7", 12, 5, 64, 1, False, 1_790_000_000_000)
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "POST",
     "/v1/sessions",
-    tag="sessions",
     summary="Start a session",
     body=SessionBody,
     body_examples={"a new one": {"session": "shop-7", "nonce": 4711}},
@@ -98,11 +98,9 @@ async def begin_session(call: Call[None, SessionBody]) -> Answer:
     return answer(SessionBegun(body.session, reply.epoch, reply.last_number, reply.window, verdicts))
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "GET",
     "/v1/sessions",
-    tag="sessions",
     summary="List sessions",
     parameters=PageParameters,
     replies=(Reply(body=SessionsView, description="A page of sessions.", example=SessionsView([_SESSION], "")),),
@@ -114,11 +112,9 @@ async def list_sessions(call: Call[PageParameters, None]) -> Answer:
     return answer(SessionsView([_view(session) for session in reply.sessions], reply.after))
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "DELETE",
     "/v1/sessions/{session}",
-    tag="sessions",
     summary="Delete a session",
     parameters=SessionParameters,
     replies=(Reply(status=204, description="It is deleted."),),

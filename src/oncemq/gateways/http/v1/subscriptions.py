@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -34,6 +35,7 @@ from oncemq.protocol.replies import (
 )
 
 ENDPOINTS: list[Endpoint] = []
+_endpoint = partial(endpoint, ENDPOINTS, tag="subscriptions")
 
 
 class SharingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,11 +129,9 @@ _VIEW = SubscriptionView("orders", "kitchen", 2, 3, 0, 3)
 _MADE = Subscribed("orders", "kitchen", 281474976710657, 0, True)
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "GET",
     "/v1/topics/{topic}/subscriptions",
-    tag="subscriptions",
     summary="List subscriptions",
     parameters=SubscriptionsParameters,
     replies=(Reply(body=SubscriptionsView, description="A page.", example=SubscriptionsView([_VIEW], "")),),
@@ -150,11 +150,9 @@ async def list_subscriptions(call: Call[SubscriptionsParameters, None]) -> Answe
     return answer(SubscriptionsView([_view(info) for info in reply.subscriptions], reply.after))
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "PUT",
     _PATH,
-    tag="subscriptions",
     summary="Subscribe",
     parameters=SubscriptionChange,
     body=SubscriptionBody,
@@ -182,11 +180,9 @@ async def subscribe(call: Call[SubscriptionChange, SubscriptionBody]) -> Answer:
     return answer(subscribed, 201 if reply.created else 200)
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "GET",
     _PATH,
-    tag="subscriptions",
     summary="Show a subscription",
     parameters=SubscriptionParameters,
     replies=(Reply(body=SubscriptionView, description="The subscription.", example=_VIEW),),
@@ -204,11 +200,9 @@ async def show_subscription(call: Call[SubscriptionParameters, None]) -> Answer:
     return answer(_pattern_view(page[0]))
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "DELETE",
     _PATH,
-    tag="subscriptions",
     summary="Unsubscribe",
     parameters=SubscriptionChange,
     replies=(Reply(status=204, description="It is deleted."),),
@@ -221,11 +215,9 @@ async def unsubscribe(call: Call[SubscriptionChange, None]) -> Answer:
     return Answer(status=204)
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "POST",
     _PATH + "/seek",
-    tag="subscriptions",
     summary="Seek",
     parameters=SubscriptionChange,
     body=SeekBody,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from oncemq.protocol.names import refuse_topic_name
 from oncemq.protocol.replies import TopicInfo, TopicReply, TopicsReply
 
 ENDPOINTS: list[Endpoint] = []
+_endpoint = partial(endpoint, ENDPOINTS, tag="topics")
 
 Amount = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 
@@ -80,11 +82,9 @@ _TOPIC = TopicView("orders", 281474976710657, True, 0, 3, 120, 1, 0, 0, 0, 0, RE
 _MADE = TopicMade("orders", 281474976710657, True)
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "GET",
     "/v1/topics",
-    tag="topics",
     summary="List topics",
     parameters=PageParameters,
     replies=(Reply(body=TopicsView, description="A page of topics.", example=TopicsView([_TOPIC], "")),),
@@ -96,11 +96,9 @@ async def list_topics(call: Call[PageParameters, None]) -> Answer:
     return answer(TopicsView([_view(topic) for topic in reply.topics], reply.after))
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "GET",
     "/v1/topics/{topic}",
-    tag="topics",
     summary="Show a topic",
     parameters=TopicParameters,
     replies=(Reply(body=TopicView, description="The topic.", example=_TOPIC),),
@@ -118,11 +116,9 @@ async def show_topic(call: Call[TopicParameters, None]) -> Answer:
     return answer(_view(topic))
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "PUT",
     "/v1/topics/{topic}",
-    tag="topics",
     summary="Create a topic",
     parameters=TopicChange,
     body=TopicSettings,
@@ -143,11 +139,9 @@ async def make_topic(call: Call[TopicChange, TopicSettings]) -> Answer:
     return answer(TopicMade(name, reply.topic_id, reply.created), 201 if reply.created else 200)
 
 
-@endpoint(
-    ENDPOINTS,
+@_endpoint(
     "DELETE",
     "/v1/topics/{topic}",
-    tag="topics",
     summary="Delete a topic",
     parameters=TopicChange,
     replies=(Reply(status=204, description="It is deleted."),),
