@@ -155,16 +155,10 @@ class StageWriter:
             raise again(self._error)
 
 
-class Stager:
-    """Stages many batches, each in flight while the next one is made; returned by `client.stager`.
+class _BaseStager:
+    """What the stagers of both clients have in common."""
 
-    >>> stager = client.stager("part-0", "results", "nightly", 1)
-    >>> for values in chunks:
-    ...     stager.add(len(values), encode_batch(values))
-    >>> stages = [("part-0", stager.finish())]
-    """
-
-    def __init__(self, driver: ThreadDriver, stage: str, topic: str, writer: str, batch: int) -> None:
+    def __init__(self, driver: ThreadDriver | EventLoopDriver, stage: str, topic: str, writer: str, batch: int) -> None:
         self.stage, self.topic, self.writer, self.batch = stage, topic, writer, batch
         self._driver = driver
         self._stage_writer = StageWriter(driver, stage, topic, writer, batch)
@@ -173,6 +167,18 @@ class Stager:
     def count(self) -> int:
         """How many messages were added."""
         return self._stage_writer.count
+
+
+class Stager(_BaseStager):
+    """Stages many batches, each in flight while the next one is made; returned by `client.stager`.
+
+    >>> stager = client.stager("part-0", "results", "nightly", 1)
+    >>> for values in chunks:
+    ...     stager.add(len(values), encode_batch(values))
+    >>> stages = [("part-0", stager.finish())]
+    """
+
+    _driver: ThreadDriver
 
     def add(self, count: int, payload: Frame, *, key_hashes: bytes = b"", ttl_ms: int = 0) -> None:
         """Stage a batch of `count` messages, encoded as protocol/batch.py does. Returns before it is stored: `finish`
@@ -196,7 +202,7 @@ class Stager:
         return self._driver.run(self._stage_writer.finish())
 
 
-class AsyncStager:
+class AsyncStager(_BaseStager):
     """`Stager` for asyncio: `add` and `finish` are awaited.
 
     >>> stager = client.stager("part-0", "results", "nightly", 1)
@@ -205,15 +211,7 @@ class AsyncStager:
     2
     """
 
-    def __init__(self, driver: EventLoopDriver, stage: str, topic: str, writer: str, batch: int) -> None:
-        self.stage, self.topic, self.writer, self.batch = stage, topic, writer, batch
-        self._driver = driver
-        self._stage_writer = StageWriter(driver, stage, topic, writer, batch)
-
-    @property
-    def count(self) -> int:
-        """How many messages were added."""
-        return self._stage_writer.count
+    _driver: EventLoopDriver
 
     async def add(self, count: int, payload: Frame, *, key_hashes: bytes = b"", ttl_ms: int = 0) -> None:
         """Stage a batch, as `Stager.add` does."""

@@ -11,10 +11,9 @@ from oncemq.client.consumer.aio import TASK
 from oncemq.client.context import ClientContext
 from oncemq.client.worker.dead_letters import reason_of
 from oncemq.client.worker.options import WorkerOptions
-from oncemq.client.worker.shared_consumer import SharedConsumer
+from oncemq.client.worker.shared_consumer import BaseSharedSubscription, SharedConsumer
 from oncemq.client.worker.task import REJECTED, BaseTask
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Sharing
 
 if TYPE_CHECKING:
     from oncemq.client.runtime.event_loop import EventLoopDriver
@@ -62,7 +61,7 @@ class Task(BaseTask, gc=False, eq=False):
         await consumer.driver.run(consumer.extend(self.lease))
 
 
-class SharedSubscription:
+class SharedSubscription(BaseSharedSubscription[Task]):
     """As `oncemq.SharedSubscription`, with methods that are awaited. For one asyncio task at a time, and its tasks for
     any.
 
@@ -73,26 +72,8 @@ class SharedSubscription:
     """
 
     def __init__(self, context: ClientContext, topic: str, subscriber: str, options: WorkerOptions) -> None:
-        self.topic = topic
-        self.subscriber = subscriber
-        #: `subscribe_shared` has created the subscription; False: it existed.
-        self.created = False
-        #: Internal. It may change with any version.
-        self.consumer = SharedConsumer(context, topic, subscriber, options, Task, TASK)
+        super().__init__(SharedConsumer(context, topic, subscriber, options, Task, TASK))
         self._driver: EventLoopDriver = context.driver  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(self.consumer)
-
-    @property
-    def sharing(self) -> Sharing:
-        """How the subscription is shared, as the broker has it."""
-        return self.consumer.membership.sharing
-
-    @property
-    def lost(self) -> int:
-        """How many acks came too late, ever."""
-        return self.consumer.membership.lost
 
     async def take(self, timeout_s: float | None = 0.0) -> Task | None:
         """Return the next task; None if there is none within `timeout_s` (None: no time limit).

@@ -31,6 +31,7 @@ from oncemq.client.worker.options import WorkerOptions
 from oncemq.client.worker.takes import K, TakeRequester
 from oncemq.client.worker.task import ACKED, REJECTED, RETURNED, BaseTask
 from oncemq.protocol import errors
+from oncemq.protocol.commands import Sharing
 from oncemq.protocol.limits import LEASE_MS_MAX
 
 log = logging.getLogger("oncemq.client")
@@ -254,6 +255,31 @@ class SharedConsumer(Generic[K]):
             self.context.remove_task(self._renewer)
             membership.table.end_all()
             self.takes.drop()
+
+
+class BaseSharedSubscription(Generic[K]):
+    """What the shared subscriptions of both clients have in common."""
+
+    def __init__(self, consumer: SharedConsumer[K]) -> None:
+        self.topic = consumer.membership.topic
+        self.subscriber = consumer.membership.subscriber
+        #: `subscribe_shared` has created the subscription; False: it existed.
+        self.created = False
+        #: Internal. It may change with any version.
+        self.consumer = consumer
+
+    def __repr__(self) -> str:
+        return repr(self.consumer)
+
+    @property
+    def sharing(self) -> Sharing:
+        """How the subscription is shared, as the broker has it."""
+        return self.consumer.membership.sharing
+
+    @property
+    def lost(self) -> int:
+        """How many acks came too late, ever."""
+        return self.consumer.membership.lost
 
 
 def _until_ms(timeout_s: float | None) -> float | None:
