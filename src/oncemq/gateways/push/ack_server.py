@@ -26,6 +26,7 @@ from oncemq.gateways.push.messages import (
 from oncemq.gateways.push.publishers.reliable import ReliablePublishers
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
+from oncemq.gateways.tasks import drain
 from oncemq.gateways.zmq_reader import ZmqReader
 from oncemq.protocol import errors
 
@@ -120,9 +121,5 @@ class AckServer:
 
     async def stop(self, drain_s: float) -> None:
         """Requests in progress have `drain_s` to be answered."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=drain_s)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await drain(self._tasks, drain_s)
         self._socket.close()

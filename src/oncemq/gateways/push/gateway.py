@@ -26,6 +26,7 @@ from oncemq.gateways.push.publishers.intake import Intake
 from oncemq.gateways.push.publishers.reliable import ReliablePublishers
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
+from oncemq.gateways.tasks import cancel
 from oncemq.gateways.zmq_reader import ZmqReader
 from oncemq.protocol import errors
 
@@ -68,7 +69,7 @@ class PushGateway:
         subscribers = ReliableSubscribers(settings, link, feed, counters)
         started.push_async_callback(subscribers.stop)
         for work in (lambda: self._resume(feed, subscribers), feed.run, subscribers.run):
-            started.push_async_callback(_end, asyncio.ensure_future(_keep_running(work)))
+            started.push_async_callback(cancel, asyncio.ensure_future(_keep_running(work)))
         server = AckServer(settings, subscribers, ReliablePublishers(link, settings.name), counters)
         started.push_async_callback(server.stop, _DRAIN_S)
         publish = self._listen_to_publishers(intake)
@@ -111,11 +112,6 @@ async def _keep_running(work: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(_PAUSE_S)
         else:
             return
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _drain(publish: ZmqReader, intake: Intake) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import zmq
 
+from oncemq.gateways.tasks import drain
 from oncemq.gateways.text.requests import format_error
 from oncemq.gateways.text.settings import TextSettings
 from oncemq.gateways.zmq_reader import ZmqReader
@@ -154,11 +155,7 @@ class Peers:
     async def stop(self, drain_s: float) -> None:
         """Requests in progress have `drain_s` to be answered, and their replies the same time to leave."""
         self._socket.stop_reading()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=drain_s)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await drain(self._tasks, drain_s)
         self._socket.close(int(1000 * drain_s))
 
 

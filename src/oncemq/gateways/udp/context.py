@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Coroutine
 
 from oncemq.gateways.link import Link
+from oncemq.gateways.tasks import cancel
 from oncemq.gateways.udp.endpoint import Endpoint
 from oncemq.gateways.udp.peers import Peers
 from oncemq.gateways.udp.settings import PACKET_TASKS_MAX, UdpSettings
@@ -94,6 +95,4 @@ class UdpContext:
         """Wait for the tasks of packets for at most `drain_s`, then cancel all tasks."""
         if self._packet_tasks:
             await asyncio.wait(self._packet_tasks, timeout=drain_s)
-        for task in (*self._packet_tasks, *self._background_tasks):
-            task.cancel()
-        await asyncio.gather(*self._packet_tasks, *self._background_tasks, return_exceptions=True)
+        await cancel(*self._packet_tasks, *self._background_tasks)

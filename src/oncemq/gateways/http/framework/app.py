@@ -19,6 +19,7 @@ from oncemq.gateways.http.framework.request import BODY_S, BodyLate, Disconnecte
 from oncemq.gateways.http.framework.router import Router
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.link import Link
+from oncemq.gateways.tasks import cancel
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.http")
@@ -144,9 +145,9 @@ class App:
         try:
             await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancel(ending)
+            await cancel(ending)
             if not answering.done():
-                await _cancel(answering)
+                await cancel(answering)
         if not answering.cancelled():
             return answering.result()
         if self._stopping.is_set():
@@ -160,7 +161,7 @@ class App:
         try:
             await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancel(gone, stopping)
+            await cancel(gone, stopping)
 
     async def _send_stream(self, streamed: Streamed, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", streamed.media.encode()), (b"cache-control", b"no-store")]
@@ -170,7 +171,7 @@ class App:
         try:
             await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancel(sending, ending)
+            await cancel(sending, ending)
         if self._stopping.is_set() and sending.cancelled():
             await send({"type": "http.response.body", "body": b""})
         elif not sending.cancelled() and sending.exception() is not None:
@@ -202,9 +203,3 @@ async def _send_parts(streamed: Streamed, send: Send) -> None:
 async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _cancel(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

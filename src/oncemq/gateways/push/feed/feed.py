@@ -20,6 +20,7 @@ from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.registry import NAMESPACE
 from oncemq.gateways.registry import iterate_entries
 from oncemq.gateways.subscription import unsubscribe
+from oncemq.gateways.tasks import cancel
 from oncemq.protocol import errors
 from oncemq.protocol.commands import RegistrySet
 
@@ -206,7 +207,5 @@ class Feed:
 
     async def stop(self) -> None:
         tasks = [follower.task for follower in self._followers.values()] + list(self._ending.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         self.socket.close()

@@ -10,6 +10,7 @@ import time
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
+from oncemq.gateways.tasks import cancel
 from oncemq.protocol import errors
 
 #: How many cursors are checked at a time.
@@ -51,7 +52,4 @@ class Keepalive:
             cursor.check_due_s = time.monotonic() + pause_s
 
     async def stop(self) -> None:
-        tasks = list(self._checks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._checks.values())

@@ -18,6 +18,7 @@ from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.callback import CallbackSocket
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
 from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
+from oncemq.gateways.tasks import cancel
 from oncemq.protocol import errors
 from oncemq.protocol.message import Message
 
@@ -81,9 +82,7 @@ class Retransmission:
             subscriber.calling.cancel()
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     # Sending.
 

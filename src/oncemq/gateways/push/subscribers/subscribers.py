@@ -25,6 +25,7 @@ from oncemq.gateways.push.subscribers.registry import Registered, decode_registe
 from oncemq.gateways.push.subscribers.retransmission import Retransmission
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
 from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
+from oncemq.gateways.tasks import cancel
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_EARLIEST, START_NEW
 from oncemq.protocol.names import refuse_name, refuse_topic_name
@@ -232,9 +233,7 @@ class ReliableSubscribers:
 
     async def stop(self) -> None:
         tasks = [each.dropping for each in self._subscribers.values() if each.dropping is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         await self._keepalive.stop()
         await self._retransmission.stop()
 

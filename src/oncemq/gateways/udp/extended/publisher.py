@@ -51,8 +51,8 @@ class Publisher:
         """There is nothing to stop: puts in flight get their outcome, and the next hello returns it."""
 
     def receive(self, put: packets.Put) -> None:
-        self.heard_ms = clock_ms()
         """Store a put, or answer it again."""
+        self.heard_ms = clock_ms()
         known = self._order.add(put)
         if known is not None:
             self._context.counters["repeated"] += 1
