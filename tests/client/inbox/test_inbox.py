@@ -716,7 +716,7 @@ def test_a_broker_that_is_away_does_not_keep_a_message_from_being_stored(
     broker_process: BrokerProcess, database: Database
 ) -> None:
     broker_process.start()
-    client = broker_process.connect(timeout_s=0.1, tries=1)
+    client = broker_process.connect(timeout_s=1.0, tries=1)
     client.subscribe("t", "s")
     put(client, "a", "b")
     connection = database.connect()

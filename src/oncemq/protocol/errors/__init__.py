@@ -103,6 +103,10 @@ def _subclasses(root: type[OnceMQError]) -> list[type[OnceMQError]]:
 #: Code → exception class, for all interfaces.
 BY_CODE: dict[str, type[OnceMQError]] = {kind.code: kind for kind in _subclasses(OnceMQError)}
 
+for _kind in BY_CODE.values():
+    # Tracebacks and pickles name the public module.
+    _kind.__module__ = "oncemq.errors"
+
 
 def from_code(code: str, text: str) -> OnceMQError:
     """Return the exception for a code that came over the wire.

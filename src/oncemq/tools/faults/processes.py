@@ -92,6 +92,8 @@ class ForkedServer(ForkedProcess):
 
         def serve() -> int:
             os.close(self._ready)
+            # A handler of the forking process must not swallow the signal.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
 
             def report_ready() -> None:
