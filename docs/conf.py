@@ -36,6 +36,8 @@ exclude_patterns = ["screens"]
 html_theme = "furo"
 html_title = f"OnceMQ {version}"
 html_copy_source = False
+# Options of the command line keep their two hyphens.
+smartquotes = False
 
 myst_heading_anchors = 4
 # Docstrings put code between single backticks, as Markdown does.

@@ -1,6 +1,6 @@
 """Copy the lines of a file through a topic, each line once, at high speed.
 
-    python examples/copy_lines.py FILE file:./oncemq-data
+    python examples/copy_lines.py [FILE] [tcp://127.0.0.1:5555]
 
 `put_nowait` does not wait for replies, so lines are sent in batches. `flush` waits for all replies and raises the first
 error. The consumer acks lines after it has written them.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import oncemq
 
-source = Path(sys.argv[1])
+source = Path(sys.argv[1] if len(sys.argv) > 1 else "README.md")
 with oncemq.connect(sys.argv[2] if len(sys.argv) > 2 else "memory:") as client:
     writer = client.subscribe("lines", "writer", auto_ack=False)
     with source.open("rb") as lines:

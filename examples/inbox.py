@@ -1,6 +1,6 @@
 """Store orders in a database, exactly once: the effect and the position are stored in one SQLite transaction.
 
-    python examples/inbox.py bills.db tcp://127.0.0.1:5555
+    python examples/inbox.py bills.db [tcp://127.0.0.1:5555]
 
 You can kill it at any point and start it again. No bill is missing, and none is stored twice.
 """
@@ -10,9 +10,9 @@ import sys
 
 import oncemq
 
-database = sqlite3.connect(sys.argv[1])
+database = sqlite3.connect(sys.argv[1] if len(sys.argv) > 1 else "bills.db")
 database.execute("create table if not exists bills (order_number text, text text)")
-with oncemq.connect(sys.argv[2] if len(sys.argv) > 2 else "file:./oncemq-data") as client:
+with oncemq.connect(sys.argv[2] if len(sys.argv) > 2 else None) as client:
     inbox = client.inbox("orders", "billing", database, start="earliest")
     client.put_many("orders", ["one pizza", "two salads", "soup"])
 

@@ -1,6 +1,6 @@
 """A sensor that loses no reading if the broker or the network is unavailable, or if its process is killed.
 
-    python examples/outbox.py readings.outbox tcp://127.0.0.1:5555
+    python examples/outbox.py readings.outbox [tcp://127.0.0.1:5555]
 
 `put` returns when the reading is on the local disk. It reaches the broker automatically, once and in order. Readings
 that are left when the process ends are sent by the next run.
@@ -11,8 +11,8 @@ import time
 
 import oncemq
 
-path = sys.argv[1]
-url = sys.argv[2] if len(sys.argv) > 2 else "file:./oncemq-data"
+path = sys.argv[1] if len(sys.argv) > 1 else "readings.outbox"
+url = sys.argv[2] if len(sys.argv) > 2 else None
 with oncemq.connect(url, outbox=path) as client:
     for refusal in client.refusals():
         print(f"refused earlier: {refusal.text}")

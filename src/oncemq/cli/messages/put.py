@@ -64,7 +64,7 @@ _NOT_KEPT_ADVICE = {
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("message", required=False)
-@click.option("--as", "client_name", metavar="CLIENT", type=SESSION, help="Name of the producer (see above).")
+@click.option("--as", "client_name", metavar="CLIENT", type=SESSION, help="Name of the producer, for --state.")
 @click.option("--key", metavar="TEXT", help="The key of the messages.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header. May be repeated.")
 @click.option(
@@ -96,9 +96,9 @@ def put(
     broker's disk, and prints their offsets and the number of subscriptions. Each message is stored once, also if
     packets are lost or the broker restarts.
 
-    A message from the command line is written to --state after the broker has answered and before it is sent. If the
-    run is interrupted then, the next put, get, sub or unsub on this machine with the same --as stores it once and says
-    so; do not put it again. If no broker answers, nothing is kept: put it again. After exit code 6, the error text says
+    Once a broker is reachable, a message from the command line is saved in --state, and then sent. If the run is
+    interrupted then, the next put, get, sub or unsub on this machine with the same --as stores it once and says so; do
+    not put it again. If no broker answers, nothing is kept: put it again. After exit code 6, the error text says
     which case it is. Messages from standard input are not kept: a run that was interrupted may have stored some of
     them, and running it again stores those twice.
 

@@ -40,7 +40,7 @@ _SETTINGS_TOP = """The sources of a setting, in order of precedence: flag, envir
 is `oncemq.toml` in the current folder, or the one that `--config` or `ONCEMQ_CONFIG` names. Sizes can be written as
 `"64MiB"` or `"10GB"`, durations as `"500ms"`, `"30m"` or `"7d"`. A bare number is a number of seconds, or of
 milliseconds for a setting whose name ends in `_ms`. Several addresses are separated by commas. Unknown names and wrong
-types are errors, so that a misspelt setting is noticed.
+types are errors, so that a misspelt setting is noticed. An unknown `ONCEMQ_…` variable is a warning.
 
 ```toml
 # oncemq.toml
