@@ -72,24 +72,24 @@ docs: $(READY) ## Build the documentation site into site/; a broken link fails
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --quiet docs site
 	@echo "The site is in site/: open site/index.html"
 
-bench: $(READY) ## Measure, beside the limits of this machine
+bench: $(READY) ## Measure, next to the upper bounds of this machine
 	$(BIN)/oncemq bench
 	$(BIN)/python -m benchmarks.flat
 
-bench-http: $(READY) ## Measure the HTTP gateway, beside a route that stores nothing
+bench-http: $(READY) ## Measure the HTTP gateway, next to a route that stores nothing
 	$(BIN)/python -m benchmarks.http
 
-bench-postgres: $(READY) ## Measure the PostgreSQL journal, beside plain COPY and INSERT
+bench-postgres: $(READY) ## Measure the PostgreSQL journal, next to plain COPY and INSERT
 	$(BIN)/python -m benchmarks.postgres
 
-bench-push: $(READY) ## Measure the push gateway's fan-out, beside getters and a bare XPUB
+bench-push: $(READY) ## Measure the push gateway's fan-out, next to getters and a bare XPUB
 	$(BIN)/python -m benchmarks.push
 
-bench-others: $(READY) ## Measure NATS JetStream and Redis Streams beside this broker
+bench-others: $(READY) ## Measure NATS JetStream and Redis Streams next to this broker
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[others]'
 	$(BIN)/python -m benchmarks.others
 
-bench-spark: $(READY) ## Measure Spark through the broker, beside Spark without one
+bench-spark: $(READY) ## Measure Spark through the broker, next to Spark without one
 	$(BIN)/python -m benchmarks.spark
 
 simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)

@@ -23,5 +23,5 @@ with oncemq.connect(url, outbox=path) as client:
     try:
         client.flush(timeout_s=2)
     except TimeoutError:
-        print("the broker is away")
+        print("the broker is unreachable")
     print(f"{client.pending} wait in {path}")

@@ -48,7 +48,7 @@ def test_an_outbox_keeps_what_the_next_run_sends(tmp_path: Path, url: str) -> No
     with oncemq.connect(url) as client:
         client.subscribe("readings", "archive")
     assert run("outbox.py", path, url) == f"0 left by an earlier run\n0 wait in {path}\n"
-    assert run("outbox.py", path, NOBODY).endswith(f"the broker is away\n10 wait in {path}\n")
+    assert run("outbox.py", path, NOBODY).endswith(f"the broker is unreachable\n10 wait in {path}\n")
     # The example prints how many are left while they are being sent.
     assert run("outbox.py", path, url).endswith(f" left by an earlier run\n0 wait in {path}\n")
     with oncemq.connect(url) as client, client.subscribe("readings", "archive") as readings:

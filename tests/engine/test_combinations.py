@@ -308,7 +308,7 @@ def shared(consumer: Consumer) -> str:
 
 
 CONSUMING: dict[str, Callable[[Consumer], str]] = {
-    "put for later": put_for_later,
+    "delayed put": put_for_later,
     "time to live": time_to_live,
     "start at new": start(commands.START_NEW, [2]),
     "start at earliest": start(commands.START_EARLIEST, [0, 1, 2]),
@@ -411,10 +411,10 @@ def full(overflow: str) -> Callable[[Producer], str]:
 
 
 PUTTING: dict[str, Callable[[Producer], str]] = {
-    "put for later": later,
+    "delayed put": later,
     "time to live": mortal,
     "order per key": in_order_per_key,
-    "making the topic": making_the_topic,
+    "create the topic": making_the_topic,
     "quota refuse": full(commands.REFUSE),
     "quota drop": full(commands.DROP),
     "quota expire": full(commands.EXPIRE),

@@ -119,7 +119,7 @@ def test_a_gateway_that_cannot_run_with_its_settings_is_not_restarted(
         gateways.start("tcp://127.0.0.1:1")
         assert gateways._thread is not None
         gateways._thread.join(60)
-    assert [record.message for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "the gateway can't run with its settings; the broker continues without it"
     ]
     assert gateways.has_drained()

@@ -20,7 +20,7 @@ from tests.simulation.run import Outcome, run_seed
 #: Number of seeds per garbage collection, which takes longer than a seed.
 _SEEDS_PER_COLLECTION = 25
 EVENT_KINDS = sorted(kind.__name__ for kind in events.Event.__args__)
-NETWORK_FAULTS = ("lost", "doubled", "reordered", "damaged", "partition", "cut off", "no broker")
+NETWORK_FAULTS = ("lost", "duplicated", "reordered", "damaged", "partition", "cut off", "no broker")
 DISK_FAULTS = (
     "power loss",
     "kill",

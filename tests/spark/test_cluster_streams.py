@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 
-#: A task that takes longer than the others gets a second attempt beside the first, soon.
+#: A task that takes longer than the others soon gets a second, concurrent attempt.
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",

@@ -112,7 +112,7 @@ class Housekeeping:
             self._counters["snapshots"] += 1
         except OSError as error:
             # Without the snapshot a restart takes longer. There is no other consequence.
-            log.warning("a snapshot was given up: %s", error)
+            log.warning("a snapshot was abandoned: %s", error)
             self._writer.abort()
             self._capture.abandon()
         self._capture = self._writer = None

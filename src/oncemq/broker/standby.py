@@ -121,7 +121,7 @@ def serve_with_lease(
             try:
                 return serve_journal(journal, network)
             except errors.JournalFailed as failure:
-                log.error("stopped without an answer: %s", failure)
+                log.error("stopped before replying: %s", failure)
                 if stopping():
                     return failure.exit_code
             network.close()

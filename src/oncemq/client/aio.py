@@ -108,7 +108,15 @@ class Client:
         ttl_s: float | None = None,
         delay_s: float | None = None,
     ) -> Receipt:
-        """As `oncemq.Client.put`."""
+        """Store one message. When this returns, it is on the broker's disk.
+
+        `create`: create the topic if it does not exist. `ttl_s`: the message is not delivered later than that.
+        `delay_s`: the message is not delivered earlier than that; it has no offset until then (-1), and survives a
+        restart like any other.
+
+        >>> (await client.put("orders", "one pizza", key="table-7", create=True)).offset
+        0
+        """
         put, payload = make_one_put(topic, value, key, headers, create, ttl_s, delay_s)
         return await self._driver.run(self._producer.put(put, payload))
 
@@ -123,7 +131,14 @@ class Client:
         ttl_s: float | None = None,
         delay_s: float | None = None,
     ) -> Receipt:
-        """As `oncemq.Client.put_many`."""
+        """Store any number of messages, in order. When this returns, all are on the broker's disk.
+
+        They are sent in batches; each batch is stored whole or not at all. If one is refused, the others may still be
+        stored; the error's notes say how many were.
+
+        >>> (await client.put_many("orders", ["one pizza", "two salads"])).count
+        2
+        """
         batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
         return await self._driver.run(self._producer.put_batches(topic, batches))
 
@@ -166,7 +181,11 @@ class Client:
         return handle
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """As `oncemq.Client.flush`."""
+        """Wait until everything that was put is answered. Raises the first error since the last flush, unless a
+        handle's `result` has raised it before.
+
+        >>> await client.flush()
+        """
         await self._driver.run(self._producer.flush(timeout_s))
 
     def transaction(self) -> AsyncTransaction:
@@ -190,7 +209,16 @@ class Client:
         filter: Wanted | None = None,
         prefetch_bytes: int = 1024 * 1024,
     ) -> Subscription:
-        """As `oncemq.Client.subscribe`."""
+        """Create a durable subscription, and its topic if that does not exist. An existing subscription is returned
+        as it is.
+
+        `start`: `"new"` (or `"latest"`), `"earliest"` or an offset. `auto_ack`: a message is acked when the next one
+        is requested. `filter`: a function of a message, or headers with the value (or values) that each must have;
+        other messages are skipped. `prefetch_bytes`: about how many bytes are fetched ahead.
+
+        >>> (await client.subscribe("orders", "kitchen", start="earliest")).created
+        True
+        """
         options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
         return await self._driver.run(self._subscriptions.subscribe(topic, subscriber, start, options))
 
@@ -205,7 +233,14 @@ class Client:
         filter: Wanted | None = None,
         prefetch_bytes: int = 1024 * 1024,
     ) -> Subscription:
-        """As `oncemq.Client.subscription`."""
+        """Return an existing subscription. Its first use takes it over from another client that uses it.
+
+        With `hold_ms` it is opened now, and other clients that use `hold_ms` get Busy until it was unused for that
+        long. If another client holds it, this raises Busy after trying for `busy_s`.
+
+        >>> subscription = await client.subscription("orders", "kitchen")
+        >>> await subscription.get(timeout_s=1)
+        """
         options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes, hold_ms=hold_ms)
         return await self._driver.run(self._subscriptions.subscription(topic, subscriber, options, busy_s))
 
@@ -219,7 +254,12 @@ class Client:
         filter: Wanted | None = None,
         prefetch_bytes: int = 1024 * 1024,
     ) -> PatternSubscription:
-        """As `oncemq.Client.subscribe_pattern`."""
+        """Create a durable subscription to every topic that matches a pattern, now or later. An existing one is
+        returned as it is. `*` stands for one level of a name, `#` for any number of levels: `orders.*`, `#.eu`.
+
+        >>> (await client.subscribe_pattern("orders.*", "audit", start="earliest")).created
+        True
+        """
         options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
         return await self._driver.run(self._subscriptions.subscribe_pattern(pattern, subscriber, start, options))
 
@@ -232,7 +272,11 @@ class Client:
         filter: Wanted | None = None,
         prefetch_bytes: int = 1024 * 1024,
     ) -> PatternSubscription:
-        """As `oncemq.Client.pattern_subscription`."""
+        """Return an existing subscription by pattern. Its first use takes it over from another client that uses it.
+
+        >>> subscription = await client.pattern_subscription("orders.*", "audit")
+        >>> await subscription.get(timeout_s=1)
+        """
         options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
         return await self._driver.run(self._subscriptions.pattern_subscription(pattern, subscriber, options))
 
@@ -252,7 +296,22 @@ class Client:
         auto_extend: bool = True,
         extend_max_s: float = 3600.0,
     ) -> SharedSubscription:
-        """As `oncemq.Client.subscribe_shared`."""
+        """Create a durable subscription that consumers share, and join it. Each message goes to one of them. An
+        existing one is joined as it is.
+
+        `lease_s`: a message that is not settled within this time goes to another consumer. While this process lives,
+        leases are renewed automatically (`auto_extend`), each for at most `extend_max_s`. `tries_max`: maximum
+        delivery attempts before a message goes to `dead_topic` (default: TOPIC.dead); 0 = unlimited. `key_order`: of
+        the messages with the same key, at most one is in flight.
+
+        For this consumer: `prefetch` messages are taken before they are requested (None: about as many as it
+        processes in a second), and about `prefetch_bytes`. At most `unsettled_max` tasks are delivered and not settled.
+
+        >>> workers = await client.subscribe_shared("orders", "packers", tries_max=5)
+        >>> async for task in workers.tasks(timeout_s=10):
+        ...     pack(task.value)
+        ...     await task.ack()
+        """
         sharing = sharing_of(topic, lease_s, tries_max, dead_topic, key_order)
         options = WorkerOptions(
             prefetch=prefetch,
@@ -274,7 +333,11 @@ class Client:
         auto_extend: bool = True,
         extend_max_s: float = 3600.0,
     ) -> SharedSubscription:
-        """As `oncemq.Client.shared_subscription`."""
+        """Join an existing shared subscription. The options are those of `subscribe_shared`.
+
+        >>> workers = await client.shared_subscription("orders", "packers")
+        >>> task = await workers.take(timeout_s=1)
+        """
         options = WorkerOptions(
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
@@ -295,20 +358,38 @@ class Client:
         filter: Wanted | None = None,
         prefetch_bytes: int = 1024 * 1024,
     ) -> PushSubscription:
-        """As `oncemq.Client.push`."""
+        """Create a durable subscription whose messages come from a push gateway's live feed. What the feed has lost
+        comes from the broker, so that each message is delivered once and in order. Otherwise as `subscribe`.
+
+        >>> subscription = await client.push("orders", "kitchen", feed="tcp://127.0.0.1:5558")
+        """
         options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
         return await self._driver.run(self._push.push(topic, subscriber, start, feed, options))
 
     async def unsubscribe(self, topic: str, subscriber: str) -> None:
-        """As `oncemq.Client.unsubscribe`."""
+        """Delete a durable subscription, also one by pattern. A topic that was created by subscribing is deleted with
+        its last subscription.
+
+        >>> await client.unsubscribe("orders", "kitchen")
+        """
         await self._driver.run(self._subscriptions.unsubscribe(topic, subscriber))
 
     async def seek(self, topic: str, subscriber: str, to: Start | datetime) -> int:
-        """As `oncemq.Client.seek`."""
+        """Move a subscription: to an offset, `"earliest"`, `"new"` (or `"latest"`), or the first message that was
+        stored at a time or later. Returns the offset (0 for a pattern). Its consumer continues there automatically,
+        except an inbox: use `inbox.seek`.
+
+        >>> await client.seek("orders", "kitchen", "earliest")
+        0
+        """
         return await self._driver.run(self._subscriptions.seek(topic, subscriber, to))
 
     async def find(self, topic: str, time: datetime) -> int:
-        """As `oncemq.Client.find`."""
+        """Return the offset of the first message that was stored at a time or later; the end, if there is none.
+
+        >>> await client.find("orders", datetime(2026, 1, 1))
+        0
+        """
         return await self._driver.run(self._subscriptions.find(topic, time))
 
     def read(
@@ -338,17 +419,32 @@ class Client:
     # Dead letters.
 
     async def dead_letters(self, dead_topic: str) -> list[DeadLetter]:
-        """As `oncemq.Client.dead_letters`."""
+        """Return the letters in a dead-letter topic that were not retried, the oldest first. The list is empty if the
+        topic does not exist: the first dead letter creates it.
+
+        >>> [(letter.message.offset, letter.reason) for letter in await client.dead_letters("orders.dead")]
+        [(0, 'no such customer')]
+        """
         return await self._driver.run(self._dead_letters.dead_letters(dead_topic))
 
     async def retry_dead_letters(self, dead_topic: str, offsets: Iterable[int] | None = None) -> int:
-        """As `oncemq.Client.retry_dead_letters`."""
+        """Put dead letters back to the topics that they come from, and take them out of the dead-letter topic: those at
+        these offsets, or all. Returns how many. Each is put back exactly once, as a new message: every subscription of
+        its topic gets it, also those that have processed it before.
+
+        >>> await client.retry_dead_letters("orders.dead", [0])
+        1
+        """
         return await self._driver.run(self._dead_letters.retry_dead_letters(dead_topic, offsets))
 
     # Stages.
 
     async def stage(self, stage: str, topic: str, writer: str, batch: int, values: Sequence[Value]) -> int:
-        """As `oncemq.Client.stage`."""
+        """Store messages out of sight, for a later `commit` by `writer` as `batch`. Returns the stage's count.
+
+        >>> await client.stage("part-0", "results", "nightly", 1, ["a", "b"])
+        2
+        """
         return await self._driver.run(self._stages.stage(stage, topic, writer, batch, values))
 
     def stager(self, stage: str, topic: str, writer: str, batch: int) -> AsyncStager:
@@ -364,11 +460,28 @@ class Client:
     async def commit(
         self, writer: str, batch: int, topic: str | Mapping[str, StageCounts], stages: StageCounts | None = None
     ) -> replies.CommitReply:
-        """As `oncemq.Client.commit`."""
+        """Publish stages, all or nothing. A `batch` that was committed before is not published again (`.before`).
+
+        Stages are pairs of a name and the number of messages that it must hold; the messages get their topic's offsets
+        in this order. Instead of one topic and its stages, `topic` may be a mapping from topics to their stages; then
+        `.parts` has one entry for each topic, in the same order.
+
+        Without a writer (`""`, batch 0) nothing is remembered: the commit happens once, as any command of this client,
+        but the same commit by another client is not recognised.
+
+        >>> (await client.commit("nightly", 1, "results", [("part-0", 2)])).count
+        2
+        >>> commit = await client.commit("nightly", 2, {"results": [("a", 2)], "errors": [("b", 1)]})
+        >>> [part.count for part in commit.parts]
+        [2, 1]
+        """
         return await self._driver.run(self._stages.commit(writer, batch, topic, stages))
 
     async def abort(self, stages: Iterable[str]) -> None:
-        """As `oncemq.Client.abort`."""
+        """Delete stages, those that exist. What was committed stays.
+
+        >>> await client.abort(["part-0"])
+        """
         await self._driver.run(self._stages.abort(stages))
 
     # Administration.
@@ -383,42 +496,87 @@ class Client:
         overflow: Overflow = "refuse",
         alter: bool = False,
     ) -> bool:
-        """As `oncemq.Client.create_topic`."""
+        """Create a topic that exists until it is deleted. Returns False if it existed.
+
+        `retain_ms`, `retain_bytes`: keep messages that all subscriptions have acked, for this time or up to this size.
+        `quota_bytes`: the topic stores no more than this. At the quota, `overflow` decides: `"refuse"` (puts wait, and
+        finally raise TopicFull), `"drop"` (the oldest messages are deleted, even if they are needed) or `"expire"` (the
+        slowest subscription is deleted, and its consumer gets an error). A retention together with a quota needs
+        `"drop"`. `alter`: change the settings of an existing topic to these.
+
+        >>> await client.create_topic("orders", retain_ms=24 * 3600 * 1000)
+        True
+        """
         settings = (retain_ms, retain_bytes, quota_bytes, overflow, alter)
         return await self._driver.run(self._admin.create_topic(name, *settings))
 
     async def delete_topic(self, name: str) -> None:
-        """As `oncemq.Client.delete_topic`."""
+        """Delete a topic, its messages and its subscriptions.
+
+        >>> await client.delete_topic("orders")
+        """
         await self._driver.run(self._admin.delete_topic(name))
 
     async def topics(self) -> list[replies.TopicInfo]:
-        """As `oncemq.Client.topics`."""
+        """Return all topics, by name.
+
+        >>> [topic.name for topic in await client.topics()]
+        ['orders']
+        """
         return await self._driver.run(self._admin.topics())
 
     async def subscriptions(self, topic: str | None = None) -> list[replies.SubscriptionInfo]:
-        """As `oncemq.Client.subscriptions`."""
+        """Return the subscriptions of one topic, or of all topics.
+
+        >>> [entry.lag for entry in await client.subscriptions("orders")]
+        [1]
+        """
         return await self._driver.run(self._admin.subscriptions(topic))
 
     async def patterns(self) -> list[replies.PatternInfo]:
-        """As `oncemq.Client.patterns`."""
+        """Return the subscriptions by pattern, also those that no topic matches yet.
+
+        >>> [(entry.pattern, entry.topics, entry.lag) for entry in await client.patterns()]
+        [('orders.*', 2, 1)]
+        """
         return await self._driver.run(self._admin.patterns())
 
     async def sessions(self) -> list[replies.SessionInfo]:
-        """As `oncemq.Client.sessions`."""
+        """Return all sessions that the broker remembers.
+
+        >>> [session.name for session in await client.sessions()]
+        ['billing']
+        """
         return await self._driver.run(self._admin.sessions())
 
     async def remove_session(self, name: str) -> None:
-        """As `oncemq.Client.remove_session`."""
+        """Delete a session. Its client, if there still is one, gets SessionUnknown.
+
+        >>> await client.remove_session("billing")
+        """
         await self._driver.run(self._admin.remove_session(name))
 
     async def health(self) -> replies.HealthReply:
-        """As `oncemq.Client.health`."""
+        """Return the broker's state and counts.
+
+        >>> (await client.health()).topics
+        1
+        """
         return await self._driver.run(self._admin.health())
 
     async def registry_set(self, namespace: str, key: str, value: Value | None, *, version: int = -1) -> int:
-        """As `oncemq.Client.registry_set`."""
+        """Set an entry of the registry, a small durable map for gateways, or delete it with None. Returns the entry's
+        version. With `version`, only if that is the entry's version now.
+
+        >>> await client.registry_set("push", "alice", b"tcp://127.0.0.1:7000")
+        1
+        """
         return await self._driver.run(self._admin.registry_set(namespace, key, value, version))
 
     async def registry_list(self, namespace: str, prefix: str = "") -> list[replies.RegistryEntry]:
-        """As `oncemq.Client.registry_list`."""
+        """Return a namespace's entries of the registry whose keys start with `prefix`.
+
+        >>> [entry.key for entry in await client.registry_list("push")]
+        ['alice']
+        """
         return await self._driver.run(self._admin.registry_list(namespace, prefix))

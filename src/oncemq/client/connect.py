@@ -65,7 +65,7 @@ def connect(
 
 
 def _connect_outbox(settings: ConnectSettings, transport: Transport) -> OutboxClient:
-    """Does not wait for the broker, which may be away."""
+    """Does not wait for the broker, which may be unreachable."""
     outbox, driver = open_outbox(settings, transport, lambda core: ThreadDriver(core, transport))
     background = BackgroundThread(driver)
     producer = OutboxProducer(driver, background, settings, Handle, outbox)

@@ -80,7 +80,7 @@ async def _connect(settings: ConnectSettings, transport: WatchedTransport) -> Cl
 
 
 async def _connect_outbox(settings: ConnectSettings, transport: WatchedTransport) -> OutboxClient:
-    """Does not wait for the broker, which may be away."""
+    """Does not wait for the broker, which may be unreachable."""
     outbox, driver = open_outbox(settings, transport, lambda core: _driver(core, transport))
     background = BackgroundTimer(driver)
     producer = OutboxProducer(driver, background, settings, Handle, outbox)

@@ -10,8 +10,9 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from oncemq.client.runtime.rpc import ask, check_reply, wait_for_reply
+from oncemq.client.runtime.rpc import ask, wait_for_reply
 from oncemq.protocol import errors
+from oncemq.protocol.replies import expect
 
 if TYPE_CHECKING:
     from oncemq.client.core.core import Core, Payloads
@@ -93,16 +94,16 @@ class ClientContext:
     def call(
         self, operation: Operation, kind: type[T], payload: Payloads = None, *, give_up_ms: float = 0.0
     ) -> Flow[T]:
-        """Send a numbered operation. Raises Malformed if the reply is not a `kind`."""
+        """Send a numbered operation. Raises BrokerBug if the reply is not a `kind`."""
         reply = yield from self.call_any(operation, payload, give_up_ms=give_up_ms)
-        return check_reply(reply, kind, operation)
+        return expect(reply, kind)
 
     def do(self, operation: Operation) -> Flow[None]:
         """Send a numbered operation whose reply carries no data."""
         yield from self.call_any(operation)
 
     def ask(self, command: Command, kind: type[T]) -> Flow[T]:
-        """Send a command that is safe to repeat. Raises Malformed if the reply is not a `kind`."""
+        """Send a command that is safe to repeat. Raises BrokerBug if the reply is not a `kind`."""
         return ask(self.driver, command, kind)
 
 

@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from oncemq.client.consumer.owned_subscription import OwnedSubscription
 from oncemq.client.consumer.reader import Reader
+from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Operation
 from oncemq.protocol.replies import TopicInfo
 
 if TYPE_CHECKING:
-    from oncemq.client.core.core import Core, Payloads
+    from oncemq.client.core.core import Payloads
     from oncemq.client.outbox.contract import OutboxRefusal
     from oncemq.client.outbox.sync import OutboxClient
     from oncemq.client.sync import Client
     from oncemq.protocol.replies import BatchHead
 
 T = TypeVar("T")
+
+__all__ = ["InternalApi", "OutboxInternalApi", "OwnedSubscription", "internal_api", "outbox_internal_api"]
 
 
 class InternalApi:
@@ -31,16 +35,36 @@ class InternalApi:
         self._run = client._driver.run
 
     @property
-    def core(self) -> Core:
-        """The session's state machine: `broker_id`, `options`, `obstacle`."""
-        return self._context.core
+    def broker_id(self) -> str:
+        """The id of the broker that answered; empty before."""
+        return self._context.core.broker_id
+
+    @property
+    def address(self) -> str:
+        """The broker's addresses, for error messages."""
+        return self._context.core.options.where
+
+    @property
+    def timeout_s(self) -> float:
+        """The timeout of one attempt."""
+        return self._context.core.options.timeout_ms / 1000
+
+    @property
+    def total_timeout_s(self) -> float:
+        """How long a command is tried before it fails."""
+        return self._context.core.options.patience_ms / 1000
+
+    @property
+    def obstacle(self) -> errors.OnceMQError | None:
+        """Why commands can't be executed at the moment, if the broker has said."""
+        return self._context.core.obstacle
 
     def call(self, operation: Operation, kind: type[T], payload: Payloads = None) -> T:
-        """Send a numbered operation, which happens once. Raises Malformed if the reply is not a `kind`."""
+        """Send a numbered operation, which happens once. Raises BrokerBug if the reply is not a `kind`."""
         return self._run(self._context.call(operation, kind, payload))
 
     def ask(self, command: Command, kind: type[T]) -> T:
-        """Send a command that is safe to repeat. Raises Malformed if the reply is not a `kind`."""
+        """Send a command that is safe to repeat. Raises BrokerBug if the reply is not a `kind`."""
         return self._run(self._context.ask(command, kind))
 
     def find_topic(self, name: str) -> TopicInfo | None:

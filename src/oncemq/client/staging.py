@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oncemq.client.core.pending import Pending, again
-from oncemq.client.producer.encoding import Value, as_bytes, check_is_many
+from oncemq.client.producer.encoding import Value, as_bytes, check_columns
 from oncemq.client.runtime.flow import Flow, Until
-from oncemq.client.runtime.rpc import check_reply
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.frames import Frame
@@ -40,7 +39,7 @@ class Stages:
 
     def stage(self, stage: str, topic: str, writer: str, batch: int, values: Sequence[Value]) -> Flow[int]:
         """Store messages out of sight. Returns the stage's count."""
-        check_is_many(values, "values")
+        check_columns(values, None, None)
         payload = encode_batch([as_bytes(value) for value in values])
         envelope = commands.Envelope(len(values), len(payload), checksum(payload))
         return self._stage(commands.Stage(stage, topic, writer, batch, envelope), payload)
@@ -142,7 +141,7 @@ class StageWriter:
             if pending.error is not None:
                 self._error = self._error or pending.error
             else:
-                self._staged = check_reply(pending.result(), replies.StageReply, operation).count
+                self._staged = replies.expect(pending.result(), replies.StageReply).count
 
     def _give_up(self, error: BaseException) -> None:
         reason = error if isinstance(error, errors.OnceMQError) else errors.ClientClosed("the caller gave up")
@@ -214,9 +213,22 @@ class AsyncStager(_BaseStager):
     _driver: EventLoopDriver
 
     async def add(self, count: int, payload: Frame, *, key_hashes: bytes = b"", ttl_ms: int = 0) -> None:
-        """Stage a batch, as `Stager.add` does."""
+        """Stage a batch of `count` messages, encoded as protocol/batch.py does. Returns before it is stored: `finish`
+        waits for that.
+
+        Raises the error that an earlier batch was refused with, and TooLarge for a batch that is larger than the
+        broker accepts (`client.batch_bytes_max`).
+
+        >>> await stager.add(2, encode_batch([b"a", b"b"]))
+        """
         await self._driver.run(self._stage_writer.add(count, payload, key_hashes, ttl_ms))
 
     async def finish(self) -> int:
-        """Wait until everything that was added is stored, as `Stager.finish` does."""
+        """Wait until everything that was added is stored. Returns the stage's count; raises the first error.
+
+        If nothing was added, there is no stage: leave it out of the commit.
+
+        >>> await stager.finish()
+        2
+        """
         return await self._driver.run(self._stage_writer.finish())

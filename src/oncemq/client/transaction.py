@@ -9,7 +9,7 @@ must never include a message whose processing failed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,8 @@ from oncemq.client.producer.encoding import (
     Value,
     all_as_bytes,
     as_bytes,
-    check_is_many,
+    check_columns,
+    encode_columns,
     headers_as_bytes,
     make_put,
     times_of,
@@ -130,18 +131,8 @@ class BaseTransaction:
 
         >>> transaction.put_many("invoices", ["one pizza: 9.50", "two salads: 11.00"])
         """
-        check_is_many(values, "values")
-        check_is_many(keys, "keys")
-        found = all_as_bytes(values)
-        found_keys: _Keys = None
-        found_headers: _Headers = None
-        if keys is not None:
-            found_keys = [None if key is None else as_bytes(key) for key in keys]
-            _check_length(found, found_keys, "keys")
-        if headers is not None:
-            found_headers = [None if entry is None else headers_as_bytes(entry) for entry in headers]
-            _check_length(found, found_headers, "headers")
-        self._add(topic, create, times_of(ttl_s, delay_s), found, found_keys, found_headers)
+        check_columns(values, keys, headers)
+        self._add(topic, create, times_of(ttl_s, delay_s), *encode_columns(all_as_bytes(values), keys, headers))
 
     def _add(
         self,
@@ -251,11 +242,6 @@ class BaseTransaction:
             self._go_back()
         elif not self._has_ended:
             yield from self._commit()
-
-
-def _check_length(values: list[bytes], found: Sequence[object], what: str) -> None:
-    if len(found) != len(values):
-        raise ValueError(f"put_many got {len(found)} {what} for {len(values)} values")
 
 
 def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:

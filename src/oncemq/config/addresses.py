@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 
@@ -18,7 +19,6 @@ GATEWAY_ADDRESSES = {
 #: For publishers, the feed and acks: three consecutive ports.
 PUSH_PORTS = 3
 
-_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5})")
 
@@ -33,6 +33,21 @@ def split_addresses(texts: str | Iterable[str]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether a host is the loopback of this machine. A name other than localhost may resolve to any address,
+    so it is not.
+
+    >>> is_loopback("127.0.0.2"), is_loopback("[::1]"), is_loopback("example.com")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def check_address(address: str, insecure: bool, setting: str = "listen") -> None:
     """Raise SettingInvalid unless a broker may listen on the address."""
     if address.startswith("ipc://") and len(address) > len("ipc://"):
@@ -42,7 +57,7 @@ def check_address(address: str, insecure: bool, setting: str = "listen") -> None
         raise SettingInvalid(
             f"{setting}: {address!r} is not an address; use one like {DEFAULT_URL} or ipc:///tmp/oncemq."
         )
-    if not insecure and not _LOOPBACK.fullmatch(match["host"]):
+    if not insecure and not is_loopback(match["host"]):
         raise SettingInvalid(
             f"{setting}: {address} can be reached from other machines, and there is no authentication. "
             "Use tcp://127.0.0.1:PORT, or set `insecure` if the network is trusted."
@@ -52,7 +67,7 @@ def check_address(address: str, insecure: bool, setting: str = "listen") -> None
 def is_open(address: str) -> bool:
     """Return whether other machines can reach the address."""
     match = _TCP.fullmatch(address) or _HOST_PORT.fullmatch(address)
-    return match is not None and not _LOOPBACK.fullmatch(match["host"])
+    return match is not None and not is_loopback(match["host"])
 
 
 def check_gateway(name: str, address: str, insecure: bool) -> None:

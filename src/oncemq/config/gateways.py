@@ -138,9 +138,9 @@ class UdpOptions(msgspec.Struct, frozen=True, kw_only=True):
     packets_per_s: Annotated[
         int, at_least(1, "Maximum packets per second from all hosts together. Further ones are dropped.")
     ] = 100_000
-    unproved_bytes_per_s: Annotated[
+    unvalidated_bytes_per_s: Annotated[
         int,
-        at_least(1, "Maximum bytes per second sent to addresses that have not proved that they receive, all together."),
+        at_least(1, "Maximum bytes per second sent to addresses that are not validated, all together."),
     ] = 2**20
     plain_subscriptions_max: Annotated[int, at_least(1, "Maximum number of subscriptions by plain packets.")] = 10_000
     peers_max: Annotated[

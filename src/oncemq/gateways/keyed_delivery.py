@@ -103,7 +103,7 @@ class KeyedDelivery:
                 return message
             raise errors.Consumed(f"the message of key '{key}', at {known}, was confirmed by a later request")
         if (*_owner(reader), key) in self._overtaken:
-            raise errors.Consumed(f"key '{key}' is late: a later request got a message")
+            raise errors.Consumed(f"a later request has already consumed a message: key '{key}' is outdated")
         if message is not None and message.offset == delivered.last_offset:
             message = await reader.confirm(message.offset + 1)
             if message is None:

@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from oncemq.client.core.core import Payloads
-from oncemq.client.core.pending import Pending, again
-from oncemq.client.options import ConnectSettings
-from oncemq.client.runtime.event_loop import EventLoopDriver
-from oncemq.client.runtime.transport import open_transport
+from oncemq.client.gateway_api import BrokerSession, EventLoopDriver, Payloads, Pending, again
 from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, Headers, PutBatcher, error_for_caller
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_NEW, Command, Get, GetAny, Operation, Put, Read, Take
 from oncemq.protocol.frames import Frame
-from oncemq.protocol.replies import GetReply, PutReply, Reply
+from oncemq.protocol.replies import GetReply, PutReply, Reply, expect
 
 R = TypeVar("R", bound=Reply)
 
@@ -52,48 +49,29 @@ class Link:
         tries: int = 5,
         waits_for_space: bool = True,
     ) -> None:
-        """The broker may be away: then calls raise BrokerAway.
+        """The broker may be unreachable: then calls raise BrokerAway.
 
         `waits_for_space`: an operation that lacks space waits for it, and so do the operations after it, since they
         keep their order. Use False where callers are independent of each other: the operation fails at once.
         """
-        self._settings = ConnectSettings(urls=list(urls), label=label, timeout_s=timeout_s, tries=tries, window=256)
-        self._told_at_once = frozenset() if waits_for_space else _LACK_OF_SPACE
+        at_once = frozenset() if waits_for_space else _LACK_OF_SPACE
+        self._start_session = partial(
+            BrokerSession, urls, label=label, timeout_s=timeout_s, tries=tries, report_at_once=at_once
+        )
         self._loop = asyncio.get_running_loop()
-        self._driver = self._connect()
+        self._session = self._start_session()
         #: For commands that wait, from the first one on: a thousand long polls don't slow the other commands down.
-        self._poll_driver: EventLoopDriver | None = None
+        self._poll_session: BrokerSession | None = None
         self._batchers: dict[tuple[str, bool], PutBatcher] = {}
 
-    def _connect(self) -> EventLoopDriver:
-        core = self._settings.make_core()
-        core.report_at_once(self._told_at_once)
-        return EventLoopDriver(core, open_transport(self._settings.urls), self._loop)
-
-    def _usable_driver(self) -> EventLoopDriver:
-        self._check_open()
-        if self._driver.core.finished is not None:
-            self._driver = self._replace(self._driver)
-        return self._driver
-
-    def _usable_poll_driver(self) -> EventLoopDriver:
-        self._check_open()
-        if self._poll_driver is None:
-            self._poll_driver = self._connect()
-        elif self._poll_driver.core.finished is not None:
-            self._poll_driver = self._replace(self._poll_driver)
-        return self._poll_driver
-
-    def _replace(self, former: EventLoopDriver) -> EventLoopDriver:
-        """Start another session: the former one was deleted, or is in doubt. Its waiting callers get the error."""
-        # In this order: an embedded broker ends with its last client.
-        driver = self._connect()
-        former.stop(errors.ClientClosed("the session ended"))
-        return driver
-
-    def _check_open(self) -> None:
-        if self._driver.stopped is not None:
+    def _usable_driver(self, *, waits: bool = False) -> EventLoopDriver:
+        if self._session.is_closed:
             raise errors.Stopping("the gateway is stopping")
+        if not waits:
+            return self._session.driver()
+        if self._poll_session is None:
+            self._poll_session = self._start_session()
+        return self._poll_session.driver()
 
     async def operate(self, operation: Operation, payload: Payloads = None) -> Reply:
         """Send an operation under the next number of the gateway's session: it happens once, while the gateway lives.
@@ -117,7 +95,7 @@ class Link:
         caller is cancelled, the command is dropped."""
         if payload is not None:
             await self._learn_limits(payload)
-        driver = self._usable_poll_driver() if getattr(command, "wait_ms", 0) else self._usable_driver()
+        driver = self._usable_driver(waits=bool(getattr(command, "wait_ms", 0)))
         pending = driver.core.ask(command, payload, give_up_ms=give_up_ms)
         try:
             return await self._wait_for(driver, pending)
@@ -194,9 +172,9 @@ class Link:
 
     def close(self) -> None:
         """Close the connection. Later calls raise Stopping."""
-        for driver in (self._driver, self._poll_driver):
-            if driver is not None and driver.stopped is None:
-                driver.stop(errors.ClientClosed("the gateway is stopping"))
+        self._session.close()
+        if self._poll_session is not None:
+            self._poll_session.close()
 
 
 def _resolve(future: asyncio.Future[tuple[Reply, Sequence[Frame]]], pending: Pending) -> None:
@@ -207,10 +185,3 @@ def _resolve(future: asyncio.Future[tuple[Reply, Sequence[Frame]]], pending: Pen
     else:
         assert pending.reply is not None
         future.set_result((pending.reply, pending.payloads))
-
-
-def expect(reply: Reply, kind: type[R]) -> R:
-    """Return the reply with its type. Raises BrokerBug if it has another type than its command asks for."""
-    if not isinstance(reply, kind):
-        raise errors.BrokerBug(f"the broker replied with {type(reply).__name__} instead of {kind.__name__}")
-    return reply

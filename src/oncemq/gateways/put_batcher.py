@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from oncemq.client.core.pending import Pending, again
-from oncemq.client.producer.encoding import make_put
-from oncemq.client.runtime.event_loop import EventLoopDriver
+from oncemq.client.gateway_api import EventLoopDriver, Pending, again, make_put
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Put
 from oncemq.protocol.replies import PutReply

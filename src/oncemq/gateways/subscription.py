@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.consumer.owned_subscription import DELETED, OwnedSubscription, loss_of
-from oncemq.gateways.link import Link, expect
+from oncemq.client.gateway_api import DELETED, OwnedSubscription, loss_of
+from oncemq.gateways.link import Link
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Open, Subscribe, Unsubscribe
 from oncemq.protocol.frames import Frame
-from oncemq.protocol.replies import AckReply, GetReply, OpenReply, SubscribeReply
+from oncemq.protocol.replies import AckReply, GetReply, OpenReply, SubscribeReply, expect
 
 #: (topic, subscriber)
 SubscriptionKey = tuple[str, str]

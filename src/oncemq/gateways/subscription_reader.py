@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from oncemq.client.consumer.owned_subscription import STALE_EPOCH, Loss, loss_of
+from oncemq.client.gateway_api import STALE_EPOCH, Loss, loss_of
 from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.subscription import OpenSubscription
 from oncemq.gateways.subscription_cache import SubscriptionCache

@@ -13,9 +13,9 @@ from oncemq.http.requests import GatewayRequests, Json
 
 class QueueConnection:
     def __init__(
-        self, url: str | Sequence[str], timeout_s: float, patience_s: float, transport: httpx.BaseTransport | None
+        self, url: str | Sequence[str], timeout_s: float, total_timeout_s: float, transport: httpx.BaseTransport | None
     ) -> None:
-        self.requests = GatewayRequests(url, timeout_s=timeout_s, patience_s=patience_s, transport=transport)
+        self.requests = GatewayRequests(url, timeout_s=timeout_s, total_timeout_s=total_timeout_s, transport=transport)
         #: Several threads may share a producer or a consumer. Their calls take turns.
         self.lock = threading.RLock()
 

@@ -35,11 +35,11 @@ class Consumer:
         *,
         consumer_id: str | None = None,
         timeout_s: float = 10.0,
-        patience_s: float = 60.0,
+        total_timeout_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`consumer_id`: the id of a consumer that was registered before, or one of your own."""
-        self._connection = QueueConnection(url, timeout_s, patience_s, transport)
+        self._connection = QueueConnection(url, timeout_s, total_timeout_s, transport)
         self._id = consumer_id
         self._has_own_id = consumer_id is not None
         self._slice_s = min(_SLICE_S, timeout_s / 2)

@@ -21,7 +21,7 @@ class Producer:
     ...     producer.enqueue("T1", "one pizza")
 
     If there are several addresses, they are gateways of the same broker or its standbys. A request waits `timeout_s`
-    for its response and is repeated for `patience_s`; then BrokerAway is raised, and it is not known whether it
+    for its response and is repeated for `total_timeout_s`; then BrokerAway is raised, and it is not known whether it
     happened.
     """
 
@@ -31,11 +31,11 @@ class Producer:
         *,
         ids: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
-        patience_s: float = 60.0,
+        total_timeout_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`ids`: topic → id, of a producer that was registered before, or ids of your own."""
-        self._connection = QueueConnection(url, timeout_s, patience_s, transport)
+        self._connection = QueueConnection(url, timeout_s, total_timeout_s, transport)
         self._session = ProducerSession(self._connection.requests)
         #: The ids of the caller's choice.
         self._own_ids = dict(ids or {})
@@ -117,7 +117,7 @@ class Producer:
         except errors.SessionUnknown:
             if self._connection.requests.attempts > 1:
                 raise
-            # The session was idle for so long that the broker has deleted it. The message was not stored.
+            # The session was idle until the broker deleted it. The message was not stored.
             return self._produce_numbered(body)
 
     def _produce_numbered(self, body: dict[str, str]) -> int:

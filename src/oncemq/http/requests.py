@@ -35,7 +35,7 @@ class GatewayRequests:
         url: str | Sequence[str] = DEFAULT_URL,
         *,
         timeout_s: float = 10.0,
-        patience_s: float = 60.0,
+        total_timeout_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """Raises SettingInvalid."""
@@ -45,7 +45,7 @@ class GatewayRequests:
         self._urls = [one.rstrip("/") for one in urls]
         #: The index of the address in use.
         self._current = 0
-        self._patience_s = patience_s
+        self._total_timeout_s = total_timeout_s
         self._client = httpx.Client(timeout=timeout_s, transport=transport)
         self._pid = os.getpid()
         #: No further attempts: it is being closed.
@@ -79,14 +79,14 @@ class GatewayRequests:
             raise errors.ClientClosed
         if os.getpid() != self._pid:
             raise errors.ForkedError
-        until_s = time.monotonic() + self._patience_s
+        until_s = time.monotonic() + self._total_timeout_s
         pause_s = _PAUSE_S
         self.attempts = 0
         while True:
             self.attempts += 1
             try:
                 return self._send(method, path, **request)
-            except (errors.NotNow, errors.BrokerAway):
+            except errors.TRANSIENT:
                 if time.monotonic() + pause_s >= until_s:
                     raise
             # Another gateway may be reachable, if there are several.

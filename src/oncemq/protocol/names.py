@@ -7,6 +7,9 @@ import re
 from oncemq.protocol.limits import KEY_BYTES_MAX, NAME_BYTES_MAX
 from oncemq.protocol.replies import Refusal
 
+#: The subscription that keeps dead letters.
+DEAD_SUBSCRIBER = "oncemq-dead"
+
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _PATTERN = re.compile("[*#]")
 

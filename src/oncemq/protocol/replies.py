@@ -5,9 +5,14 @@ A verdict is the reply to a numbered or keyed operation. The broker stores it an
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
+from oncemq.protocol import errors
 from oncemq.protocol.commands import REFUSE, Sharing
+
+T = TypeVar("T")
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="refused"):
@@ -355,3 +360,10 @@ Reply = (
     | RegistryListReply
     | HealthReply
 )
+
+
+def expect(reply: Reply | None, kind: type[T]) -> T:
+    """Return the reply with its type. Raises BrokerBug if it has another type than its command asks for."""
+    if not isinstance(reply, kind):
+        raise errors.BrokerBug(f"the broker replied with {type(reply).__name__} instead of {kind.__name__}")
+    return reply

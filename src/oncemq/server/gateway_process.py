@@ -34,7 +34,7 @@ async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     if with_parent:
-        loop.add_reader(sys.stdin.fileno(), _check_parent, loop, stopped)
+        loop.add_reader(sys.stdin.fileno(), _end_with_parent)
     async with AsyncExitStack() as started:
         for gateway in gateways:
             await gateway.start()
@@ -44,7 +44,8 @@ async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None
     return 0
 
 
-def _check_parent(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+def _end_with_parent() -> None:
+    """End this process if the parent has ended. Open requests can't be answered without it, and the next broker needs
+    the ports, so nothing is drained."""
     if not os.read(sys.stdin.fileno(), 4096):
-        loop.remove_reader(sys.stdin.fileno())
-        stopped.set()
+        os._exit(0)

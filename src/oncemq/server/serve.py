@@ -92,7 +92,7 @@ def _exit_code(serve_journal: Callable[[], int]) -> int:
     try:
         return serve_journal()
     except errors.JournalFailed as failure:
-        log.critical("stopped without an answer: %s", failure)
+        log.critical("stopped before replying: %s", failure)
         return failure.exit_code
 
 
@@ -117,7 +117,7 @@ def run_broker(
         log.info("stopping: answering open requests, then writing a snapshot")
         broker.stop()
     except ApplyFailed as failure:
-        log.critical("stopped without an answer: %s", failure)
+        log.critical("stopped before replying: %s", failure)
         return errors.JournalFailed.exit_code
     return 0
 

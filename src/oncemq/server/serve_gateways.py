@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import socket
+import time
 from collections.abc import Callable
 
 from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address
@@ -14,6 +16,8 @@ from oncemq.protocol import errors
 from oncemq.server.supervisor import Supervisor
 
 _NEEDED_FOR_HTTP = ("starlette", "uvicorn")
+#: How long to wait for a port. The gateway of a broker that was just killed needs a moment to end.
+_RELEASE_S = 1.0
 
 
 def gateway_supervisor(
@@ -79,17 +83,25 @@ class _OptionalHttp:
 def _probe(name: str, address: str) -> None:
     """Raise ListenFailed if a port is in use, before the broker serves anything."""
     _, host, ports, is_udp = claim_of(name, address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    kind = socket.SOCK_DGRAM if is_udp else socket.SOCK_STREAM
+    until_s = time.monotonic() + _RELEASE_S
     for port in ports:
-        with socket.socket(family, kind) as probe:
-            if kind == socket.SOCK_STREAM:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as error:
+        while (failure := _bind_failure(host, port, is_udp)) is not None:
+            if failure.errno != errno.EADDRINUSE or time.monotonic() >= until_s:
                 at = f"port {port} of {host}"
-                raise errors.ListenFailed(f"can't listen at {at} for {name}: {error.strerror}", f"--{name}") from None
+                raise errors.ListenFailed(f"can't listen at {at} for {name}: {failure.strerror}", f"--{name}")
+            time.sleep(0.02)
+
+
+def _bind_failure(host: str, port: int, is_udp: bool) -> OSError | None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM if is_udp else socket.SOCK_STREAM) as probe:
+        if not is_udp:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error
+    return None
 
 
 def arguments_for(settings: ServeSettings, addresses: dict[str, str]) -> list[str]:

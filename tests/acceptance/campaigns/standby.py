@@ -129,7 +129,7 @@ class StandbyCampaign(broker.BrokerCampaign):
             raise CampaignFailed(f"broker {number} was replaced, and answered")
         with self._log_path(number).open("rb") as log:
             log.seek(log_bytes)
-            if b"stopped without an answer" not in log.read():
+            if b"stopped before replying" not in log.read():
                 raise CampaignFailed(f"broker {number} was replaced, and did not log it")
 
     def _put_directly(self, number: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -211,9 +212,26 @@ def test_put_many_of_nothing_stores_nothing(client: Client, store: Store) -> Non
     assert store.batches == []
 
 
-def test_put_many_needs_a_key_for_each_value(client: Client) -> None:
+@pytest.mark.parametrize("keys", [[b"k"], [b"k", b"k", b"k"]])
+def test_put_many_needs_a_key_for_each_value(client: Client, store: Store, keys: list[bytes]) -> None:
+    with pytest.raises(ValueError, match=f"{len(keys)} keys for 2 values"):
+        client.put_many("t", [b"a", b"b"], keys=keys)
     with pytest.raises(ValueError, match="fewer keys than values"):
-        client.put_many("t", [b"a", b"b"], keys=[b"k"])
+        client.put_many("t", [b"a", b"b"], keys=iter([b"k"]))
+    assert store.batches == []
+
+
+def test_put_many_takes_as_many_keys_from_an_iterator_as_it_needs(client: Client, store: Store) -> None:
+    client.put_many("t", [b"a", b"b"], keys=itertools.repeat(b"k"))
+    assert store.values() == [b"a", b"b"]
+
+
+def test_put_many_needs_headers_for_each_value(client: Client, store: Store) -> None:
+    with pytest.raises(TypeError, match="not one mapping"):
+        client.put_many("t", [b"a"], headers={"x": b"1"})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="2 headers for 1 values"):
+        client.put_many("t", [b"a"], headers=[None, None])
+    assert store.batches == []
 
 
 def test_a_full_buffer_makes_the_next_put_wait(store: Store) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import oncemq
-from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
 from oncemq.protocol import errors
 from oncemq.protocol.frames import decode_response
+from oncemq.protocol.names import DEAD_SUBSCRIBER
 from oncemq.protocol.replies import TransactReply
 
 Connect = Callable[..., oncemq.Client]

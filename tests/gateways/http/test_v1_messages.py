@@ -313,5 +313,5 @@ def test_who_waits_is_told_when_the_gateway_stops(v1: V1) -> None:
 
 
 def _parked(v1: V1) -> int:
-    patient = v1.app._link._poll_driver if v1.app._link is not None else None
-    return 0 if patient is None else len(patient.core._commands.unnumbered)
+    session = v1.app._link._poll_session if v1.app._link is not None else None
+    return 0 if session is None else len(session.driver().core._commands.unnumbered)

@@ -247,13 +247,14 @@ def test_puts_of_many_callers_at_once_become_few_requests(v1: V1, monkeypatch: p
     link = v1.app._link
     assert isinstance(link, Link)
     sent: list[Any] = []
-    send = link._driver.transport.send
+    transport = link._session.driver().transport
+    send = transport.send
 
     def counting(frames: Any) -> None:
         sent.append(frames)
         send(frames)
 
-    monkeypatch.setattr(link._driver.transport, "send", counting)
+    monkeypatch.setattr(transport, "send", counting)
     replies = v1.together(*(v1.client.post(f"/v1{PATH}", content=b"%d" % number) for number in range(64)))
     assert sorted(reply.json()["offset"] for reply in replies) == list(range(1, 65))
     assert len(sent) <= 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncemq.client.push.frames import batch_header, decode_header, next_header, topic_of
 from oncemq.gateways.push.messages import decode_request
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.addresses import check_address
 from oncemq.protocol import errors
+from oncemq.protocol.push_feed import batch_header, decode_header, next_header, topic_of
 from oncemq.protocol.replies import BatchHead
 
 

@@ -1,4 +1,4 @@
-"""Messages of publishers while the broker is away."""
+"""Messages of publishers while the broker is unreachable."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_many_messages_that_are_too_large_don_t_stop_those_behind_them() -> None
         counters = Counters()
         intake = Intake([free_url()], counters, buffer_bytes_max=2**24)
         # As the reply to hello says.
-        intake._driver.core._session.batch_bytes_max = 1_000
+        intake._session.driver().core._session.batch_bytes_max = 1_000
         for _ in range(3_000):
             intake.add([b"orders", bytes(2_000)])
         intake.add([b"orders", b"small"])

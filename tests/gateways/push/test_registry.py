@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from oncemq.gateways.link import Link, expect
+from oncemq.gateways.link import Link
 from oncemq.gateways.push.messages import AckReceived, Goodbye, Hello
 from oncemq.gateways.push.subscribers.registry import NAMESPACE, decode_registered, register, subscribers_of
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
 from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_NEW, DeleteTopic, Operation, Read, RegistrySet, Subscribe
-from oncemq.protocol.replies import GetReply, Reply
+from oncemq.protocol.replies import GetReply, Reply, expect
 from tests.gateways.push.in_memory import cursor_of, in_memory, make, put, reliable_of, until
 
 _ADDRESS = "tcp://127.0.0.1:9"
@@ -68,7 +68,7 @@ def test_the_start_is_remembered_if_the_gateway_dies_before_it_subscribes(start:
 
     async def work(link: Link) -> None:
         await make(link, "orders", b"0", b"1")
-        dying = Dying(link._settings.urls, label="dying")
+        dying = Dying(link._session._settings.urls, label="dying")
         with pytest.raises(errors.BrokerAway):
             await (await resumed(dying)).hello(hello("orders", start=start))
         dying.close()

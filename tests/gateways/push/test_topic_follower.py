@@ -1,4 +1,4 @@
-"""Following topics, where the broker is away, others interfere, or listeners are slow."""
+"""Following topics, where the broker is unreachable, others interfere, or listeners are slow."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.gateways.fuzz_campaign import main
 from tests.gateways.udp.rig import GatewayProcess, PlainClient
 
 #: Small limits, which are reached soon.
-SMALL = {"loopback_is_proved": False, "plain_subscriptions_max": 50, "peers_max": 50}
+SMALL = {"loopback_is_validated": False, "plain_subscriptions_max": 50, "peers_max": 50}
 #: Packets between two requests that must be answered.
 _ROUND = 100
 _TOPICS = (b"a", b"b", b'"c d"', b"e")
@@ -24,7 +24,7 @@ class Packets:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self._last = b"4 list"
-        #: The tokens of the sockets: some have proved their addresses.
+        #: The tokens of the sockets: some have validated their addresses.
         self.tokens = [0]
 
     def next(self) -> bytes:

@@ -24,7 +24,7 @@ class LossyProxy:
         self._clients: dict[socket.socket, Address] = {}
         self._late: list[tuple[float, int, bytes, socket.socket, Address]] = []
         self._count = 0
-        self.lost = self.doubled = 0
+        self.lost = self.duplicated = 0
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -64,7 +64,7 @@ class LossyProxy:
     def _pass_on(self, data: bytes, through: socket.socket, to: Address) -> None:
         copies = 1
         if self._chance.random() < self._doubling:
-            copies, self.doubled = 2, self.doubled + 1
+            copies, self.duplicated = 2, self.duplicated + 1
         for _ in range(copies):
             if self._chance.random() < self._loss:
                 self.lost += 1

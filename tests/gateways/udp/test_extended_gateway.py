@@ -22,7 +22,7 @@ from tests.gateways.udp.rig import GatewayProcess, GatewayThread, wait_until
 
 @pytest.fixture(scope="module")
 def gateway(broker: BrokerProcess) -> Iterator[GatewayThread]:
-    gateway = GatewayThread([broker.url], loopback_is_proved=False)
+    gateway = GatewayThread([broker.url], loopback_is_validated=False)
     yield gateway
     gateway.stop()
 
@@ -71,7 +71,7 @@ def travel(folder: Path, seed: int, count: int) -> None:
             [topic] = client.topics()
             assert topic.end_offset == 1 + count
         assert proxy.lost
-        assert proxy.doubled
+        assert proxy.duplicated
         subscriber.socket.close()
     finally:
         proxy.close()
@@ -212,7 +212,7 @@ def test_a_packet_from_another_socket_is_challenged_and_changes_nothing(gateway:
         assert take(honest, 1) == [1]
 
 
-def test_an_address_that_has_not_proved_itself_gets_a_challenge_shorter_than_its_question(
+def test_an_address_that_has_not_validated_itself_gets_a_challenge_shorter_than_its_question(
     gateway: GatewayThread,
 ) -> None:
     stranger = Stranger(gateway.address)

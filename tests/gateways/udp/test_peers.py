@@ -61,19 +61,19 @@ def test_sources_are_remembered_up_to_a_bound() -> None:
     assert len(limits) == rates.SOURCES_MAX
 
 
-def test_an_unproved_address_gets_little_until_it_proves_itself() -> None:
-    peers = Peers(UdpSettings(unproved_bytes_per_s=1000), 0)
-    assert peers.is_proved(0, HERE)
-    assert not peers.is_proved(0, FAR)
+def test_an_unvalidated_address_gets_little_until_it_proves_itself() -> None:
+    peers = Peers(UdpSettings(unvalidated_bytes_per_s=1000), 0)
+    assert peers.is_validated(0, HERE)
+    assert not peers.is_validated(0, FAR)
     assert peers.reply_bytes_max(0, FAR, 10, 2000) == 10 + SLACK_BYTES
     assert [peers.may_send(0, FAR, 472) for _ in range(3)] == [True, True, False]
-    peers.prove(0, FAR)
+    peers.validate(0, FAR)
     assert peers.may_send(0, FAR, 60_000)
     assert peers.reply_bytes_max(0, FAR, 10, 2000) == 2000
-    assert not peers.is_proved(601_000, FAR)
+    assert not peers.is_validated(601_000, FAR)
 
 
-def test_an_unproved_subscriber_has_a_credit_that_each_word_renews() -> None:
+def test_an_unvalidated_subscriber_has_a_credit_that_each_word_renews() -> None:
     peers = Peers(UdpSettings(), 0)
     peers.add(0, FAR)
     assert all(peers.take_credit(0, FAR) for _ in range(UNPROVED_MESSAGES))

@@ -223,14 +223,14 @@ def test_malformed_packets_are_answered_and_counted(gateway: GatewayThread, one:
 
 @pytest.fixture(scope="module")
 def strict(broker: BrokerProcess) -> Iterator[GatewayThread]:
-    """A gateway without proved addresses, with small limits."""
+    """A gateway without validated addresses, with small limits."""
     gateway = GatewayThread(
         [broker.url],
         name="strict",
-        loopback_is_proved=False,
+        loopback_is_validated=False,
         packet_bytes_max=2000,
         source_packets_per_s=200,
-        unproved_bytes_per_s=50_000,
+        unvalidated_bytes_per_s=50_000,
         plain_subscriptions_max=5,
     )
     yield gateway
@@ -243,7 +243,7 @@ def test_a_packet_that_is_too_long_is_refused_with_the_limit(strict: GatewayThre
         assert strict.counter("oversized") == 1
 
 
-def test_a_list_is_no_longer_than_its_question_allows_until_the_address_is_proved(
+def test_a_list_is_no_longer_than_its_question_allows_until_the_address_is_validated(
     broker: BrokerProcess, strict: GatewayThread
 ) -> None:
     with closing(PlainClient(strict.address)) as client, broker.connect() as native:
@@ -264,7 +264,7 @@ def test_a_list_is_no_longer_than_its_question_allows_until_the_address_is_prove
         assert found == names
 
 
-def test_no_reply_to_an_unproved_address_is_much_longer_than_its_question(strict: GatewayThread) -> None:
+def test_no_reply_to_an_unvalidated_address_is_much_longer_than_its_question(strict: GatewayThread) -> None:
     with closing(PlainClient(strict.address)) as client:
         questions = ["1 t", "2 t", "2 t", "3 t", "3 t", "2 u", "3 u", "4 list", "9", "2 " + "x" * 300, "4"]
         for question in questions:
@@ -280,13 +280,13 @@ def test_a_flood_from_one_source_is_cut_and_others_are_still_answered(strict: Ga
         wait_until(lambda: strict.counter("dropped_rate") > before, "the flood is cut")
 
 
-def test_the_bytes_to_unproved_addresses_are_bounded_in_all(broker: BrokerProcess, strict: GatewayThread) -> None:
+def test_the_bytes_to_unvalidated_addresses_are_bounded_in_all(broker: BrokerProcess, strict: GatewayThread) -> None:
     with closing(PlainClient(strict.address)) as victim, broker.connect() as native:
         assert victim.ask("1 busy") == "Acknowledged!"
         assert victim.ask("2 busy") == "Subscribed to busy!"
-        before = strict.counter("dropped_unproved")
+        before = strict.counter("dropped_unvalidated")
         native.put_many("busy", [b"x" * 1500] * 200)
-        wait_until(lambda: strict.counter("dropped_unproved") - before > 50, "the bound holds")
+        wait_until(lambda: strict.counter("dropped_unvalidated") - before > 50, "the bound holds")
 
         def has_left() -> bool:
             victim.send("3 busy")
@@ -298,7 +298,7 @@ def test_the_bytes_to_unproved_addresses_are_bounded_in_all(broker: BrokerProces
 
 
 def test_a_subscriber_that_says_nothing_gets_so_many_messages_and_no_more(broker: BrokerProcess) -> None:
-    gateway = GatewayThread([broker.url], name="tired", loopback_is_proved=False)
+    gateway = GatewayThread([broker.url], name="tired", loopback_is_validated=False)
     try:
         with closing(PlainClient(gateway.address)) as mute, broker.connect() as native:
             assert mute.ask("1 much") == "Acknowledged!"

@@ -93,7 +93,7 @@ class SimNetwork:
             world.tally["network: lost"] += 1
             return
         if random() < faults.duplication:
-            world.tally["network: doubled"] += 1
+            world.tally["network: duplicated"] += 1
             self._deliver_later(peer, frames, arrive)
         self._deliver_later(peer, frames, arrive)
 

@@ -44,7 +44,7 @@ def _lost(producer: PlantedRecords, consumer: PlantedRecords) -> None:
 
 
 @planted(3)
-def _doubled(producer: PlantedRecords, consumer: PlantedRecords) -> None:
+def _duplicated(producer: PlantedRecords, consumer: PlantedRecords) -> None:
     """Confirmed to one owner, and given to the next."""
     producer.put(301, 3, 0, 10)
     consumer.opened(3, 31, 0)
@@ -183,14 +183,14 @@ def _found(report: Report, topic_id: int) -> dict[str, list[int]]:
     [
         (1, {}),
         (2, {"lost": [4, 5]}),
-        (3, {"doubled": [6, 7]}),
+        (3, {"duplicated": [6, 7]}),
         (4, {"out_of_order": [3, 4]}),
         (5, {"corrupted": [7]}),
         (6, {"same_offset": [3, 4], "stored_twice": [20, 21, 30, 31]}),
         (7, {}),
         (8, {"lost": [1]}),
         (9, {}),
-        (10, {"doubled": [5]}),
+        (10, {"duplicated": [5]}),
         (11, {"unknown": [3]}),
         (12, {"lost": [0, 1, 2]}),
     ],
@@ -203,7 +203,7 @@ def test_what_was_planted_is_found_with_its_offsets_and_nothing_else(
 
 def test_counts_are_exact(report: Report) -> None:
     assert (_of(report, 2).lost, _of(report, 2).consumed) == (2, 8)
-    assert _of(report, 3).doubled == 2
+    assert _of(report, 3).duplicated == 2
     assert _of(report, 12).lost == 1
     assert _of(report, 12).dropped == 2
     assert report.in_doubt == 1

@@ -43,7 +43,7 @@ def test_a_proof_is_a_sentence_and_exit_code_0(monkeypatch: pytest.MonkeyPatch, 
     result = _run(monkeypatch, _report(), tmp_path)
     assert result.exit_code == 0
     assert "orders / billing: 10,000 put, 10,000 consumed once, in order\n" in result.output
-    assert "Nothing was lost, doubled or out of order." in result.output
+    assert "Nothing was lost, duplicated or out of order." in result.output
 
 
 def test_what_is_lost_is_named_and_the_exit_code_is_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """`make crash-spark`: the campaign, a line for each kill, and a verdict.
 
-Kills follow `--seed`, but processes run as the machine lets them: a seed repeats a plan, not a run.
+`--seed` repeats the plan of kills. The timing of the processes still differs from run to run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.faults")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--folder", type=Path, default=None, help="kept; else one that is removed when all is well")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=None,
+        help="folder to use and keep; default: a temporary one, removed after success",
+    )
     options = parser.parse_args()
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     folder = options.folder or Path(tempfile.mkdtemp(prefix="oncemq-crash-spark-"))
@@ -32,7 +37,7 @@ def main() -> int:
         return 1
     _say(_verdict(account))
     if account.problems:
-        _say(f"again: python -m tests.spark.faults --kills {options.kills} --seed {seed}")
+        _say(f"Repeat with: python -m tests.spark.faults --kills {options.kills} --seed {seed}")
         return 1
     if options.folder is None:
         shutil.rmtree(folder)
@@ -40,14 +45,14 @@ def main() -> int:
 
 
 def _verdict(account: Account) -> str:
-    told = [
+    lines = [
         f"{account.kills.total()} kills of the driver: {_list(account.kills)}",
-        f"troubles beside them: {_list(account.troubles) or 'none'}",
+        f"other faults: {_list(account.faults) or 'none'}",
         f"{account.messages} messages, {account.batches} batches, {account.rows} rows, {account.seconds:g} s",
         *(f"PROBLEM: {problem}" for problem in account.problems),
         "FAILED" if account.problems else "every message once, and in order",
     ]
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
 def _list(counts: Counter[str]) -> str:

@@ -1,8 +1,8 @@
 """The campaign: streams from topic to topic whose driver is killed again and again, while a producer keeps putting.
 
-It dies at a named point (faulty.py) or at any moment, its start included. Now and then the broker is killed too, a
-worker of Spark's dies, a commit raises after it published, or a checkpoint loses the last entry of its commit log.
-In the end nothing is killed any more, the streams run to their end, and everything is counted.
+The driver is killed at a named point (faulty.py) or at any moment, also while it starts. Sometimes the broker is killed
+too, a Spark worker dies, a commit raises after it has published, or a checkpoint loses the last entry of its log.
+At the end nothing is killed any more, the streams run until they have read everything, and all rows are counted.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from tests.spark.faults.streams import (
     rows_in,
 )
 
-#: Of the lives, those that end at a named point.
+#: The share of driver runs that end at a named point.
 _POINT_SHARE = 0.6
 _DURING_START_SHARE = 0.1
-#: Of the lives, those with a trouble from which Spark or the driver's next life recovers.
-_TROUBLE_SHARE = 0.4
+#: The share of driver runs with a fault from which Spark or the driver's next run recovers.
+_FAULT_SHARE = 0.4
 _BROKER_KILL_SHARE = 0.4
-_FORGET_SHARE = 0.25
-#: A life that meets no point ends so long after it has started, at the most; or after it has planned its next batch,
-#: and so is done with what it had to replay.
+_DAMAGE_SHARE = 0.25
+#: A run without a named point ends at most `_WORK_S` after it has started, or after it has planned its next batch, when
+#: it has finished its replay.
 _PLANNED_SHARE = 0.7
 _WORK_S = 6.0
 _START = "during its start"
 _START_S = 5.0
-#: However slow the machine is.
+#: Long enough for a slow machine.
 _WAIT_S = 240.0
 _ROWS_MAX = 20_000
-#: For all that is left at the end.
+#: The time limit of the last run, which reads everything that is left.
 _DRAIN_S = 1800.0
 
-#: In one of the streams, while the other is to meet the driver's death.
-_TROUBLES = (
+#: Faults in one of the streams, while the driver is to be killed in the other.
+_FAULTS = (
     (faulty.STAGING, faulty.DIE),
     (faulty.STAGED, faulty.DIE),
     (faulty.STAGED, faulty.RAISE),
@@ -64,10 +64,10 @@ Say = Callable[[str], None]
 
 
 class Account(msgspec.Struct):
-    """What happened, and what was found."""
+    """What was done, and which problems were found."""
 
     kills: Counter[str] = msgspec.field(default_factory=Counter)
-    troubles: Counter[str] = msgspec.field(default_factory=Counter)
+    faults: Counter[str] = msgspec.field(default_factory=Counter)
     messages: int = 0
     rows: int = 0
     batches: int = 0
@@ -106,9 +106,9 @@ class Campaign:
             producer = Producer(self._broker, [stream.source for stream in self._streams])
             with producer:
                 while self._account.kills.total() < kills:
-                    told = self._life()
+                    happened = self._run_driver()
                     numbers = f"{producer.count} put, {self._done()} batches done"
-                    self._say(f"{self._account.kills.total()}/{kills} {told}; {numbers}")
+                    self._say(f"{self._account.kills.total()}/{kills} {happened}; {numbers}")
             self._finish(producer.count)
         self._account.seconds = round(time.monotonic() - began_s, 1)
         return self._account
@@ -116,13 +116,13 @@ class Campaign:
     def _done(self) -> int:
         return sum(stream.done()[-1] + 1 for stream in self._streams if stream.done())
 
-    # One life of the driver.
+    # One run of the driver.
 
-    def _life(self) -> str:
-        """Until it is dead. What happened."""
-        troubled, stream = self._random.sample(self._streams, 2)
-        trouble = self._plant_trouble(troubled)
-        point = self._plant_death(stream)
+    def _run_driver(self) -> str:
+        """Run the driver until it is killed or fails. Return a description of what happened."""
+        faulty_stream, stream = self._random.sample(self._streams, 2)
+        fault = self._plant_fault(faulty_stream)
+        point = self._plant_kill(stream)
         with Driver(self._folder / "driver", self._streams) as driver:
             if self._random.random() < _DURING_START_SHARE:
                 point = _START
@@ -130,34 +130,34 @@ class Campaign:
             else:
                 self._work(driver, point, stream)
             failed = driver.code is not None
-        if failed and not trouble:
-            raise AssertionError(f"the driver ended by itself:\n{driver.log_tail()}")
-        met = [trouble] if trouble and troubled.faults.is_met(trouble.partition(" ")[0]) else []
-        told = [self._bury(point, stream, failed), *met, *self._forget()]
-        self._account.troubles.update(told[1:])
+        if failed and not fault:
+            raise AssertionError(f"the driver ended without a planted fault:\n{driver.log_tail()}")
+        met = [fault] if fault and faulty_stream.faults.is_met(fault.partition(" ")[0]) else []
+        happened = [self._record_end(point, stream, failed), *met, *self._damage_commit_log()]
+        self._account.faults.update(happened[1:])
         for each in self._streams:
             each.faults.clear()
-        return ", ".join(told)
+        return ", ".join(happened)
 
-    def _bury(self, point: str, stream: Stream, failed: bool) -> str:
+    def _record_end(self, point: str, stream: Stream, failed: bool) -> str:
         if failed:
-            # Not by us: it does not count as a kill.
-            self._account.troubles["query failed"] += 1
+            # The campaign did not kill it, so it does not count as a kill.
+            self._account.faults["query failed"] += 1
             return "query failed"
         cause = point if point == _START or stream.faults.is_met(point) else "at any moment"
         self._account.kills[cause] += 1
         return f"killed {cause}"
 
-    def _plant_trouble(self, stream: Stream) -> str:
-        """The point, and what happens there. "": none."""
-        if self._random.random() >= _TROUBLE_SHARE:
+    def _plant_fault(self, stream: Stream) -> str:
+        """Return the point and what happens there, or "" for no fault."""
+        if self._random.random() >= _FAULT_SHARE:
             return ""
-        point, action = self._random.choice(_TROUBLES)
+        point, action = self._random.choice(_FAULTS)
         stream.faults.plant(point, action)
         return f"{point} {action}"
 
-    def _plant_death(self, stream: Stream) -> str:
-        """The named points in turn, in an order of chance, or none ("")."""
+    def _plant_kill(self, stream: Stream) -> str:
+        """Return the point at which the driver is killed: the named points in random order, or "" for none."""
         if self._random.random() >= _POINT_SHARE:
             return ""
         if not self._points:
@@ -169,7 +169,7 @@ class Campaign:
         return point
 
     def _work(self, driver: Driver, point: str, stream: Stream) -> None:
-        """Until its death is near. It may fail before, by a trouble."""
+        """Wait until the driver is to be killed. It may fail before, because of a fault."""
         _wait(lambda: driver.code is not None or driver.has_started, _WAIT_S)
         if point or self._random.random() < _PLANNED_SHARE:
             planned = self._planned()
@@ -177,21 +177,21 @@ class Campaign:
         if self._random.random() < _BROKER_KILL_SHARE:
             time.sleep(self._random.uniform(0, _WORK_S / 2))
             self._broker.restart()
-            self._account.troubles["broker killed"] += 1
+            self._account.faults["broker killed"] += 1
         limit_s = _WAIT_S if point else self._random.uniform(0, _WORK_S)
         _wait(lambda: driver.code is not None or stream.faults.is_met(point), limit_s)
 
     def _planned(self) -> list[list[int]]:
         return [stream.planned() for stream in self._streams]
 
-    def _forget(self) -> list[str]:
+    def _damage_commit_log(self) -> list[str]:
         stream = self._random.choice(self._streams)
-        if self._random.random() >= _FORGET_SHARE or len(stream.done()) < 2:
+        if self._random.random() >= _DAMAGE_SHARE or len(stream.done()) < 2:
             return []
         stream.forget_last_batch()
         return ["last entry of a commit log deleted"]
 
-    # The end.
+    # The end of the campaign.
 
     def _finish(self, count: int) -> None:
         streams = [msgspec.structs.replace(stream, ends=True) for stream in self._streams]
@@ -206,7 +206,7 @@ class Campaign:
 
 
 class Producer:
-    """Puts the same numbers into each of some topics, a few at a time, in a thread of its own."""
+    """Puts the same numbers into each of several topics, a few at a time, on its own thread."""
 
     def __init__(self, broker: BrokerProcess, topics: list[str]) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""A driver of Spark that runs streams until they end, or until somebody kills it. A process of its own:
+"""A Spark driver process that runs streams until they end or until it is killed:
 
 python -m tests.spark.faults.driver PLAN    the streams, as JSON
 """
@@ -15,7 +15,7 @@ from oncemq.testing.spark import QUICK_START
 from tests.spark.faults import faulty
 from tests.spark.faults.streams import Stream
 
-#: Exists beside the plan when the streams have started.
+#: The suffix of a file next to the plan. It exists once the streams have started.
 STARTED = ".started"
 
 

@@ -1,4 +1,4 @@
-"""Driver processes, from outside: start one, wait for something, kill it."""
+"""Start driver processes, wait for them, and kill them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Driver:
         assert self.code == 0, f"the driver ended with {self.code}:\n{self.log_tail()}"
 
     def kill(self) -> None:
-        """Without warning."""
+        """Send SIGKILL to the driver and its JVM."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,8 +1,8 @@
-"""`format("oncemq-faulty")`: the product's source and sink, with places where something goes wrong on demand.
+"""`format("oncemq-faulty")`: the product's source and sink, with points at which faults can be planted.
 
-Each fault is a file in a folder that the option `faults` names. Spark's processes look for it at their points; the
-first that takes it away suffers it, so that it happens once. They import the tests from the folder where Spark was
-started, and, as with the product, no more of them than a process needs: it asks for the columns in many a query.
+Each fault is a file in the folder that the option `faults` names. Spark's processes look for it at their points. The
+first process that renames the file executes the fault, so that it happens once. Workers import these modules from the
+folder in which Spark was started; imports are local where a worker does not need them, because it starts often.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from oncemq.spark.options import sink_options, source_options
 
 FORMAT = "oncemq-faulty"
 
-#: On the driver, once in a batch. Spark notes a batch as done after the last of them.
+#: On the driver, once per batch. Spark records a batch as done after the last of them.
 PLANNING, BEFORE_COMMIT, AFTER_COMMIT = "planning", "before-commit", "after-commit"
-#: On the driver, from the second batch of a life on: the subscription is acked.
+#: On the driver, from the second batch of a run on, when the subscription is acked.
 BEFORE_ACK, AFTER_ACK = "before-ack", "after-ack"
-#: In a task: it has its first rows, some of them are staged, all of them.
+#: In a task: some of its rows are staged; all of them are.
 STAGING, STAGED = "staging", "staged"
 DRIVER_POINTS = (PLANNING, BEFORE_COMMIT, AFTER_COMMIT, BEFORE_ACK, AFTER_ACK)
 TASK_POINTS = (STAGING, STAGED)
 
-#: What happens there: an exception; SIGKILL for this process, a worker of Spark's; waiting for somebody to kill it.
+#: What happens there: an exception; SIGKILL of the Spark worker; waiting until the campaign kills the driver.
 RAISE, DIE, HANG = "raise", "die", "hang"
 
 _HANG_S = 600.0
 
 
 class Faults:
-    """Those that wait for their points, and those that were met."""
+    """The planted faults, and those that have happened."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -47,7 +47,7 @@ class Faults:
     # In a test.
 
     def plant(self, point: str, action: str, *, batch: int = 0) -> None:
-        """`batch`: the first that may meet it, where the point knows its batch."""
+        """`batch`: the first batch in which the fault happens, where the point knows its batch."""
         self._folder.mkdir(parents=True, exist_ok=True)
         making = self._folder / f"{point}.making"
         making.write_text(json.dumps({"action": action, "batch": batch}))
@@ -60,7 +60,7 @@ class Faults:
         for path in self._folder.glob("*"):
             path.unlink()
 
-    # In a process of Spark's.
+    # In a Spark process.
 
     def meet(self, point: str, batch: int = sys.maxsize) -> None:
         path = self._folder / point
@@ -71,9 +71,9 @@ class Faults:
             path.rename(f"{path}.met")
         except FileNotFoundError:
             return
-        self._suffer(fault["action"], point)
+        self._execute(fault["action"], point)
 
-    def _suffer(self, action: str, point: str) -> None:
+    def _execute(self, action: str, point: str) -> None:
         if action == RAISE:
             raise RuntimeError(f"planted: {point}")
         if action == DIE:

@@ -18,7 +18,7 @@ PROJECTION = """
     SELECT concat('n', cast(value AS string)) AS value, cast(offset AS string) AS key
     FROM {messages} WHERE cast(cast(value AS string) AS bigint) % 3 != 0
 """
-#: With state: each batch adds to what the batches before have counted, and tells all of it. (Complete mode: Spark's
+#: With state: each batch adds to the counts of the batches before, and outputs all of them. (Complete mode: Spark's
 #: Python sinks have no update mode.)
 COUNTS = """
     SELECT concat_ws(':', bucket, count(*)) AS value
@@ -38,9 +38,9 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     sql: str = PROJECTION
     rows_max: int = 120
-    #: Ends with what is there. Otherwise it goes on until somebody ends it.
+    #: Ends after it has read what exists. Otherwise it runs until it is stopped.
     ends: bool = True
-    #: Given a few rows, it has one task and meets no faults.
+    #: With the product's own format, it has one task for a few rows, and no faults.
     format: str = faulty.FORMAT
 
     @property
@@ -59,7 +59,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
         return (writer.trigger(availableNow=True) if self.ends else writer).start()
 
     def run(self, spark: SparkSession) -> None:
-        """To its end."""
+        """Run until it has read everything."""
         self.start(spark).awaitTermination()
 
     def _messages(self, spark: SparkSession) -> DataFrame:
@@ -68,7 +68,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
         reader = reader.option("maxOffsetsPerTrigger", self.rows_max).option("partitions", PARTITIONS)
         return reader.option("faults", f"{self.folder}/faults").option("timeout", "120").load()
 
-    # Its checkpoint.
+    # The checkpoint.
 
     def planned(self) -> list[int]:
         return _entries(self.checkpoint / "offsets")
@@ -77,7 +77,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
         return _entries(self.checkpoint / "commits")
 
     def forget_last_batch(self) -> None:
-        """As if the driver had died before Spark noted that it is done."""
+        """Restore the state before Spark recorded its last batch as done."""
         last = self.done()[-1]
         (self.checkpoint / "commits" / str(last)).unlink()
         (self.checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def _entries(folder: Path) -> list[int]:
 
 
 def make_topics(client: Client, *streams: Stream) -> None:
-    """The source keeps its messages for the stream alone: what is acked too early is gone when it is replayed."""
+    """Create the topics. The source has only the stream's subscription: what is acked too early is deleted."""
     for stream in streams:
         client.subscribe(stream.source, SUBSCRIPTION, "earliest")
         client.create_topic(stream.target, retain_ms=24 * 3_600_000)
@@ -106,29 +106,29 @@ def rows_in(client: Client, topic: str) -> list[Row]:
 
 
 def projected(first: int, stop: int) -> list[Row]:
-    """What PROJECTION makes of numbers that are their own offsets."""
+    """Return the rows of PROJECTION for numbers that are equal to their offsets."""
     return [(b"%d" % number, b"n%d" % number) for number in range(first, stop) if number % 3]
 
 
 def counted(stop: int) -> list[bytes]:
-    """What a batch of COUNTS tells that ends before the number `stop`, sorted."""
+    """Return the sorted rows of a COUNTS batch that ends before the number `stop`."""
     return sorted(b"%d:%d" % (bucket, len(range(bucket, stop, BUCKETS))) for bucket in range(BUCKETS))
 
 
 def problems_of_projection(found: Sequence[Row], count: int) -> list[str]:
-    """Each message once, and in order."""
+    """Check that each message is there once and in order."""
     expected = [str(row) for row in projected(0, count)]
     evidence = Evidence({"rows": expected}, {"rows": dict.fromkeys(expected, -1)}, {"rows": list(map(str, found))})
     return [str(problem) for problem in judge(evidence).problems]
 
 
 def problems_of_counts(found: Sequence[Row], count: int) -> list[str]:
-    """Each batch tells every bucket once, and knows more than the one before; the last knows all."""
+    """Check that each batch has every bucket once and counts more than the one before, and that the last counts all."""
     batches = [sorted(value for _, value in found[at : at + BUCKETS]) for at in range(0, len(found), BUCKETS)]
     reached = 0
     for number, batch in enumerate(batches):
         stop = sum(int(value.partition(b":")[2]) for value in batch)
         if stop <= reached or batch != counted(stop):
-            return [f"batch {number} of the counts tells {batch}, after {reached} numbers"]
+            return [f"batch {number} of the counts is {batch}, after {reached} numbers"]
         reached = stop
     return [] if reached == count else [f"{reached} numbers were counted, and {count} were put"]

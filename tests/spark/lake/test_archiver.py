@@ -31,7 +31,7 @@ def put(client: Client, topic: str, numbers: range) -> None:
         client.put(topic, b"%d" % number, key=b"key" if number % 3 else None, headers=headers)
     times_ms = [946_684_799_999, 1_767_225_600_000 + DAY_MS * numbers.start, 1_767_225_600_000]
     payload = encode_batch([b"x", b"", b"z"], [b"", None, b"k"], times_ms=times_ms)
-    # The broker remembers writers for ever, and the tests share one broker.
+    # The broker remembers writers with no time limit, and the tests share one broker.
     writer = str(uuid.uuid4())
     stager = client.stager(f"{writer}/stage", topic, writer, 0)
     stager.add(3, payload)

@@ -115,12 +115,12 @@ def test_a_restore_once_more_can_be_finished_too(broker: BrokerProcess, client: 
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--to", "x"), 5, "no topic 'x' to restore into"),
+        (("--to", "x"), 5, "topic 'x' does not exist"),
         (("--offsets", "3"), 2, "is not a range of offsets"),
         (("--since", "-2h"), 2, "is not a time"),
         (("--topic", "bills"), 2, "no selected message of topic 'bills'"),
         (("--retain", "1h"), 2, "--create"),
-        (("--id", "a", "--again"), 2, "either an id or again"),
+        (("--id", "a", "--again"), 2, "use either id"),
     ],
 )
 @pytest.mark.usefixtures("client", "without_spark")

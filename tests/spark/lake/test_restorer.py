@@ -119,7 +119,7 @@ def test_what_is_another_restore_happens(broker: BrokerProcess, client: Client, 
     # A topic that was deleted has lost what was restored: the next of its name is another one.
     client.delete_topic("x")
     assert not restore(str(lake), to="x", create=True, url=broker.url)[0].before
-    with pytest.raises(errors.PipelineInvalid, match="either an id or again"):
+    with pytest.raises(errors.PipelineInvalid, match="use either id"):
         restore(str(lake), to="x", id="mine", again=True, url=broker.url)
 
 
@@ -127,7 +127,7 @@ def test_a_restore_into_a_topic_that_keeps_nothing_is_refused(
     broker: BrokerProcess, client: Client, lake: Path
 ) -> None:
     add(lake, 0, rows("a", range(5)))
-    with pytest.raises(errors.TopicUnknown, match="no topic 'a' to restore into"):
+    with pytest.raises(errors.TopicUnknown, match="topic 'a' does not exist"):
         restore(str(lake), url=broker.url)
     client.create_topic("a")
     with pytest.raises(errors.PipelineInvalid, match="neither a subscription nor a retention"):

@@ -48,7 +48,7 @@ VALUES = schema(value=BINARY)
 
 @pytest.fixture(autouse=True)
 def _a_query_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker remembers queries for ever, and the tests share one broker."""
+    """The broker remembers queries with no time limit, and the tests share one broker."""
     monkeypatch.setattr(Driver, "own_query", str(uuid.uuid4()))
 
 

@@ -38,7 +38,7 @@ def some_stats(*, recorded: bool) -> Stats:
 
 
 class Tags(HTMLParser):
-    """Raises nothing by itself: what is open and never closed is counted here."""
+    """Counts tags that are opened and never closed; the parser itself does not report them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -66,7 +66,7 @@ class Stream:
 
     def numbers(self) -> list[int]:
         seen = self.sink.numbers()
-        assert seen == sorted(set(seen)), "doubled"
+        assert seen == sorted(set(seen)), "duplicated"
         return seen
 
 
@@ -177,13 +177,13 @@ def test_a_reader_in_the_middle_never_sees_a_row_twice(tmp_path: Path) -> None:
     sink = ParquetFolder(tmp_path / "numbers")
     sink.run([range(5)], batch=0)
     done = threading.Event()
-    doubled: list[list[int]] = []
+    duplicated: list[list[int]] = []
 
     def read() -> None:
         while not done.is_set():
             seen = sink.numbers()
             if seen != sorted(set(seen)):
-                doubled.append(seen)
+                duplicated.append(seen)
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -193,7 +193,7 @@ def test_a_reader_in_the_middle_never_sees_a_row_twice(tmp_path: Path) -> None:
         sink.run([numbers], batch=batch)
     done.set()
     reader.join()
-    assert doubled == []
+    assert duplicated == []
     assert sink.numbers() == list(range(30))
 
 

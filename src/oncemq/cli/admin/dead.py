@@ -35,7 +35,7 @@ _OFFSET_ADVICE = {**_ADVICE, "OFFSET_OUT_OF_RANGE": "`oncemq dead ls TOPIC` list
 
 
 def _dead_topics(client: Client) -> list[str]:
-    from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
+    from oncemq.protocol.names import DEAD_SUBSCRIBER
 
     return [entry.topic for entry in client.subscriptions() if entry.subscriber == DEAD_SUBSCRIBER]
 
@@ -87,8 +87,8 @@ def ls(topic: str | None, as_json: bool, reach: Reach) -> None:
 
 def _check_topic(client: Client, topic: str) -> None:
     """Raise TopicUnknown if it is not a dead-letter topic, and name the one that may be meant."""
-    from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
     from oncemq.protocol.errors import TopicUnknown
+    from oncemq.protocol.names import DEAD_SUBSCRIBER
 
     found = client.subscriptions(topic)
     if any(entry.subscriber == DEAD_SUBSCRIBER for entry in found):
@@ -266,7 +266,7 @@ def rm(topic: str, offsets: tuple[int, ...], is_all: bool, yes: bool, as_json: b
 
 def _remove(client: Client, topic: str, offsets: set[int]) -> int:
     """Take all letters and ack those to delete; the others are returned when the subscription is closed."""
-    from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
+    from oncemq.protocol.names import DEAD_SUBSCRIBER
 
     removed = 0
     with client.shared_subscription(topic, DEAD_SUBSCRIBER, unsettled_max=_LETTERS_MAX) as letters:

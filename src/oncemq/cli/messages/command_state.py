@@ -90,7 +90,9 @@ def stateful_client(reach: Reach, state: str | None, *, client_name: str | None 
             if chosen is not None and not is_used_before:
                 break
         if chosen is None:
-            raise errors.SettingInvalid(f"{_SLOTS_MAX} runs use the state in '{folder}' at this moment")
+            raise errors.SettingInvalid(
+                f"all {_SLOTS_MAX} slots in '{folder}' are in use; try again later, or use another --state"
+            )
         yield cast("Client", chosen)
 
 
@@ -203,11 +205,11 @@ def _finish_earlier_run(client: OutboxClient) -> bool:
     from oncemq.client.internal import internal_api
 
     if client.pending:
-        core = internal_api(client).core
+        api = internal_api(client)
         try:
-            client.flush(timeout_s=core.options.timeout_ms / 1000)
+            client.flush(timeout_s=api.timeout_s)
         except TimeoutError:
-            note(f"The earlier run has to wait: {core.obstacle or 'there is no answer yet'}")
+            note(f"The earlier run has to wait: {api.obstacle or 'there is no answer yet'}")
             return False
         except errors.Refused:
             pass
@@ -237,15 +239,15 @@ def store(client: Client, topic: str, value: bytes, options: dict[str, Any]) -> 
     if not isinstance(client, OutboxClient):
         return stored
     ticket = cast("Ticket", stored)
-    core = internal_api(client).core
-    timeout_s = core.options.patience_ms / 1000
+    api = internal_api(client)
+    timeout_s = api.total_timeout_s
     try:
         client.flush(timeout_s=timeout_s)
     except TimeoutError:
         kept = "The message is kept on this machine, and the next run sends it. Do not put it again"
-        if core.obstacle is not None:
-            raise type(core.obstacle)(f"{core.obstacle.text}. {kept}") from None
-        raise errors.BrokerAway(f"no answer from {core.options.where} within {timeout_s:g} s. {kept}") from None
+        if api.obstacle is not None:
+            raise type(api.obstacle)(f"{api.obstacle.text}. {kept}") from None
+        raise errors.BrokerAway(f"no answer from {api.address} within {timeout_s:g} s. {kept}") from None
     except errors.Refused:
         for refusal in client.refusals():
             client.seen(refusal)

@@ -68,9 +68,15 @@ _NOT_KEPT_ADVICE = {
 @click.option("--key", metavar="TEXT", help="The key of the messages.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header. May be repeated.")
 @click.option(
-    "--ttl", "ttl_s", metavar="TIME", type=DURATION, help="Time to live: it is not delivered later than this."
+    "--ttl",
+    "ttl_s",
+    metavar="TIME",
+    type=DURATION,
+    help="Time to live: discard the message if it is not delivered within this time.",
 )
-@click.option("--delay", "delay_s", metavar="TIME", type=DURATION, help="It is not delivered before this time is over.")
+@click.option(
+    "--delay", "delay_s", metavar="TIME", type=DURATION, help="Deliver the message no earlier than this time from now."
+)
 @click.option("--create", is_flag=True, help="Create the topic if it does not exist. The topic is permanent.")
 @click.option("--null", is_flag=True, help="Messages on standard input end with NUL instead of a newline.")
 @json_option

@@ -258,4 +258,4 @@ class WorkerPool:
 
     def _count_late(self, error: LeaseLost) -> None:
         self.summary.late += 1
-        warn(f"{error.text}: it may be done twice.")
+        warn(f"{error.text}: the message may be processed twice.")

@@ -1,4 +1,4 @@
-"""`oncemq pipeline audit`: proves from client records that no message was lost, doubled or out of order."""
+"""`oncemq pipeline audit`: proves from client records that no message was lost, duplicated or out of order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def audit(
     as_json: bool,
     reach: Reach,
 ) -> None:
-    """Prove from the records of clients that nothing was lost, doubled or out of order, or list what was.
+    """Prove from the records of clients that nothing was lost, duplicated or out of order, or list what was.
 
     FOLDER contains the records of clients: `oncemq.connect(…, record=FOLDER)`, or ONCEMQ_RECORD in their environment.
     The exit code is 1 if there are findings, or if the records are incomplete. docs/audit.md describes the proof.
@@ -119,4 +119,4 @@ def _show(report: Report) -> None:
             click.echo(line)
         if len(report.findings) > _SHOWN_MAX:
             note(f"and {len(report.findings) - _SHOWN_MAX:,} more; --json and --findings list them.")
-    click.echo("Nothing was lost, doubled or out of order." if report.is_proved else "NOT PROVED.")
+    click.echo("Nothing was lost, duplicated or out of order." if report.is_proved else "NOT PROVED.")

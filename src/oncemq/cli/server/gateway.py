@@ -184,7 +184,7 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
                 f"{name} at {address} can be reached from other machines; everybody who reaches it can read and write."
             )
 
-    from oncemq.client.runtime.transport import check_urls, split_urls
+    from oncemq.client.gateway_api import check_urls, split_urls
     from oncemq.server.gateway_process import run
 
     brokers = tuple(split_urls(",".join(brokers) or sources.load_client({"config": flags["config"]}).url))

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 #: Every exit code of the command line. The code of each error is in protocol/errors/.
 EXIT_CODES = {
     0: "success",
-    1: "unexpected error, a confirmation that was declined, or a failure that the description names",
+    1: "unexpected error, declined confirmation, or a failure that is described above",
     2: "invalid command or setting",
     3: "no new messages",
     4: "the broker refused the command",

@@ -110,7 +110,11 @@ class Subscription:
         return self.messages()
 
     async def ack(self, message: Message | int | None = None, *, wait: bool = False) -> None:
-        """Ack everything up to and including this message (or offset): see `oncemq.Subscription.ack`.
+        """Ack everything up to and including this message (or offset); None: everything that was delivered.
+
+        Needed only with `auto_ack=False`. The ack is sent with the next get, or alone after a moment, or by `close`;
+        with `wait` it is on the broker's disk when this returns. The ack of an offset that was not delivered yet
+        skips the messages up to it: so a consumer gets past a message that can't be decoded.
 
         >>> await subscription.ack(message)
         """
@@ -126,7 +130,8 @@ class Subscription:
             guard.leave()
 
     async def seek(self, to: Start | datetime) -> int:
-        """Continue elsewhere: see `oncemq.Subscription.seek`. Returns the offset.
+        """Continue at an offset, `"earliest"`, `"new"`, or the first message that was stored at a time or later.
+        Returns the offset. Messages that are still stored can be read again.
 
         >>> await subscription.seek("earliest")
         0

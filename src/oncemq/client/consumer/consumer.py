@@ -217,7 +217,9 @@ class Consumer:
         if not cursor.has_seen(upto):
             end_offset = yield from end_of(self._driver, cursor.topic, opened.topic_id)
             if upto > end_offset:
-                raise errors.OffsetOutOfRange(f"ack of offset {upto - 1}; '{cursor.topic}' ends at {end_offset}")
+                raise errors.OffsetOutOfRange(
+                    f"offset {upto - 1} can't be acked: '{cursor.topic}' ends at {end_offset}"
+                )
         # This uses up the old iterator, and so ends a loop that holds it.
         self.current = iter([message for message in self.current if message.offset >= upto])
         skipped, is_beyond_get = cursor.skip_to(upto)

@@ -114,7 +114,7 @@ class Cursor(Protocol):
         """The broker has confirmed the last `ack_command`."""
 
     def take_ack_failure(self) -> None:
-        """The broker was away: a later ack includes the last `ack_command`."""
+        """The broker was unreachable: a later ack includes the last `ack_command`."""
 
     # Gets.
 
@@ -132,7 +132,7 @@ class Cursor(Protocol):
         """Buffer the messages. Raises BrokerRewound, Malformed or DamagedInTransit."""
 
     def take_get_failure(self) -> None:
-        """The broker was away: a later ack includes those of the last `get_command`."""
+        """The broker was unreachable: a later ack includes those of the last `get_command`."""
 
     def take_refusal(self, error: errors.OnceMQError) -> None:
         """An ack or a get was refused, and the subscription continues."""

@@ -39,7 +39,7 @@ class Loss(enum.Enum):
     TOPIC_GONE = "topic gone"
     #: The subscription was deleted.
     UNSUBSCRIBED = "unsubscribed"
-    #: The subscription expired because nobody used it.
+    #: The topic's quota ended the subscription, because it was the slowest one.
     EXPIRED = "expired"
     #: The position is not readable. The owner opens the subscription again and starts at the broker's position.
     POSITION_GONE = "position gone"

@@ -17,7 +17,7 @@ from oncemq.protocol import errors
 from oncemq.protocol.commands import BY_PATTERN, GetAny
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import AnyPart, GetAnyReply, GetReply, OpenReply, Reply
+from oncemq.protocol.replies import AnyPart, GetAnyReply, GetReply, OpenReply, Reply, expect
 
 
 class _Position:
@@ -209,7 +209,7 @@ class PatternCursor:
                     del self._positions[topic_id]
 
     def _restore(self, acks: _Acks) -> None:
-        """The broker was away: later acks include these."""
+        """The broker was unreachable: later acks include these."""
         for topic_id, upto in acks:
             position = self._positions.get(topic_id)
             if position is not None:
@@ -236,17 +236,16 @@ class PatternCursor:
         return GetAny(self.topic, self.subscriber, self._epoch, positions, bytes_max, wait_ms, acks)
 
     def take_get_reply(self, reply: Reply, payloads: Sequence[Frame]) -> None:
-        if not isinstance(reply, GetAnyReply):
-            raise errors.Malformed(f"a get was answered with {type(reply).__name__}")
-        for part in reply.parts:
+        found = expect(reply, GetAnyReply)
+        for part in found.parts:
             acked = self._acked_before_get.get(part.topic_id, 0)
             if part.acked < acked:
                 what = f"offset {acked - 1} of '{part.topic}' was acked, and the broker is at {part.acked}"
                 raise rewound(self.subscriber, self.topic, what)
         self._confirm(self._acks_with_get)
-        self._is_complete = reply.is_all
+        self._is_complete = found.is_all
         frames = iter(payloads)
-        for part in reply.parts:
+        for part in found.parts:
             self._take_part(part, frames)
 
     def _take_part(self, part: AnyPart, frames: Iterable[Frame]) -> None:

@@ -9,10 +9,9 @@ from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.runtime.rpc import ask
-from oncemq.protocol import errors
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, Find, Read, Seek
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import BatchHead, FindReply, GetReply
+from oncemq.protocol.replies import BatchHead, FindReply, GetReply, expect
 
 _READ_BYTES = 512 * 1024
 _WAIT_MS = 2000
@@ -138,9 +137,7 @@ class Reader:
     def _take_reply(self) -> None:
         assert self._pending is not None
         pending, self._pending = self._pending, None
-        reply = pending.result()
-        if not isinstance(reply, GetReply):
-            raise errors.Malformed(f"a read was answered with {type(reply).__name__}")
+        reply = expect(pending.result(), GetReply)
         self._buffer.take(reply, pending.payloads)
         self._has_begun = True
         if not self._follow and (self._stop is None or self._stop > reply.end_offset):

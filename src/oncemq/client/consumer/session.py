@@ -23,11 +23,9 @@ from oncemq.protocol.replies import OpenReply
 WAIT_MS = 2000.0
 #: An ack that finds no get to travel with is sent alone after this time.
 ACK_AFTER_MS = 100.0
-#: Errors that another attempt may cure.
-PASSING = (errors.BrokerAway, errors.NotNow)
 #: Errors of one ack or one message: they are raised, and the subscription continues.
 _NOT_FINAL = (errors.OffsetOutOfRange, errors.RecordCorrupt)
-_CAN_WAIT = (*PASSING, *_NOT_FINAL, errors.Sought)
+_CAN_WAIT = (*errors.TRANSIENT, *_NOT_FINAL, errors.Sought)
 
 
 class MessageFeed(Protocol):
@@ -162,7 +160,7 @@ class ConsumerSession:
         """Keep one get in flight while the broker has more and the buffer is not full."""
         if self.get_pending is not None:
             self._driver.pump()
-        # That the broker is away, or a seek, can wait until the buffer is empty; a new owner can't.
+        # That the broker is unreachable, or a seek, can wait until the buffer is empty; a new owner can't.
         pending = self.get_pending
         if pending is not None and pending.done and not isinstance(pending.error, _CAN_WAIT):
             self.take_get_reply()
@@ -186,7 +184,7 @@ class ConsumerSession:
         pending, self.get_pending = self.get_pending, None
         try:
             reply = pending.result()
-        except PASSING:
+        except errors.TRANSIENT:
             self.cursor.take_get_failure()
             raise
         except errors.Sought:
@@ -233,14 +231,14 @@ class ConsumerSession:
         return self._ack_pending
 
     def note_acks(self) -> None:
-        """Take the reply to an ack that was sent alone, if it is there. If the broker was away, a later ack
+        """Take the reply to an ack that was sent alone, if it is there. If the broker was unreachable, a later ack
         includes it."""
         if self._ack_pending is None or not self._ack_pending.done:
             return
         pending, self._ack_pending = self._ack_pending, None
         try:
             reply = pending.result()
-        except PASSING:
+        except errors.TRANSIENT:
             self.cursor.take_ack_failure()
         except errors.Sought:
             self.reopen(sought=True)
@@ -260,5 +258,5 @@ class ConsumerSession:
         pending = self._send_ack()
         yield pending
         self.note_acks()
-        if isinstance(pending.error, PASSING):
+        if isinstance(pending.error, errors.TRANSIENT):
             pending.result()

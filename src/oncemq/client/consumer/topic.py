@@ -17,7 +17,7 @@ from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, Get
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import AckReply, GetReply, OpenReply, Reply
+from oncemq.protocol.replies import AckReply, GetReply, OpenReply, Reply, expect
 
 
 class TopicCursor:
@@ -177,14 +177,13 @@ class TopicCursor:
         return Get(self._topic_id, self.subscriber, self._epoch, self.buffer.position, bytes_max, wait_ms, ack)
 
     def take_get_reply(self, reply: Reply, payloads: Sequence[Frame]) -> None:
-        if not isinstance(reply, GetReply):
-            raise errors.Malformed(f"a get was answered with {type(reply).__name__}")
-        if reply.acked < self._acked_before_get:
-            what = f"offset {self._acked_before_get - 1} was acked, and the broker is at {reply.acked}"
+        found = expect(reply, GetReply)
+        if found.acked < self._acked_before_get:
+            what = f"offset {self._acked_before_get - 1} was acked, and the broker is at {found.acked}"
             raise rewound(self.subscriber, self.topic, what)
-        self.acked = max(self.acked, reply.acked)
-        self.dropped = max(self.dropped, reply.dropped)
-        self.buffer.take(reply, payloads)
+        self.acked = max(self.acked, found.acked)
+        self.dropped = max(self.dropped, found.dropped)
+        self.buffer.take(found, payloads)
 
     def take_get_failure(self) -> None:
         self._ack_sent = self.acked

@@ -65,7 +65,7 @@ class Failover:
         self._timeout_count = 0
 
     def wake(self) -> None:
-        """There is a new command: try again, although the broker was away."""
+        """There is a new command: try again, although the broker was unreachable."""
         self.is_away = False
         self._timeout_count = 0
 

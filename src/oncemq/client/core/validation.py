@@ -40,7 +40,7 @@ def check_headers(headers: Mapping[str, bytes]) -> None:
     """Check the headers of one message. Raises TooLarge."""
     size = sum(map(len, headers.values())) + sum(len(name.encode()) for name in headers)
     if size > HEADERS_BYTES_MAX:
-        raise errors.TooLarge(f"headers of {size} bytes; the limit is {HEADERS_BYTES_MAX} per message")
+        raise errors.TooLarge(f"the headers have {size} bytes; the limit is {HEADERS_BYTES_MAX} per message")
 
 
 def offset_of(message: object, topic_id: int) -> int:
@@ -54,7 +54,7 @@ def offset_of(message: object, topic_id: int) -> int:
     if not isinstance(message, int) or isinstance(message, bool):
         raise TypeError(f"expected a Message or an offset, not {type(message).__name__}")
     if message < 0:
-        raise errors.OffsetOutOfRange(f"offset {message}; offsets start at 0")
+        raise errors.OffsetOutOfRange(f"offset {message} is negative; offsets start at 0")
     return message
 
 

@@ -33,7 +33,7 @@ class OutboxClient(Client):
         """How many operations are in the outbox that the broker has not decided, as far as this process knows."""
         return self._outbox_producer.outbox.pending_count
 
-    async def put(  # type: ignore[override]  # A ticket instead of a receipt: the broker may be away.
+    async def put(  # type: ignore[override]  # A ticket instead of a receipt: the broker may be unreachable.
         self,
         topic: str,
         value: Value,
@@ -44,7 +44,11 @@ class OutboxClient(Client):
         ttl_s: float | None = None,
         delay_s: float | None = None,
     ) -> Ticket:
-        """As `oncemq.OutboxClient.put`."""
+        """Store one message. When this returns, it is on this machine's disk; it reaches the broker automatically.
+
+        >>> (await client.put("orders", "one pizza", create=True)).numbers
+        (1,)
+        """
         put = make_one_put(topic, value, key, headers, create, ttl_s, delay_s)
         return await self._driver.run(self._outbox_producer.store(topic, iter([put])))
 
@@ -59,22 +63,43 @@ class OutboxClient(Client):
         ttl_s: float | None = None,
         delay_s: float | None = None,
     ) -> Ticket:
-        """As `oncemq.OutboxClient.put_many`."""
+        """Store any number of messages, in order. When this returns, all are on this machine's disk.
+
+        >>> (await client.put_many("orders", ["one pizza", "two salads"])).count
+        2
+        """
         batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
         return await self._driver.run(self._outbox_producer.store(topic, batches))
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """As `oncemq.OutboxClient.flush`."""
+        """Wait until the broker has decided everything in the outbox. Raises the first refusal that is not `seen`, or
+        TimeoutError.
+
+        >>> await client.flush(timeout_s=10)
+        """
         await super().flush(timeout_s)
 
     async def stored(self, ticket: Ticket | int) -> bool:
-        """As `oncemq.OutboxClient.stored`."""
+        """Return whether the broker has all of it on its disk. Raises the error that it was refused with. A number of
+        an earlier process can be used instead of a ticket.
+
+        >>> await client.stored(ticket)
+        True
+        """
         return await self._driver.run(self._outbox_producer.stored(ticket))
 
     async def refusals(self) -> list[OutboxRefusal]:
-        """As `oncemq.OutboxClient.refusals`."""
+        """Return what the broker has refused, with its messages. Refusals are kept, also over restarts, until `seen`.
+
+        >>> for refusal in await client.refusals():
+        ...     log.error("%s: %s", refusal.code, refusal.text)
+        ...     await client.seen(refusal)
+        """
         return await self._driver.run(self._outbox_producer.refusals())
 
     async def seen(self, refusal: OutboxRefusal | int) -> None:
-        """As `oncemq.OutboxClient.seen`."""
+        """Delete a refusal from the outbox, once you have handled it.
+
+        >>> await client.seen(refusal)
+        """
         await self._driver.run(self._outbox_producer.seen(refusal))

@@ -70,7 +70,7 @@ class OutboxContext(ClientContext):
         self._send_soon()
         try:
             return (yield from wait_for_reply(driver, pending))
-        except (errors.BrokerAway, errors.NotNow) as error:
+        except errors.TRANSIENT as error:
             error.add_note("It is kept in the outbox, and will be done when the broker can.")
             raise
         except errors.Refused:

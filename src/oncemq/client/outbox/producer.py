@@ -33,7 +33,7 @@ log = logging.getLogger("oncemq.client")
 
 #: At most this many batches are written with one sync.
 _BATCHES_PER_SYNC = 16
-#: How often replies are looked for when no caller waits: while they arrive, and while the broker is away.
+#: How often replies are looked for when no caller waits: while they arrive, and while the broker is unreachable.
 _CHECK_MS = 5.0
 _CHECK_AWAY_MS = 50.0
 _NEVER = float("inf")
@@ -177,7 +177,7 @@ class OutboxProducer(Producer[H]):
 
     def _is_pending(self, number: int) -> bool:
         if not 1 <= number < self.outbox.next_number:
-            raise ValueError(f"number {number} was not given out by this outbox")
+            raise ValueError(f"this outbox never assigned number {number}")
         kept = self.outbox.entries(number, 1, 0)
         return bool(kept) and kept[0].number == number
 

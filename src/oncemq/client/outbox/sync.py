@@ -32,7 +32,7 @@ class OutboxClient(Client):
         """How many operations are in the outbox that the broker has not decided, as far as this process knows."""
         return self._outbox_producer.outbox.pending_count
 
-    def put(  # type: ignore[override]  # A ticket instead of a receipt: the broker may be away.
+    def put(  # type: ignore[override]  # A ticket instead of a receipt: the broker may be unreachable.
         self,
         topic: str,
         value: Value,

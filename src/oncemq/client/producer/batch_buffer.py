@@ -15,8 +15,7 @@ import msgspec
 from oncemq.client.core.pending import Pending
 from oncemq.client.producer.encoding import NO_TIMES, Times, cuts
 from oncemq.client.producer.receipt import Receipt
-from oncemq.protocol import errors
-from oncemq.protocol.replies import PutReply
+from oncemq.protocol.replies import PutReply, expect
 
 if TYPE_CHECKING:
     from oncemq.client.producer.producer import Producer
@@ -148,8 +147,6 @@ class PendingMessage(msgspec.Struct, gc=False):
         assert isinstance(batch, Batch)
         assert isinstance(index, int)
         assert batch.pending is not None
-        reply = batch.pending.result()
-        if not isinstance(reply, PutReply):
-            raise errors.Malformed(f"a put was answered with {type(reply).__name__}")
+        reply = expect(batch.pending.result(), PutReply)
         offset = reply.first_offset + index
         return Receipt(batch.topic, reply.topic_id, offset, 1, reply.time_ms, reply.subscriptions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
@@ -49,10 +49,18 @@ def headers_as_bytes(headers: Headers) -> dict[str, bytes]:
     return found
 
 
-def check_is_many(values: object, what: str) -> None:
-    """Raise TypeError for text or bytes: they can be iterated over, but are one value."""
-    if isinstance(values, str | bytes | bytearray | memoryview):
-        raise TypeError(f"{what} are an iterable of bytes or str, not one {type(values).__name__}")
+def check_columns(values: object, keys: object, headers: object) -> None:
+    """Check what `put_many` gets. Raises TypeError for one value where there must be many, and ValueError for keys or
+    headers of another length than the values. Iterators have no length: one that has more than
+    is needed, such as `itertools.repeat`, is allowed."""
+    for column, what in ((values, "values"), (keys, "keys")):
+        if isinstance(column, str | bytes | bytearray | memoryview):
+            raise TypeError(f"{what} are an iterable of bytes or str, not one {type(column).__name__}")
+    if isinstance(headers, Mapping):
+        raise TypeError("headers are an iterable of mappings, not one mapping")
+    for column, what in ((keys, "keys"), (headers, "headers")):
+        if isinstance(column, Sized) and isinstance(values, Sized) and len(column) != len(values):
+            raise ValueError(f"put_many got {len(column)} {what} for {len(values)} values")
 
 
 class Times(msgspec.Struct, frozen=True, gc=False):
@@ -122,11 +130,9 @@ def columns_of(
     messages_max: int,
     bytes_max: int,
 ) -> Iterator[Columns]:
-    """Encode messages in chunks of about `bytes_max`. Raises ValueError if there are fewer keys or headers than values.
-
-    Each chunk shows how many messages the next one may have."""
-    check_is_many(values, "values")
-    check_is_many(keys, "keys")
+    """Encode messages in chunks of about `bytes_max`. Raises as `check_columns` does, and ValueError as soon as an
+    iterator ends before the values do. Each chunk shows how many messages the next one may have."""
+    check_columns(values, keys, headers)
     # Checked here, and not only when the first chunk is made.
     return _columns_of(_chunks(values, messages_max, bytes_max), keys, headers)
 
@@ -137,17 +143,23 @@ def _columns_of(
     keys_left = None if keys is None else iter(keys)
     headers_left = None if headers is None else iter(headers)
     for chunk in chunks:
-        count = len(chunk)
-        chunk_keys: list[bytes | None] | None = None
-        if keys_left is not None:
-            chunk_keys = [None if key is None else as_bytes(key) for key in islice(keys_left, count)]
-            _check_length(chunk_keys, count, "keys")
-        chunk_headers: list[Mapping[str, bytes] | None] | None = None
-        if headers_left is not None:
-            entries = islice(headers_left, count)
-            chunk_headers = [None if entry is None else headers_as_bytes(entry) for entry in entries]
-            _check_length(chunk_headers, count, "headers")
-        yield chunk, chunk_keys, chunk_headers
+        yield encode_columns(chunk, keys_left, headers_left)
+
+
+def encode_columns(
+    values: list[bytes], keys: Iterable[Value | None] | None, headers: Iterable[Headers | None] | None
+) -> Columns:
+    """Take and encode a key and headers for each value. Raises ValueError if there are too few."""
+    count = len(values)
+    found_keys: list[bytes | None] | None = None
+    if keys is not None:
+        found_keys = [None if key is None else as_bytes(key) for key in islice(keys, count)]
+        _check_length(found_keys, count, "keys")
+    found_headers: list[Mapping[str, bytes] | None] | None = None
+    if headers is not None:
+        found_headers = [None if entry is None else headers_as_bytes(entry) for entry in islice(headers, count)]
+        _check_length(found_headers, count, "headers")
+    return values, found_keys, found_headers
 
 
 def _chunks(values: Iterable[Value], messages_max: int, bytes_max: int) -> Iterator[list[bytes]]:

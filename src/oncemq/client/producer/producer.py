@@ -26,10 +26,10 @@ from oncemq.client.producer.encoding import (
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, WouldWait
-from oncemq.client.runtime.rpc import check_reply, wait_for_reply
+from oncemq.client.runtime.rpc import wait_for_reply
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Put
-from oncemq.protocol.replies import PutReply
+from oncemq.protocol.replies import PutReply, expect
 
 if TYPE_CHECKING:
     from oncemq.client.options import ConnectSettings
@@ -79,7 +79,7 @@ class Producer(Generic[H]):
         driver.check_usable()
         self.freeze_topic(operation.topic)
         reply = yield from wait_for_reply(driver, driver.core.submit(operation, payload))
-        return receipt_of(operation.topic, check_reply(reply, PutReply, operation))
+        return receipt_of(operation.topic, expect(reply, PutReply))
 
     def batches_of(
         self,

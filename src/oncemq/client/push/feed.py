@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from oncemq.client.push.frames import Header, batch_frame, decode_header
 from oncemq.client.runtime.driver import now_ms
 from oncemq.protocol import errors
+from oncemq.protocol.push_feed import Header, batch_frame, decode_header
 
 #: At most this many batches wait inside ZeroMQ. Those beyond are dropped, and fetched from the broker.
 _BATCHES_MAX = 1_000

@@ -30,7 +30,7 @@ class Transport(Protocol):
     """What a driver needs from a network."""
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """Send a request. Never blocks, and does not raise if the broker is away: the core sends again."""
+        """Send a request. Never blocks, and does not raise if the broker is unreachable: the core sends again."""
 
     def receive(self) -> Sequence[Frame] | None:
         """Return the next response that has arrived, or None. Does not wait."""

@@ -1,6 +1,6 @@
 """The ack sender of a shared consumer: acks and returns, gathered into ranges and sent together.
 
-A `Settle` is numbered, so it happens once. If it is not known whether one happened (the broker was away for too long),
+A `Settle` is numbered, so it happens once. If it is not known whether one happened (the broker did not answer in time),
 the same is sent again: if it had happened, the broker answers that the leases are lost. So an ack may be reported as
 late when it was not; the other way round is impossible.
 
@@ -16,7 +16,7 @@ from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.worker.dead_letter_sender import DeadLetterSender
 from oncemq.client.worker.leases import Lease, take_prefix
-from oncemq.client.worker.membership import PASSING, Membership, ranges_of
+from oncemq.client.worker.membership import Membership, ranges_of
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Settle
 from oncemq.protocol.limits import RANGES_MAX
@@ -118,11 +118,11 @@ class AckSender:
         for settlement in list(self._in_flight):
             assert settlement.pending is not None
             yield settlement.pending
-            if isinstance(settlement.pending.error, PASSING):
+            if isinstance(settlement.pending.error, errors.TRANSIENT):
                 settlement.pending.result()
         while (pending := self._dead_letters.first_pending) is not None:
             yield pending
-            if isinstance(pending.error, PASSING):
+            if isinstance(pending.error, errors.TRANSIENT):
                 pending.result()
             self.send()
 
@@ -134,7 +134,7 @@ class AckSender:
         if error is None:
             assert isinstance(pending.reply, SettleReply)
             self._note_lost(settlement, pending.reply.lost)
-        elif isinstance(error, PASSING):
+        elif isinstance(error, errors.TRANSIENT):
             self._settle_again(settlement)
         elif isinstance(error, errors.Sought):
             self._membership.lose_epoch(settlement.epoch)

@@ -28,7 +28,9 @@ class Task(BaseTask, gc=False, eq=False):
     """
 
     async def ack(self, *, wait: bool = False) -> None:
-        """The task is done: see `oncemq.Task.ack`.
+        """The task is done. The ack is sent together with others within a moment; with `wait` it is on the broker's
+        disk when this returns. An ack that comes too late raises LeaseLost: here if that is known, or with `wait`; else
+        the next call of the subscription raises it.
 
         >>> await task.ack()
         """
@@ -37,7 +39,8 @@ class Task(BaseTask, gc=False, eq=False):
             await consumer.driver.run(consumer.ack(self, wait))
 
     async def nack(self, delay_s: float = 0.0, *, reason: str = "") -> None:
-        """The task is not done: see `oncemq.Task.nack`.
+        """The task is not done: return it, to be delivered again immediately, or after `delay_s`. After its last try it
+        goes to the dead-letter topic, with this reason.
 
         >>> await task.nack(delay_s=5, reason="the oven is cold")
         """
@@ -121,7 +124,8 @@ class SharedSubscription(BaseSharedSubscription[Task]):
 
     @contextlib.asynccontextmanager
     async def handling(self, task: Task, *, delay_s: float = 0.0) -> AsyncIterator[Task]:
-        """Ack the task when the block ends, and return it when the block fails: see `oncemq.SharedSubscription`.
+        """Ack the task when the block ends, and return it when the block fails; unless the block has settled it. A
+        dead letter that results has the exception as its reason.
 
         >>> async with workers.handling(task):
         ...     await pack(task.value)

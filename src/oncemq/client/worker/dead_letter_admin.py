@@ -9,14 +9,23 @@ from functools import partial
 from oncemq.client.consumer.reader import Reader
 from oncemq.client.context import ClientContext
 from oncemq.client.runtime.flow import Flow, Outside
-from oncemq.client.runtime.rpc import check_reply, wait_for_reply
-from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER, DeadLetter, make_retry_puts
+from oncemq.client.runtime.rpc import wait_for_reply
+from oncemq.client.worker.dead_letters import DeadLetter, make_retry_puts
 from oncemq.client.worker.leases import decode_take
 from oncemq.client.worker.membership import ranges_of
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Leave, Open, Settle, Subscriptions, Take, Transact
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import Done, OpenReply, SubscriptionInfo, SubscriptionsReply, TakeReply, TransactReply
+from oncemq.protocol.names import DEAD_SUBSCRIBER
+from oncemq.protocol.replies import (
+    Done,
+    OpenReply,
+    SubscriptionInfo,
+    SubscriptionsReply,
+    TakeReply,
+    TransactReply,
+    expect,
+)
 
 _TAKE_COUNT = 1000
 _TAKE_BYTES = 1024 * 1024
@@ -113,7 +122,7 @@ class _Scan:
         command = Take(*subscription, self._member, self._number, _TAKE_COUNT, _TAKE_BYTES)
         driver = self._context.driver
         pending = driver.core.ask(command)
-        reply = check_reply((yield from wait_for_reply(driver, pending)), TakeReply, command)
+        reply = expect((yield from wait_for_reply(driver, pending)), TakeReply)
         taken = yield Outside(partial(decode_take, self._topic, reply, pending.payloads))
         messages = [message for part in taken for message in part.messages]
         self._is_over = any(message.offset >= self._end_offset - 1 for message in messages)

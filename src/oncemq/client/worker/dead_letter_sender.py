@@ -14,7 +14,7 @@ from functools import partial
 from oncemq.client.core.pending import Pending
 from oncemq.client.worker.dead_letters import FailedMessage, dead_subscription, make_dead_put
 from oncemq.client.worker.leases import Lease
-from oncemq.client.worker.membership import PASSING, Membership, ranges_of
+from oncemq.client.worker.membership import Membership, ranges_of
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Settle, Transact
 from oncemq.protocol.limits import RANGES_MAX
@@ -95,7 +95,7 @@ class DeadLetterSender:
         error = pending.error
         if error is None:
             return
-        if isinstance(error, PASSING):
+        if isinstance(error, errors.TRANSIENT):
             self._unsent.append(batch)
         elif isinstance(error, errors.LeaseLost) and len(batch.messages) > 1:
             # One of them may have been lost alone.

@@ -20,9 +20,8 @@ import msgspec
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol.commands import START_EARLIEST, Put, Sharing, Subscribe
 from oncemq.protocol.message import Message
+from oncemq.protocol.names import DEAD_SUBSCRIBER
 
-#: The subscription that keeps dead letters.
-DEAD_SUBSCRIBER = "oncemq-dead"
 #: The reason of a dead letter if the consumer gave none: it was delivered too often; it was rejected.
 TRIES = "tries"
 REJECTED = "rejected"

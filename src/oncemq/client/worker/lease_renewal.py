@@ -9,15 +9,15 @@ from __future__ import annotations
 from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
-from oncemq.client.runtime.rpc import check_reply, wait_for_reply
+from oncemq.client.runtime.rpc import wait_for_reply
 from oncemq.client.worker.acks import AckSender
 from oncemq.client.worker.leases import Lease
-from oncemq.client.worker.membership import PASSING, Membership
+from oncemq.client.worker.membership import Membership
 from oncemq.client.worker.options import WorkerOptions
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Extend
 from oncemq.protocol.limits import RANGES_MAX
-from oncemq.protocol.replies import ExtendReply
+from oncemq.protocol.replies import ExtendReply, expect
 
 #: Acks are sent after this time, unless there is a better moment.
 _SEND_AFTER_MS = 20.0
@@ -129,7 +129,7 @@ class LeaseRenewer:
         except errors.Sought:
             self._membership.lose_epoch(lease.epoch)
             return True
-        return lease.token in check_reply(reply, ExtendReply, command).lost
+        return lease.token in expect(reply, ExtendReply).lost
 
     def _renew_due(self) -> None:
         """Renew all leases that are due, and those that soon will be."""
@@ -161,7 +161,7 @@ class LeaseRenewer:
         if error is None:
             assert isinstance(pending.reply, ExtendReply)
             self._set_renewed(renewed, set(pending.reply.lost))
-        elif isinstance(error, PASSING):
+        elif isinstance(error, errors.TRANSIENT):
             for lease in renewed:
                 lease.extend_ms = now_ms() + _RENEW_AGAIN_MS
         elif isinstance(error, errors.Sought):

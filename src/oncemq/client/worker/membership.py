@@ -21,8 +21,6 @@ from oncemq.protocol import errors
 from oncemq.protocol.commands import Leave, Open, Sharing
 from oncemq.protocol.replies import Done, OpenReply, SubscribeReply
 
-#: Errors that another attempt may cure.
-PASSING = (errors.BrokerAway, errors.NotNow)
 #: An error names at most this many ranges of offsets.
 _NAMED_MAX = 20
 

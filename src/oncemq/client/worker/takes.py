@@ -23,12 +23,12 @@ from oncemq.client.worker.dead_letter_sender import DeadLetterSender
 from oncemq.client.worker.dead_letters import TRIES, FailedMessage
 from oncemq.client.worker.lease_renewal import LeaseRenewer
 from oncemq.client.worker.leases import Lease, TakenMessages, decode_take
-from oncemq.client.worker.membership import PASSING, Membership
+from oncemq.client.worker.membership import Membership
 from oncemq.client.worker.options import WorkerOptions
 from oncemq.client.worker.task import BaseTask
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Take
-from oncemq.protocol.replies import OpenReply, TakeReply
+from oncemq.protocol.replies import OpenReply, TakeReply, expect
 
 if TYPE_CHECKING:
     from oncemq.client.worker.shared_consumer import SharedConsumer
@@ -176,9 +176,7 @@ class TakeRequester(Generic[K]):
             self.pending = None
             self._refuse(pending.error)
             return []
-        reply = pending.reply
-        if not isinstance(reply, TakeReply):
-            raise errors.Malformed(f"a take was answered with {type(reply).__name__}")
+        reply = expect(pending.reply, TakeReply)
         if reply.token:
             self._membership.note_epoch(reply.token)
         try:
@@ -201,7 +199,7 @@ class TakeRequester(Generic[K]):
 
     def _refuse(self, error: errors.OnceMQError) -> None:
         """Raise the error, unless it is that of a seek."""
-        if isinstance(error, PASSING):
+        if isinstance(error, errors.TRANSIENT):
             # It may have happened: the same number brings the same messages.
             raise again(error)
         self._number += 1

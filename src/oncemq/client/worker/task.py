@@ -26,6 +26,7 @@ class BaseTask(msgspec.Struct, gc=False, eq=False):
 
     @property
     def value(self) -> bytes:
+        """The message's value."""
         return self.message.value
 
     @property
@@ -35,26 +36,32 @@ class BaseTask(msgspec.Struct, gc=False, eq=False):
 
     @property
     def key(self) -> bytes | None:
+        """The message's key."""
         return self.message.key
 
     @property
     def headers(self) -> Mapping[str, bytes]:
+        """The message's headers."""
         return self.message.headers
 
     @property
     def topic(self) -> str:
+        """The topic of the message."""
         return self.message.topic
 
     @property
     def offset(self) -> int:
+        """The message's offset in its topic."""
         return self.message.offset
 
     @property
     def topic_id(self) -> int:
+        """The id of the topic."""
         return self.lease.topic_id
 
     @property
     def subscriber(self) -> str:
+        """The name of the shared subscription."""
         return self.lease.subscriber
 
     @property

@@ -47,7 +47,7 @@ class HttpGateway:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises ListenFailed. The broker may be away: then requests are answered with an error."""
+        """Listen. Raises ListenFailed. The broker may be unreachable: then requests are answered with an error."""
         listening = listen(self._settings)
         self.addresses = [f"http://{self._settings.host_text}:{listening.getsockname()[1]}"]
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import zmq
 
-from oncemq.client.runtime.transport import split_urls
+from oncemq.client.gateway_api import split_urls
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.ack_server import AckServer
 from oncemq.gateways.push.counters import Counters
@@ -53,7 +53,7 @@ class PushGateway:
         self._started = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
-        """Listen. Raises ListenFailed. The broker may be away."""
+        """Listen. Raises ListenFailed. The broker may be unreachable."""
         async with contextlib.AsyncExitStack() as started:
             self._begin(started)
             self._started = started.pop_all()
@@ -91,7 +91,7 @@ class PushGateway:
                 await feed.resume()
                 await subscribers.resume()
             except errors.OnceMQError as error:
-                self.counters.report("starts_waiting", f"the gateway can't resume yet: {error.text}")
+                self.counters.report("resume_waiting", f"the gateway can't resume yet: {error.text}")
                 await asyncio.sleep(_PAUSE_S)
             else:
                 return

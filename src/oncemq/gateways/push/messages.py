@@ -173,5 +173,5 @@ def decode_received(frames: list[bytes]) -> AckReceived | None:
 
 def error_of(error: errors.OnceMQError) -> Error:
     """Return an error as a message."""
-    is_transient = isinstance(error, errors.NotNow | errors.BrokerAway)
+    is_transient = isinstance(error, errors.TRANSIENT)
     return Error(code=error.code, text=error.text, again=is_transient)

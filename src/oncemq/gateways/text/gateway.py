@@ -32,7 +32,7 @@ class TextGateway:
         self._link: Link | None = None
 
     async def start(self) -> None:
-        """Listen. Raises ListenFailed. The broker may be away: then requests are answered with an error."""
+        """Listen. Raises ListenFailed. The broker may be unreachable: then requests are answered with an error."""
         self._peers = Peers(self._settings, self._answer)
         self._link = self._broker if isinstance(self._broker, Link) else Link(self._broker, label="text")
         self._server = TextServer(self._link)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from oncemq.client.producer.encoding import make_put
+from oncemq.client.gateway_api import make_put
 from oncemq.gateways.keyed_delivery import NO_KEY, KeyedDelivery
 from oncemq.gateways.keyed_lock import KeyedLock
-from oncemq.gateways.link import Link, expect
+from oncemq.gateways.link import Link
 from oncemq.gateways.put_batcher import BATCH_BYTES_MAX
 from oncemq.gateways.subscription import SubscriptionKey
 from oncemq.gateways.subscription_cache import SubscriptionCache
@@ -21,7 +21,7 @@ from oncemq.gateways.subscription_reader import SubscriptionReader, retry_when_s
 from oncemq.gateways.text.requests import Request, format_done, format_message
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, Find, Keyed, Operation, Subscribe, Unsubscribe
-from oncemq.protocol.replies import FindReply, PutReply, Reply, SubscribeReply
+from oncemq.protocol.replies import FindReply, PutReply, Reply, SubscribeReply, expect
 
 PRINCIPAL = "text"
 

@@ -38,9 +38,9 @@ class UdpContext:
     # Sending.
 
     def send(self, packet: bytes, address: Address) -> bool:
-        """Send a packet. To addresses that have not proved themselves the rate is limited. False: it was dropped."""
+        """Send a packet. To addresses that have not validated themselves the rate is limited. False: it was dropped."""
         if not self.peers.may_send(clock_ms(), address, len(packet)):
-            self.counters["dropped_unproved"] += 1
+            self.counters["dropped_unvalidated"] += 1
             return False
         return self.send_short(packet, address)
 
@@ -81,7 +81,7 @@ class UdpContext:
         try:
             await work
         except errors.OnceMQError as error:
-            self.counters["errands_failed"] += 1
+            self.counters["packets_failed"] += 1
             log.debug("a packet failed: %s", error)
         except Exception:
             self.log_bug()

@@ -41,7 +41,7 @@ class UdpGateway:
         self._logged_counters: dict[str, int] = {}
 
     async def start(self) -> None:
-        """Listen. Raises ListenFailed. The broker may be away: then packets are dropped, and peers repeat them."""
+        """Listen. Raises ListenFailed. If the broker is unreachable, packets are dropped, and peers repeat them."""
         settings = self._settings
         self._endpoint = Endpoint(settings.host, settings.port, settings.packet_bytes_max)
         self._link = self._broker if isinstance(self._broker, Link) else Link(self._broker, label="udp")
@@ -54,7 +54,7 @@ class UdpGateway:
         self._context.run_in_background(self._load())
         self._context.run_in_background(self._maintain())
         self.addresses = [self._endpoint.address]
-        log.info("waiting for contact at %s", self._endpoint.address)
+        log.info("listening for datagrams at %s", self._endpoint.address)
 
     async def stop(self) -> None:
         if self._endpoint is None or self._link is None:

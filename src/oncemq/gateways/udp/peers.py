@@ -1,7 +1,7 @@
-"""The addresses that the gateway talks to: whether they have proved themselves, and when they were last heard. It does
+"""The addresses that the gateway talks to: whether they are validated, and when they were last heard. It does
 no I/O: the time is an argument.
 
-A plain packet proves nothing: anybody can send one with a forged address. So an address that has not proved itself gets
+A plain packet proves nothing: anybody can send one with a forged address. So an address that is not validated gets
 only short replies, a limited number of messages until it sends a packet again, and, together with all other such
 addresses, a limited number of bytes per second. All data here is bounded, and none of it needs to survive a restart.
 """
@@ -18,7 +18,7 @@ from oncemq.gateways.udp.tokens import Address, is_loopback
 
 #: Size of a datagram's headers.
 _HEADERS_BYTES = 28
-#: How long an address stays proved after its last packet with a token.
+#: How long an address stays validated after its last packet with a token.
 _PROVED_MS = 600_000
 _PROVED_MAX = 10_000
 #: After this many reports of its own host that nobody listens there, an address is gone.
@@ -31,7 +31,7 @@ class PlainPeer(msgspec.Struct):
     """A plain subscriber's address."""
 
     heard_ms: float
-    #: How many messages it may still get before it must send a packet, while it has not proved itself.
+    #: How many messages it may still get before it must send a packet, while it is not validated.
     credit: int = UNPROVED_MESSAGES
     strikes: int = 0
     struck_ms: float = float("-inf")
@@ -39,33 +39,33 @@ class PlainPeer(msgspec.Struct):
 
 class Peers:
     def __init__(self, settings: UdpSettings, now_ms: float) -> None:
-        self._loopback_is_proved = settings.loopback_is_proved
-        self._unproved = Bucket(settings.unproved_bytes_per_s, now_ms)
-        self._proved: OrderedDict[Address, float] = OrderedDict()
+        self._loopback_is_validated = settings.loopback_is_validated
+        self._unvalidated = Bucket(settings.unvalidated_bytes_per_s, now_ms)
+        self._validated: OrderedDict[Address, float] = OrderedDict()
         self._plain: dict[Address, PlainPeer] = {}
 
     # Proof.
 
-    def prove(self, now_ms: float, address: Address) -> None:
-        self._proved[address] = now_ms + _PROVED_MS
-        self._proved.move_to_end(address)
-        if len(self._proved) > _PROVED_MAX:
-            self._proved.popitem(last=False)
+    def validate(self, now_ms: float, address: Address) -> None:
+        self._validated[address] = now_ms + _PROVED_MS
+        self._validated.move_to_end(address)
+        if len(self._validated) > _PROVED_MAX:
+            self._validated.popitem(last=False)
 
-    def is_proved(self, now_ms: float, address: Address) -> bool:
-        if self._loopback_is_proved and is_loopback(address):
+    def is_validated(self, now_ms: float, address: Address) -> bool:
+        if self._loopback_is_validated and is_loopback(address):
             return True
-        return self._proved.get(address, float("-inf")) > now_ms
+        return self._validated.get(address, float("-inf")) > now_ms
 
     def reply_bytes_max(self, now_ms: float, address: Address, question_bytes: int, bytes_max: int) -> int:
         """Return the maximum length of a reply to a packet."""
-        if self.is_proved(now_ms, address):
+        if self.is_validated(now_ms, address):
             return bytes_max
         return min(bytes_max, question_bytes + SLACK_BYTES)
 
     def may_send(self, now_ms: float, address: Address, size: int) -> bool:
         """Return whether the rate limit allows a packet."""
-        return self.is_proved(now_ms, address) or self._unproved.take(now_ms, size + _HEADERS_BYTES)
+        return self.is_validated(now_ms, address) or self._unvalidated.take(now_ms, size + _HEADERS_BYTES)
 
     # Plain subscribers.
 
@@ -84,7 +84,7 @@ class Peers:
     def take_credit(self, now_ms: float, address: Address) -> bool:
         """Count one message to the address. False: it got too many without sending a packet."""
         peer = self._plain.get(address)
-        if peer is None or self.is_proved(now_ms, address):
+        if peer is None or self.is_validated(now_ms, address):
             return peer is not None
         peer.credit -= 1
         return peer.credit >= 0
@@ -103,5 +103,5 @@ class Peers:
         return [
             address
             for address, peer in self._plain.items()
-            if now_ms - peer.heard_ms > PLAIN_SILENT_MS and not self.is_proved(now_ms, address)
+            if now_ms - peer.heard_ms > PLAIN_SILENT_MS and not self.is_validated(now_ms, address)
         ]

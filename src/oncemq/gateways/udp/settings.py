@@ -10,9 +10,9 @@ DEFAULT_ADDRESS = "127.0.0.1:5560"
 WINDOW = 64
 #: Maximum number of bytes in flight to a subscriber; a single packet is always allowed.
 WINDOW_BYTES = 128 * 1024
-#: How much longer than its request a reply to an unproved address may be. S4's replies fit.
+#: How much longer than its request a reply to an unvalidated address may be. The replies to plain packets fit.
 SLACK_BYTES = 48
-#: How many messages an unproved address gets before it must send a packet again.
+#: How many messages an unvalidated address gets before it must send a packet again.
 UNPROVED_MESSAGES = 1000
 #: A plain subscriber on another machine is deleted after this time without a packet: nothing else shows that it is
 #: gone.
@@ -29,8 +29,8 @@ PACKET_TASKS_MAX = 2048
 class UdpSettings(UdpOptions, frozen=True, kw_only=True):
     #: HOST:PORT to listen at.
     listen: str = DEFAULT_ADDRESS
-    #: Other machines can't send from a loopback address, so these addresses count as proved.
-    loopback_is_proved: bool = True
+    #: Other machines can't send from a loopback address, so these addresses count as validated.
+    loopback_is_validated: bool = True
     #: How long a get waits at the broker: the longest time in which a restart of the broker goes unnoticed.
     wait_ms: int = 2000
 

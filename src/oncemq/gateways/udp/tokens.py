@@ -1,4 +1,4 @@
-"""Tokens that prove an address: a peer that knows the token that was sent to an address can receive there.
+"""Tokens that validate an address: a peer that knows the token that was sent to an address can receive there.
 
 A token is a keyed hash of the address, so nothing is stored per address. The key is random, and changes every hour and
 with each process; tokens of the key before are still valid.

@@ -56,7 +56,7 @@ def _cut_snapshots(disk: Disk, layout: Layout, position: int, report: Cut) -> No
     first = min((segment.number for segment in read_segments(disk, layout)), default=0)
     if len(later) == len(heads) and first != 1:
         raise errors.JournalError(
-            f"position {position} lies before every snapshot: after a cut there nothing could be recovered"
+            f"the journal can't be cut at {position}: no snapshot lies before it, so nothing could be recovered"
         )
     for name in disk.list(SNAPSHOTS):
         if not name.isdigit() or int(name) not in later:

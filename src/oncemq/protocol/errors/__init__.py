@@ -88,12 +88,16 @@ what to do. Both are printed in docs/reference/errors.md, with the exit code of 
 from __future__ import annotations
 
 from oncemq.protocol.errors.base import *  # noqa: F403
-from oncemq.protocol.errors.base import OnceMQError, Refused
+from oncemq.protocol.errors.base import NotNow, OnceMQError, Refused
 from oncemq.protocol.errors.broker import *  # noqa: F403
 from oncemq.protocol.errors.client import *  # noqa: F403
+from oncemq.protocol.errors.client import BrokerAway
 from oncemq.protocol.errors.gateway import *  # noqa: F403
 from oncemq.protocol.errors.not_now import *  # noqa: F403
 from oncemq.protocol.errors.storage import *  # noqa: F403
+
+#: Errors that another attempt may cure.
+TRANSIENT = (BrokerAway, NotNow)
 
 
 def _subclasses(root: type[OnceMQError]) -> list[type[OnceMQError]]:

@@ -1,5 +1,5 @@
 """The audit: proves from the records of clients (client/recording/) that each subscription received every message once
-and in order, or lists what was lost, doubled, out of order or changed. See `oncemq pipeline audit` and docs/audit.md.
+and in order, or lists what was lost, duplicated, out of order or changed. See `oncemq pipeline audit`, docs/audit.md.
 
     record_lines   record files → rows
     periods        the owners of a subscription, and the seeks between them

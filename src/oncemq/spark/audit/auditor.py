@@ -48,7 +48,7 @@ class AckedRange(msgspec.Struct):
     stop: int
     #: The total number of messages that the quota of the topic dropped.
     dropped: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     out_of_order: int = 0
 
 
@@ -168,7 +168,7 @@ class _Audit:
                 min(row["start"], created.get((key, era), row["start"])),
                 row["stop"],
                 row["dropped"],
-                row["doubled"],
+                row["duplicated"],
                 row["out_of_order"],
             )
             eras[key, era] = _merge(eras[key, era], found) if (key, era) in eras else found
@@ -217,7 +217,7 @@ class _Audit:
     def _result(self, acked: AckedRange, put: int, found: Mapping[str, Any], unknown: int) -> SubscriptionResult:
         # The broker counts the messages that the quota dropped, but does not say which ones they were.
         dropped = min(acked.dropped, found["lost"])
-        doubled = found["doubled"] + acked.doubled
+        duplicated = found["duplicated"] + acked.duplicated
         broker, topic_id, subscriber, pattern = acked.key
         result = SubscriptionResult(
             broker=broker,
@@ -236,14 +236,14 @@ class _Audit:
             result,
             consumed=found["consumed"],
             given=found["given"],
-            redelivered=max(0, found["redelivered"] - doubled),
+            redelivered=max(0, found["redelivered"] - duplicated),
             expired=found["expired"],
             dropped=dropped,
             passed=found["passed"],
             left=found["left_unread"],
             unexplained=found["unexplained"],
             lost=found["lost"] - dropped,
-            doubled=doubled,
+            duplicated=duplicated,
             out_of_order=acked.out_of_order,
             corrupted=found["corrupted"],
             unknown=unknown,
@@ -272,6 +272,6 @@ def _merge(one: AckedRange, other: AckedRange) -> AckedRange:
         min(one.start, other.start),
         max(one.stop, other.stop),
         max(one.dropped, other.dropped),
-        one.doubled + other.doubled,
+        one.duplicated + other.duplicated,
         one.out_of_order + other.out_of_order,
     )

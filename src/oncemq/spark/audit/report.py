@@ -9,7 +9,7 @@ import msgspec
 #: The faults of a subscription, as text.
 _FAULTS = {
     "lost": "lost",
-    "doubled": "doubled",
+    "duplicated": "duplicated",
     "out_of_order": "out of order",
     "corrupted": "corrupted",
     "unknown": "never put",
@@ -95,7 +95,7 @@ class SubscriptionResult(msgspec.Struct, frozen=True, kw_only=True):
     left: int = 0
     unexplained: int = 0
     lost: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     out_of_order: int = 0
     corrupted: int = 0
     unknown: int = 0

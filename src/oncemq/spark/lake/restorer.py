@@ -98,7 +98,9 @@ def restore(
     retention of `retain_ms`. Raises PipelineInvalid, PipelineFailed, and the errors of the broker.
     """
     if id and again:
-        raise errors.PipelineInvalid("give either an id or again: a new id already restores the messages once more")
+        raise errors.PipelineInvalid(
+            "use either id (--id) or again (--again): a new id already restores the messages once more"
+        )
     url = broker_url(url)
     selection = make_selection(topic=topic, since=since, until=until, offsets=offsets)
     jobs = plan_jobs(folder, selection, to=to, prefix=prefix, warn=warn)
@@ -181,7 +183,7 @@ def _targets(client: Client, names: Sequence[str], retain_ms: int | None) -> dic
     found = {info.name: info for info in client.topics()}
     absent = [name for name in names if name not in found]
     if absent and retain_ms is None:
-        raise errors.TopicUnknown(f"there is no topic '{absent[0]}' to restore into; create (--create) creates it")
+        raise errors.TopicUnknown(f"topic '{absent[0]}' does not exist; use create (--create)")
     for name in absent:
         client.create_topic(name, retain_ms=retain_ms or 0)
     if absent:

@@ -181,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _broker_id(self) -> str:
-        return internal_api(self._client).core.broker_id
+        return internal_api(self._client).broker_id
 
     def _resume(self, start: Offsets) -> StreamSubscription:
         """The subscription; the first call of a process takes ownership of it for the checkpoint."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from oncemq.client.consumer.owned_subscription import OwnedSubscription
-from oncemq.client.internal import internal_api
+from oncemq.client.internal import OwnedSubscription, internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, GetAny, Open, Subscribe

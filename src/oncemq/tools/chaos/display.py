@@ -112,7 +112,7 @@ def table_of(numbers: Numbers) -> Any:
         "delivered": numbers.delivered,
         "crashes survived": survived.crashes,
         "packets lost": survived.packets_lost,
-        "duplicated": survived.packets_doubled,
+        "duplicated": survived.packets_duplicated,
     }
     table = Table(title=f"{numbers.elapsed_s:.0f} of {numbers.seconds:g} s", title_justify="left", expand=True)
     for head in counted:

@@ -18,7 +18,7 @@ class Survived(msgspec.Struct):
     subscriber_kills: int = 0
     departures: int = 0
     packets_lost: int = 0
-    packets_doubled: int = 0
+    packets_duplicated: int = 0
     packets_delayed: int = 0
 
     @property
@@ -103,7 +103,7 @@ def lines_of(result: Result) -> list[str]:
         f"{verdict.out_of_order:,} out of order",
         f"survived: {count_of(survived.broker_kills, 'kill')} of the broker, {survived.publisher_kills:,} of "
         f"publishers, {survived.subscriber_kills:,} of subscribers, {count_of(survived.departures, 'departure')}, "
-        f"{survived.packets_lost:,} packets lost, {survived.packets_doubled:,} duplicated, "
+        f"{survived.packets_lost:,} packets lost, {survived.packets_duplicated:,} duplicated, "
         f"{survived.packets_delayed:,} delayed",
     ]
     if result.is_good:

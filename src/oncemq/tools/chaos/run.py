@@ -214,7 +214,7 @@ class Run:
     def _numbers(self) -> Numbers:
         counters, survived = self._counters, self._survived
         survived.packets_lost = counters.get(NETWORK, packet_proxy.LOST)
-        survived.packets_doubled = counters.get(NETWORK, packet_proxy.DUPLICATED)
+        survived.packets_duplicated = counters.get(NETWORK, packet_proxy.DUPLICATED)
         survived.packets_delayed = counters.get(NETWORK, packet_proxy.DELAYED)
         return Numbers(
             self._elapsed_s(),

@@ -156,7 +156,7 @@ class _DirectPut:
         try:
             with oncemq.connect(self._url, timeout_s=0.5, tries=1, record="") as client:
                 client.put_many(topic, values)
-        except (errors.BrokerAway, errors.NotNow):
+        except errors.TRANSIENT:
             return
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
-from oncemq.client.consumer.session import PASSING
 from oncemq.client.consumer.sync import PatternSubscription, Subscription
 from oncemq.protocol import errors
 from oncemq.tools.shell.display import Display
@@ -43,7 +42,7 @@ class Feed:
         while not self._closing.is_set():
             try:
                 self._show_next()
-            except PASSING as error:
+            except errors.TRANSIENT as error:
                 self._wait_for_broker(error)
             except errors.ClientClosed:
                 return

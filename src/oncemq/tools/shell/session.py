@@ -98,7 +98,7 @@ class Session:
         """Wait until all available messages for this user have been shown."""
         until_s = time.monotonic() + _SETTLE_S
         # If the broker does not answer, there is nothing to show; the feeds report that.
-        with suppress(errors.BrokerAway, errors.NotNow):
+        with suppress(*errors.TRANSIENT):
             while time.monotonic() < until_s and self._has_unshown():
                 time.sleep(_POLL_S)
 

@@ -136,7 +136,7 @@ class App:
 
     def _refuse_too_many(self) -> None:
         if self._busy > self._settings.connections_max:
-            raise errors.Overloaded(f"{self._settings.connections_max} requests are being answered")
+            raise errors.Overloaded(f"the limit of {self._settings.connections_max} concurrent requests is reached")
 
     async def _while_connected(self, working: Awaitable[Answer | Streamed], receive: Receive) -> Answer | Streamed:
         """Wait for a slow answer. Raises Disconnected, Stopping."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from oncemq.client.core.core import Payloads
+from oncemq.client.gateway_api import Payloads
 from oncemq.gateways.http.framework.endpoint import Call, header
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Keyed, Numbered, Operation

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from oncemq.config.addresses import is_loopback
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.protocol import errors
 
 #: What other sites may link to: pages for people, without side effects.
 _PAGES = (b"/", b"/docs")
-_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 
 
 class OriginCheck:
@@ -25,7 +25,7 @@ class OriginCheck:
         #: The gateway listens at an address that other machines reach (only `insecure` allows it). It can't know which
         #: of its addresses they use, so any address is accepted. A host name must be configured, since anybody can
         #: make a name of their own point here.
-        self._is_open = not _LOOPBACK.fullmatch(settings.host) and settings.host != "::1" and not settings.hosts
+        self._is_open = not is_loopback(settings.host) and not settings.hosts
         #: Host headers that were accepted before.
         self._good: set[bytes] = set()
 
@@ -49,7 +49,7 @@ class OriginCheck:
             self._good.add(host)
 
     def _is_ours(self, name: str) -> bool:
-        if _LOOPBACK.fullmatch(name) or name.strip("[]") in self._hosts:
+        if is_loopback(name) or name.strip("[]") in self._hosts:
             return True
         return self._is_open and _is_address(name.strip("[]"))
 

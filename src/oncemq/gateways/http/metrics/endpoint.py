@@ -13,7 +13,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from oncemq.client.worker.dead_letters import DEAD_SUBSCRIBER
 from oncemq.gateways.http.framework.endpoint import TEXT, Answer, Call, Endpoint, Reply, endpoint
 from oncemq.gateways.http.lookups import just_before
 from oncemq.gateways.http.metrics.exposition import MEDIA, Exposition, Family
@@ -21,6 +20,7 @@ from oncemq.gateways.link import Link
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Health, Patterns, Subscriptions, Topics
 from oncemq.protocol.limits import LIST_PAGE_MAX, NAME_BYTES_MAX
+from oncemq.protocol.names import DEAD_SUBSCRIBER
 from oncemq.protocol.replies import (
     HealthReply,
     PatternInfo,

@@ -24,10 +24,9 @@ from oncemq.gateways.http.queue.registry import (
     new_id,
 )
 from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
-from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Find, RegistrySet, Subscribe
-from oncemq.protocol.replies import SubscribeReply
+from oncemq.protocol.replies import SubscribeReply, expect
 
 ENDPOINTS: list[Endpoint] = []
 

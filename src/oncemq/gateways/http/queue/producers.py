@@ -14,16 +14,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from oncemq.client.producer.encoding import make_put
+from oncemq.client.gateway_api import make_put
 from oncemq.gateways.http.framework import identity
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply
 from oncemq.gateways.http.lookups import find_session, find_topic
 from oncemq.gateways.http.queue.registry import NAMESPACE, ProducerEntry, check_names, new_id, producer_key, topic_of
 from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
-from oncemq.gateways.link import Link, expect
+from oncemq.gateways.link import Link
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Find, RegistrySet
-from oncemq.protocol.replies import PutReply
+from oncemq.protocol.replies import PutReply, expect
 
 ENDPOINTS: list[Endpoint] = []
 

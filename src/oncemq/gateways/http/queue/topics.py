@@ -11,10 +11,9 @@ from oncemq.gateways.http.framework import identity
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply
 from oncemq.gateways.http.queue.registry import check_names
 from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
-from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Topics
-from oncemq.protocol.replies import TopicReply, TopicsReply
+from oncemq.protocol.replies import TopicReply, TopicsReply, expect
 
 ENDPOINTS: list[Endpoint] = []
 

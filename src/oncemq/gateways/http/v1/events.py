@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from oncemq.client.consumer.owned_subscription import STALE_EPOCH, OwnedSubscription
+from oncemq.client.gateway_api import STALE_EPOCH, OwnedSubscription
 from oncemq.gateways.http.framework.endpoint import EVENTS, Answer, Call, Endpoint, Reply, Streamed, endpoint, header
 from oncemq.gateways.http.framework.fields import Epoch, Offset, SubscriberName, TopicName
 from oncemq.gateways.http.framework.problems import problem_of

@@ -25,7 +25,7 @@ class Healthy(msgspec.Struct, frozen=True):
     writable_bytes: int
 
 
-_EXAMPLE = Healthy("ok", "0.5.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_000_000, 5_000, 3, 2, 50_000_000_000)
+_EXAMPLE = Healthy("ok", "0.1.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_000_000, 5_000, 3, 2, 50_000_000_000)
 
 
 @endpoint(
@@ -37,6 +37,6 @@ _EXAMPLE = Healthy("ok", "0.5.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_00
     replies=(Reply(body=Healthy, description="The broker replies.", example=_EXAMPLE),),
 )
 async def health(call: Call[None, None]) -> Answer:
-    """Asks the broker itself; 503 if it is away."""
+    """Asks the broker itself; 503 if it is unreachable."""
     reply = await call.link.query(Health(), HealthReply)
     return answer(struct_from(Healthy, reply, status="ok"))

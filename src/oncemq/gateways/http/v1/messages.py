@@ -33,11 +33,10 @@ from oncemq.gateways.http.v1.rendering import (
     view_of,
 )
 from oncemq.gateways.http.v1.subscriptions import SubscriptionChange
-from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Open, Read
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import GetReply, OpenReply
+from oncemq.protocol.replies import GetReply, OpenReply, expect
 
 ENDPOINTS: list[Endpoint] = []
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from oncemq.client.consumer.owned_subscription import OwnedSubscription
+from oncemq.client.gateway_api import OwnedSubscription
 from oncemq.gateways.http.framework.endpoint import Call
 from oncemq.gateways.http.lookups import find_subscription, find_topic_id
 from oncemq.gateways.http.state import state_of

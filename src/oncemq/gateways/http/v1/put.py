@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from oncemq.client.producer.encoding import Times, make_put
+from oncemq.client.gateway_api import Times, make_put
 from oncemq.gateways.http.framework.endpoint import (
     ANY,
     BYTES,
@@ -25,10 +25,9 @@ from oncemq.gateways.http.framework.endpoint import (
 from oncemq.gateways.http.framework.fields import DelayMs, DueMs, TopicName, TtlMs
 from oncemq.gateways.http.framework.identity import PROTECTING, REFUSALS, Protected, is_protected, perform
 from oncemq.gateways.http.v1.put_body import Batch, PutBody, batch_of
-from oncemq.gateways.link import expect
 from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, bytes_of
 from oncemq.protocol import errors
-from oncemq.protocol.replies import PutReply
+from oncemq.protocol.replies import PutReply, expect
 
 ENDPOINTS: list[Endpoint] = []
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from oncemq.client.core.validation import check_headers
+from oncemq.client.gateway_api import check_headers
 from oncemq.gateways.http.framework.endpoint import FORM, JSON, NDJSON
 from oncemq.gateways.http.framework.validation_errors import explain
 from oncemq.protocol import errors

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from oncemq.client.consumer.owned_subscription import STALE_EPOCH
+from oncemq.client.gateway_api import STALE_EPOCH
 from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import (
@@ -26,14 +26,13 @@ from oncemq.gateways.http.v1.consume import acknowledge
 from oncemq.gateways.http.v1.messages import CONSUMING
 from oncemq.gateways.http.v1.ownership import join_shared, refuse_other_topic, with_topic_id
 from oncemq.gateways.http.v1.rendering import TaskView, task_of
-from oncemq.gateways.link import expect
 from oncemq.gateways.subscription import SubscriptionKey
 from oncemq.protocol import errors
 from oncemq.protocol.batch import decode_batch
 from oncemq.protocol.commands import Extend, Settle, Take
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import LEASE_MS_MAX, NAME_BYTES_MAX, RANGES_MAX
-from oncemq.protocol.replies import ExtendReply, OpenReply, SettleReply, TakeReply
+from oncemq.protocol.replies import ExtendReply, OpenReply, SettleReply, TakeReply, expect
 
 ENDPOINTS: list[Endpoint] = []
 

@@ -20,7 +20,6 @@ from oncemq.gateways.http.framework.fields import (
 )
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.gateways.http.lookups import find_subscription, just_before
-from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import BY_PATTERN, Patterns, Seek, Sharing, Subscribe, Subscriptions, Unsubscribe
 from oncemq.protocol.limits import LEASE_MS_MAX, LEASE_MS_MIN, NAME_BYTES_MAX
@@ -32,6 +31,7 @@ from oncemq.protocol.replies import (
     SubscribeReply,
     SubscriptionInfo,
     SubscriptionsReply,
+    expect,
 )
 
 ENDPOINTS: list[Endpoint] = []

@@ -12,11 +12,10 @@ from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Repl
 from oncemq.gateways.http.framework.fields import INTEGER_MAX, PageParameters, TopicName, struct_from
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
 from oncemq.gateways.http.lookups import find_topic
-from oncemq.gateways.link import expect
 from oncemq.protocol import errors
 from oncemq.protocol.commands import REFUSE, CreateTopic, DeleteTopic, Topics
 from oncemq.protocol.names import refuse_topic_name
-from oncemq.protocol.replies import TopicInfo, TopicReply, TopicsReply
+from oncemq.protocol.replies import TopicInfo, TopicReply, TopicsReply, expect
 
 ENDPOINTS: list[Endpoint] = []
 _endpoint = partial(endpoint, ENDPOINTS, tag="topics")

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from oncemq.client.consumer.owned_subscription import STALE_EPOCH
-from oncemq.client.producer.encoding import Times, make_put
+from oncemq.client.gateway_api import STALE_EPOCH, Times, make_put
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, answer, endpoint
 from oncemq.gateways.http.framework.fields import DueMs, Epoch, Id, Offset, SubscriberName, TopicId, TopicName, TtlMs
 from oncemq.gateways.http.framework.identity import REFUSALS, Protected, perform
@@ -25,11 +24,10 @@ from oncemq.gateways.http.v1.ownership import (
 from oncemq.gateways.http.v1.put import Stored
 from oncemq.gateways.http.v1.put_body import MessageBody, headers_of, key_of, value_of
 from oncemq.gateways.http.v1.shared import DelayMs, ranges_of, require_identity
-from oncemq.gateways.link import expect
 from oncemq.gateways.subscription import OpenSubscription
 from oncemq.protocol import errors
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
-from oncemq.protocol.replies import OpenReply, TransactReply
+from oncemq.protocol.replies import OpenReply, TransactReply, expect
 
 ENDPOINTS: list[Endpoint] = []
 

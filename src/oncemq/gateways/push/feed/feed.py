@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 
-from oncemq.client.push.frames import topic_of
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.feed.feed_socket import PATIENCE_S, RETRY_S, FeedSocket
@@ -23,6 +22,7 @@ from oncemq.gateways.subscription import unsubscribe
 from oncemq.gateways.tasks import cancel
 from oncemq.protocol import errors
 from oncemq.protocol.commands import RegistrySet
+from oncemq.protocol.push_feed import topic_of
 
 _PAUSE_S = 1.0
 #: How long before a subscription that another consumer took over is taken back.
@@ -135,7 +135,7 @@ class Feed:
             self._follower_of(entry.key.removeprefix(prefix))
 
     async def run(self) -> None:
-        """Send heartbeats and stop idle followers, for ever."""
+        """Send heartbeats and stop idle followers, until cancelled."""
         while True:
             await asyncio.sleep(self.settings.heartbeat_ms / 1000)
             await self.retry_heartbeats(self.maintain())

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from oncemq.client.consumer.owned_subscription import Loss, loss_of
-from oncemq.client.push.frames import batch_frame, batch_header, message_frame, message_header, next_header
+from oncemq.client.gateway_api import Loss, loss_of
 from oncemq.gateways.batches import verified_batches
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.feed.feed_socket import SLOT_BYTES
@@ -24,6 +23,7 @@ from oncemq.protocol import errors
 from oncemq.protocol.batch import split
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, RegistrySet
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.push_feed import batch_frame, batch_header, message_frame, message_header, next_header
 from oncemq.protocol.replies import BatchHead, GetReply
 
 if TYPE_CHECKING:

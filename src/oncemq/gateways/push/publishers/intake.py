@@ -1,8 +1,8 @@
 """Messages of plain PUB publishers: received, gathered by topic, stored.
 
-A message that has arrived is stored once and in order, even if the broker is away for long, while this process lives:
-it waits here, up to a limit. Beyond the limit messages are dropped, counted and logged; a PUB socket gets no notice of
-it. A publisher that must know whether a message was stored uses `publish` (ack_server.py).
+A message that has arrived is stored once and in order, even if the broker does not answer for long, while this process
+lives: it waits here, up to a limit. Beyond the limit messages are dropped, counted and logged; a PUB socket gets no
+notice of it. A publisher that must know whether a message was stored uses `publish` (ack_server.py).
 
     frames      [topic, content]        or one frame: "topic content", the topic without spaces
 """
@@ -14,11 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from oncemq.client.core.pending import Pending
-from oncemq.client.options import ConnectSettings
-from oncemq.client.producer.encoding import make_put
-from oncemq.client.runtime.event_loop import EventLoopDriver
-from oncemq.client.runtime.transport import open_transport
+from oncemq.client.gateway_api import BrokerSession, Pending, make_put
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.put_batcher import BATCH_BYTES_MAX
 from oncemq.protocol import errors
@@ -43,18 +39,14 @@ _TOPIC_BYTES = 2_048
 
 class Intake:
     def __init__(self, urls: Sequence[str], counters: Counters, *, buffer_bytes_max: int) -> None:
-        self._settings = ConnectSettings(urls=list(urls), label="push-intake", tries=_TRIES, window=256)
+        self._session = BrokerSession(urls, label="push-intake", tries=_TRIES)
         self._counters = counters
         self._buffer_bytes_max = buffer_bytes_max
         self._buffered_bytes = 0
         self._loop = asyncio.get_running_loop()
-        self._driver = self._connect()
         #: By name. A topic is kept only while messages wait for it.
         self._topics: dict[bytes, _Topic] = {}
         self._touched: dict[bytes, _Topic] = {}
-
-    def _connect(self) -> EventLoopDriver:
-        return EventLoopDriver(self._settings.make_core(), open_transport(self._settings.urls), self._loop)
 
     @property
     def is_empty(self) -> bool:
@@ -80,7 +72,7 @@ class Intake:
             return
         size = len(content) + _OVERHEAD_BYTES
         if self._buffered_bytes + size > self._buffer_bytes_max:
-            self._drop(1, "the broker is away or slow, and the buffer is full: publishers' messages are dropped")
+            self._drop(1, "the broker is unreachable or slow, and the buffer is full: publishers' messages are dropped")
             self._forget_if_empty(topic)
             return
         self._buffered_bytes += size
@@ -132,21 +124,14 @@ class Intake:
         topic.in_flight = topic.next_batch()
         try:
             operation, payload = make_put(topic.name, True, topic.in_flight)
-            core = self._usable().core
+            core = self._session.driver().core
             if len(payload) > BATCH_BYTES_MAX and not core.batch_bytes_max:
                 core.greet()
-                raise errors.NotNow("the broker has not told its limits yet")
+                raise errors.NotNow("the broker's batch limit is not known yet")
             core.submit(operation, payload, give_up_ms=_AT_ONCE_MS, on_done=lambda done: self._done(topic, done))
         except errors.OnceMQError as error:
             self._refused(topic, error)
-        self._driver.pump_soon()
-
-    def _usable(self) -> EventLoopDriver:
-        if self._driver.core.finished is not None and self._driver.stopped is None:
-            # The session was deleted: batches in flight are sent again in another one.
-            self._driver.stop(errors.ClientClosed("the session ended"))
-            self._driver = self._connect()
-        return self._driver
+        self._session.driver().pump_soon()
 
     def _done(self, topic: _Topic, pending: Pending) -> None:
         if pending.error is not None:
@@ -161,7 +146,7 @@ class Intake:
             topic.batch_messages = 1
             self._put_back(topic)
             self._send(topic)
-        elif isinstance(error, errors.NotNow | errors.BrokerAway | errors.SessionUnknown | errors.Fenced):
+        elif isinstance(error, (*errors.TRANSIENT, errors.SessionUnknown, errors.Fenced)):
             self._put_back(topic)
             self._pause(topic, error)
         elif not isinstance(error, errors.ClientClosed):
@@ -180,7 +165,7 @@ class Intake:
 
     def _continue(self, topic: _Topic) -> None:
         topic.is_pausing = False
-        if self._driver.stopped is None:
+        if not self._session.is_closed:
             self._send(topic)
 
     def _finish_batch(self, topic: _Topic) -> None:
@@ -197,7 +182,7 @@ class Intake:
         left = sum(len(topic.waiting) + len(topic.in_flight) for topic in self._topics.values())
         if left:
             self._drop(left, "the gateway stops before the broker has stored all messages of publishers")
-        self._driver.stop(errors.ClientClosed("the gateway is stopping"))
+        self._session.close()
 
 
 class _Topic:

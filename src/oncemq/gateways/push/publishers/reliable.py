@@ -6,14 +6,14 @@ remembered without a time limit.
 
 from __future__ import annotations
 
-from oncemq.client.producer.encoding import make_put
-from oncemq.gateways.link import Link, expect
+from oncemq.client.gateway_api import make_put
+from oncemq.gateways.link import Link
 from oncemq.gateways.push.messages import ID_HEADER, ORIGIN_HEADER, AckPublished, Publish
 from oncemq.gateways.push.publishers.origin import Origin
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Keyed
 from oncemq.protocol.names import refuse_topic_name
-from oncemq.protocol.replies import PutReply
+from oncemq.protocol.replies import PutReply, expect
 
 _ORIGINS_MAX = 10_000
 

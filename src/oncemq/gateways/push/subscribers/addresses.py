@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 
+from oncemq.config.addresses import is_loopback
 from oncemq.protocol import errors
 
 _ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):(?P<port>[0-9]{1,5})")
@@ -15,17 +15,7 @@ def check_address(address: str, *, any_address: bool) -> None:
     found = _ADDRESS.fullmatch(address)
     if found is None or not 1 <= int(found["port"]) <= 65535:
         raise errors.Malformed(f"{address!r} is not an address: use tcp://HOST:PORT")
-    if not any_address and not _is_loopback(found["host"]):
+    if not any_address and not is_loopback(found["host"]):
         raise errors.Unsupported(
             f"'{address}' is not on this machine; the gateway connects to other machines only with any_address"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        # A host name can resolve to any address, and this can change.
-        return False

@@ -44,10 +44,10 @@ class Keepalive:
             pause_s = self._quiet_s
         except errors.Refused as error:
             text = f"'{cursor.subscriber}' can't be subscribed to '{cursor.topic}': {error.text}"
-            self._counters.report("places_refused", text, level=logging.ERROR)
+            self._counters.report("subscriptions_refused", text, level=logging.ERROR)
         except errors.OnceMQError as error:
             text = f"the subscription of '{cursor.subscriber}' to '{cursor.topic}' has to wait: {error.text}"
-            self._counters.report("places_waiting", text)
+            self._counters.report("subscriptions_waiting", text)
         finally:
             cursor.check_due_s = time.monotonic() + pause_s
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
-from oncemq.client.consumer.owned_subscription import DELETED, Loss, loss_of
+from oncemq.client.gateway_api import DELETED, Loss, loss_of
 from oncemq.gateways.batches import verified_batches
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
@@ -164,11 +164,11 @@ class SubscriberCursor:
         if loss is Loss.UNSUBSCRIBED:
             self.is_unsubscribed = True
             text = f"'{self.subscriber}' was unsubscribed from '{self.topic}'; its next hello subscribes it again"
-            self._counters.report("places_left", text)
+            self._counters.report("subscriptions_ended", text)
         elif loss is Loss.FENCED:
             self.is_fenced = True
             text = f"another consumer uses '{self.subscriber}' on '{self.topic}'; its next hello takes it back"
-            self._counters.report("places_lost", text)
+            self._counters.report("subscriptions_fenced", text)
 
     async def delete(self) -> None:
         """Delete the subscription. Raises as the link does."""
@@ -194,7 +194,9 @@ class SubscriberCursor:
         if self.is_unsubscribed:
             raise errors.NotSubscribed(f"'{self.subscriber}' is not subscribed to '{self.topic}' any more")
         if self.is_fenced:
-            raise errors.Fenced(f"another consumer uses '{self.subscriber}' on '{self.topic}'; hello takes it back")
+            raise errors.Fenced(
+                f"another consumer uses '{self.subscriber}' on '{self.topic}'; send hello to take the subscription back"
+            )
         if not self.is_open:
             raise errors.Busy(f"the subscription of '{self.subscriber}' to '{self.topic}' is being opened again")
 

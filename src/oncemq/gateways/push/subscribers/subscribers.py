@@ -55,7 +55,7 @@ class ReliableSubscribers:
                 self._restore(name, number, decode_registered(value))
             except (msgspec.MsgspecError, errors.LimitReached) as error:
                 text = f"registered subscriber '{name}' can't be served: {error}"
-                self._counters.report("places_refused", text, level=logging.ERROR)
+                self._counters.report("subscriptions_refused", text, level=logging.ERROR)
         self._is_loaded.set()
 
     def _restore(self, name: str, number: int, registered: Registered) -> None:
@@ -201,7 +201,7 @@ class ReliableSubscribers:
     # Periodic work.
 
     async def run(self) -> None:
-        """Open closed cursors, and send due messages again, for ever."""
+        """Open closed cursors, and send due messages again, until cancelled."""
         tick_s = min(0.5, self._settings.retransmit_ms / 4000)
         while True:
             await asyncio.sleep(tick_s)
@@ -228,7 +228,7 @@ class ReliableSubscribers:
                     return await self._register(subscriber, subscriber.address)
                 except errors.OnceMQError as error:
                     text = f"'{name}' is still registered for topics that it is not subscribed to: {error.text}"
-                    self._counters.report("places_waiting", text)
+                    self._counters.report("subscriptions_waiting", text)
                     await asyncio.sleep(_PAUSE_S)
 
     async def stop(self) -> None:

@@ -75,7 +75,7 @@ class Delivery:
             self._send(packets.acked(self.nonce, self.position))
 
     def move(self, address: Address) -> None:
-        """The subscriber has another address now, and has proved it."""
+        """The subscriber has another address now, and has validated it."""
         self.address = address
         self.heard_ms = clock_ms()
 
@@ -97,7 +97,7 @@ class Delivery:
         while True:
             try:
                 position = await self._advance(position)
-            except (errors.BrokerAway, errors.NotNow) as error:
+            except errors.TRANSIENT as error:
                 log.debug("the delivery to '%s' on '%s' waits: %s", self.subscriber, self.topic, error)
                 await asyncio.sleep(_PAUSE_S)
             except errors.OnceMQError as error:

@@ -62,7 +62,7 @@ _U64 = struct.Struct(">Q")
 
 #: Size of the fields before a message's content.
 MESSAGE_HEAD_BYTES = _HEAD.size + _MESSAGE.size
-#: The answer to an address that has not proved itself. It is shorter than any packet of a peer.
+#: The answer to an address that is not validated. It is shorter than any packet of a peer.
 CHALLENGE_BYTES = _HEAD.size + _U64.size
 #: The broker's maximum of numbers, epochs and offsets.
 _INTEGER_MAX = 2**63 - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from oncemq.client.producer.encoding import make_put
+from oncemq.client.gateway_api import make_put
 from oncemq.gateways.udp.context import UdpContext, clock_ms
 from oncemq.gateways.udp.extended import packets
 from oncemq.gateways.udp.extended.put_order import PutOrder

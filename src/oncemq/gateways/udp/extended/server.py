@@ -47,7 +47,7 @@ class ExtendedServer:
             self._context.counters["malformed"] += 1
             self._refuse_malformed(packet, address, error)
             return
-        if not self._is_proved(request, address):
+        if not self._is_validated(request, address):
             return
         if isinstance(request, packets.Hello):
             self._hello(request, address)
@@ -57,19 +57,19 @@ class ExtendedServer:
             self._serve(request, address)
 
     def _refuse_malformed(self, packet: bytes, address: Address, error: errors.OnceMQError) -> None:
-        """Only addresses that have proved themselves get an answer."""
+        """Only addresses that are validated get an answer."""
         token = packets.token_of(packet)
         if self._context.tokens.is_valid(clock_ms(), address, token):
             refused = packets.Refused(0, error.code, error.text)
             self._context.send(packets.answer(token, refused), address)
 
-    def _is_proved(self, request: packets.Request, address: Address) -> bool:
+    def _is_validated(self, request: packets.Request, address: Address) -> bool:
         now_ms = clock_ms()
         if self._context.tokens.is_valid(now_ms, address, request.token):
-            self._context.peers.prove(now_ms, address)
+            self._context.peers.validate(now_ms, address)
             self._context.peers.note_heard(now_ms, address)
             return True
-        self._context.counters["unproved"] += 1
+        self._context.counters["unvalidated"] += 1
         self._challenge(request, address)
         return False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from oncemq.client.consumer.owned_subscription import Loss, loss_of
+from oncemq.client.gateway_api import Loss, loss_of
 from oncemq.gateways.batches import iterate_values, verified_batches
 from oncemq.gateways.subscription import OpenSubscription, subscribe_and_open
 from oncemq.gateways.udp.context import UdpContext, clock_ms, log
@@ -88,8 +88,8 @@ class Feed:
             except errors.OnceMQError as error:
                 if loss_of(error) in (Loss.TOPIC_GONE, Loss.FENCED):
                     raise
-                # The broker is away, or the subscription was moved or deleted. The addresses are still subscribed, so
-                # it is opened again.
+                # The broker is unreachable, or the subscription was moved or deleted. The addresses are still
+                # subscribed, so it is opened again.
                 log.debug("feed of '%s': %s", self.topic, error)
                 await asyncio.sleep(_PAUSE_S)
 

@@ -106,7 +106,7 @@ class Feeds:
         elif feed.topic_id != found.topic_id:
             # The feed finds out, and deletes the other addresses.
             feed.start()
-            raise errors.BrokerAway(f"'{feed.topic}' was created again just now")
+            raise errors.Busy(f"'{feed.topic}' was created again just now")
         first = found.end_offset
         entry = RegistrySet(settings.name, key_of(address, feed.topic), b"%d %d" % (feed.topic_id, first))
         await self._context.link.operate(entry)

@@ -1,4 +1,4 @@
-"""S4's packets: a code, a space, a topic, a space, the content. It does no I/O: bytes to requests, replies to bytes.
+"""Plain packets: a code, a space, a topic, a space, the content. It does no I/O: bytes to requests, replies to bytes.
 
     packet    code [ SP topic [ SP content ] ]
     code      "0" | "1"  a message of a publisher; without content: create the topic
@@ -23,7 +23,7 @@ ALREADY = "Already subscribed to topic."
 NO_TOPIC = "Topic does not exist."
 UNSUBSCRIBED = "Unsubscribed!"
 NOT_SUBSCRIBED = "You are not currently subscribed to this topic."
-#: The beginning of replies that S4 does not define.
+#: The beginning of replies to errors.
 ERROR = b"Error "
 #: In a list: there are more topics than fit.
 MORE = "..."

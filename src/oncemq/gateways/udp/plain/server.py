@@ -1,4 +1,4 @@
-"""Answers plain packets. The replies are S4's, to the letter; errors that S4 does not define start with `Error`."""
+"""Answers plain packets. docs/howto/datagrams.md has the replies; those to other errors start with `Error`."""
 
 from __future__ import annotations
 

@@ -49,13 +49,13 @@ DELIVERIES = f"""
 """
 
 #: The acked range of each subscription and generation; messages that were delivered again although they were acked
-#: (doubled), and messages that were delivered after a higher offset to an owner that had not gone back.
+#: (duplicated), and messages that were delivered after a higher offset to an owner that had not gone back.
 ACKED_RANGES = f"""
     with {DELIVERIES}
     select broker, topic_id, subscriber, pattern, max(topic) as topic, is_shared, era, generation,
            min(acked) as start, max(acked) as stop, max(dropped) as dropped,
            sum(case when start < acked_below and not is_shared then least(stop, acked_below) - start else 0 end)
-               as doubled,
+               as duplicated,
            sum(case when start < delivered_below and not is_shared then least(stop, delivered_below) - start else 0 end)
                as out_of_order
     from deliveries group by broker, topic_id, subscriber, pattern, is_shared, era, generation

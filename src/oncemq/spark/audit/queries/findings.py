@@ -22,26 +22,26 @@ def _limited(ctes: str, found: str) -> str:
     """
 
 
-#: The kinds of faults that a query finds, and the query. Two queries find doubled messages.
+#: The kinds of faults that a query finds, and the query. Two queries find duplicated messages.
 FINDINGS = [
     (
-        {"lost", "corrupted", "doubled"},
+        {"lost", "corrupted", "duplicated"},
         _limited(
             VERDICTS,
             """
             select *, explode(array_compact(array(
-                if(lost, 'lost', null), if(corrupted, 'corrupted', null), if(doubled, 'doubled', null)
+                if(lost, 'lost', null), if(corrupted, 'corrupted', null), if(duplicated, 'duplicated', null)
             ))) as kind from verdicts
             """,
         ),
     ),
     ({"unknown"}, _limited(UNKNOWN, "select *, 'unknown' as kind from unknown")),
     (
-        {"doubled", "out_of_order"},
+        {"duplicated", "out_of_order"},
         _limited(
             DELIVERIES,
             """
-            select 'doubled' as kind, broker, topic_id, subscriber, pattern,
+            select 'duplicated' as kind, broker, topic_id, subscriber, pattern,
                    explode(sequence(start, least(stop, acked_below) - 1)) as offset
             from deliveries where start < acked_below and not is_shared
             union all

@@ -6,7 +6,7 @@
     lost         missing for no other reason (the messages that the quota dropped are subtracted later)
     corrupted    delivered, but different from what was put
     unrecorded   delivered, but not put by a producer with records
-    doubled      in a shared subscription: leased again after its ack, or acked under two leases; tokens increase
+    duplicated      in a shared subscription: leased again after its ack, or acked under two leases; tokens increase
 
 A range is expanded in two steps, so that no row contains more than a chunk of it.
 """
@@ -108,7 +108,7 @@ VERDICTS = f"""
                is_missing and not may_expire and (is_put or :complete) as lost,
                is_delivered and coalesce(digest_min != digest_max or digest_max != put_digest, false) as corrupted,
                is_delivered and not is_put as unrecorded,
-               is_shared and coalesce(last_token > done_token or done_again_token > done_token, false) as doubled
+               is_shared and coalesce(last_token > done_token or done_again_token > done_token, false) as duplicated
         from compared
     )
 """
@@ -121,7 +121,7 @@ COUNTS = f"""
                sum(times) as times, sum(greatest(times - 1, 0)) as again,
                max(consumed) as consumed, max(given) as given, max(expired) as expired, max(passed) as passed,
                max(was_left) as was_left, max(unexplained) as unexplained, max(lost) as lost,
-               max(corrupted) as corrupted, max(unrecorded) as unrecorded, max(doubled) as doubled
+               max(corrupted) as corrupted, max(unrecorded) as unrecorded, max(duplicated) as duplicated
         from verdicts group by broker, topic_id, subscriber, pattern, offset
     )
     select broker, topic_id, subscriber, pattern,
@@ -129,7 +129,7 @@ COUNTS = f"""
            count_if(consumed) as consumed, count_if(given and not consumed) as given, sum(again) as redelivered,
            count_if(expired) as expired, count_if(passed) as passed, count_if(was_left) as left_unread,
            count_if(unexplained) as unexplained, count_if(lost) as lost, count_if(corrupted) as corrupted,
-           count_if(unrecorded) as unrecorded, count_if(doubled) as doubled
+           count_if(unrecorded) as unrecorded, count_if(duplicated) as duplicated
     from by_offset group by broker, topic_id, subscriber, pattern
 """
 
