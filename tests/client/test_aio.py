@@ -79,9 +79,7 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments(blocking: ty
 def test_both_clients_describe_a_method_with_the_same_words(blocking: type, awaited: type) -> None:
     for name in public_names(blocking) - ONLY_FOR_THREADS:
         described, expected = (inspect.getdoc(getattr(kind, name)) or "" for kind in (awaited, blocking))
-        if not described.startswith("As `oncemq.") and " " in expected:
-            summary = expected.partition("\n\n")[0]
-            assert described.startswith(summary.rstrip(".")), name
+        assert described.startswith(expected.partition("\n\n")[0].rstrip(".")), name
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), PAIRS[:2])

@@ -160,6 +160,8 @@ def test_wrong_use_is_refused(client: oncemq.Client, source: oncemq.Subscription
             transaction.ack(another.subscription("source", "copier", auto_ack=False))
         with pytest.raises(ValueError, match="keys"):
             transaction.put_many("target", ["a", "b"], keys=["one"])
+        with pytest.raises(ValueError, match="3 keys for 2 values"):
+            transaction.put_many("target", iter(["a", "b"]), keys=["one", "two", "three"])
     with pytest.raises(RuntimeError, match="ended"):
         transaction.put("target", "too late")
 

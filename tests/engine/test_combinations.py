@@ -127,7 +127,7 @@ def verdict(reply: replies.Reply) -> str:
     return f"no: {reply.code}" if isinstance(reply, replies.Refusal) else "yes"
 
 
-def put_for_later(consumer: Consumer) -> str:
+def delayed_put(consumer: Consumer) -> str:
     consumer.subscribe()
     consumer.put(due_ms=consumer.world.now_ms + 50)
     assert consumer.finish() == []
@@ -308,7 +308,7 @@ def shared(consumer: Consumer) -> str:
 
 
 CONSUMING: dict[str, Callable[[Consumer], str]] = {
-    "delayed put": put_for_later,
+    "delayed put": delayed_put,
     "time to live": time_to_live,
     "start at new": start(commands.START_NEW, [2]),
     "start at earliest": start(commands.START_EARLIEST, [0, 1, 2]),
@@ -391,7 +391,7 @@ def in_order_per_key(producer: Producer) -> str:
     return verdict(reply)
 
 
-def making_the_topic(producer: Producer) -> str:
+def create_the_topic(producer: Producer) -> str:
     return verdict(producer.put(commands.Envelope(1, 10, 0), create=True))
 
 
@@ -414,7 +414,7 @@ PUTTING: dict[str, Callable[[Producer], str]] = {
     "delayed put": later,
     "time to live": mortal,
     "order per key": in_order_per_key,
-    "create the topic": making_the_topic,
+    "create the topic": create_the_topic,
     "quota refuse": full(commands.REFUSE),
     "quota drop": full(commands.DROP),
     "quota expire": full(commands.EXPIRE),

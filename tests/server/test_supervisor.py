@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,6 +67,24 @@ def test_a_gateway_that_dies_is_restarted_and_ends_with_its_broker(broker: Forke
     os.kill(broker.pid, signal.SIGKILL)
     broker.wait()
     wait_until(lambda: is_gone(second), "the gateway has ended too")
+
+
+def test_a_broker_that_is_killed_during_requests_can_be_restarted_at_once(broker: ForkedBroker) -> None:
+    broker.start()
+    broker.wait_until_http()
+    with broker.connect() as client:
+        client.subscribe("orders", "kitchen")
+    host, _, port = broker.http_url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as waiting:
+        path = "/v1/topics/orders/subscriptions/kitchen/messages?wait_ms=60000"
+        waiting.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        with broker.connect() as client:
+            wait_until(lambda: any("http" in session.name for session in client.sessions()), "it waits at the broker")
+        # Only the broker is killed: the gateway gets no signal.
+        os.kill(broker.pid, signal.SIGKILL)
+        broker.wait()
+        broker.start()
+        broker.wait_until_http()
 
 
 def test_sigterm_ends_the_gateway_before_the_broker(broker: ForkedBroker) -> None:
@@ -171,6 +190,13 @@ def test_a_port_in_use_is_an_error_only_if_the_gateway_was_requested(
     [text] = said
     assert text.startswith("HTTP is off: ")
     assert "--http" in text
+
+
+def test_a_requested_gateway_waits_a_moment_for_its_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        threading.Timer(0.1, taken.close).start()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        gateway_supervisor(ServeSettings(http=address), lambda _: None)
 
 
 def test_http_that_was_not_requested_leaves_its_port_to_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:

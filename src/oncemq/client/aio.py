@@ -152,8 +152,10 @@ class Client:
         ttl_s: float | None = None,
         delay_s: float | None = None,
     ) -> Handle:
-        """As `oncemq.Client.put_nowait`; it is not awaited. While `buffer_bytes` are unanswered, it raises
-        Overloaded, and nothing is put.
+        """Store one message, together with others, without waiting for the reply.
+
+        It is not awaited. While `buffer_bytes` are unanswered, it raises Overloaded, and nothing is put. `flush` waits
+        for everything and raises the first error.
 
         >>> handle = client.put_nowait("orders", b"one pizza")
         >>> (await handle.result()).offset
@@ -189,7 +191,9 @@ class Client:
         await self._driver.run(self._producer.flush(timeout_s))
 
     def transaction(self) -> AsyncTransaction:
-        """As `oncemq.Client.transaction`, with `async with`. Its `put`, `put_many` and `ack` are not awaited.
+        """Return a transaction: acks and puts over any topics, all or nothing.
+
+        Its `put`, `put_many` and `ack` are not awaited.
 
         >>> async with client.transaction() as transaction:
         ...     transaction.put("invoices", "one pizza: 9.50")
@@ -401,7 +405,11 @@ class Client:
         follow: bool = False,
         topic_id: int = 0,
     ) -> AsyncIterator[Message]:
-        """As `oncemq.Client.read`, with `async for`.
+        """Iterate over stored messages, from `start` up to `stop` (exclusive) or the end. With `follow` it continues
+        with new messages. No subscription is needed, and none is moved.
+
+        The default of `start` is `"earliest"`; with `follow`, `"new"`. A time means the first message that was stored
+        then or later.
 
         >>> [message.text async for message in client.read("orders")]
         ['one pizza']
@@ -448,7 +456,7 @@ class Client:
         return await self._driver.run(self._stages.stage(stage, topic, writer, batch, values))
 
     def stager(self, stage: str, topic: str, writer: str, batch: int) -> AsyncStager:
-        """As `oncemq.Client.stager`.
+        """Return a stager, which fills a stage with encoded batches without waiting for each. `commit` publishes it.
 
         >>> stager = client.stager("part-0", "results", "nightly", 1)
         >>> await stager.add(2, encode_batch([b"a", b"b"]))

@@ -131,8 +131,11 @@ class BaseTransaction:
 
         >>> transaction.put_many("invoices", ["one pizza: 9.50", "two salads: 11.00"])
         """
-        check_columns(values, keys, headers)
-        self._add(topic, create, times_of(ttl_s, delay_s), *encode_columns(all_as_bytes(values), keys, headers))
+        check_columns(values, None, None)
+        found = all_as_bytes(values)
+        # Now the length is known, also where the values came from an iterator.
+        check_columns(found, keys, headers)
+        self._add(topic, create, times_of(ttl_s, delay_s), *encode_columns(found, keys, headers))
 
     def _add(
         self,

@@ -16,7 +16,8 @@ from oncemq.protocol import errors
 from oncemq.server.supervisor import Supervisor
 
 _NEEDED_FOR_HTTP = ("starlette", "uvicorn")
-#: How long to wait for a port. The gateway of a broker that was just killed needs a moment to end.
+#: How long to wait for the port of a requested gateway. The gateway of a broker that was just killed needs a moment to
+#: end.
 _RELEASE_S = 1.0
 
 
@@ -37,7 +38,7 @@ def gateway_supervisor(
         _drop_http_on_clash(addresses, say)
     for name, address in addresses.items():
         if name != "http" or is_http_required:
-            _probe(name, address)
+            _probe(name, address, wait_s=_RELEASE_S)
 
     if "http" in addresses and not is_http_required:
         return Supervisor(_OptionalHttp(settings, addresses, say).arguments, is_stopping)
@@ -80,10 +81,10 @@ class _OptionalHttp:
         return arguments_for(self._settings, others) if others else None
 
 
-def _probe(name: str, address: str) -> None:
-    """Raise ListenFailed if a port is in use, before the broker serves anything."""
+def _probe(name: str, address: str, wait_s: float = 0.0) -> None:
+    """Raise ListenFailed if a port is still in use after `wait_s`."""
     _, host, ports, is_udp = claim_of(name, address)
-    until_s = time.monotonic() + _RELEASE_S
+    until_s = time.monotonic() + wait_s
     for port in ports:
         while (failure := _bind_failure(host, port, is_udp)) is not None:
             if failure.errno != errno.EADDRINUSE or time.monotonic() >= until_s:

@@ -24,7 +24,7 @@ class Packets:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self._last = b"4 list"
-        #: The tokens of the sockets: some have validated their addresses.
+        #: The tokens of the sockets: some addresses are validated.
         self.tokens = [0]
 
     def next(self) -> bytes:

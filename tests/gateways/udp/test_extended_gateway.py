@@ -212,7 +212,7 @@ def test_a_packet_from_another_socket_is_challenged_and_changes_nothing(gateway:
         assert take(honest, 1) == [1]
 
 
-def test_an_address_that_has_not_validated_itself_gets_a_challenge_shorter_than_its_question(
+def test_an_address_that_is_not_validated_gets_a_challenge_shorter_than_its_question(
     gateway: GatewayThread,
 ) -> None:
     stranger = Stranger(gateway.address)

@@ -61,7 +61,7 @@ def test_sources_are_remembered_up_to_a_bound() -> None:
     assert len(limits) == rates.SOURCES_MAX
 
 
-def test_an_unvalidated_address_gets_little_until_it_proves_itself() -> None:
+def test_an_unvalidated_address_gets_little_until_it_is_validated() -> None:
     peers = Peers(UdpSettings(unvalidated_bytes_per_s=1000), 0)
     assert peers.is_validated(0, HERE)
     assert not peers.is_validated(0, FAR)

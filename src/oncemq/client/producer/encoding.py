@@ -51,8 +51,8 @@ def headers_as_bytes(headers: Headers) -> dict[str, bytes]:
 
 def check_columns(values: object, keys: object, headers: object) -> None:
     """Check what `put_many` gets. Raises TypeError for one value where there must be many, and ValueError for keys or
-    headers of another length than the values. Iterators have no length: one that has more than
-    is needed, such as `itertools.repeat`, is allowed."""
+    headers of another length than the values. Iterators have no length: one that has more than is needed, such as
+    `itertools.repeat`, is allowed."""
     for column, what in ((values, "values"), (keys, "keys")):
         if isinstance(column, str | bytes | bytearray | memoryview):
             raise TypeError(f"{what} are an iterable of bytes or str, not one {type(column).__name__}")

@@ -38,7 +38,7 @@ class UdpContext:
     # Sending.
 
     def send(self, packet: bytes, address: Address) -> bool:
-        """Send a packet. To addresses that have not validated themselves the rate is limited. False: it was dropped."""
+        """Send a packet. To addresses that are not validated the rate is limited. False: it was dropped."""
         if not self.peers.may_send(clock_ms(), address, len(packet)):
             self.counters["dropped_unvalidated"] += 1
             return False

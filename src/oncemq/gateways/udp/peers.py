@@ -19,8 +19,8 @@ from oncemq.gateways.udp.tokens import Address, is_loopback
 #: Size of a datagram's headers.
 _HEADERS_BYTES = 28
 #: How long an address stays validated after its last packet with a token.
-_PROVED_MS = 600_000
-_PROVED_MAX = 10_000
+_VALIDATED_MS = 600_000
+_VALIDATED_MAX = 10_000
 #: After this many reports of its own host that nobody listens there, an address is gone.
 _STRIKES = 3
 #: Reports within this time count as one: a program that is being restarted is not gone.
@@ -47,9 +47,9 @@ class Peers:
     # Proof.
 
     def validate(self, now_ms: float, address: Address) -> None:
-        self._validated[address] = now_ms + _PROVED_MS
+        self._validated[address] = now_ms + _VALIDATED_MS
         self._validated.move_to_end(address)
-        if len(self._validated) > _PROVED_MAX:
+        if len(self._validated) > _VALIDATED_MAX:
             self._validated.popitem(last=False)
 
     def is_validated(self, now_ms: float, address: Address) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from oncemq.gateways.http.docs.schemas import REF, Schemas, is_typed
 from oncemq.gateways.http.framework import problems
 from oncemq.gateways.http.framework.endpoint import ALWAYS, FORM, JSON, PROBLEM, Endpoint, Reply
-from oncemq.gateways.http.framework.problems import RETRYABLE, Problem, problem_of
+from oncemq.gateways.http.framework.problems import Problem, problem_of
 from oncemq.protocol import errors
 from oncemq.protocol.version import __version__
 
@@ -215,7 +215,7 @@ def _refusals(endpoint: Endpoint, schemas: Schemas) -> dict[str, Json]:
 
 def _refusal(endpoint: Endpoint, kinds: list[type[errors.OnceMQError]], schemas: Schemas) -> Json:
     response: Json = {"description": "\n".join(f"- `{kind.code}`: {meaning(kind)}" for kind in kinds)}
-    if any(issubclass(kind, RETRYABLE) for kind in kinds):
+    if any(issubclass(kind, errors.TRANSIENT) for kind in kinds):
         response["headers"] = {
             "Retry-After": {"description": "When to try again, in seconds.", "schema": {"type": "integer"}}
         }

@@ -12,8 +12,7 @@ from oncemq.protocol import errors
 
 _encode = msgspec.json.Encoder().encode
 
-#: Errors after which a request may be repeated, after this time.
-RETRYABLE = (errors.NotNow, errors.BrokerAway)
+#: After a transient error, a request may be repeated after this time.
 _RETRY_AFTER_S = b"1"
 
 
@@ -52,7 +51,7 @@ def status_of(kind: type[errors.OnceMQError]) -> int:
 def answer_of(error: errors.OnceMQError) -> Answer:
     """Return an error response."""
     headers: list[tuple[bytes, bytes]] = []
-    if isinstance(error, RETRYABLE):
+    if isinstance(error, errors.TRANSIENT):
         headers.append((b"retry-after", _RETRY_AFTER_S))
     if isinstance(error, errors.MethodUnknown) and error.methods:
         headers.append((b"allow", ", ".join(error.methods).encode()))

@@ -75,7 +75,7 @@ class Delivery:
             self._send(packets.acked(self.nonce, self.position))
 
     def move(self, address: Address) -> None:
-        """The subscriber has another address now, and has validated it."""
+        """The subscriber has another address now, which is validated."""
         self.address = address
         self.heard_ms = clock_ms()
 

@@ -104,9 +104,9 @@ class Feeds:
         if not feed.addresses:
             feed.topic_id = found.topic_id
         elif feed.topic_id != found.topic_id:
-            # The feed finds out, and deletes the other addresses.
+            # The feed finds out, and deletes the other addresses. The packet gets no reply, so it is repeated.
             feed.start()
-            raise errors.Busy(f"'{feed.topic}' was created again just now")
+            raise errors.BrokerAway(f"'{feed.topic}' was created again just now")
         first = found.end_offset
         entry = RegistrySet(settings.name, key_of(address, feed.topic), b"%d %d" % (feed.topic_id, first))
         await self._context.link.operate(entry)
