@@ -34,6 +34,9 @@ class _Folder(click.Path):
                 param,
                 ctx,
             )
+        if "://" in str(value):
+            # The URL is not shown, because it may contain a password.
+            self.fail("this is a URL; the command needs a journal in a folder.", param, ctx)
         return super().convert(value, param, ctx)
 
 
