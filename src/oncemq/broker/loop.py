@@ -14,7 +14,7 @@ from oncemq.broker.clock import Clock
 from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
 from oncemq.broker.network import Arrival, Network
-from oncemq.broker.recovery import recover
+from oncemq.broker.recovery import count_missing_extents, recover
 from oncemq.broker.request import Request
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
@@ -44,6 +44,7 @@ class Broker:
         self.limits = limits
         self.counters: Counter[str] = Counter()
         self.engine = recover(journal, limits, self.counters)
+        count_missing_extents(self.engine, journal, self.counters)
         clock.not_before(self.engine.state.time_ms)
         self.started_ms = clock.now_ms()
         self.housekeeping = Housekeeping(journal, self.engine, policy or Policy(), self.counters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from contextlib import suppress
 
@@ -13,6 +14,8 @@ from oncemq.engine.events import Event
 from oncemq.journal.contract import Journal
 from oncemq.protocol import errors
 from oncemq.protocol.limits import Limits
+
+log = logging.getLogger("oncemq.broker")
 
 #: The events of the first group of a copy (journal_copy.py). A later snapshot marks the copy as complete; without
 #: one, the copy must not be served. No event has this name.
@@ -51,6 +54,23 @@ def _recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine
     engine.state.is_recovered = True
     engine.state.term = journal.term
     return engine
+
+
+def count_missing_extents(engine: Engine, journal: Journal, counters: Counter[str]) -> None:
+    """Log and count the extents that hold messages and do not exist. Replay did not need them, so the state is complete,
+    and everything else can be served. A read of what is gone is refused with RECORD_CORRUPT."""
+    found = {extent.number for extent in journal.extents()}
+    missing = sorted(number for number in engine.state.live if number not in found)
+    counters["extents_missing"] += len(missing)
+    for number in missing:
+        log.error(
+            "%s: extent %d is missing, with %d bytes of messages that are still needed. Everything else is served. "
+            "Restore it if you have a copy of it; otherwise consumers have to seek past these messages "
+            "(docs/journal.md, Lost segments)",
+            journal.describe(),
+            number,
+            engine.state.live[number],
+        )
 
 
 def new_engine(journal: Journal, limits: Limits) -> Engine:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-
 import xxhash
 
 from oncemq.journal.contract import RecordRef
@@ -26,13 +24,3 @@ def record_corrupt(location: str, wanted: RecordRef, damage: str) -> errors.Reco
         f"{location}: the record of topic {wanted.topic_id}, offset {wanted.first_offset}, is damaged: {damage}. "
         f"{errors.RecordCorrupt.advice}"
     )
-
-
-def check_extents(location: str, live: Mapping[int, int], known: Container[int]) -> None:
-    """Raise JournalCorrupt if an extent that holds live records does not exist."""
-    missing = [number for number in live if number and number not in known]
-    if missing:
-        raise errors.JournalCorrupt(
-            f"{location}: extent {min(missing)} is missing, and messages in it are needed. "
-            f"{errors.JournalCorrupt.advice}"
-        )

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from oncemq.journal.files.check import Report
 
 _EXITS = (0, 2, 9)
+_SERVE_THE_REST = (
+    "Restore the damaged files from a copy, if you have one, and check the disk. Do not cut: a broker serves the rest, and "
+    "answers RECORD_CORRUPT for messages that can't be read."
+)
 
 
 class _Folder(click.Path):
@@ -74,12 +78,15 @@ def journal() -> None:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
-    """Verify every group, record and snapshot, without changing anything.
+    """Verify everything that a broker needs, without changing anything.
 
-    Exit code 9 means that something is damaged. With --json, `last_groups` lists the positions of the last groups.
+    It verifies every group and snapshot, recovers the state as a broker does, and reads every message that is still
+    needed: not acked by all subscriptions, retained, delayed or staged. Exit code 9 means that something is damaged.
+    With --json, `problems` lists the damage, `refusal` says why a broker would not start, `lost_messages` counts the
+    messages that can't be read, and `last_groups` lists the positions of the last groups.
     """
+    from oncemq.broker.journal_check import check as check_disk
     from oncemq.disk.os_disk import OsDisk
-    from oncemq.journal.files.check import check as check_disk
     from oncemq.protocol.errors import JournalCorrupt
 
     with _progress("Checking") as progress:
@@ -90,7 +97,7 @@ def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
         _print_report(report)
     if not report.is_good:
         if not as_json:
-            note(JournalCorrupt.advice)
+            note(JournalCorrupt.advice if report.refusal else _SERVE_THE_REST)
         ctx.exit(JournalCorrupt.exit_code)
 
 
@@ -105,7 +112,13 @@ def _print_report(report: Report) -> None:
         click.echo(
             click.style("damaged: ", fg="red") + f"{problem.file} at byte {problem.byte}{position}: {problem.what}"
         )
-    if report.is_good:
+    if report.refusal:
+        click.echo(click.style("refused: ", fg="red") + f"a broker does not start: {report.refusal}")
+    elif report.lost_messages:
+        click.echo(f"A broker starts, and serves everything except {count_of(report.lost_messages, 'message')}.")
+    elif report.problems:
+        click.echo("A broker starts, and can read every message that is still needed.")
+    else:
         click.echo("No damage found.")
 
 

@@ -145,9 +145,10 @@ class Recovery:
             yield group
 
     def _head_of(self, number: int) -> Head | None:
-        """Return None if the segment was not begun. The sync of its header covers its size too."""
+        """Return None if the segment was not begun. The sync of its header covers its size too. Bytes after its end
+        have no meaning."""
         file = self._segments.file(number)
-        if file.size() != self._layout.segment_bytes:
+        if file.size() < self._layout.segment_bytes:
             return None
         return decode_segment_head(file.read(0, self._layout.block_bytes), self._layout, number)
 

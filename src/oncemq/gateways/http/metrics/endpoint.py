@@ -67,6 +67,7 @@ COUNTERS = {
     "events": "Events in these groups.",
     "record_bytes": "Bytes of messages in these groups.",
     "malformed": "Requests that could not be decoded.",
+    "extents_missing": "Segments with needed messages that did not exist at the start.",
     "snapshots": "Snapshots written.",
     "records_moved": "Batches copied forward, so that their segment could be used again.",
     "groups_replayed": "Groups replayed at the start.",
