@@ -122,6 +122,15 @@ def test_a_sound_folder_has_no_problems(seed: int) -> None:
     assert msgspec.json.encode(check(disk)) == msgspec.json.encode(report)
 
 
+def test_check_refuses_a_journal_in_use() -> None:
+    disk = SimDisk(Random(1))
+    journal = journal_on(disk)
+    with pytest.raises(errors.JournalLocked):
+        check(disk)
+    journal.close()
+    assert check(disk).is_good
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_check_and_serve_agree_on_a_damaged_segment(

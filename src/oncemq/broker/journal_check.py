@@ -18,7 +18,8 @@ from oncemq.disk.overlay import OverlayDisk
 from oncemq.engine.engine import Engine
 from oncemq.engine.snapshot.relocation import NeededRecord, needed_records
 from oncemq.journal.contract import Journal, RecordRef
-from oncemq.journal.files.check import Report, check_files, locked_if_possible
+from oncemq.journal.files.check import Report, locked_if_possible
+from oncemq.journal.files.check import check as check_files
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.files.layout import segment_path
 from oncemq.journal.files.scan import Problem, Progress, open_layout
@@ -52,11 +53,12 @@ class Examination(msgspec.Struct):
 
 def check(disk: Disk, progress: Progress | None = None) -> Report:
     """Verify everything, without changing anything. Raise JournalError, JournalLocked or JournalVersion."""
-    report = Report(disk.describe())
     layout = open_layout(disk)
-    with locked_if_possible(disk, report.notes.append):
-        check_files(disk, layout, report, _part_of(progress, 0))
+    notes: list[str] = []
+    with locked_if_possible(disk, notes.append):
+        report = check_files(disk, _part_of(progress, 0))
         examination = examine(OverlayDisk(disk), _part_of(progress, 1))
+    report.notes[:0] = notes
     report.refusal = examination.refusal
     report.lost_batches = len(examination.lost)
     report.lost_messages = sum(lost.record.count for lost in examination.lost)

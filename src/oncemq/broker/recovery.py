@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
 
 from oncemq.engine.engine import ApplyFailed, Engine
 from oncemq.engine.events import Event
-from oncemq.journal.contract import Journal
+from oncemq.journal.contract import Journal, LoadedJournal, ReplayedGroup
 from oncemq.protocol import errors
 from oncemq.protocol.limits import Limits
 
@@ -38,22 +39,28 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
 def _recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
     loaded = journal.load()
     engine = new_engine(journal, limits)
+    for _ in replay(journal, loaded, engine):
+        counters["groups_replayed"] += 1
+    engine.state.is_recovered = True
+    engine.state.term = journal.term
+    return engine
+
+
+def replay(journal: Journal, loaded: LoadedJournal, engine: Engine) -> Iterator[ReplayedGroup]:
+    """Restore the snapshot and apply the groups after it. Yield each group when it is applied."""
     try:
         if loaded.snapshot is not None:
             engine.restore(loaded.snapshot)
         for group in loaded.groups:
-            counters["groups_replayed"] += 1
             if group.events == UNFINISHED_COPY:
                 raise errors.JournalError(
                     f"{journal.describe()} is a copy that was not finished. Run the copy again, to the same target."
                 )
             for event in _decode_events(group.events) if group.events else ():
                 engine.apply(group.time_ms, event)
+            yield group
     except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:
         raise errors.JournalCorrupt(f"{journal.describe()} holds an event that can't be applied: {error}") from error
-    engine.state.is_recovered = True
-    engine.state.term = journal.term
-    return engine
 
 
 def count_missing_extents(engine: Engine, journal: Journal, counters: Counter[str]) -> None:

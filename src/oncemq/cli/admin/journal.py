@@ -198,23 +198,33 @@ def _new_file(path: str) -> Iterator[BinaryIO]:
 )
 @_folder_argument
 @click.argument("position", type=click.IntRange(min=0))
+@click.option(
+    "--accept-loss",
+    "accepts_loss",
+    is_flag=True,
+    help="Cut even if messages before the position can't be read any more.",
+)
 @yes_option
 @json_option
-def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
+def cut(folder: str, position: int, accepts_loss: bool, yes: bool, as_json: bool) -> None:
     """Discard the group at a position and everything after it.
 
     `oncemq journal check` names the positions of damaged groups, `check --json` also those of the last good ones
     (`last_groups`), and `export` those of all groups. The broker loses the messages and acks after the position,
     although they were acknowledged; their bytes are kept in the folder `cut` of the data folder. Make a copy of the
     data folder first.
+
+    The cut is tried in memory first. It is refused if a broker could not start afterwards. It is also refused if messages
+    before the position can't be read, for example because their segment was recycled after all consumers had acked
+    them: the acks are lost with the cut, the messages are gone. The error names the positions that are possible.
     """
+    from oncemq.broker.journal_cut import cut as cut_disk
     from oncemq.disk.os_disk import OsDisk
-    from oncemq.journal.files.cut import cut as cut_disk
 
     if not yes:
         confirm(f"Discard everything from position {position} on, acknowledged or not?")
     with _progress("Cutting") as progress:
-        found = cut_disk(OsDisk(folder), position, progress)
+        found = cut_disk(OsDisk(folder), position, progress, accepts_loss=accepts_loss)
     if as_json:
         click.echo(json_line(found))
         return

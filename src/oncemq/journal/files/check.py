@@ -4,8 +4,8 @@ nothing.
 Whether a broker starts with the journal, and whether it can read every message, is checked with the code of the broker
 (broker/journal_check.py).
 
-It takes the lock of the journal, because the files of a running broker change all the time. If the lock file can't be
-opened, it continues with a warning.
+The caller holds the lock of the journal, because the files of a running broker change all the time. If the lock file
+can't be opened, it continues with a warning.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import msgspec
 
 from oncemq.disk.contract import Disk
+from oncemq.journal.contract import SNAPSHOTS_KEPT
 from oncemq.journal.files.group import DecodedGroup
 from oncemq.journal.files.layout import LOCK, SEGMENTS, SNAPSHOTS, Layout, segment_path
 from oncemq.journal.files.scan import (
@@ -74,18 +75,12 @@ class Report(msgspec.Struct):
 
 
 def check(disk: Disk, progress: Progress | None = None) -> Report:
-    """Verify all files. Raise JournalError, JournalLocked or JournalVersion."""
+    """Verify all files of a journal whose lock the caller holds. Raise JournalError or JournalVersion."""
     report = Report(disk.describe())
     layout = open_layout(disk)
-    with locked_if_possible(disk, report.notes.append):
-        check_files(disk, layout, report, progress)
-        return report
-
-
-def check_files(disk: Disk, layout: Layout, report: Report, progress: Progress | None = None) -> None:
-    """Add what the files hold, and their damage, to the report."""
     heads = check_snapshots(disk, layout, report)
     _check_segments(disk, layout, report, heads[-1] if heads else None, progress)
+    return report
 
 
 @contextmanager
@@ -107,18 +102,22 @@ def locked_if_possible(disk: Disk, warn: Callable[[str], object]) -> Iterator[No
 
 
 def check_snapshots(disk: Disk, layout: Layout, report: Report) -> list[SnapshotHead]:
-    """Return the headers of the valid snapshots."""
-    heads = []
-    for name in disk.list(SNAPSHOTS):
+    """Return the headers of the valid snapshots, the oldest first."""
+    heads: list[SnapshotHead] = []
+    for name in reversed(disk.list(SNAPSHOTS)):
         if not name.isdigit():
             continue
         path = f"{SNAPSHOTS}/{name}"
         file = disk.open(path)
         try:
-            heads.append(read_snapshot(file, layout, int(name)))
-            report.snapshots.append(int(name))
+            heads.insert(0, read_snapshot(file, layout, int(name)))
+            report.snapshots.insert(0, int(name))
         except SnapshotInvalid as reason:
-            report.problems.append(Problem(path, 0, 0, f"the snapshot is damaged: {reason}"))
+            if len(heads) < SNAPSHOTS_KEPT:
+                report.problems.append(Problem(path, 0, 0, f"the snapshot is damaged: {reason}"))
+            else:
+                # Its file was already in use for the next snapshot, and a power failure has brought its name back.
+                report.notes.append(f"{path} is not needed; the next start deletes it")
         finally:
             file.close()
     return heads

@@ -100,7 +100,7 @@ class Recovery:
         segment = self._read_segment(self.number)
         while True:
             for group in self._good_groups(segment):
-                yield ReplayedGroup(group.sequence, group.time_ms, group.events)
+                yield ReplayedGroup(group.sequence, group.time_ms, group.events, self.position)
             if not self._next_segment_follows():
                 break
             self.number, self.at = self.number + 1, self._layout.block_bytes

@@ -94,6 +94,14 @@ def read_segment(file: DiskFile, layout: Layout, number: int) -> Segment:
     return Segment(layout, number, whole, len(data), head.first_sequence if head else None)
 
 
+def load_segment(disk: Disk, layout: Layout, number: int) -> Segment:
+    file = disk.open(segment_path(number))
+    try:
+        return read_segment(file, layout, number)
+    finally:
+        file.close()
+
+
 def open_layout(disk: Disk) -> Layout:
     """Raise JournalError if there is no journal."""
     if not disk.exists(META):
@@ -106,10 +114,7 @@ def read_segments(disk: Disk, layout: Layout, progress: Progress | None = None) 
     for done, number in enumerate(numbers):
         if progress is not None:
             progress(done, len(numbers))
-        file = disk.open(segment_path(number))
-        segment = read_segment(file, layout, number)
-        file.close()
-        yield segment
+        yield load_segment(disk, layout, number)
     if progress is not None:
         progress(len(numbers), len(numbers))
 
