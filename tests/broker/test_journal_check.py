@@ -133,13 +133,13 @@ def test_check_refuses_a_journal_in_use() -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_check_and_serve_agree_on_a_damaged_segment(
-    seed: int, damage: Callable[[SimDisk, str, Random], None]
-) -> None:
+def test_check_and_serve_agree_on_a_damaged_segment(seed: int, damage: Callable[[SimDisk, str, Random], None]) -> None:
     random = Random(seed)
     for number in segment_numbers(history(seed)):
         disk = history(seed)
-        in_segment = [one for one in needed_of(journal_on(OverlayDisk(disk))) if one.position // SEGMENT_BYTES == number]
+        in_segment = [
+            one for one in needed_of(journal_on(OverlayDisk(disk))) if one.position // SEGMENT_BYTES == number
+        ]
         damage(disk, segment_path(number), random)
         report = check(disk)
         assert_agree(report, disk)

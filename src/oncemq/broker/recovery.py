@@ -64,7 +64,7 @@ def replay(journal: Journal, loaded: LoadedJournal, engine: Engine) -> Iterator[
 
 
 def count_missing_extents(engine: Engine, journal: Journal, counters: Counter[str]) -> None:
-    """Log and count the extents that hold messages and do not exist. Replay did not need them, so the state is complete,
+    """Log and count the extents that hold messages and do not exist. Replay did not need them: the state is complete,
     and everything else can be served. A read of what is gone is refused with RECORD_CORRUPT."""
     found = {extent.number for extent in journal.extents()}
     missing = sorted(number for number in engine.state.live if number not in found)

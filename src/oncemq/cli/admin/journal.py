@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _EXITS = (0, 2, 9)
 _SERVE_THE_REST = (
-    "Restore the damaged files from a copy, if you have one, and check the disk. Do not cut: a broker serves the rest, and "
-    "answers RECORD_CORRUPT for messages that can't be read."
+    "Restore the damaged files from a copy, if you have one, and check the disk. Do not cut: a broker serves the rest, "
+    "and answers RECORD_CORRUPT for messages that can't be read."
 )
 
 
@@ -214,9 +214,10 @@ def cut(folder: str, position: int, accepts_loss: bool, yes: bool, as_json: bool
     although they were acknowledged; their bytes are kept in the folder `cut` of the data folder. Make a copy of the
     data folder first.
 
-    The cut is tried in memory first. It is refused if a broker could not start afterwards. It is also refused if messages
-    before the position can't be read, for example because their segment was recycled after all consumers had acked
-    them: the acks are lost with the cut, the messages are gone. The error names the positions that are possible.
+    The cut is tried in memory first. It is refused if a broker could not start afterwards. It is also refused if
+    messages before the position can't be read, for example because their segment was recycled after all consumers had
+    acked them: the acks are lost with the cut, and the messages are gone. The error names the positions that are
+    possible.
     """
     from oncemq.broker.journal_cut import cut as cut_disk
     from oncemq.disk.os_disk import OsDisk

@@ -13,7 +13,6 @@ from oncemq.journal.files.recovery import save_cut
 from oncemq.journal.files.scan import Progress, Segment, load_segment, open_layout
 from oncemq.protocol import errors
 
-
 _Save = Callable[[Disk, str, bytes, "Cut"], None]
 
 
