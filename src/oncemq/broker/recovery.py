@@ -13,6 +13,7 @@ import msgspec
 from oncemq.engine.engine import ApplyFailed, Engine
 from oncemq.engine.events import Event
 from oncemq.journal.contract import Journal, LoadedJournal, ReplayedGroup
+from oncemq.journal.verification import unfinished_copy
 from oncemq.protocol import errors
 from oncemq.protocol.limits import Limits
 
@@ -53,9 +54,7 @@ def replay(journal: Journal, loaded: LoadedJournal, engine: Engine) -> Iterator[
             engine.restore(loaded.snapshot)
         for group in loaded.groups:
             if group.events == UNFINISHED_COPY:
-                raise errors.JournalError(
-                    f"{journal.describe()} is a copy that was not finished. Run the copy again, to the same target."
-                )
+                raise unfinished_copy(journal.describe())
             for event in _decode_events(group.events) if group.events else ():
                 engine.apply(group.time_ms, event)
             yield group

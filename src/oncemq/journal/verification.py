@@ -24,3 +24,9 @@ def record_corrupt(location: str, wanted: RecordRef, damage: str) -> errors.Reco
         f"{location}: the record of topic {wanted.topic_id}, offset {wanted.first_offset}, is damaged: {damage}. "
         f"{errors.RecordCorrupt.advice}"
     )
+
+
+def unfinished_copy(location: str) -> errors.JournalError:
+    return errors.JournalError(
+        f"{location} is a copy that was not finished. Run `oncemq journal copy` again, with the same source and target."
+    )

@@ -11,8 +11,9 @@ import msgspec
 
 from oncemq.disk.contract import Disk, DiskFile
 from oncemq.journal.files.group import BadGroup, DecodedGroup, decode, find_good, torn_bytes
-from oncemq.journal.files.layout import META, Layout, decode_segment_head, segment_numbers, segment_path
+from oncemq.journal.files.layout import COPYING, META, Layout, decode_segment_head, segment_numbers, segment_path
 from oncemq.journal.files.meta import read_layout
+from oncemq.journal.verification import unfinished_copy
 from oncemq.protocol import errors
 
 #: Called with the number of segments done, and of all segments.
@@ -104,6 +105,8 @@ def load_segment(disk: Disk, layout: Layout, number: int) -> Segment:
 
 def open_layout(disk: Disk) -> Layout:
     """Raise JournalError if there is no journal."""
+    if not disk.exists(META) and disk.exists(COPYING):
+        raise unfinished_copy(disk.describe())
     if not disk.exists(META):
         raise errors.JournalError(f"{disk.describe()} holds no journal: {META} is missing")
     return read_layout(disk)

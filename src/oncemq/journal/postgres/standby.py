@@ -25,6 +25,7 @@ try:
     from oncemq.journal.postgres.connection import Connection, check_server, connect, failed
     from oncemq.journal.postgres.journal import PostgresJournal, TakeOver
     from oncemq.journal.postgres.lease import Lease, now_s
+    from oncemq.journal.postgres.writer import append_first_group
 except ImportError as error:
     raise errors.MissingExtra("psycopg is not installed: pip install 'oncemq[postgres]'") from error
 
@@ -53,7 +54,7 @@ class PostgresStandby:
 
     `extent_bytes` and `journal_id` apply to a new journal; an existing one keeps its own. `address` is where clients
     find this broker, for people who look at the lease. If `may_create` is False, a database without a journal is an
-    error."""
+    error. `first_events` are the events of a first group that a new journal has from the moment it exists."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class PostgresStandby:
         journal_id: bytes | None = None,
         worker: Worker | None = None,
         may_create: bool = True,
+        first_events: bytes = b"",
     ) -> None:
         self.location = describe(url)
         #: Who held the journal at the last attempt.
@@ -80,6 +82,7 @@ class PostgresStandby:
         self._journal_id = journal_id
         self._worker = worker
         self._may_create = may_create
+        self._first_events = first_events
         self._connection: Connection | None = None
         self._has_connected = False
         self._warnings: list[str] = []
@@ -152,6 +155,8 @@ class PostgresStandby:
                 meta = (SCHEMA_VERSION, JOURNAL_VERSION, journal_id, self._extent_bytes)
                 connection.execute(query("create_meta"), meta)
                 connection.execute(query("create_lease"), (self._extent_bytes,))
+                if self._first_events:
+                    append_first_group(connection, journal_id, self._extent_bytes, self._first_events)
         except psycopg.errors.InsufficientPrivilege as error:
             raise errors.SettingInvalid(
                 f"{self.location}: the journal's schema can't be created: {error.diag.message_primary}. "
