@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import oncemq
 from oncemq.broker.journal_check import check
+from oncemq.cli.main import cli
 from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.worker import InlineWorker
@@ -57,6 +60,19 @@ def test_check_names_the_lost_messages_and_a_broker_logs_them(folder: Path, capl
     with caplog.at_level(logging.ERROR), connected(folder) as client:
         assert client.health().counters["extents_missing"] == 1
     assert "extent 2 is missing" in caplog.text
+
+
+def test_the_command_line_says_what_is_lost_and_does_not_advise_to_cut(folder: Path) -> None:
+    lost = lost_offsets(folder)
+    run = CliRunner()
+    printed = run.invoke(cli, ["journal", "check", str(folder)])
+    assert printed.exit_code == 9
+    assert f"A broker starts, and serves everything except {len(lost)} messages." in printed.output
+    assert "Do not cut" in printed.output
+    listed = run.invoke(cli, ["journal", "check", str(folder), "--json"])
+    assert listed.exit_code == 9
+    report = json.loads(listed.stdout)
+    assert (report["lost_messages"], report["refusal"], len(report["problems"])) == (len(lost), "", 1)
 
 
 def test_an_exclusive_consumer_seeks_past_lost_messages(folder: Path) -> None:

@@ -21,8 +21,7 @@ def record_damage(wanted: RecordRef, topic_id: int, first_offset: int, checksum:
 
 def record_corrupt(location: str, wanted: RecordRef, damage: str) -> errors.RecordCorrupt:
     return errors.RecordCorrupt(
-        f"{location}: the record of topic {wanted.topic_id}, offset {wanted.first_offset}, is damaged: {damage}. "
-        f"{errors.RecordCorrupt.advice}"
+        f"{location}: the record of topic {wanted.topic_id}, offset {wanted.first_offset}, is damaged: {damage}."
     )
 
 

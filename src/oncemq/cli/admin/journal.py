@@ -97,7 +97,7 @@ def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
         _print_report(report)
     if not report.is_good:
         if not as_json:
-            note(JournalCorrupt.advice if report.refusal else _SERVE_THE_REST)
+            note(JournalCorrupt.folder_advice if report.refusal else _SERVE_THE_REST)
         ctx.exit(JournalCorrupt.exit_code)
 
 
@@ -167,13 +167,13 @@ def _decode_events(raw: bytes) -> object:
 
 @contextmanager
 def _new_file(path: str) -> Iterator[BinaryIO]:
-    """Create a file that is on disk when the block ends; "-" is standard output."""
+    """Create a file that only its owner can read, and that is on disk when the block ends; "-" is standard output."""
     if path == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     try:
-        file = open(path, "xb")  # noqa: SIM115
+        file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
     except OSError as error:
         raise click.BadParameter(f"{path} can't be written: {error.strerror}.", param_hint="OUT") from None
     try:

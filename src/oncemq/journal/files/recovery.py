@@ -192,10 +192,12 @@ class Recovery:
             )
 
     def _corrupt(self, number: int, at: int, what: str) -> errors.JournalCorrupt:
-        return errors.JournalCorrupt(
+        error = errors.JournalCorrupt(
             f"{self._disk.describe()}: {segment_path(number)} at byte {at} "
-            f"(position {number * self._layout.segment_bytes + at}): {what}. {errors.JournalCorrupt.advice}"
+            f"(position {number * self._layout.segment_bytes + at}): {what}. {errors.JournalCorrupt.folder_advice}"
         )
+        error.advice = errors.JournalCorrupt.folder_advice
+        return error
 
     def _cut_unfinished(self, segment: Segment) -> None:
         size = segment.unfinished_bytes(self.at, self.sequence)

@@ -149,3 +149,10 @@ def failed(location: str, what: str, error: psycopg.Error) -> errors.JournalFail
     if error.sqlstate == TERM_IS_OVER:
         return errors.JournalFenced(f"{location}: another broker has taken over this journal")
     return errors.JournalFailed(f"{location}: {what} failed: {said}")
+
+
+def corrupt(location: str, what: str) -> errors.JournalCorrupt:
+    """Return the error for a damaged journal, with the advice for a database."""
+    error = errors.JournalCorrupt(f"{location}: {what}")
+    error.advice = errors.JournalCorrupt.database_advice
+    return error

@@ -22,7 +22,7 @@ from oncemq.protocol.version import JOURNAL_VERSION
 try:
     import psycopg
 
-    from oncemq.journal.postgres.connection import Connection, check_server, connect, failed
+    from oncemq.journal.postgres.connection import Connection, check_server, connect, corrupt, failed
     from oncemq.journal.postgres.journal import PostgresJournal, TakeOver
     from oncemq.journal.postgres.lease import Lease, now_s
     from oncemq.journal.postgres.writer import append_first_group
@@ -170,7 +170,7 @@ class PostgresStandby:
     def _check_version(self) -> None:
         meta = self._one("meta")
         if meta is None:
-            raise errors.JournalCorrupt(f"{self.location}: oncemq.journal_meta is empty")
+            raise corrupt(self.location, "oncemq.journal_meta is empty")
         schema_version, journal_version = meta[:2]
         if schema_version > SCHEMA_VERSION or journal_version > JOURNAL_VERSION:
             raise errors.JournalVersion(
@@ -183,7 +183,7 @@ class PostgresStandby:
     def _is_free(self, connection: Connection) -> bool:
         row = connection.execute(query("lease")).fetchone()
         if row is None:
-            raise errors.JournalCorrupt(f"{self.location}: oncemq.journal_lease is empty")
+            raise corrupt(self.location, "oncemq.journal_lease is empty")
         term, holder, address, since, self.left_s = row
         if self.left_s <= 0:
             return True
