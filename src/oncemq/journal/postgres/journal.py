@@ -256,6 +256,7 @@ class PostgresJournal:
             with self._failing("raising the term"):
                 if self._connection.execute(query("raise_term"), (term, self.term)).rowcount != 1:
                     raise self._fail(self._fenced())
+                self._connection.check_replicated()
             self.term = self._lease.term = term
 
     # Snapshots and space.

@@ -157,6 +157,7 @@ class PostgresStandby:
                 connection.execute(query("create_lease"), (self._extent_bytes,))
                 if self._first_events:
                     append_first_group(connection, journal_id, self._extent_bytes, self._first_events)
+            connection.check_replicated()
         except psycopg.errors.InsufficientPrivilege as error:
             raise errors.SettingInvalid(
                 f"{self.location}: the journal's schema can't be created: {error.diag.message_primary}. "
@@ -205,6 +206,8 @@ class PostgresStandby:
                 taken = connection.execute(query("take_over"), taking).fetchone()
                 assert taken is not None
                 connection.execute(query("raise_version"), (JOURNAL_VERSION, JOURNAL_VERSION))
+            # Then everything before is replicated, too: also a group whose COMMIT was in doubt.
+            connection.check_replicated()
         except psycopg.errors.LockNotAvailable:
             self.holder = f"{self.location} is locked by a broker whose lease is over"
             return None

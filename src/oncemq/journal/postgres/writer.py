@@ -68,6 +68,7 @@ def append_group(
         done = connection.execute("commit")
     if done.statusmessage != "COMMIT":
         raise psycopg.OperationalError(f"the transaction ended with {done.statusmessage}")
+    connection.check_replicated()
 
 
 def append_first_group(connection: Connection, journal_id: bytes, position: int, events: bytes) -> None:
