@@ -162,8 +162,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[type[errors.OnceMQError], ...] = ()
     #: None: the form of problems.py.
     error_format: ErrorFormat | None = None
-    #: A GET that changes something: it does not answer HEAD.
+    #: A GET that changes something: it does not answer HEAD, and a browser must show where it comes from.
     is_changing: bool = False
+    #: It answers with a stream.
+    is_stream: bool = False
+    #: It is answered even if there are too many other requests.
+    is_monitoring: bool = False
 
     @property
     def segments(self) -> list[str]:

@@ -11,7 +11,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from oncemq.gateways.http.framework.byte_budget import Reservation
 from oncemq.gateways.http.framework.endpoint import ANY, FORM, JSON, Endpoint
+from oncemq.gateways.http.framework.memory import SMALL_BYTES, RequestMemory
 from oncemq.gateways.http.framework.validation_errors import explain, listed
 from oncemq.protocol import errors
 
@@ -20,8 +22,11 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-#: Time limit for receiving a body.
-BODY_S = 30
+#: Time limit for receiving a body. Each part that arrives extends it, as if it had come at this rate.
+BODY_S = 30.0
+_BODY_BYTES_PER_S = 16 * 1024
+#: How long a large body waits until there is space for it.
+_SPACE_S = 30.0
 
 
 class Disconnected(Exception):
@@ -29,7 +34,7 @@ class Disconnected(Exception):
 
 
 class BodyLate(Exception):
-    """The client has sent only a part of its body within the time limit."""
+    """The client sends its body too slowly."""
 
 
 class _Fields(msgspec.Struct, frozen=True):
@@ -153,40 +158,77 @@ class RequestParser:
         return not medias or media in medias or ANY in medias
 
 
-async def read_body(receive: Receive, bytes_max: int, headers: dict[bytes, bytes]) -> bytes:
-    """Receive a request's body. Raises TooLarge as early as possible, Disconnected, BodyLate."""
+async def read_body(receive: Receive, bytes_max: int, headers: dict[bytes, bytes], memory: RequestMemory) -> bytes:
+    """Receive a request's body. Raises TooLarge as early as possible, Disconnected, BodyLate, Overloaded."""
     announced = headers.get(b"content-length")
     if announced is None and b"transfer-encoding" not in headers:
-        return await _read_parts(receive, bytes_max)
-    if announced is not None and announced.isdigit() and int(announced) > bytes_max:
+        return await _read_whole(receive, bytes_max)
+    announced_bytes = int(announced) if announced is not None and announced.isdigit() else 0
+    if announced_bytes > bytes_max:
         raise _too_large(bytes_max)
-    try:
-        async with asyncio.timeout(BODY_S):
-            return await _read_parts(receive, bytes_max)
-    except TimeoutError:
-        raise BodyLate from None
+    return await _BodyReader(receive, bytes_max, memory).read(announced_bytes)
 
 
-async def _read_parts(receive: Receive, bytes_max: int) -> bytes:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise Disconnected
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        if len(body) > bytes_max:
-            raise _too_large(bytes_max)
-        return body
-    parts = [body]
-    size = len(body)
-    while message.get("more_body"):
+async def _read_whole(receive: Receive, bytes_max: int) -> bytes:
+    """Read a body that was not announced: an ASGI server without a network may have one."""
+    parts: list[bytes] = []
+    while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
         parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > bytes_max:
+        if sum(map(len, parts)) > bytes_max:
             raise _too_large(bytes_max)
-    return b"".join(parts)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+class _BodyReader:
+    def __init__(self, receive: Receive, bytes_max: int, memory: RequestMemory) -> None:
+        self._receive = receive
+        self._bytes_max = bytes_max
+        self._memory = memory
+        self._reservation: Reservation | None = None
+
+    async def read(self, announced_bytes: int) -> bytes:
+        if announced_bytes > SMALL_BYTES:
+            await self._reserve(announced_bytes)
+        parts: list[bytes] = []
+        size = 0
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + BODY_S
+        more = True
+        while more:
+            part, more = await self._part(until_s)
+            parts.append(part)
+            size += len(part)
+            if size > self._bytes_max:
+                raise _too_large(self._bytes_max)
+            until_s += len(part) / _BODY_BYTES_PER_S
+            if more and size > SMALL_BYTES and self._reservation is None:
+                waited_from_s = now_s()
+                await self._reserve(self._bytes_max)
+                until_s += now_s() - waited_from_s
+            if self._reservation is not None:
+                self._reservation.note_moved(len(part))
+        return b"".join(parts)
+
+    async def _reserve(self, body_bytes: int) -> None:
+        try:
+            async with asyncio.timeout(_SPACE_S):
+                self._reservation = await self._memory.reserve_body(body_bytes)
+        except TimeoutError:
+            raise errors.Overloaded("there are too many large requests at the moment") from None
+
+    async def _part(self, until_s: float) -> tuple[bytes, bool]:
+        try:
+            async with asyncio.timeout_at(until_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise BodyLate from None
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        return message.get("body", b""), message.get("more_body", False)
 
 
 def _too_large(bytes_max: int) -> errors.TooLarge:

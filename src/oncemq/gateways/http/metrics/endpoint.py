@@ -98,6 +98,7 @@ oncemq_subscription_lag_messages{topic="orders",subscriber="kitchen"} 3
     tag="health",
     summary="Metrics for Prometheus",
     parameters=MetricsParameters,
+    is_monitoring=True,
     replies=(Reply(media=(TEXT,), description="Prometheus' text format, version 0.0.4.", example=_EXAMPLE),),
 )
 async def metrics(call: Call[MetricsParameters, None]) -> Answer:
