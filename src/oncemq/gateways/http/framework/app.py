@@ -113,6 +113,8 @@ class App:
                 raise
             return error_format.answer_of(error)
         try:
+            if endpoint.is_changing:
+                self._origin_check.check_change(headers)
             call = await self._parse(endpoint, path, headers, scope, receive, memory)
             return await self._run(endpoint, call, receive, send)
         except errors.OnceMQError as error:
