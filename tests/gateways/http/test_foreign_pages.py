@@ -1,5 +1,5 @@
-"""A page of another site, in a real browser, that uses a gateway with a host name and without TLS. A browser tells such a
-gateway nothing about the page: no Origin with a GET, and no Sec-Fetch-Site. The page changes nothing all the same."""
+"""A page of another site, in a real browser, that uses a gateway with a host name and without TLS. A browser tells such
+a gateway nothing about the page: no Origin with a GET, and no Sec-Fetch-Site. The page changes nothing all the same."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _EVENTS = "/v1/topics/T/subscriptions/C/events?ack=sent"
 
 #: Each waits until the browser is done with the request.
 ATTACKS = {
-    "image": "new Promise(done => { const i = new Image(); i.onload = i.onerror = done; i.src = ADDRESS })",
-    "fetch": "fetch(ADDRESS, {mode: 'no-cors'}).catch(() => 0)",
-    "fetch without referrer": "fetch(ADDRESS, {mode: 'no-cors', referrerPolicy: 'no-referrer'}).catch(() => 0)",
-    "fetch like EventSource": "fetch(ADDRESS, {mode: 'no-cors', cache: 'no-store', headers: {Accept: 'text/event-stream'}})"
+    "image": "new Promise(done => { const i = new Image(); i.onload = i.onerror = done; i.src = TO })",
+    "fetch": "fetch(TO, {mode: 'no-cors'}).catch(() => 0)",
+    "fetch without referrer": "fetch(TO, {mode: 'no-cors', referrerPolicy: 'no-referrer'}).catch(() => 0)",
+    "fetch like EventSource": "fetch(TO, {mode: 'no-cors', cache: 'no-store', headers: {Accept: 'text/event-stream'}})"
     ".catch(() => 0)",
-    "fetch like a program": "fetch(ADDRESS, {mode: 'no-cors', headers: {Accept: '*/*', 'Accept-Language': '*',"
+    "fetch like a program": "fetch(TO, {mode: 'no-cors', headers: {Accept: '*/*', 'Accept-Language': '*',"
     " 'User-Agent': 'curl/8', 'X-Requested-With': 'x', 'Idempotency-Key': 'k'}}).catch(() => 0)",
-    "fetch with a header": "fetch(ADDRESS, {headers: {'X-Requested-With': 'x'}}).catch(() => 0)",
-    "script": "new Promise(done => { const s = document.createElement('script'); s.onload = s.onerror = done; s.src = ADDRESS;"
-    " document.body.append(s) })",
-    "prefetch": "new Promise(done => { const l = document.createElement('link'); l.rel = 'prefetch'; l.href = ADDRESS;"
+    "fetch with a header": "fetch(TO, {headers: {'X-Requested-With': 'x'}}).catch(() => 0)",
+    "script": "new Promise(done => { const s = document.createElement('script'); s.onload = s.onerror = done;"
+    " s.src = TO; document.body.append(s) })",
+    "prefetch": "new Promise(done => { const l = document.createElement('link'); l.rel = 'prefetch'; l.href = TO;"
     " l.onload = l.onerror = done; document.head.append(l) })",
-    "frame": "new Promise(done => { const f = document.createElement('iframe'); f.onload = done; f.src = ADDRESS;"
+    "frame": "new Promise(done => { const f = document.createElement('iframe'); f.onload = done; f.src = TO;"
     " document.body.append(f) })",
     "form": "new Promise(done => { const f = document.createElement('iframe'); f.name = 'f';"
-    " document.body.append(f); f.onload = done; const g = document.createElement('form'); g.target = 'f'; const u = new URL(ADDRESS);"
-    " g.action = u; for (const [k, v] of u.searchParams) { const i = document.createElement('input'); i.name = k;"
-    " i.value = v; g.append(i) } document.body.append(g); g.submit() })",
-    "events": "new Promise(done => { const e = new EventSource(ADDRESS); e.onerror = e.onmessage = () =>"
+    " document.body.append(f); f.onload = done; const g = document.createElement('form'); g.target = 'f';"
+    " const u = new URL(TO); g.action = u; for (const [k, v] of u.searchParams)"
+    " { const i = document.createElement('input'); i.name = k; i.value = v; g.append(i) } document.body.append(g); g.submit() })",
+    "events": "new Promise(done => { const e = new EventSource(TO); e.onerror = e.onmessage = () =>"
     " { e.close(); done() } })",
 }
 _POST = (
     "new Promise(done => { const f = document.createElement('iframe'); f.name = 'p';"
-    " document.body.append(f); f.onload = done; const g = document.createElement('form'); g.target = 'p'; g.method = 'post';"
-    " g.enctype = '%s'; g.action = ADDRESS; document.body.append(g); g.submit() })"
+    " document.body.append(f); f.onload = done; const g = document.createElement('form'); g.target = 'p';"
+    " g.method = 'post'; g.enctype = '%s'; g.action = TO; document.body.append(g); g.submit() })"
 )
 
 
@@ -134,7 +134,7 @@ def test_a_foreign_page_consumes_nothing(gateway: Gateway, foreign: str, browser
         browser.open(foreign)
         browser.requests.clear()
         url = f"{gateway.url}{path}&n={len(name)}" if path == _EVENTS else gateway.url + path
-        browser.evaluate(attack.replace("ADDRESS", repr(url)))
+        browser.evaluate(attack.replace("TO", repr(url)))
         assert any(one.startswith(gateway.url) for one in browser.requests), name
         assert gateway.state() == before, name
     browser.open(foreign)
@@ -148,7 +148,7 @@ def test_a_foreign_page_posts_nothing(gateway: Gateway, foreign: str, browser: B
     for path in ("/producer/produce?topic=T&producer_id=P&message=x", "/v1/topics/T/messages?ttl_ms=1"):
         for encoding in ("application/x-www-form-urlencoded", "text/plain", "multipart/form-data"):
             browser.open(foreign)
-            browser.evaluate((_POST % encoding).replace("ADDRESS", repr(gateway.url + path)))
+            browser.evaluate((_POST % encoding).replace("TO", repr(gateway.url + path)))
         browser.evaluate(f"navigator.sendBeacon({gateway.url + path!r}, 'x')")
         browser.evaluate(
             f"fetch({gateway.url + path!r}, {{method: 'POST', mode: 'no-cors', body: 'x'}}).catch(() => 0)"

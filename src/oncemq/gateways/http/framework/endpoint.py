@@ -191,6 +191,11 @@ def header(name: str, description: str, *, length_max: int = 0, **constraints: A
     return Meta(description=description, extra_json_schema=schema, **constraints)
 
 
+def text_or_integer(description: str, **constraints: Any) -> Meta:
+    """Declare a text parameter that a JSON body may also give as an integer: it is the text of its digits."""
+    return Meta(description=description, extra_json_schema={"type": ["string", "integer"]}, **constraints)
+
+
 def endpoint(endpoints: list[Endpoint], method: str, path: str, **declared: Any) -> Callable[[Handler], Handler]:
     """Declare an endpoint: its handler is added to a module's list. The docstring is the description."""
 

@@ -20,7 +20,7 @@ from oncemq.protocol import errors
 
 #: What other sites may link to: pages for people, without side effects.
 _PAGES = (b"/", b"/docs")
-#: Headers that a page of another site can send only with permission, so a request with one of them is not such a page's.
+#: Headers that a page of another site can send only with permission (a preflight request, which fails).
 _PERMITTED = (b"x-requested-with", b"idempotency-key")
 #: Headers that browsers add by themselves, and programs usually don't. A page can't suppress all of them.
 _OF_BROWSERS = (b"cookie", b"referer", b"sec-ch-ua", b"sec-fetch-dest", b"upgrade-insecure-requests")

@@ -46,11 +46,13 @@ class _Fields(msgspec.Struct, frozen=True):
     lists: set[str]
     #: All parameters that are not in headers.
     names: set[str]
+    #: Text that may be given as an integer.
+    integers: set[str]
 
 
 @functools.cache
 def _fields_of(parameters: Any) -> _Fields:
-    found = _Fields([], set(), set())
+    found = _Fields([], set(), set(), set())
     hints = typing.get_type_hints(parameters, include_extras=True)
     for field in msgspec.structs.fields(parameters):
         hint = hints[field.name]
@@ -61,6 +63,8 @@ def _fields_of(parameters: Any) -> _Fields:
             found.names.add(field.encode_name)
             if typing.get_origin(_plain(hint)) in (list, tuple):
                 found.lists.add(field.encode_name)
+            if "integer" in _json_schema(hint).get("type", ()):
+                found.integers.add(field.encode_name)
     return found
 
 
@@ -69,8 +73,11 @@ class RequestParser:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        fields = _fields_of(endpoint.parameters) if endpoint.parameters is not None else _Fields([], set(), set())
+        fields = _Fields([], set(), set(), set())
+        if endpoint.parameters is not None:
+            fields = _fields_of(endpoint.parameters)
         self._headers, self._lists, self._names = fields.headers, fields.lists, fields.names
+        self._integers = fields.integers
         self._decode = None
         if endpoint.body not in (None, bytes):
             self._decode = msgspec.json.Decoder(endpoint.body).decode
@@ -123,6 +130,8 @@ class RequestParser:
                 raise errors.Malformed(f"the body is not a JSON object: {error}") from None
             for name, value in members.items():
                 self._check_name(name)
+                if name in self._integers and type(value) is int:
+                    value = str(value)
                 if given.setdefault(name, value) != value:
                     raise errors.Malformed(f"'{name}' has different values in the query and in the body")
         else:
@@ -237,10 +246,15 @@ def _too_large(bytes_max: int) -> errors.TooLarge:
 
 def header_name(hint: Any) -> str:
     """Return the header that a parameter is sent in; empty if it is not sent in a header."""
+    return str(_json_schema(hint).get("x-header", ""))
+
+
+def _json_schema(hint: Any) -> dict[str, Any]:
+    """Return what was declared in addition to the type."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.extra_json_schema:
-            return str(meta.extra_json_schema.get("x-header", ""))
-    return ""
+            return meta.extra_json_schema
+    return {}
 
 
 def _plain(hint: Any) -> Any:
