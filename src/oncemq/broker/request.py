@@ -13,17 +13,8 @@ from oncemq.engine.state.batch_index import Slice
 from oncemq.journal.contract import Journal, RecordRef
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Get, GetAny, Read
-from oncemq.protocol.frames import Frame, encode_response
-from oncemq.protocol.replies import (
-    AnyPart,
-    BatchHead,
-    GetAnyReply,
-    GetReply,
-    NotNow,
-    Refusal,
-    Reply,
-    TakeReply,
-)
+from oncemq.protocol.frames import Frame, encode_reply, encode_response
+from oncemq.protocol.replies import AnyPart, BatchHead, GetAnyReply, GetReply, NotNow, Refusal, Reply, TakeReply
 
 log = logging.getLogger("oncemq.broker")
 
@@ -34,7 +25,17 @@ _BatchesT = TypeVar("_BatchesT", GetReply, AnyPart)
 
 
 class Request:
-    __slots__ = ("_fetches", "commands", "fetch_bytes", "payloads", "peer", "replies", "request_id")
+    __slots__ = (
+        "_fetches",
+        "commands",
+        "encoded_bytes",
+        "fetch_batches",
+        "fetch_bytes",
+        "payloads",
+        "peer",
+        "replies",
+        "request_id",
+    )
 
     def __init__(
         self, peer: bytes, request_id: int, commands: tuple[Command, ...], payloads: list[tuple[Frame, ...]]
@@ -43,18 +44,27 @@ class Request:
         self.request_id = request_id
         self.commands = commands
         self.payloads = payloads
-        self.replies: list[Reply] = []
+        #: Encoded, except for those whose batches are read after the sync.
+        self.replies: list[Reply | msgspec.Raw] = []
         #: Index of each reply whose batches are read after the sync, with the decision that found them.
         self._fetches: list[tuple[int, Decision]] = []
-        #: Bytes of all batches that the replies return.
+        #: Number and bytes of all batches that the replies return.
+        self.fetch_batches = 0
         self.fetch_bytes = 0
+        #: Bytes of all other replies.
+        self.encoded_bytes = 0
 
     def answer(self, decision: Decision) -> None:
         """Add the reply to the next command."""
         if decision.slices:
             self._fetches.append((len(self.replies), decision))
+            self.fetch_batches += len(decision.slices)
             self.fetch_bytes += sum(entry.size for entry in decision.slices)
-        self.replies.append(decision.reply)
+            self.replies.append(decision.reply)
+        else:
+            encoded = encode_reply(decision.reply)
+            self.encoded_bytes += len(encoded)
+            self.replies.append(msgspec.Raw(encoded))
 
     def refuse_rest(self, reply: NotNow) -> None:
         """Give the same reply to all commands that have none."""
