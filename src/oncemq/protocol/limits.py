@@ -22,7 +22,9 @@ STAGES_PER_COMMIT_MAX = 10_000
 WINDOW_MAX = 1_024
 #: Earlier hellos that a session remembers, so that a late retry of one of them cannot fence its successor.
 NONCES_MAX = 4
+#: Entries and bytes of one page of a list. A page has at least one entry.
 LIST_PAGE_MAX = 1_000
+LIST_PAGE_BYTES_MAX = 64 * 1024
 GET_BATCHES_MAX = 2_000
 WAIT_MS_MAX = 60_000
 #: Applies to the acks, the settles and the puts of a transaction separately.

@@ -19,6 +19,8 @@ def _new_topic(state: State, topic_id: int, name: str, stays: bool, retain_ms: i
     if state.capture is not None:
         topic.captured = state.capture.generation
     state.topics[name] = state.topics_by_id[topic_id] = topic
+    if state.topic_names is not None:
+        state.topic_names.add(name)
     state.next_topic_id = topic_id + 1
     for pattern in state.patterns.values():
         if pattern.matches(name):
@@ -57,8 +59,8 @@ def _topic_created(state: State, _limits: Limits, _time_ms: int, event: events.T
 
 
 def _delete_topic(state: State, topic: Topic) -> None:
-    for position, size in topic.index.entries():
-        state.count_dead(position, size)
+    positions, sizes = topic.index.drop_below(topic.index.end)
+    state.count_all_dead(positions, sizes)
     for batch in topic.delayed.values():
         state.count_dead(batch.position, batch.size)
         del state.unpublished[batch.position]
@@ -74,6 +76,8 @@ def _delete_topic(state: State, topic: Topic) -> None:
     state.schedule.expiry.discard(topic.id)
     del state.topics[topic.name]
     del state.topics_by_id[topic.id]
+    if state.topic_names is not None:
+        state.topic_names.remove(topic.name)
 
 
 def _topic_deleted(state: State, _limits: Limits, _time_ms: int, event: events.TopicDeleted) -> None:

@@ -24,6 +24,8 @@ EXPIRED_PER_TICK_MAX = 24
 BATCHES_PER_TICK_MAX = 64
 #: The same for entities with long names: shared subscriptions, members of each, topics at their quota.
 NAMED_PER_TICK_MAX = 4
+#: The same for batches that retention or the quota of one topic deletes.
+TRIMMED_PER_TICK_MAX = 2_000
 #: A lease token needs at most this fraction of the journal space of a member's name.
 _TOKENS_PER_NAME = 25
 #: Maximum journal space of the events of one tick.
@@ -170,6 +172,8 @@ def _reduce_to_quota(state: State, topic_id: int) -> Iterator[events.Event]:
         return
     if topic.overflow == DROP:
         yield events.Dropped(topic.id, _quota_floor(topic))
+        if topic.is_over_quota:
+            state.schedule.over_quota.add(topic.id)
         return
     slowest = next(entry for entry in topic.subscriptions.values() if entry.acked == topic.low_watermark)
     yield events.SubscriptionExpired(topic.id, slowest.subscriber)
@@ -178,7 +182,8 @@ def _reduce_to_quota(state: State, topic_id: int) -> Iterator[events.Event]:
 def _quota_floor(topic: Topic) -> int:
     index, excess = topic.index, topic.held_bytes - topic.quota_bytes
     entry = index.head
-    while excess > 0 and entry < len(index.ends):
+    stop = min(len(index.ends), entry + TRIMMED_PER_TICK_MAX)
+    while excess > 0 and entry < stop:
         excess -= index.sizes[entry]
         entry += 1
     return index.first_offset(entry) if entry < len(index.ends) else index.end
@@ -197,12 +202,14 @@ def _trim(state: State, topic_id: int, now_ms: int) -> Iterator[events.Event]:
 
 
 def _retention_floor(topic: Topic, now_ms: int) -> int:
-    """Return the offset below which retention no longer keeps messages. With both kinds, the stricter one counts."""
+    """Return the offset below which retention no longer keeps messages, as far as one tick goes. With both kinds of
+    retention, the stricter one counts."""
     index = topic.index
     floor = topic.trimmed
     entry = index.find(max(floor, index.first))
     above_bytes = topic.above_trim_bytes
-    while entry < len(index.ends):
+    stop = min(len(index.ends), entry + TRIMMED_PER_TICK_MAX)
+    while entry < stop:
         too_old = topic.retain_ms and index.times[entry] + topic.retain_ms <= now_ms
         too_much = topic.retain_bytes and above_bytes > topic.retain_bytes
         if not too_old and not too_much:

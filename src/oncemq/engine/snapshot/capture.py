@@ -314,6 +314,7 @@ def _restore_topic_extras(state: State, topic: Topic, image: TopicImage) -> None
     for batch in image.delayed:
         topic.delayed[batch.delay_id] = batch
         topic.delayed_bytes += batch.size
+        topic.delayed_count += batch.count
         state.schedule.delays[batch.delay_id] = topic.id
         state.schedule.due.add(batch.due_ms, batch.delay_id)
     state.delayed += len(topic.delayed)
