@@ -161,10 +161,10 @@ def _pattern_subscribed(state: State, _limits: Limits, _time_ms: int, event: eve
     pattern = PatternSubscription(event.pattern, event.subscriber, event.epoch)
     state.patterns[(event.pattern, event.subscriber)] = pattern
     state.next_epoch = event.epoch + 1
-    for topic_id, topic in state.topics_by_id.items():
-        if pattern.matches(topic.name):
-            state.topic_to_change(topic_id)
-            _attach(state, pattern, topic, topic.index.first if event.earliest else topic.next_offset)
+    matches = pattern.matches
+    for topic in [topic for name, topic in state.topics.items() if matches(name)]:
+        state.topic_to_change(topic.id)
+        _attach(state, pattern, topic, topic.index.first if event.earliest else topic.next_offset)
 
 
 def _pattern_unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternUnsubscribed) -> None:

@@ -17,7 +17,7 @@ from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol import commands
 from oncemq.protocol.limits import HOLD_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, SEEK_TOPICS_MAX
 from oncemq.protocol.names import refuse_name, refuse_topic_name
-from oncemq.protocol.patterns import is_pattern, matches, refuse_pattern
+from oncemq.protocol.patterns import is_pattern, matcher, refuse_pattern
 from oncemq.protocol.replies import NotNow, Refusal
 
 
@@ -122,8 +122,8 @@ def _refuse_new_pattern(context: DecisionContext, pattern: str) -> Refusal | Non
     if refuse_subscriptions(context, len(context.state.topics)) is None:
         # There is space even if all topics match.
         return None
-    levels = pattern.split(".")
-    return refuse_subscriptions(context, sum(1 for name in context.state.topics if matches(levels, name)))
+    matches = matcher(pattern)
+    return refuse_subscriptions(context, sum(1 for name in context.state.topics if matches(name)))
 
 
 def decide_unsubscribe(context: DecisionContext, operation: commands.Unsubscribe) -> Outcome:
