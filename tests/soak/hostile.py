@@ -16,13 +16,13 @@ from typing import Any
 
 import zmq
 
+from tests.hostile.zmtp_peer import ZmtpPeer
 from tests.soak.clients.client import Addresses
 
 _CONNECTIONS = 20
-_CHUNK = 1 << 16
-#: A ZMTP 3.0 greeting without authentication, and the commands and frames that follow it.
-_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
-_READY = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
+_TIMEOUT_S = 2.0
+#: The listeners of ZeroMQ, and the type of socket that fits each of them.
+_KINDS = {"native": "DEALER", "text": "REQ", "publish": "PUB", "acks": "DEALER"}
 _MORE_BYTES_MAX = 8 << 20
 _FLOOD_PACKETS_PER_S = 500
 
@@ -34,13 +34,8 @@ def _port(url: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _zmtp(stack: ExitStack, url: str) -> socket.socket:
-    """Connect as a ZeroMQ DEALER would."""
-    peer = stack.enter_context(socket.create_connection(_port(url), timeout=2))
-    peer.sendall(_GREETING)
-    peer.sendall(_READY)
-    peer.settimeout(0.2)
-    return peer
+def _connected(stack: ExitStack, url: str) -> socket.socket:
+    return stack.enter_context(socket.create_connection(_port(url), timeout=_TIMEOUT_S))
 
 
 def _until(seconds: float) -> Callable[[], bool]:
@@ -48,15 +43,25 @@ def _until(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < until_s
 
 
-def _zmq_urls(addresses: Addresses) -> tuple[str, ...]:
-    return addresses.native, addresses.text, addresses.publish, addresses.acks
+def _zmq_urls(addresses: Addresses) -> dict[str, str]:
+    return {field: getattr(addresses, field) for field in _KINDS}
+
+
+def _claim(size: int) -> bytes:
+    """Return the head of a frame of this size."""
+    return b"\x02" + struct.pack(">Q", size)
+
+
+def _tcp_urls(addresses: Addresses) -> tuple[str, ...]:
+    return (*_zmq_urls(addresses).values(), addresses.feed, addresses.http)
 
 
 def unfinished_frames(addresses: Addresses, seconds: float) -> None:
     """Frames that are announced, begun, and never finished."""
     with ExitStack() as stack:
-        for url in _zmq_urls(addresses):
-            _zmtp(stack, url).sendall(b"\x02" + struct.pack(">Q", 1 << 20) + bytes(1000))
+        for field, url in _zmq_urls(addresses).items():
+            peer = stack.enter_context(ZmtpPeer(url, _KINDS[field]))
+            peer.send_raw(_claim(1 << 20) + bytes(1000), 1000)
         time.sleep(seconds)
 
 
@@ -65,19 +70,18 @@ def huge_claims(addresses: Addresses, seconds: float) -> None:
     is_time = _until(seconds)
     while is_time():
         with ExitStack() as stack:
-            for url in _zmq_urls(addresses):
-                _zmtp(stack, url).sendall(b"\x02" + struct.pack(">Q", 1 << 60) + bytes(1000))
+            for field, url in _zmq_urls(addresses).items():
+                peer = stack.enter_context(ZmtpPeer(url, _KINDS[field]))
+                peer.send_raw(_claim(1 << 60) + bytes(1000), 1000)
             time.sleep(0.5)
 
 
 def endless_requests(addresses: Addresses, seconds: float) -> None:
     """A request of small frames that never ends, up to a few megabytes."""
-    frame = b"\x03" + struct.pack(">Q", 1000) + bytes(1000)
     with ExitStack() as stack:
-        for url in (addresses.native, addresses.text, addresses.acks):
-            peer = _zmtp(stack, url)
-            for _ in range(_MORE_BYTES_MAX // len(frame)):
-                peer.sendall(frame)
+        for field, url in _zmq_urls(addresses).items():
+            peer = stack.enter_context(ZmtpPeer(url, _KINDS[field]))
+            peer.send_unfinished(bytes(1000), _MORE_BYTES_MAX // 1000)
         time.sleep(seconds)
 
 
@@ -121,9 +125,7 @@ def slow_heads(addresses: Addresses, seconds: float) -> None:
     """HTTP connections that send one byte of a head from time to time."""
     is_time = _until(seconds)
     with ExitStack() as stack:
-        peers = [
-            stack.enter_context(socket.create_connection(_port(addresses.http), timeout=2)) for _ in range(_CONNECTIONS)
-        ]
+        peers = [_connected(stack, addresses.http) for _ in range(_CONNECTIONS)]
         for each in peers:
             each.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         while is_time() and peers:
@@ -135,7 +137,7 @@ def unread_responses(addresses: Addresses, seconds: float) -> None:
     """HTTP requests, pipelined, whose responses are not read."""
     is_time = _until(seconds)
     with ExitStack() as stack:
-        peers = [stack.enter_context(socket.create_connection(_port(addresses.http), timeout=2)) for _ in range(5)]
+        peers = [_connected(stack, addresses.http) for _ in range(5)]
         for each in peers:
             each.setblocking(False)
         while is_time() and peers:
@@ -145,10 +147,9 @@ def unread_responses(addresses: Addresses, seconds: float) -> None:
 
 def idle_connections(addresses: Addresses, seconds: float) -> None:
     """Connections to every TCP listener that say nothing."""
-    urls = (*_zmq_urls(addresses), addresses.feed, addresses.http)
     with ExitStack() as stack:
-        for url in urls * _CONNECTIONS:
-            stack.enter_context(socket.create_connection(_port(url), timeout=2))
+        for url in _tcp_urls(addresses) * _CONNECTIONS:
+            _connected(stack, url)
         time.sleep(seconds)
 
 
@@ -157,9 +158,8 @@ def garbage(addresses: Addresses, seconds: float) -> None:
     is_time = _until(seconds)
     while is_time():
         with ExitStack() as stack:
-            for url in (*_zmq_urls(addresses), addresses.feed, addresses.http):
-                peer = stack.enter_context(socket.create_connection(_port(url), timeout=2))
-                _sent(peer, os.urandom(1000))
+            for url in _tcp_urls(addresses):
+                _sent(_connected(stack, url), os.urandom(1000))
             time.sleep(0.2)
 
 
@@ -210,6 +210,6 @@ def hold_connections(addresses: Addresses) -> int:
     """Hold connections until it is killed: a leak on purpose."""
     with ExitStack() as stack:
         for _ in range(2 * _CONNECTIONS):
-            _zmtp(stack, addresses.native)
+            stack.enter_context(ZmtpPeer(addresses.native))
         while True:
             time.sleep(1)

@@ -28,15 +28,14 @@ SEGMENTS_MAX = 16
 #: Steady samples that are needed to judge memory.
 _SAMPLES_MIN = 60
 _POLL_S = 0.25
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Sample(msgspec.Struct, frozen=True):
     """The resources of one process."""
 
+    #: Resident memory.
     bytes: int = 0
     sockets: int = 0
-    descriptors: int = 0
     threads: int = 0
 
 
@@ -61,13 +60,27 @@ def sample_of(pid: int) -> Sample | None:
     """Return the resources of a process; None if it has ended."""
     folder = Path(f"/proc/{pid}")
     try:
-        pages = int((folder / "statm").read_text().split()[1])
         status = (folder / "status").read_text()
-        links = [os.readlink(path) for path in (folder / "fd").iterdir() if path.exists() or path.is_symlink()]
+        links = [_link(path) for path in (folder / "fd").iterdir()]
     except OSError:
         return None
-    threads = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Threads:"))
-    return Sample(pages * _PAGE_BYTES, sum(link.startswith("socket:") for link in links), len(links), threads)
+    numbers = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.splitlines())}
+    if "RssAnon" not in numbers:
+        return None
+    return Sample(
+        # Without pages of files, which the kernel drops and reads again as it likes.
+        bytes=int(numbers["RssAnon"][0]) << 10,
+        sockets=sum(link.startswith("socket:") for link in links),
+        threads=int(numbers["Threads"][0]),
+    )
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        # The descriptor was closed meanwhile.
+        return ""
 
 
 class Watch:
