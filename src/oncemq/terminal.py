@@ -165,8 +165,10 @@ def error(text: str, advice: str = "") -> None:
 
 @contextmanager
 def signals_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM call `handler`."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    """Inside, Ctrl-C, SIGTERM and the end of the terminal (SIGHUP, unless it is ignored) call `handler`."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     former = [signal.signal(number, handler) for number in numbers]
     try:
         yield

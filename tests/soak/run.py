@@ -118,7 +118,7 @@ class Run:
 
     def _note_memory(self) -> None:
         """The steady phase is over: its samples are complete."""
-        self.result.memory = self._watch.end_steady() or self.result.memory
+        self.result.memory = self.result.memory or self._watch.end_steady()
 
     def _progress(self, number: int, phase: Phase, elapsed_s: float) -> str:
         counts, last = self.result.counts, self._watch.last

@@ -37,6 +37,9 @@ SEEK_TOPICS_MAX = 10_000
 RANGES_MAX = 1_000
 LEASE_MS_MIN = 100
 LEASE_MS_MAX = 24 * 3600 * 1000
+#: How long the owner of a subscription may be idle before the subscription is deleted, if it has such a limit.
+IDLE_MS_MIN = 100
+IDLE_MS_MAX = 100 * 366 * 24 * 3600 * 1000
 #: Messages of busy keys that a shared subscription with key order skips before it waits.
 BLOCKED_MAX = 100_000
 #: Names that a topic remembers of subscriptions that its quota deleted, so that it can tell their owners why.

@@ -69,6 +69,7 @@ def _delete_topic(state: State, topic: Topic) -> None:
     state.delayed -= len(topic.delayed)
     for key, subscription in topic.subscriptions.items():
         state.schedule.shared.discard((topic.id, key))
+        state.schedule.idle.discard((topic.id, key))
         if subscription.pattern is not None:
             subscription.pattern.detach(topic.id)
     state.subscriptions -= len(topic.subscriptions)
@@ -84,12 +85,15 @@ def _topic_deleted(state: State, _limits: Limits, _time_ms: int, event: events.T
     _delete_topic(state, state.topic_to_change(event.topic_id))
 
 
-def _subscribed(state: State, _limits: Limits, _time_ms: int, event: events.Subscribed) -> None:
+def _subscribed(state: State, _limits: Limits, time_ms: int, event: events.Subscribed) -> None:
     topic = find_or_create_topic(state, event.topic_id, event.topic_name, stays=False)
     if not event.created:
         return
     subscription = topic.add_subscription(event.subscriber, event.acked)
     state.subscriptions += 1
+    if event.idle_ms:
+        subscription.idle_ms = event.idle_ms
+        state.schedule.idle.add(time_ms, (topic.id, event.subscriber))
     if event.sharing is not None:
         subscription.shared = SharedState(event.sharing, event.acked)
         subscription.epoch = event.epoch
@@ -107,6 +111,7 @@ def _unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.Un
 def _delete_subscription(state: State, topic: Topic, subscriber: str, topic_removed: bool) -> None:
     topic.remove_subscription(subscriber)
     state.schedule.shared.discard((topic.id, subscriber))
+    state.schedule.idle.discard((topic.id, subscriber))
     state.subscriptions -= 1
     if topic_removed:
         _delete_topic(state, topic)
@@ -155,10 +160,12 @@ def _sought(state: State, _limits: Limits, _time_ms: int, event: events.Sought) 
     state.reclaim(topic)
 
 
-def _pattern_subscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternSubscribed) -> None:
+def _pattern_subscribed(state: State, _limits: Limits, time_ms: int, event: events.PatternSubscribed) -> None:
     if not event.created:
         return
-    pattern = PatternSubscription(event.pattern, event.subscriber, event.epoch)
+    pattern = PatternSubscription(event.pattern, event.subscriber, event.epoch, idle_ms=event.idle_ms)
+    if event.idle_ms:
+        state.schedule.idle.add(time_ms, (0, pattern.key))
     state.patterns[(event.pattern, event.subscriber)] = pattern
     state.next_epoch = event.epoch + 1
     matches = pattern.matches
@@ -169,6 +176,7 @@ def _pattern_subscribed(state: State, _limits: Limits, _time_ms: int, event: eve
 
 def _pattern_unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternUnsubscribed) -> None:
     pattern = state.patterns.pop((event.pattern, event.subscriber))
+    state.schedule.idle.discard((0, pattern.key))
     for topic_id in list(pattern.topics):
         topic = state.topic_to_change(topic_id)
         removed = not topic.stays and len(topic.subscriptions) == 1

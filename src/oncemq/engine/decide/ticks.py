@@ -12,10 +12,11 @@ from itertools import islice
 
 from oncemq.engine import events
 from oncemq.engine.state.batch_index import EXPIRED
+from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
-from oncemq.engine.state.topic import Topic
-from oncemq.protocol.commands import DROP
+from oncemq.engine.state.topic import Subscription, Topic
+from oncemq.protocol.commands import BY_PATTERN, DROP
 from oncemq.protocol.limits import Limits
 
 #: Limits the length of a round. The rest is processed in the next one.
@@ -43,6 +44,8 @@ def expire(state: State, limits: Limits, now_ms: int) -> Iterator[events.Event]:
     yield from _expire_keys(state, limits, now_ms)
     yield from _release_due(state, now_ms)
     yield from _expire_batches(state, now_ms)
+    for topic_id, key in state.schedule.idle.take(now_ms, NAMED_PER_TICK_MAX):
+        yield from _expire_idle(state, topic_id, key, now_ms)
     for topic_id, subscriber in state.schedule.shared.take(now_ms, NAMED_PER_TICK_MAX):
         yield from _expire_shared(state, topic_id, subscriber, now_ms)
     for topic_id in state.schedule.retention.take(now_ms, EXPIRED_PER_TICK_MAX):
@@ -122,6 +125,30 @@ def _take_expired(topic: Topic, now_ms: int, count_max: int) -> list[int]:
         if first_offset >= index.first and index.expires[index.find(first_offset)] != EXPIRED:
             expired.append(first_offset)
     return expired
+
+
+def _expire_idle(state: State, topic_id: int, key: str, now_ms: int) -> Iterator[events.Event]:
+    """Delete a subscription whose owner was idle for too long. Its time starts when the broker starts."""
+    owner = _idle_owner(state, topic_id, key)
+    if owner is None:
+        return
+    owner.heard_ms = owner.heard_ms or now_ms
+    due_ms = owner.heard_ms + owner.idle_ms
+    if due_ms > now_ms:
+        state.schedule.idle.add(due_ms, (topic_id, key))
+    elif isinstance(owner, PatternSubscription):
+        yield events.PatternUnsubscribed(None, owner.pattern, owner.subscriber)
+    else:
+        topic = state.topics_by_id[topic_id]
+        yield events.Unsubscribed(None, topic_id, key, not topic.stays and len(topic.subscriptions) == 1)
+
+
+def _idle_owner(state: State, topic_id: int, key: str) -> Subscription | PatternSubscription | None:
+    if not topic_id:
+        subscriber, _, pattern = key.partition(BY_PATTERN)
+        return state.patterns.get((pattern, subscriber))
+    topic = state.topics_by_id.get(topic_id)
+    return topic.subscriptions.get(key) if topic is not None else None
 
 
 def _expire_shared(state: State, topic_id: int, subscriber: str, now_ms: int) -> Iterator[events.Event]:

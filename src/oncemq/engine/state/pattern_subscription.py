@@ -14,13 +14,27 @@ if TYPE_CHECKING:
 class PatternSubscription:
     """A subscription to a pattern. The subscriptions that it attaches to topics have its positions."""
 
-    __slots__ = ("epoch", "key", "matches", "pattern", "pending", "sought_epoch", "subscriber", "topics")
+    __slots__ = (
+        "epoch",
+        "heard_ms",
+        "idle_ms",
+        "key",
+        "matches",
+        "pattern",
+        "pending",
+        "sought_epoch",
+        "subscriber",
+        "topics",
+    )
 
-    def __init__(self, pattern: str, subscriber: str, epoch: int, sought_epoch: int = 0) -> None:
+    def __init__(self, pattern: str, subscriber: str, epoch: int, sought_epoch: int = 0, idle_ms: int = 0) -> None:
         self.pattern = pattern
         self.subscriber = subscriber
         self.epoch = epoch
         self.sought_epoch = sought_epoch
+        #: As for a subscription to one topic.
+        self.idle_ms = idle_ms
+        self.heard_ms = 0
         #: Its subscriber name on the topics.
         self.key = subscriber + BY_PATTERN + pattern
         #: True for the names of topics that it is attached to.

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 class Subscription:
     """A durable position in a topic, and its owner."""
 
-    __slots__ = ("acked", "dropped", "epoch", "held_until_ms", "pattern", "shared", "sought_epoch", "subscriber")
+    __slots__ = (
+        "acked",
+        "dropped",
+        "epoch",
+        "heard_ms",
+        "held_until_ms",
+        "idle_ms",
+        "pattern",
+        "shared",
+        "sought_epoch",
+        "subscriber",
+    )
 
     def __init__(self, subscriber: str, acked: int, epoch: int = 0, held_until_ms: int = 0) -> None:
         self.subscriber = subscriber
@@ -33,6 +44,10 @@ class Subscription:
         self.sought_epoch = 0
         #: Number of messages lost to the quota of the topic.
         self.dropped = 0
+        #: It is deleted when its owner is idle for this time; 0 = never.
+        self.idle_ms = 0
+        #: When its owner last opened it, got or acked. Not recorded; 0 = not since the broker started.
+        self.heard_ms = 0
         #: State of a shared subscription, which has no owner; None = exclusive.
         self.shared: SharedState | None = None
         #: The pattern subscription that attached this one, and that has the owner.
