@@ -7,9 +7,10 @@ Publishers and subscribers are identified by their epochs, which are unique at t
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Coroutine
 
 from oncemq.gateways.subscription import open_subscription
-from oncemq.gateways.udp.context import UdpContext, clock_ms
+from oncemq.gateways.udp.context import FAILED, UdpContext, clock_ms
 from oncemq.gateways.udp.extended import packets
 from oncemq.gateways.udp.extended.delivery import Delivery
 from oncemq.gateways.udp.extended.publisher import Publisher
@@ -96,8 +97,15 @@ class ExtendedServer:
             self._context.send(packets.not_now(hello.nonce, 0, errors.LimitReached.code, text), address)
         elif (identity, hello.nonce) not in self._greeting:
             self._greeting.add((identity, hello.nonce))
-            if not self._context.run_for_packet(self._greet(hello, address)):
+            if not self._run(self._greet(hello, address), hello.nonce, address):
                 self._greeting.discard((identity, hello.nonce))
+
+    def _run(self, work: Coroutine[None, None, None], nonce: int, address: Address) -> bool:
+        """Start the work for a packet of a peer that is not served yet, or is about to leave."""
+        refused = packets.answer(nonce, packets.Refused(0, FAILED.code, FAILED.text))
+        return self._context.run_for_packet(
+            work, "an extended packet", lambda _: self._context.send(refused, address)
+        )
 
     def _refuse(self, hello: packets.Hello) -> packets.Refused | None:
         refusal = refuse_name(hello.name, "name", 200)
@@ -178,7 +186,7 @@ class ExtendedServer:
         if peer is not None and peer.address != address:
             self._challenge(bye, address)
         elif isinstance(peer, Delivery) and bye.unsubscribes:
-            self._context.run_for_packet(self._unsubscribe(peer))
+            self._run(self._unsubscribe(peer), peer.nonce, address)
         elif peer is None and bye.unsubscribes:
             self._challenge(bye, address)
         else:
