@@ -16,13 +16,21 @@ from tests.gateways.udp.proxy import LossyProxy
 from tests.gateways.udp.rig import GatewayThread, PlainClient, wait_until
 
 
-class EagerLoop(asyncio.SelectorEventLoop):
-    """Like uvloop, it returns a plain handle for a timer that is due at once."""
+class PlainHandle:
+    """What uvloop returns for a timer that is due at once: it has no `when`."""
 
+    def __init__(self, timer: asyncio.TimerHandle) -> None:
+        self.cancel = timer.cancel
+
+
+class PlainHandleLoop(asyncio.SelectorEventLoop):
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
-        if when - self.time() < 0.0015:
-            return self.call_soon(callback, *args, context=context)
-        return super().call_at(when, callback, *args, context=context)
+        timer = super().call_at(when, callback, *args, context=context)
+        # asyncio's own coroutines know what its timers are.
+        return timer if callback.__module__.startswith("asyncio") else PlainHandle(timer)
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
 
 @pytest.fixture
@@ -44,7 +52,7 @@ def fail(*_: object) -> None:
 
 
 def test_messages_are_sent_again_on_a_loop_whose_timers_are_plain_handles(broker: BrokerProcess) -> None:
-    gateway = GatewayThread([broker.url], name="eager", make_loop=EagerLoop)
+    gateway = GatewayThread([broker.url], name="eager", make_loop=PlainHandleLoop)
     proxy = LossyProxy(gateway.address, 1, loss=0.15, doubling=0.0, delay_s=0.005)
     try:
         publish(gateway.address, "eager", 1)

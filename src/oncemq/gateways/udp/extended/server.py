@@ -85,8 +85,10 @@ class ExtendedServer:
     def _hello(self, hello: packets.Hello, address: Address) -> None:
         identity = self._identity(hello)
         known = self._by_identity.get(identity)
-        if hello.role == packets.PROVE:
+        if hello.role == packets.PROVE and not hello.topic:
             self._welcome(hello, address, 0, 0, 0)
+        elif hello.role == packets.PROVE:
+            self._run(self._tell_end(hello, address), hello.nonce, address)
         elif known is not None and known.nonce == hello.nonce:
             known.move(address)
             self._welcome_peer(hello, known)
@@ -123,16 +125,29 @@ class ExtendedServer:
         try:
             start = self._start_publisher if hello.role == packets.PUBLISHER else self._start_subscriber
             peer = await start(hello, address)
-        except errors.Refused as error:
-            refused = packets.Refused(0, error.code, error.text)
-            self._context.send(packets.answer(hello.nonce, refused), address)
         except errors.OnceMQError as error:
-            self._context.send(packets.not_now(hello.nonce, 0, error.code, error.text), address)
+            self._decline(hello, address, error)
         else:
             self._admit(peer)
             self._welcome_peer(hello, peer)
         finally:
             self._greeting.discard((self._identity(hello), hello.nonce))
+
+    async def _tell_end(self, hello: packets.Hello, address: Address) -> None:
+        """Answer a hello that asks for the end of a topic."""
+        try:
+            found = await find_topic_end(self._context, hello.topic)
+        except errors.OnceMQError as error:
+            self._decline(hello, address, error)
+        else:
+            self._welcome(hello, address, 0, found.topic_id, found.end_offset)
+
+    def _decline(self, hello: packets.Hello, address: Address, error: errors.OnceMQError) -> None:
+        if isinstance(error, errors.Refused):
+            packet = packets.answer(hello.nonce, packets.Refused(0, error.code, error.text))
+        else:
+            packet = packets.not_now(hello.nonce, 0, error.code, error.text)
+        self._context.send(packet, address)
 
     async def _start_publisher(self, hello: packets.Hello, address: Address) -> Publisher:
         session = f"{self._context.settings.name}/{hello.name}"
