@@ -77,7 +77,8 @@ def test_the_command_line_says_what_is_lost_and_does_not_advise_to_cut(folder: P
 
 def test_an_exclusive_consumer_seeks_past_lost_messages(folder: Path) -> None:
     lost = lost_offsets(folder)
-    found, refusals = [], 0
+    found: list[int] = []
+    refusals = 0
     with connected(folder) as client, client.subscribe("orders", "kitchen") as kitchen:
         while len(found) < MESSAGES - len(lost):
             try:
@@ -93,6 +94,11 @@ def test_an_exclusive_consumer_seeks_past_lost_messages(folder: Path) -> None:
     assert 0 < refusals < len(lost)
 
 
+def lag_of(client: oncemq.Client) -> int:
+    [lag] = [info.lag for info in client.subscriptions("orders") if info.subscriber == "cooks"]
+    return lag
+
+
 def test_workers_get_everything_that_is_not_lost(folder: Path) -> None:
     lost = lost_offsets(folder)
     found: set[int] = set()
@@ -106,7 +112,21 @@ def test_workers_get_everything_that_is_not_lost(folder: Path) -> None:
             for task in tasks:
                 found.add(int(task.message.text.split()[0]))
                 task.ack()
+        cooks.flush()
+        assert lag_of(client) == len(lost)
+        client.seek("orders", "cooks", "new")
+        assert lag_of(client) == 0
     assert found == set(range(MESSAGES)) - lost
+
+
+def test_a_reader_continues_after_lost_messages(folder: Path) -> None:
+    lost = lost_offsets(folder)
+    with connected(folder) as client:
+        found: list[int] = []
+        with pytest.raises(errors.RecordCorrupt, match=f"offsets {min(lost)} to .* The next offset is"):
+            found.extend(message.offset for message in client.read("orders", min(lost)))
+        found.extend(message.offset for message in client.read("orders", max(lost) + 1))
+        assert found == list(range(max(lost) + 1, MESSAGES))
 
 
 def test_a_pattern_consumer_gets_the_other_topics(folder: Path) -> None:

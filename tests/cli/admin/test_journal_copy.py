@@ -32,6 +32,9 @@ def test_a_journal_is_copied_to_postgresql_without_printing_the_password(
     assert b"never both" in said.stderr
     [copied] = shell.objects("journal", "copy", url, f"file:{tmp_path / 'back'}")
     assert (copied["topics"], copied["subscriptions"], copied["records"]) == (1, 1, 1)
+    assert shell.run("journal", "copy", str(folder), url).returncode == 0
+    with oncemq.connect(f"file:{folder}") as client:
+        client.put("orders", b"another pizza")
     again = shell.run("journal", "copy", str(folder), url)
     assert again.returncode == 9
     assert b"holds a journal already" in again.stderr

@@ -68,6 +68,7 @@ HINTS: dict[str, int] = {
     "answer_without_fencing_check": 20,
     "append_without_the_term_check": 10,
     "capture_without_copy_on_write": 8,
+    "check_reads_no_messages": 37,
     "client_does_not_void_numbers": 28,
     "client_renumbers": 7,
     "client_stays_with_a_standby": 10,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from oncemq.broker import round
+from oncemq.broker import journal_check, round
 from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.broker.housekeeping import Housekeeping
 from oncemq.broker.loop import Broker
@@ -168,6 +168,14 @@ def damage_is_taken_for_the_end() -> Sequence[Patch]:
     def check_end(_self: Recovery, _segment: Segment) -> None: ...
 
     return [(Recovery, "start", start), (Recovery, "_good_groups", good_groups), (Recovery, "_check_end", check_end)]
+
+
+@bug("`journal check` does not read the messages")
+def check_reads_no_messages() -> Sequence[Patch]:
+    def lost_batches(*_: object) -> Iterator[journal_check.LostBatch]:
+        return iter(())
+
+    return [(journal_check, "_lost_batches", lost_batches)]
 
 
 @bug("live records are not counted when a state is restored")

@@ -13,7 +13,7 @@ from oncemq.journal.worker import StepWorker
 from oncemq.protocol import errors
 from tests.simulation.environment.disk import SimCrash, SimDisk
 from tests.simulation.environment.network import Listener
-from tests.simulation.environment.segment_loss import is_loss_detected
+from tests.simulation.environment.segment_loss import is_loss_detected, wrong_check
 from tests.simulation.environment.state_check import StateCheck
 from tests.simulation.environment.world import Violation, World
 
@@ -143,6 +143,8 @@ class Host(StateCheck):
             world.tally["recovery: " + ("torn group cut off" if "not finished" in warning else "other warning")] += 1
             if "damaged" in warning:
                 raise Violation(f"a finished snapshot is damaged, though no synced byte ever was: {warning}")
+        if broker.counters["extents_missing"]:
+            raise Violation("lost: segments with needed messages, though no file was ever lost")
         world.tally["broker: recoveries"] += 1
         world.set_available(not self._is_full)
         self.recovered(self._died_ms, world.now_ms)
@@ -287,6 +289,9 @@ class Host(StateCheck):
             if not is_loss_detected(self.disk, self.synced_segment):
                 raise Violation(f"lost: segment {self.synced_segment} was removed, and recovery did not detect it")
             self._world.tally["disk: segment taken away for a start"] += 1
+            wrong = wrong_check(self.disk, self.disk.faults["power loss"] // 3)
+            if wrong:
+                raise Violation(wrong)
 
     def count(self) -> None:
         """Add the counters of the process that ends."""

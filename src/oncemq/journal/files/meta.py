@@ -107,7 +107,7 @@ def create_copy(disk: Disk, layout: Layout) -> None:
         _refuse_groups(disk)
     with _needing_space(disk, layout):
         _write(disk, COPYING, layout, 0)
-        disk.sync_folder("", "name of an unfinished copy")
+        disk.sync_folder("", "meta name")
         _create_files(disk, layout)
 
 

@@ -63,7 +63,7 @@ class JournalVersion(JournalError):
 
 
 class RecordCorrupt(JournalError):
-    """A stored batch does not match its checksum."""
+    """A stored batch is damaged or lost."""
 
     code = "RECORD_CORRUPT"
     advice = (
