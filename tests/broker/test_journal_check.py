@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from random import Random
 
 import msgspec
@@ -40,7 +42,12 @@ def needed_of(journal: FileJournal) -> list[NeededRecord]:
 
 
 def history(seed: int) -> SimDisk:
-    """Run a broker with every kind of state, and stop or kill it."""
+    """Return the disk of a broker with every kind of state that was stopped, killed or has lost power."""
+    return deepcopy(_history(seed))
+
+
+@cache
+def _history(seed: int) -> SimDisk:
     disk = SimDisk(Random(seed))
     rig = Rig(journal_on(disk), policy=POLICY)
     work = RandomWork(rig, seed)
@@ -63,7 +70,7 @@ def served(disk: SimDisk) -> tuple[bool, int]:
     try:
         needed = needed_of(journal_on(OverlayDisk(disk)))
         rig = Rig(journal_on(OverlayDisk(disk)), policy=POLICY)
-    except errors.JournalCorrupt:
+    except (errors.JournalCorrupt, errors.JournalFailed):
         return False, 0
     lost = 0
     for record in needed:
@@ -102,7 +109,11 @@ def flip(disk: SimDisk, path: str, random: Random) -> None:
     disk.damage(path, at, bytes([byte[0] ^ 1 << random.randrange(8)]))
 
 
-DAMAGES: tuple[Callable[[SimDisk, str, Random], None], ...] = (lose, zero, shorten, lengthen, flip)
+def make_unreadable(disk: SimDisk, path: str, _: Random) -> None:
+    disk.unreadable.add(path)
+
+
+DAMAGES: tuple[Callable[[SimDisk, str, Random], None], ...] = (lose, zero, shorten, lengthen, flip, make_unreadable)
 
 
 def assert_agree(report: Report, disk: SimDisk) -> None:
@@ -143,7 +154,7 @@ def test_check_and_serve_agree_on_a_damaged_segment(seed: int, damage: Callable[
         damage(disk, segment_path(number), random)
         report = check(disk)
         assert_agree(report, disk)
-        if damage in (lose, zero, shorten) and in_segment:
+        if damage in (lose, zero, shorten, make_unreadable) and in_segment:
             assert report.refusal or report.lost_batches == len(in_segment)
             assert not report.is_good
         if damage is lengthen:

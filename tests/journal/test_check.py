@@ -105,6 +105,18 @@ def test_check_refuses_a_folder_without_a_journal() -> None:
         check(disk)
 
 
+def test_a_segment_that_the_disk_cannot_read_is_reported_and_the_others_are_exported() -> None:
+    disk, journal = new_journal()
+    for number in range(3):
+        write(journal, [LARGE], b"event %d" % number)
+    journal.close()
+    disk.unreadable.add("segments/000000000002")
+    assert "can't be read" in check(disk).problems[0].what
+    warnings: list[str] = []
+    assert export(disk, io.BytesIO(), warn=warnings.append).records == 2
+    assert "segments/000000000002" in warnings[0]
+
+
 def test_export_writes_everything_that_can_be_read() -> None:
     output = io.BytesIO()
     exported = export(damaged_journal(), output, decode_events=lambda events: events.decode())

@@ -212,7 +212,7 @@ def _check_segments(
     disk: Disk, layout: Layout, report: Report, newest: SnapshotHead | None, progress: Progress | None
 ) -> None:
     sequence = _Sequence(layout, report, newest.position if newest else layout.segment_bytes)
-    for segment in read_segments(disk, layout, progress):
+    for segment in read_segments(disk, layout, progress, report.problems.append):
         report.segments += 1
         sequence.add(segment)
     sequence.end(SegmentMarker(disk, layout).read())

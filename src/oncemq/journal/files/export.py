@@ -42,7 +42,7 @@ def export(
     layout = open_layout(disk)
     with locked_if_possible(disk, warn):
         exported = Exported()
-        for segment in read_segments(disk, layout, progress):
+        for segment in read_segments(disk, layout, progress, lambda problem: warn(f"{problem.file}: {problem.what}")):
             for line in _lines(segment, decode_events, exported):
                 output.write(msgspec.json.encode(line) + b"\n")
         return exported

@@ -112,12 +112,20 @@ def open_layout(disk: Disk) -> Layout:
     return read_layout(disk)
 
 
-def read_segments(disk: Disk, layout: Layout, progress: Progress | None = None) -> Iterator[Segment]:
+def read_segments(
+    disk: Disk, layout: Layout, progress: Progress | None, on_unreadable: Callable[[Problem], object]
+) -> Iterator[Segment]:
+    """Yield the segments. Call `on_unreadable` for those that the disk can't read."""
     numbers = segment_numbers(disk)
     for done, number in enumerate(numbers):
         if progress is not None:
             progress(done, len(numbers))
-        yield load_segment(disk, layout, number)
+        try:
+            segment = load_segment(disk, layout, number)
+        except OSError as error:
+            on_unreadable(Problem(segment_path(number), 0, 0, f"the segment can't be read: {error}"))
+        else:
+            yield segment
     if progress is not None:
         progress(len(numbers), len(numbers))
 
