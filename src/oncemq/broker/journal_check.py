@@ -30,7 +30,7 @@ from oncemq.protocol.limits import Limits
 #: Records that are read together.
 _READ_RECORDS = 256
 _READ_BYTES = 4 * 1024 * 1024
-#: The two parts of a check have the same share of its progress.
+#: The two halves of the work have the same share of its progress.
 _PART = 1000
 
 
@@ -56,8 +56,8 @@ def check(disk: Disk, progress: Progress | None = None) -> Report:
     layout = open_layout(disk)
     notes: list[str] = []
     with locked_if_possible(disk, notes.append):
-        report = check_files(disk, _part_of(progress, 0))
-        examination = examine(OverlayDisk(disk), _part_of(progress, 1))
+        report = check_files(disk, part_of(progress, 0))
+        examination = examine(OverlayDisk(disk), part_of(progress, 1))
     report.notes[:0] = notes
     report.refusal = examination.refusal
     report.lost_batches = len(examination.lost)
@@ -66,7 +66,8 @@ def check(disk: Disk, progress: Progress | None = None) -> Report:
     return report
 
 
-def _part_of(progress: Progress | None, part: int) -> Progress | None:
+def part_of(progress: Progress | None, part: int) -> Progress | None:
+    """Return the progress of the first or second half of the work."""
     if progress is None:
         return None
     return lambda done, total: progress(part * _PART + _PART * done // max(1, total), 2 * _PART)
@@ -137,11 +138,11 @@ def _lost_problems(lost: Sequence[LostBatch], segment_bytes: int) -> Iterator[Pr
     for (number, _), batches in groups.items():
         first = batches[0]
         position = first.record.position
-        what = f"{describe_lost(batches)} can't be read: {first.reason}"
+        what = f"{_describe(batches)} can't be read: {first.reason}"
         yield Problem(segment_path(number), position % segment_bytes, position, what)
 
 
-def describe_lost(batches: Sequence[LostBatch]) -> str:
+def _describe(batches: Sequence[LostBatch]) -> str:
     """Describe batches of one topic."""
     offsets = [(one.record.first_offset, one.record.count) for one in batches if one.record.first_offset >= 0]
     messages = sum(batch.record.count for batch in batches)

@@ -6,7 +6,7 @@ the earlier state may need them. So a cut is tried on a view of the disk first, 
 
 from __future__ import annotations
 
-from oncemq.broker.journal_check import Examination, examine
+from oncemq.broker.journal_check import Examination, examine, part_of
 from oncemq.broker.recovery import new_engine, replay
 from oncemq.disk.contract import Disk
 from oncemq.disk.overlay import OverlayDisk
@@ -29,18 +29,18 @@ def cut(disk: Disk, position: int, progress: Progress | None = None, *, accepts_
     unless `accepts_loss`. Raise JournalLocked if a broker uses the journal."""
     lock = disk.lock(LOCK)
     try:
-        examination = _try_cut(disk, position)
+        examination = _try_cut(disk, position, part_of(progress, 0))
         if examination.refusal or (examination.lost and not accepts_loss):
             raise errors.JournalError(_refusal(disk, position, examination))
-        return cut_files(disk, position, progress)
+        return cut_files(disk, position, part_of(progress, 1))
     finally:
         lock.close()
 
 
-def _try_cut(disk: Disk, position: int) -> Examination:
+def _try_cut(disk: Disk, position: int, progress: Progress | None) -> Examination:
     view = OverlayDisk(disk)
     cut_files(view, position, keeps_bytes=False)
-    return examine(view)
+    return examine(view, progress)
 
 
 def _refusal(disk: Disk, position: int, examination: Examination) -> str:

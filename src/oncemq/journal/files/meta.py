@@ -167,6 +167,6 @@ def _delete_remains(disk: Disk) -> None:
     for folder in (SEGMENTS, SNAPSHOTS):
         for name in disk.list(folder):
             disk.remove(f"{folder}/{name}")
-    for path in (META + ".making", MARKER + ".making", MARKER, LAST + ".making", LAST):
+    for path in (META + ".making", COPYING + ".making", MARKER + ".making", MARKER, LAST + ".making", LAST):
         if disk.exists(path):
             disk.remove(path)
