@@ -43,7 +43,8 @@ class Blocked:
 gateway_process.run([Blocked()], lambda _: None, with_parent=True)
 """
 
-#: A process that starts a gateway as a broker does, and keeps both ends of its pipe: only its own end can end the gateway.
+#: A process that starts a gateway as a broker does. The gateway itself has the other end of its pipe, so the pipe does
+#: not end with this process.
 _PARENT = """
 import os, subprocess, sys
 its_stdin, ours = os.pipe()

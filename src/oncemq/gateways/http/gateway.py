@@ -27,6 +27,8 @@ EXPOSED = (
 
 #: Connections beyond `connections_max`: those that wait for a request.
 _IDLE_CONNECTIONS = 1000
+#: What the kernel holds of a response that the client can't receive yet.
+_UNSENT_BYTES = 128 * 1024
 
 
 class HttpGateway:
@@ -85,6 +87,9 @@ def listen(settings: GatewaySettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        # Every connection inherits it: the kernel takes no more for a client that reads nothing.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     try:
         listening.bind((settings.host, settings.port))
         listening.listen(1024)

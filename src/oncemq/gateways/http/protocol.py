@@ -9,6 +9,8 @@ came with it.
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from typing import Any
 
 import httptools
@@ -16,7 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from oncemq.gateways.http.connections import Connections, Phase
-from oncemq.gateways.http.framework.memory import ABORT, SMALL_BYTES
+from oncemq.gateways.http.framework.memory import CONNECTION, SMALL_BYTES
 from oncemq.gateways.http.framework.problems import answer_of
 from oncemq.protocol import errors
 
@@ -27,6 +29,9 @@ _HEAD_END = b"\r\n\r\n"
 #: How long input is discarded after a refusal. If the connection were closed at once, the client might not get to read
 #: the response.
 _LINGER_S = 1.0
+#: Linux: the first byte of this option is the state of a connection.
+_TCP_INFO = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
+_TCP_ESTABLISHED = 1
 
 
 class _Flow(FlowControl):
@@ -49,7 +54,7 @@ class _Flow(FlowControl):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Implements `connections.Connection`."""
+    """Implements `connections.Connection` and `framework.memory.ClientConnection`."""
 
     flow: _Flow
 
@@ -87,6 +92,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def abort(self) -> None:
         self.transport.abort()
 
+    def is_gone(self) -> bool:
+        """While nothing is read from it, only the kernel knows whether the client has closed the connection."""
+        connected = self.transport.get_extra_info("socket")
+        if self.transport.is_closing() or connected is None or _TCP_INFO is None:
+            return self.transport.is_closing()
+        state: int = connected.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0]
+        return state != _TCP_ESTABLISHED
+
     @property
     def unread_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
@@ -110,20 +123,20 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _parse(self) -> None:
         """Parse what has arrived, but no more than one request ahead."""
-        while self._parsed < len(self._received) and not self._is_ended and not self.pipeline:
+        while self._parsed < len(self._received) and not self.is_ended and not self.pipeline:
             end = self._piece_end()
             is_all = not self._parsed and end == len(self._received)
             piece = self._received if is_all else self._received[self._parsed : end]
             self._parsed = end
             self._feed(piece)
-        if self._parsed >= len(self._received) or self._is_ended:
+        if self._parsed >= len(self._received) or self.is_ended:
             self._received, self._parsed = b"", 0
-        if not self._is_ended:
+        if not self.is_ended:
             self.flow.hold(bool(self._received))
             self._note_held()
 
     @property
-    def _is_ended(self) -> bool:
+    def is_ended(self) -> bool:
         return self._is_discarding or self.parser is None or self.transport.is_closing()
 
     def _piece_end(self) -> int:
@@ -171,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: self.abort}  # type: ignore[typeddict-unknown-key]
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[typeddict-unknown-key]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= _HEADERS_MAX:

@@ -14,10 +14,16 @@ import msgspec
 
 from oncemq.gateways.http.framework.admission import Admission
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Streamed
-from oncemq.gateways.http.framework.memory import GatewayMemory, RequestMemory, current_memory, reserve_reply
+from oncemq.gateways.http.framework.memory import (
+    Disconnected,
+    GatewayMemory,
+    RequestMemory,
+    current_memory,
+    reserve_reply,
+)
 from oncemq.gateways.http.framework.origin_check import OriginCheck
 from oncemq.gateways.http.framework.problems import answer_of
-from oncemq.gateways.http.framework.request import BodyLate, Disconnected, RequestParser, read_body
+from oncemq.gateways.http.framework.request import BodyLate, RequestParser, read_body
 from oncemq.gateways.http.framework.router import Router
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.link import Link

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 #: While others wait, a holder must move this many bytes per period, or it is aborted.
-_PROGRESS_BYTES = 64 * 1024
+_PROGRESS_BYTES = 256 * 1024
 _PERIOD_S = 1.0
 
 

@@ -5,20 +5,42 @@ Small ones are not counted here; their number is limited with that of the connec
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from oncemq.gateways.http.framework.byte_budget import ByteBudget, Reservation
 from oncemq.gateways.http.settings import GatewaySettings
 
 #: A body up to this size, and a response of about this size, reserves nothing.
 SMALL_BYTES = 64 * 1024
-#: Name of an extension in the ASGI scope: a function that ends the connection at once, with what was not sent yet.
-ABORT = "oncemq.abort"
+#: Name of an extension in the ASGI scope: the client's connection, a `ClientConnection`.
+CONNECTION = "oncemq.connection"
 
 #: A body exists as bytes and as decoded values. Messages exist as they are stored and as they are sent.
 _COPIES = 2
+
+
+class Disconnected(Exception):
+    """The client disconnected before its request was answered."""
+
+
+class ClientConnection(Protocol):
+    def is_gone(self) -> bool:
+        """Whether the client has closed it."""
+
+    def abort(self) -> None:
+        """End it at once, with all that is unsent."""
+
+
+class _NoConnection:
+    """A server without a network has none."""
+
+    def is_gone(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
 
 
 class GatewayMemory:
@@ -32,26 +54,29 @@ class GatewayMemory:
 class RequestMemory:
     """What one request has reserved."""
 
-    __slots__ = ("_abort", "_body", "_memory", "_reply")
+    __slots__ = ("_body", "_connection", "_memory", "_reply")
 
     def __init__(self, memory: GatewayMemory, scope: MutableMapping[str, Any]) -> None:
         self._memory = memory
-        self._abort: Callable[[], None] = scope.get("extensions", {}).get(ABORT, _nothing)
+        self._connection: ClientConnection = scope.get("extensions", {}).get(CONNECTION) or _NoConnection()
         self._body: Reservation | None = None
         self._reply: Reservation | None = None
 
     async def reserve_body(self, body_bytes: int) -> Reservation:
         """Wait until there is space for a body of this size."""
-        self._body = await self._memory.bodies.reserve(_COPIES * body_bytes, self._abort)
+        self._body = await self._memory.bodies.reserve(_COPIES * body_bytes, self._connection.abort)
         return self._body
 
     async def reserve_reply(self, reply_bytes: int) -> None:
-        """Wait until there is space for messages of this size. Releases what was reserved for the messages before."""
+        """Wait until there is space for messages of this size. Releases what was reserved for the messages before.
+        Raises Disconnected."""
         if self._reply is not None:
             self._reply.release()
             self._reply = None
         if reply_bytes:
-            self._reply = await self._memory.replies.reserve(_COPIES * reply_bytes, self._abort)
+            self._reply = await self._memory.replies.reserve(_COPIES * reply_bytes, self._connection.abort)
+            if self._connection.is_gone():
+                raise Disconnected
 
     def note_reply(self, reply_bytes: int) -> None:
         """The reply is encoded, and has this size."""
@@ -67,10 +92,6 @@ class RequestMemory:
         for reservation in (self._body, self._reply):
             if reservation is not None:
                 reservation.release()
-
-
-def _nothing() -> None:
-    pass
 
 
 #: The memory of the request that the running task serves.

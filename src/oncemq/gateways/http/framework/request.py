@@ -13,7 +13,7 @@ import msgspec
 
 from oncemq.gateways.http.framework.byte_budget import Reservation
 from oncemq.gateways.http.framework.endpoint import ANY, FORM, JSON, Endpoint
-from oncemq.gateways.http.framework.memory import SMALL_BYTES, RequestMemory
+from oncemq.gateways.http.framework.memory import SMALL_BYTES, Disconnected, RequestMemory
 from oncemq.gateways.http.framework.validation_errors import explain, listed
 from oncemq.protocol import errors
 
@@ -27,10 +27,6 @@ BODY_S = 30.0
 _BODY_BYTES_PER_S = 16 * 1024
 #: How long a large body waits until there is space for it.
 _SPACE_S = 30.0
-
-
-class Disconnected(Exception):
-    """The client disconnected before its request was complete."""
 
 
 class BodyLate(Exception):
