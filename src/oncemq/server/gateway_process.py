@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 from oncemq.gateways.contract import Gateway
 
@@ -61,10 +62,10 @@ class _FreedMemory:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._library = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self._library: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
-        # Linux without glibc has neither function, and returns memory by itself.
+        # Other C libraries have neither function, and return memory by themselves.
         if hasattr(self._library, "mallopt") and hasattr(self._library, "malloc_trim"):
             self._library.mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
             self._trim()

@@ -184,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[typeddict-unknown-key]
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= _HEADERS_MAX:

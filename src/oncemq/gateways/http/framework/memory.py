@@ -81,7 +81,7 @@ class RequestMemory:
     def note_reply(self, reply_bytes: int) -> None:
         """The reply is encoded, and has this size."""
         if self._reply is not None:
-            self._reply.shrink(reply_bytes)
+            self._reply.shrink(_COPIES * reply_bytes)
 
     def note_sent(self, sent_bytes: int) -> None:
         """The connection has accepted a part of the reply."""
