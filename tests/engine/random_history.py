@@ -33,6 +33,7 @@ from oncemq.protocol.commands import (
     Operation,
     Put,
     RegistrySet,
+    RemoveKeys,
     RemoveSession,
     Seek,
     Settle,
@@ -295,4 +296,6 @@ def fixed_history(world: World) -> None:
     world.do(Commit("", 0, "", (), (("still", (("both", 1),)), ("quiet", (("and", 2),)))), "poet")
     world.do(Stage("second", "still", "painter", 2, Envelope(1, 10, 0)), "painter")
     world.do(RegistrySet("still", "life", b"x"), "painter")
+    world.send(Keyed("web", "freed", Void()))
+    world.do(RemoveKeys("web", ("freed",)), "painter")
     world.send(Keyed("web", "still", Void()))

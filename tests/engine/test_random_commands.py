@@ -84,7 +84,13 @@ def _steps_beside_a_capture(world: RandomWorld, count: int) -> None:
 
 
 #: Events that are not about messages have their own tests.
-NOT_ABOUT_MESSAGES = {events.LeasesRestarted, events.RegistryChanged, events.SessionEnded, events.SessionDeleted}
+NOT_ABOUT_MESSAGES = {
+    events.KeysRemoved,
+    events.LeasesRestarted,
+    events.RegistryChanged,
+    events.SessionEnded,
+    events.SessionDeleted,
+}
 
 
 def test_every_kind_of_event_occurs() -> None:

@@ -30,6 +30,7 @@ from oncemq.protocol.commands import (
     Health,
     Hello,
     Keyed,
+    Keys,
     Leave,
     Numbered,
     Open,
@@ -39,10 +40,12 @@ from oncemq.protocol.commands import (
     Read,
     RegistryList,
     RegistrySet,
+    RemoveKeys,
     RemoveSession,
     Seek,
     Sessions,
     Settle,
+    Shares,
     Sharing,
     Stage,
     Subscribe,
@@ -67,6 +70,8 @@ from oncemq.protocol.replies import (
     GetReply,
     HealthReply,
     HelloReply,
+    KeyInfo,
+    KeysReply,
     NotNow,
     OpenReply,
     PatternInfo,
@@ -81,6 +86,8 @@ from oncemq.protocol.replies import (
     SessionInfo,
     SessionsReply,
     SettleReply,
+    ShareInfo,
+    SharesReply,
     StageReply,
     SubscribeReply,
     SubscriptionInfo,
@@ -217,6 +224,12 @@ REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
     ),
     ("commit a batch in which there is nothing", [_numbered(10, Commit("writer", 6, "", ()))], []),
     ("subscribe, deleted when idle", [_numbered(3, Subscribe("orders", "guest", -1, None, 3_600_000))], []),
+    ("free idempotency keys", [_numbered(21, RemoveKeys("http", ("key-1", "key-2")))], []),
+    (
+        "list idempotency keys, and who has how many",
+        [Keys("http", "key-1", 10), Shares("keys"), Shares("registry", "a")],
+        [],
+    ),
 ]
 
 REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
@@ -329,6 +342,8 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
         [],
     ),
     ("committed before", [CommitReply(0, -1, 0, 1_700_000_000_000, 0, True)], []),
+    ("idempotency keys", [KeysReply((KeyInfo("key-1", 1_700_000_000_000),), "key-1")], []),
+    ("the number of keys of each principal", [SharesReply((ShareInfo("http", 2),), "")], []),
 ]
 
 

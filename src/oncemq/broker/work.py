@@ -104,6 +104,8 @@ _ENTRIES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     replies.PatternsReply: lambda reply: reply.patterns,
     replies.SessionsReply: lambda reply: reply.sessions,
     replies.RegistryListReply: lambda reply: reply.entries,
+    replies.KeysReply: lambda reply: reply.keys,
+    replies.SharesReply: lambda reply: reply.shares,
     replies.HelloReply: lambda reply: reply.verdicts,
 }
 
@@ -134,6 +136,10 @@ def _abort(_state: State, operation: commands.Abort) -> int:
     return len(operation.stages) // _ENTRIES_PER_UNIT
 
 
+def _remove_keys(_state: State, operation: commands.RemoveKeys) -> int:
+    return len(operation.keys) // _ENTRIES_PER_UNIT
+
+
 _OPERATIONS: dict[type, Callable[[State, Any], int]] = {
     commands.Subscribe: _by_pattern,
     commands.Unsubscribe: _by_pattern,
@@ -143,4 +149,5 @@ _OPERATIONS: dict[type, Callable[[State, Any], int]] = {
     commands.Stage: _stage,
     commands.Commit: _commit,
     commands.Abort: _abort,
+    commands.RemoveKeys: _remove_keys,
 }

@@ -39,6 +39,8 @@ COMMANDS = {
     "subs": Lazy("oncemq.cli.admin.subs:subs", _ADMIN, "List subscriptions and their lag."),
     "dead": Lazy("oncemq.cli.admin.dead:dead", _ADMIN, "List, retry and delete dead letters."),
     "sessions": Lazy("oncemq.cli.admin.sessions:sessions", _ADMIN, "List and delete sessions."),
+    "keys": Lazy("oncemq.cli.admin.keys:keys", _ADMIN, "List and free idempotency keys."),
+    "registry": Lazy("oncemq.cli.admin.registry:registry", _ADMIN, "List and delete what gateways have stored."),
     "journal": Lazy(
         "oncemq.cli.admin.journal:journal", _ADMIN, "Check, export, cut and copy the journal of a stopped broker."
     ),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, get_args
 
 from oncemq.client.producer.encoding import Value, as_bytes
 from oncemq.protocol import commands, errors, replies
+from oncemq.protocol.limits import REMOVED_KEYS_MAX
 
 if TYPE_CHECKING:
     from oncemq.client.context import ClientContext
@@ -112,6 +113,28 @@ class Admin:
             lambda after: commands.RegistryList(namespace, prefix, after), replies.RegistryListReply
         )
         return [entry for page in pages for entry in page.entries]
+
+    def registry_namespaces(self) -> Flow[list[replies.ShareInfo]]:
+        """Return the namespaces of the registry, with the number of their entries."""
+        return self._shares(commands.REGISTRY)
+
+    def key_principals(self) -> Flow[list[replies.ShareInfo]]:
+        """Return the principals that have idempotency keys, with the number of their keys."""
+        return self._shares(commands.KEYS)
+
+    def _shares(self, table: str) -> Flow[list[replies.ShareInfo]]:
+        pages = yield from self._pages(lambda after: commands.Shares(table, after), replies.SharesReply)
+        return [share for page in pages for share in page.shares]
+
+    def keys(self, principal: str) -> Flow[list[replies.KeyInfo]]:
+        """Return the idempotency keys of a principal."""
+        pages = yield from self._pages(lambda after: commands.Keys(principal, after), replies.KeysReply)
+        return [info for page in pages for info in page.keys]
+
+    def remove_keys(self, principal: str, keys: Sequence[str]) -> Flow[None]:
+        """Delete idempotency keys of a principal."""
+        for first in range(0, len(keys), REMOVED_KEYS_MAX):
+            yield from self._context.do(commands.RemoveKeys(principal, tuple(keys[first : first + REMOVED_KEYS_MAX])))
 
     def _pages(self, command_after: Callable[[str], commands.Command], kind: type[P]) -> Flow[list[P]]:
         """Return all pages of a list."""

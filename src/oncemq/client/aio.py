@@ -595,3 +595,35 @@ class Client:
         ['alice']
         """
         return await self._driver.run(self._admin.registry_list(namespace, prefix))
+
+    async def registry_namespaces(self) -> list[replies.ShareInfo]:
+        """Return the namespaces of the registry, with the number of their entries.
+
+        >>> [(share.owner, share.entries) for share in await client.registry_namespaces()]
+        [('push', 1)]
+        """
+        return await self._driver.run(self._admin.registry_namespaces())
+
+    async def key_principals(self) -> list[replies.ShareInfo]:
+        """Return the principals that have idempotency keys, with the number of their keys.
+
+        >>> await client.key_principals()
+        []
+        """
+        return await self._driver.run(self._admin.key_principals())
+
+    async def keys(self, principal: str) -> list[replies.KeyInfo]:
+        """Return the idempotency keys of a principal.
+
+        >>> await client.keys("http")
+        []
+        """
+        return await self._driver.run(self._admin.keys(principal))
+
+    async def remove_keys(self, principal: str, keys: Sequence[str]) -> None:
+        """Delete idempotency keys of a principal before they expire. Keys that do not exist are ignored. A request
+        that is repeated under a deleted key is executed again.
+
+        >>> await client.remove_keys("http", ["order-17"])
+        """
+        await self._driver.run(self._admin.remove_keys(principal, keys))

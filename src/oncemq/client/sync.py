@@ -607,6 +607,38 @@ class Client:
         """
         return self._driver.run(self._admin.registry_list(namespace, prefix))
 
+    def registry_namespaces(self) -> list[replies.ShareInfo]:
+        """Return the namespaces of the registry, with the number of their entries.
+
+        >>> [(share.owner, share.entries) for share in client.registry_namespaces()]
+        [('push', 1)]
+        """
+        return self._driver.run(self._admin.registry_namespaces())
+
+    def key_principals(self) -> list[replies.ShareInfo]:
+        """Return the principals that have idempotency keys, with the number of their keys.
+
+        >>> client.key_principals()
+        []
+        """
+        return self._driver.run(self._admin.key_principals())
+
+    def keys(self, principal: str) -> list[replies.KeyInfo]:
+        """Return the idempotency keys of a principal.
+
+        >>> client.keys("http")
+        []
+        """
+        return self._driver.run(self._admin.keys(principal))
+
+    def remove_keys(self, principal: str, keys: Sequence[str]) -> None:
+        """Delete idempotency keys of a principal before they expire. Keys that do not exist are ignored. A request
+        that is repeated under a deleted key is executed again.
+
+        >>> client.remove_keys("http", ["order-17"])
+        """
+        self._driver.run(self._admin.remove_keys(principal, keys))
+
 
 def make_client(driver: ThreadDriver, settings: ConnectSettings) -> Client:
     """Return a client that uses this driver. Its session starts with its first command."""

@@ -21,6 +21,7 @@ from oncemq.engine.apply.dispatch import apply
 from oncemq.engine.decide import leases, lists, reads
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.decision_context import DecisionContext, limit_reached
+from oncemq.engine.decide.keys import refuse_new_key
 from oncemq.engine.decide.operations import decide
 from oncemq.engine.decide.ownership import find_owner, find_shared, note_heard
 from oncemq.engine.decide.takes import decide_take
@@ -47,6 +48,8 @@ _QUERIES: dict[type, Callable[[State, Any], replies.Reply]] = {
     commands.Patterns: lists.list_patterns,
     commands.Sessions: lists.list_sessions,
     commands.RegistryList: lists.list_registry,
+    commands.Keys: lists.list_keys,
+    commands.Shares: lists.list_shares,
 }
 
 
@@ -103,7 +106,7 @@ class Engine:
             return self.state.time_ms
         times = [self.state.schedule.next_ms()]
         if self.state.keys:
-            times.append(next(iter(self.state.keys.values())).time_ms + self.limits.key_ms)
+            times.append(next(iter(self.state.keys)).time_ms + self.limits.key_ms)
         return min((time for time in times if time is not None), default=None)
 
     def apply(self, time_ms: int, event: events.Event) -> replies.Verdict | None:
@@ -139,7 +142,7 @@ class Engine:
 
     def _keyed(self, now_ms: int, slot: WriteSlot, command: commands.Keyed) -> Decision:
         digest = digest_of(command.operation)
-        known = self.state.keys.get((command.principal, command.key))
+        known = self.state.keys.get(command.principal, command.key)
         if known is not None:
             if known.digest != digest:
                 text = f"key '{command.key}' was already used for a different request"
@@ -148,8 +151,9 @@ class Engine:
         refusal = refuse_name(command.principal, "principal's name") or refuse_key(command.key)
         if refusal is not None:
             return Decision(refusal)
-        if len(self.state.keys) >= self.limits.keys_max:
-            return Decision(replies.NotNow("KEYS_FULL", f"the limit of {self.limits.keys_max} keys is reached"))
+        full = refuse_new_key(self.state, self.limits, now_ms, command.principal)
+        if full is not None:
+            return Decision(full)
         claim = events.KeyClaim(command.principal, command.key, digest)
         return self._execute(now_ms, slot, claim, command.operation)
 

@@ -392,6 +392,15 @@ class KeysExpired(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="k
     count: int
 
 
+class KeysRemoved(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="kr"):
+    """An operator freed idempotency keys of a principal before they expired."""
+
+    claim: AnyClaim
+    principal: str
+    #: Each existed.
+    keys: tuple[str, ...]
+
+
 class RegistryChanged(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="rc"):
     claim: AnyClaim
     namespace: str
@@ -454,6 +463,7 @@ Event = (
     | StagesDropped
     | StagesExpired
     | KeysExpired
+    | KeysRemoved
     | RegistryChanged
     | SessionDeleted
     | Moved

@@ -11,6 +11,8 @@ import msgspec
 NAME_BYTES_MAX = 255
 #: For idempotency keys, registry keys and stages.
 KEY_BYTES_MAX = 512
+#: Idempotency keys that one command can free.
+REMOVED_KEYS_MAX = 1_000
 REGISTRY_VALUE_BYTES_MAX = 64 * 1024
 HEADERS_BYTES_MAX = 64 * 1024
 BATCH_COUNT_MAX = 1_000_000
@@ -63,8 +65,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: An anonymous session expires this long after its last command.
     session_idle_ms: int = 24 * 3600 * 1000
     keys_max: int = 1_000_000
+    #: Keys of one principal, so that one caller does not use up the table.
+    keys_per_principal_max: int = 100_000
     key_ms: int = 7 * 24 * 3600 * 1000
     registry_entries_max: int = 100_000
+    #: Registry entries of one gateway.
+    registry_entries_per_namespace_max: int = 40_000
     stages_max: int = 100_000
     stage_ms: int = 24 * 3600 * 1000
     writers_max: int = 100_000

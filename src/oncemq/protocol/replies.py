@@ -309,6 +309,28 @@ class RegistryListReply(msgspec.Struct, array_like=True, frozen=True, tag="regis
 _BOUNDLESS_BYTES = 2**50
 
 
+class KeyInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    key: str
+    #: When its request was executed. It expires some days later.
+    time_ms: int
+
+
+class KeysReply(msgspec.Struct, array_like=True, frozen=True, tag="keys"):
+    keys: tuple[KeyInfo, ...]
+    after: str
+
+
+class ShareInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    #: The principal of keys, or the namespace of registry entries.
+    owner: str
+    entries: int
+
+
+class SharesReply(msgspec.Struct, array_like=True, frozen=True, tag="shares"):
+    shares: tuple[ShareInfo, ...]
+    after: str
+
+
 class HealthReply(msgspec.Struct, array_like=True, frozen=True, tag="health"):
     version: str
     broker_id: str
@@ -358,6 +380,8 @@ Reply = (
     | PatternsReply
     | SessionsReply
     | RegistryListReply
+    | KeysReply
+    | SharesReply
     | HealthReply
 )
 

@@ -15,6 +15,7 @@ from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.decision_context import DecisionContext, Outcome
 from oncemq.engine.engine import Engine
 from oncemq.engine.snapshot import capture
+from oncemq.engine.state.key_table import KeyEntry, KeyTable
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
@@ -307,6 +308,18 @@ def moved_is_not_applied() -> Sequence[Patch]:
         state.count_live(event.position, event.size)
 
     return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, events.Moved: moved})]
+
+
+@bug("freeing the keys of one principal also frees those of others")
+def keys_of_other_principals_are_freed() -> Sequence[Patch]:
+    real_get: Any = KeyTable.get
+    real_free: Any = KeyTable.free
+
+    def get(self: KeyTable, _principal: str, key: str) -> KeyEntry | None:
+        found: KeyEntry | None = real_get(self, "caller", key)
+        return found
+
+    return [(KeyTable, "get", get), (KeyTable, "free", lambda self, _principal, key: real_free(self, "caller", key))]
 
 
 # Subscriptions that are deleted when their owner is idle.

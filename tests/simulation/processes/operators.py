@@ -80,6 +80,9 @@ class Operator(Process):
         elif chance < 0.36:
             self.context.sessions.may_be_deleted(self._victim)
             self._do(commands.RemoveSession(self._victim))
+        elif chance < 0.39:
+            # Of another principal than that of the caller, which repeats its requests.
+            self._do(commands.RemoveKeys("former caller", tuple(f"key {number}" for number in range(40))))
         elif chance < 0.42:
             self._do(commands.CreateTopic(f"idle {int(self.random.random() * 9)}"))
         else:

@@ -210,6 +210,8 @@ TOPIC = Name("topic", lambda client, _: [topic.name for topic in client.topics()
 TOPIC_OR_PATTERN = Name("topic", _topics_and_patterns)
 SUBSCRIBER = Name("subscriber", _subscribers)
 SESSION = Name("session", lambda client, _: [session.name for session in client.sessions()])
+PRINCIPAL = Name("principal", lambda client, _: [share.owner for share in client.key_principals()])
+NAMESPACE = Name("namespace", lambda client, _: [share.owner for share in client.registry_namespaces()])
 
 
 def moment_of(text: str) -> datetime | None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from oncemq.engine import events
 from oncemq.engine.apply import leases, messages, topics
+from oncemq.engine.state.key_table import KeyEntry
 from oncemq.engine.state.session import Session
-from oncemq.engine.state.state import KeyEntry, State
+from oncemq.engine.state.state import State
 from oncemq.engine.verdicts import verdict_of
 from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import RegistryEntry, Verdict
@@ -27,8 +28,7 @@ def apply(state: State, limits: Limits, time_ms: int, event: events.Event) -> Ve
         assert session is not None
         session.remember(claim.number, claim.digest, claim.seen_below, verdict, time_ms)
     else:
-        entry = KeyEntry(claim.principal, claim.key, claim.digest, verdict, time_ms)
-        state.keys[(claim.principal, claim.key)] = entry
+        state.keys.add(KeyEntry(claim.principal, claim.key, claim.digest, verdict, time_ms))
     return verdict
 
 
@@ -65,29 +65,43 @@ def _session_ended(
 
 
 def _keys_expired(state: State, _limits: Limits, _time_ms: int, event: events.KeysExpired) -> None:
-    for _ in range(event.count):
-        state.keys.popitem(last=False)
+    state.keys.expire(event.count)
+
+
+def _keys_removed(state: State, _limits: Limits, _time_ms: int, event: events.KeysRemoved) -> None:
+    for key in event.keys:
+        state.keys.free(event.principal, key)
 
 
 def _registry_changed(state: State, _limits: Limits, _time_ms: int, event: events.RegistryChanged) -> None:
-    entries = state.registry.setdefault(event.namespace, {})
-    keys = state.registry_keys.get(event.namespace)
-    is_known = event.key in entries
-    if event.value is not None:
-        entries[event.key] = RegistryEntry(event.key, event.value, event.version)
-        if not is_known:
-            state.registry_entries += 1
-            if keys is not None:
-                keys.add(event.key)
+    if event.value is None:
+        _delete_registry_entry(state, event.namespace, event.key)
         return
-    if is_known:
-        del entries[event.key]
-        state.registry_entries -= 1
-        if keys is not None:
-            keys.remove(event.key)
+    entries = state.registry.get(event.namespace)
+    if entries is None:
+        entries = state.registry[event.namespace] = {}
+        if state.namespaces is not None:
+            state.namespaces.add(event.namespace)
+    if event.key not in entries:
+        state.registry_entries += 1
+        if event.namespace in state.registry_keys:
+            state.registry_keys[event.namespace].add(event.key)
+    entries[event.key] = RegistryEntry(event.key, event.value, event.version)
+
+
+def _delete_registry_entry(state: State, namespace: str, key: str) -> None:
+    entries = state.registry.get(namespace, {})
+    if key not in entries:
+        return
+    del entries[key]
+    state.registry_entries -= 1
+    if namespace in state.registry_keys:
+        state.registry_keys[namespace].remove(key)
     if not entries:
-        del state.registry[event.namespace]
-        state.registry_keys.pop(event.namespace, None)
+        del state.registry[namespace]
+        state.registry_keys.pop(namespace, None)
+        if state.namespaces is not None:
+            state.namespaces.remove(namespace)
 
 
 def _nothing(_state: State, _limits: Limits, _time_ms: int, _event: events.Event) -> None:
@@ -106,5 +120,6 @@ _APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
     events.Declined: _nothing,
     events.Voided: _nothing,
     events.KeysExpired: _keys_expired,
+    events.KeysRemoved: _keys_removed,
     events.RegistryChanged: _registry_changed,
 }

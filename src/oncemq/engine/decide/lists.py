@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from itertools import takewhile
 from typing import TypeVar
 
+from oncemq.engine.state.key_table import KeyEntry
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.sorted_names import SortedNames
@@ -146,6 +147,43 @@ def _session_info(session: Session) -> replies.SessionInfo:
         len(session.verdicts),
         session.anonymous,
         session.active_ms,
+    )
+
+
+def list_keys(state: State, command: commands.Keys) -> replies.Reply:
+    principal = command.principal
+    return replies.KeysReply(
+        *_page(
+            state.keys.names_of(principal).after(command.after),
+            command.limit,
+            lambda key: _key_info(state.keys.get(principal, key)),
+            lambda info: _ENTRY_BYTES + len(info.key),
+        )
+    )
+
+
+def _key_info(entry: KeyEntry | None) -> replies.KeyInfo:
+    assert entry is not None
+    return replies.KeyInfo(entry.key, entry.time_ms)
+
+
+def list_shares(state: State, command: commands.Shares) -> replies.Reply:
+    names: SortedNames
+    if command.table == commands.KEYS:
+        names = state.keys.principals()
+        entries_of: Callable[[str], Sized] = state.keys.of
+    elif command.table == commands.REGISTRY:
+        names = state.namespaces = state.namespaces or SortedNames(state.registry)
+        entries_of = state.registry.__getitem__
+    else:
+        return replies.Refusal("MALFORMED", f"'{command.table}' is not a table with owners: use keys or registry")
+    return replies.SharesReply(
+        *_page(
+            names.after(command.after),
+            command.limit,
+            lambda name: replies.ShareInfo(name, len(entries_of(name))),
+            lambda info: _ENTRY_BYTES + len(info.owner),
+        )
     )
 
 

@@ -13,6 +13,7 @@ from oncemq.engine.decide.decision_context import (
     refuse_new_topic,
     refuse_unknown_topic,
 )
+from oncemq.engine.decide.keys import decide_remove_keys
 from oncemq.engine.decide.puts import decide_put
 from oncemq.engine.decide.stages import decide_abort, decide_commit, decide_stage
 from oncemq.engine.decide.subscriptions import (
@@ -103,7 +104,8 @@ def _registry_set(context: DecisionContext, operation: commands.RegistrySet) -> 
     refusal = refuse_name(operation.namespace, "namespace") or refuse_key(operation.key)
     if refusal is not None:
         return refusal
-    known = context.state.registry.get(operation.namespace, {}).get(operation.key)
+    entries = context.state.registry.get(operation.namespace, {})
+    known = entries.get(operation.key)
     version = known.version if known is not None else 0
     if operation.version >= 0 and operation.version != version:
         return Refusal("REGISTRY_CONFLICT", f"entry '{operation.key}' has version {version}, not {operation.version}")
@@ -111,6 +113,9 @@ def _registry_set(context: DecisionContext, operation: commands.RegistrySet) -> 
         return events.RegistryChanged(context.claim, operation.namespace, operation.key, None, 0)
     if len(operation.value) > REGISTRY_VALUE_BYTES_MAX:
         return Refusal("TOO_LARGE", f"a registry value has at most {REGISTRY_VALUE_BYTES_MAX} bytes")
+    if known is None and len(entries) >= context.limits.registry_entries_per_namespace_max:
+        what = f"registry entries of '{operation.namespace}'; `oncemq registry rm` deletes those that are not needed"
+        return limit_reached(context.limits.registry_entries_per_namespace_max, what)
     if known is None and context.state.registry_entries >= context.limits.registry_entries_max:
         return limit_reached(context.limits.registry_entries_max, "registry entries")
     return events.RegistryChanged(context.claim, operation.namespace, operation.key, operation.value, version + 1)
@@ -142,4 +147,5 @@ _DECIDERS: dict[type, Callable[[DecisionContext, Any], Outcome]] = {
     commands.Abort: decide_abort,
     commands.RegistrySet: _registry_set,
     commands.RemoveSession: _delete_session,
+    commands.RemoveKeys: decide_remove_keys,
 }

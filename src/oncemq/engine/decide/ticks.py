@@ -86,7 +86,7 @@ def _expire_stages(state: State, now_ms: int) -> Iterator[events.Event]:
 
 def _expire_keys(state: State, limits: Limits, now_ms: int) -> Iterator[events.Event]:
     count = 0
-    for entry in islice(state.keys.values(), EXPIRED_PER_TICK_MAX):
+    for entry in islice(state.keys, EXPIRED_PER_TICK_MAX):
         if entry.time_ms + limits.key_ms > now_ms:
             break
         count += 1

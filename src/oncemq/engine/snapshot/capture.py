@@ -15,9 +15,10 @@ import msgspec
 
 from oncemq.engine.snapshot.shared_image import SharedImage, capture_shared, restore_shared
 from oncemq.engine.state.expiry import rebuild_expiries, schedule_quota
+from oncemq.engine.state.key_table import KeyEntry
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.session import Session
-from oncemq.engine.state.state import KeyEntry, StageEntry, State
+from oncemq.engine.state.state import StageEntry, State
 from oncemq.engine.state.topic import DelayedBatch, Subscription, Topic
 from oncemq.protocol.commands import BY_PATTERN, REFUSE
 from oncemq.protocol.limits import Limits
@@ -182,7 +183,7 @@ class Capture:
                 for entry in state.patterns.values()
             ],
             list(state.stages.values()),
-            list(state.keys.values()),
+            list(state.keys),
             [(space, list(entries.values())) for space, entries in state.registry.items()],
             list(state.writers.items()),
         )
@@ -271,7 +272,7 @@ def _restore(state: State, limits: Limits, image: Image) -> None:
         state.stages[image.entry.name] = image.entry
         state.schedule.stages.add(image.entry.expires_ms, image.entry.name)
     elif isinstance(image, KeyImage):
-        state.keys[(image.entry.principal, image.entry.key)] = image.entry
+        state.keys.add(image.entry)
     elif isinstance(image, RegistryImage):
         state.registry.setdefault(image.namespace, {})[image.entry.key] = image.entry
         state.registry_entries += 1

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from oncemq.engine.state.key_table import KeyTable
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.schedule import Schedule
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.sorted_names import SortedNames
 from oncemq.engine.state.topic import Topic
 from oncemq.journal.contract import record_bytes
-from oncemq.protocol.replies import RegistryEntry, Verdict
+from oncemq.protocol.replies import RegistryEntry
 
 if TYPE_CHECKING:
     from oncemq.engine.snapshot.capture import Capture
@@ -39,14 +39,6 @@ class StageEntry(msgspec.Struct, array_like=True, frozen=True):
     batches: tuple[StagedBatch, ...]
 
 
-class KeyEntry(msgspec.Struct, array_like=True, frozen=True):
-    principal: str
-    key: str
-    digest: int
-    verdict: Verdict
-    time_ms: int
-
-
 class State:
     def __init__(self, broker_id: str, first_topic_id: int, extent_bytes: int) -> None:
         self.broker_id = broker_id
@@ -69,8 +61,7 @@ class State:
         self.delayed = 0
         self.sessions: dict[str, Session] = {}
         self.sessions_by_id: dict[int, Session] = {}
-        #: Idempotency keys by (principal, key), the oldest first.
-        self.keys: OrderedDict[tuple[str, str], KeyEntry] = OrderedDict()
+        self.keys = KeyTable()
         self.registry: dict[str, dict[str, RegistryEntry]] = {}
         self.registry_entries = 0
         self.stages: dict[str, StageEntry] = {}
@@ -80,9 +71,11 @@ class State:
         self.unpublished: dict[int, int | str] = {}
         #: Extent → bytes of its records that are still needed. Derived.
         self.live: dict[int, int] = {}
-        #: The names of topics and sessions, and the keys of each registry namespace, once they were listed. Derived.
+        #: The names of topics, sessions and registry namespaces, and the keys of each namespace, once they were listed.
+        #: Derived.
         self.topic_names: SortedNames | None = None
         self.session_names: SortedNames | None = None
+        self.namespaces: SortedNames | None = None
         self.registry_keys: dict[str, SortedNames] = {}
         self.schedule = Schedule()
         #: The state was replayed from a journal, and no tick has run since.

@@ -188,6 +188,28 @@ class RegistryList(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="
     limit: int = 1000
 
 
+class Keys(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="keys"):
+    """List the idempotency keys of a principal after `after`, in order, one page at a time."""
+
+    principal: str
+    after: str = ""
+    limit: int = 1000
+
+
+#: Tables whose entries have owners: principals of keys, namespaces of the registry.
+KEYS = "keys"
+REGISTRY = "registry"
+
+
+class Shares(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="shares"):
+    """List the owners of a table after `after`, with the number of their entries, one page at a time."""
+
+    #: KEYS or REGISTRY.
+    table: str
+    after: str = ""
+    limit: int = 1000
+
+
 class Health(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="health"):
     pass
 
@@ -210,6 +232,8 @@ Command = (
     | Patterns
     | Sessions
     | RegistryList
+    | Keys
+    | Shares
     | Health
 )
 

@@ -231,6 +231,15 @@ class RemoveSession(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=
     session: str
 
 
+class RemoveKeys(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="remove_keys"):
+    """Delete idempotency keys before they expire. Keys that do not exist are ignored.
+
+    A request that is repeated under a deleted key is executed again."""
+
+    principal: str
+    keys: tuple[str, ...]
+
+
 Operation = (
     Void
     | CreateTopic
@@ -248,6 +257,7 @@ Operation = (
     | Abort
     | RegistrySet
     | RemoveSession
+    | RemoveKeys
 )
 
 

@@ -45,11 +45,15 @@ class TopicFull(NotNow):
 
 
 class KeysFull(NotNow):
-    """The table of idempotency keys is full. Keys are never deleted before they expire."""
+    """A principal, or all together, have as many idempotency keys as the limits allow. Keys are never deleted
+    automatically before they expire."""
 
     code = "KEYS_FULL"
     http_status = 429
-    advice = "Wait until older keys expire, or use a session, which numbers its requests."
+    advice = (
+        "Use a session, which numbers its requests, or wait until older keys expire. `oncemq keys` shows who has how "
+        "many; `oncemq keys rm` frees keys of requests that are not repeated any more."
+    )
 
 
 class Overloaded(NotNow):
