@@ -16,7 +16,7 @@ from oncemq.protocol import commands, replies
 from oncemq.protocol.patterns import is_pattern
 
 #: Work of one peer until another peer gets its turn.
-TURN_UNITS_MAX = 250
+TURN_UNITS_MAX = 150
 TURN_MS_MAX = 4
 #: Work of all turns of a round.
 ROUND_UNITS_MAX = 1_000
@@ -25,7 +25,7 @@ ROUND_MS_MAX = 20
 _CLOCK_EVERY_UNITS = 10
 
 #: Parts of each kind that are as much work as a unit.
-_ENTRIES_PER_UNIT = 4
+_ENTRIES_PER_UNIT = 3
 _TOPICS_PER_UNIT = 4
 _SLICES_PER_UNIT = 8
 _PATTERNS_PER_UNIT = 16

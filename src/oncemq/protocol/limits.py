@@ -26,7 +26,7 @@ WINDOW_MAX = 1_024
 NONCES_MAX = 4
 #: Entries and bytes of one page of a list. A page has at least one entry.
 LIST_PAGE_MAX = 1_000
-LIST_PAGE_BYTES_MAX = 64 * 1024
+LIST_PAGE_BYTES_MAX = 32 * 1024
 GET_BATCHES_MAX = 2_000
 WAIT_MS_MAX = 60_000
 #: Applies to the acks, the settles and the puts of a transaction separately.

@@ -19,7 +19,8 @@ def peer_order_is_lost() -> Sequence[Patch]:
 
     def take(self: RequestQueue, queue: PeerQueue) -> Sequence[Frame]:
         queue.arrivals.rotate(1)
-        return real_take(self, queue)
+        frames: Sequence[Frame] = real_take(self, queue)
+        return frames
 
     return [(RequestQueue, "take", take)]
 
