@@ -13,7 +13,8 @@ from statistics import median
 
 import msgspec
 
-from tests.soak.server import Server, children_of
+from oncemq.tools.faults.processes import children_of
+from tests.soak.server import Server
 
 #: A process may have this much more memory at the end of the steady phase than at its beginning.
 GROWTH_SHARE_MAX = 0.10

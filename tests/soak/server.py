@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from oncemq.testing.broker_process import BrokerProcess, free_port
+from oncemq.testing.broker_process import BrokerProcess, free_port, free_ports
+from oncemq.tools.faults.processes import children_of
 from tests.soak.clients.client import Addresses
 from tests.soak.plan import Victim
 
@@ -33,7 +34,7 @@ class Server:
     """`oncemq serve` with all listeners."""
 
     def __init__(self, folder: Path) -> None:
-        host, push = "127.0.0.1", _free_ports(3)
+        host, push = "127.0.0.1", free_ports(3)
         text, udp = free_port(), free_port()
         flags = (f"--text={host}:{text}", f"--push={host}:{push}", f"--udp={host}:{udp}")
         self.broker = BrokerProcess(folder / "data", *FLAGS, *flags, http=True)
@@ -99,38 +100,12 @@ class Server:
             return -signal.SIGKILL
 
 
-def children_of(pid: int) -> list[int]:
-    """Return the children of a process; none if it has ended."""
-    try:
-        paths = list(Path(f"/proc/{pid}/task").glob("*/children"))
-        return [int(child) for path in paths for child in path.read_text().split()]
-    except OSError:
-        return []
-
-
 def _killed(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return False
     return True
-
-
-def _free_ports(count: int) -> int:
-    """Return the first of several consecutive free ports."""
-    while True:
-        first = free_port()
-        if all(not _is_taken(first + index) for index in range(count)):
-            return first
-
-
-def _is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
 
 
 def _listens(url: str) -> bool:

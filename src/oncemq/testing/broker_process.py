@@ -31,12 +31,25 @@ def free_port() -> int:
     ports = random.SystemRandom()
     while True:
         port = ports.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if _is_free(port):
             return port
+
+
+def free_ports(count: int) -> int:
+    """Return the first of several consecutive ports that are not in use."""
+    while True:
+        first = free_port()
+        if all(_is_free(first + index) for index in range(1, count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class BrokerProcess:

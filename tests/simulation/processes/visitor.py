@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncemq.client.core.pending import Pending
-from oncemq.protocol import commands, errors
+from oncemq.protocol import commands, errors, replies
 from tests.simulation.environment.world import Violation
 from tests.simulation.processes.consumer import Consumer
 from tests.simulation.processes.process import Context
@@ -20,8 +20,9 @@ class Visitor(Consumer):
     def __init__(self, context: Context, name: str, topic: str) -> None:
         super().__init__(context, name, topic, name, commands.START_NEW)
         self._idle_ms = 150 + int(self.random.random() * 400)
-        #: When the last get was sent that was answered: the broker has heard it then or later.
+        #: When the last subscribe or get was sent that was answered: the broker has heard it then or later.
         self._heard_ms = 0
+        self._sent_ms = 0
         self._left_ms: int | None = None
         context.subscriptions.deletable.add((topic, name))
 
@@ -36,12 +37,17 @@ class Visitor(Consumer):
         self._opened = None
         self._end_offset = -1
         self.context.subscriptions.requested.setdefault(self.topic, set()).add(self.subscriber)
+        self._sent_ms = self.world.now_ms
         operation = commands.Subscribe(self.topic, self.subscriber, self.start_at, None, self._idle_ms)
         self.submit(operation, None, self._subscribed)
 
+    def _subscribed(self, pending: Pending) -> None:
+        if isinstance(pending.reply, replies.SubscribeReply) and pending.reply.created:
+            self._heard_ms = self._sent_ms
+        super()._subscribed(pending)
+
     def _handle_error(self, pending: Pending) -> bool:
-        is_gone = self._opened is not None and isinstance(pending.error, _GONE)
-        if is_gone and not self.is_over(pending):
+        if isinstance(pending.error, _GONE) and not self.is_over(pending):
             self.world.tally["client: subscription idle"] += 1
             if self.world.now_ms < self._heard_ms + self._idle_ms:
                 raise Violation(f"lost: the subscription of {self.name}, which was heard within {self._idle_ms} ms")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncemq.tools.chaos.counters import Counters
-from oncemq.tools.chaos.plan import BROKER, NETWORK, NO_FAULTS, NetworkFaults, make_plan
+from oncemq.tools.chaos.plan import BROKER, GATEWAY, NETWORK, NO_FAULTS, NetworkFaults, make_plan
 
 
 def test_a_seed_gives_one_schedule() -> None:
@@ -37,3 +37,16 @@ def test_counters_hold_numbers_and_network_faults() -> None:
     counters.set_network_faults(faults)
     assert counters.network_faults() == faults
     assert counters.get("a", "x") == 2
+
+
+def test_push_clients_and_the_gateway_are_killed_only_if_they_are_asked_for() -> None:
+    for seed in range(20):
+        killed = {fault.target for fault in make_plan(seed, 30, push=True).faults if fault.action == "kill"}
+        assert {GATEWAY, "pub-4", "sub-5"} <= killed
+    plain, with_push = make_plan(7, 30), make_plan(7, 30, push=True)
+    assert not plain.has_push
+    assert with_push.has_push
+    assert {client.name for client in with_push.clients} - {client.name for client in plain.clients} == {
+        "pub-4",
+        "sub-5",
+    }

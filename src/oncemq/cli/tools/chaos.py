@@ -31,6 +31,7 @@ _SEEDS_MAX = 1_000_000
     examples="""
         oncemq chaos
         oncemq chaos --seed 7 --seconds 60
+        oncemq chaos --push
         oncemq chaos --sabotage lose
         oncemq chaos --json | jq .good
         oncemq chaos --record audit-records --seconds 20 && oncemq pipeline audit audit-records
@@ -50,6 +51,7 @@ _SEEDS_MAX = 1_000_000
     type=click.Choice(["lose", "double", "swap"]),
     help="Violate a guarantee on purpose, in the network: the verdict must be BAD.",
 )
+@click.option("--push", is_flag=True, help="Also run the push gateway, with a publisher and a subscriber of it.")
 @click.option(
     "--record", metavar="DIR", help="Folder in which the clients record what they do, for `oncemq pipeline audit`."
 )
@@ -58,7 +60,13 @@ _SEEDS_MAX = 1_000_000
 )
 @json_flag("Print one JSON object at the end.")
 def chaos(
-    seed: int | None, seconds: float, sabotage: Sabotage | None, record: str | None, keep: str | None, as_json: bool
+    seed: int | None,
+    seconds: float,
+    sabotage: Sabotage | None,
+    push: bool,
+    record: str | None,
+    keep: str | None,
+    as_json: bool,
 ) -> None:
     """Test the guarantees with real crashes.
 
@@ -66,7 +74,8 @@ def chaos(
     The broker and the clients are killed with SIGKILL and restarted, subscribers leave and come back, and the network
     between them loses, duplicates and delays packets. At the end a checker compares what was acknowledged with what
     the broker has stored and what every subscriber was given: each acknowledged message must be there exactly once and
-    in order. Exit code 1 means that it is not; all files are then kept for inspection, unless it was --sabotage.
+    in order. With --push, a publisher and a subscriber of the push gateway take part, and the gateway is killed, too.
+    Exit code 1 means that it is not; all files are then kept for inspection, unless it was --sabotage.
 
     The seed determines the schedule of the faults, but the timing of the processes differs from run to run. Ctrl-C ends
     the faults, and the verdict follows. Everything is cleaned up at the end, and other brokers are not affected.
@@ -74,7 +83,7 @@ def chaos(
     from oncemq.tools.chaos.display import display_for
     from oncemq.tools.chaos.plan import make_plan
 
-    plan = make_plan(random.randrange(_SEEDS_MAX) if seed is None else seed, seconds)
+    plan = make_plan(random.randrange(_SEEDS_MAX) if seed is None else seed, seconds, push=push)
     display = display_for(as_json)
     result = _run(plan, display, sabotage, _folder_of("--record", record), _folder_of("--keep", keep))
     display.conclude(result)

@@ -13,7 +13,14 @@ from oncemq.terminal import is_terminal, note
 from oncemq.tools.chaos.report import Numbers, Result, lines_of
 
 #: By the process that an event is about.
-_COLOURS = {"broker": "magenta", "network": "blue", "pub": "cyan", "sub": "green", "chaos": "yellow"}
+_COLOURS = {
+    "broker": "magenta",
+    "network": "blue",
+    "gateway": "magenta",
+    "pub": "cyan",
+    "sub": "green",
+    "chaos": "yellow",
+}
 
 
 class Display:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from oncemq.tools.chaos.auditor import AUDITOR
-from oncemq.tools.chaos.plan import CLIENTS
+from oncemq.tools.chaos.plan import CLIENTS, PUSH_CLIENTS
 from oncemq.tools.chaos.subscribers import database_path
 from oncemq.tools.chaos.worker import log_path
 from oncemq.tools.faults.checker import Delivery, Evidence
@@ -18,7 +18,7 @@ from oncemq.tools.faults.evidence import read_log
 def gather(folder: Path) -> Evidence:
     """Read everything. The messages of a publisher are one stream over all its processes."""
     evidence = Evidence(stream_of=lambda message: message.partition(".")[0])
-    for name in (AUDITOR, *(client.name for client in CLIENTS)):
+    for name in (AUDITOR, *(client.name for client in CLIENTS + PUSH_CLIENTS)):
         read_log(evidence, name, log_path(folder, name))
     for client in CLIENTS:
         if client.kind == "inbox":

@@ -33,7 +33,17 @@ _POLL_MS = 100
 class Proxy:
     """Forwards packets between clients and broker."""
 
-    def __init__(self, url: str, broker_url: str, seed: int, counters: Counters, packet_filter: PacketFilter) -> None:
+    def __init__(
+        self,
+        url: str,
+        broker_url: str,
+        seed: int,
+        counters: Counters,
+        packet_filter: PacketFilter,
+        name: str = NETWORK,
+    ) -> None:
+        """`name`: under which it counts packets."""
+        self._name = name
         self._context: zmq.Context[Any] = zmq.Context()
         self._front = self._socket(zmq.ROUTER)
         self._front.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -80,16 +90,16 @@ class Proxy:
         """Send, lose, duplicate or delay a packet at random."""
         faults = self._counters.network_faults()
         if self._random.random() < faults.lost:
-            self._counters.add(NETWORK, LOST)
+            self._counters.add(self._name, LOST)
             return
         if self._random.random() < faults.duplicated:
-            self._counters.add(NETWORK, DUPLICATED)
+            self._counters.add(self._name, DUPLICATED)
             self._delay(self._random.uniform(0, faults.delay_ms_max), to_broker, client, frames)
         if self._random.random() < faults.delayed:
-            self._counters.add(NETWORK, DELAYED)
+            self._counters.add(self._name, DELAYED)
             self._delay(self._random.uniform(0, faults.delay_ms_max), to_broker, client, frames)
             return
-        self._counters.add(NETWORK, PASSED)
+        self._counters.add(self._name, PASSED)
         self._send(to_broker, client, frames)
 
     def _delay(self, delay_ms: float, to_broker: bool, client: bytes, frames: Sequence[bytes]) -> None:

@@ -22,7 +22,7 @@ def publish_through_outbox(worker: Worker) -> None:
     outbox = worker.context.folder / f"{worker.name}.outbox"
     with oncemq.connect(worker.context.url, outbox=outbox, **worker.connect_options()) as client:
         while not worker.stop.is_set:
-            topic, messages = _attempt(worker, stream)
+            topic, messages = attempt(worker, stream, worker.random.randint(1, _BATCH_MAX))
             client.put_many(topic, map(value_of, messages))
             _acknowledge(worker, stream, topic, messages, -1)
             while client.pending > _PENDING_MAX and not worker.stop.is_set:
@@ -37,13 +37,14 @@ def publish_plainly(worker: Worker) -> None:
         return
     with oncemq.connect(worker.context.url, label=worker.name, **worker.connect_options()) as client:
         while not worker.stop.is_set:
-            topic, messages = _attempt(worker, stream)
+            topic, messages = attempt(worker, stream, worker.random.randint(1, _BATCH_MAX))
             receipt = client.put_many(topic, map(value_of, messages))
             _acknowledge(worker, stream, topic, messages, receipt.offset)
 
 
-def _attempt(worker: Worker, stream: MessageStream) -> tuple[str, list[str]]:
-    topic, size = worker.random.choice(TOPICS), worker.random.randint(1, _BATCH_MAX)
+def attempt(worker: Worker, stream: MessageStream, size: int) -> tuple[str, list[str]]:
+    """Return a topic and the ids of the next messages."""
+    topic = worker.random.choice(TOPICS)
     worker.count(ATTEMPTED, size)
     return topic, stream.attempt(topic, size)
 

@@ -17,13 +17,14 @@ class Survived(msgspec.Struct):
     publisher_kills: int = 0
     subscriber_kills: int = 0
     departures: int = 0
+    gateway_kills: int = 0
     packets_lost: int = 0
     packets_duplicated: int = 0
     packets_delayed: int = 0
 
     @property
     def crashes(self) -> int:
-        return self.broker_kills + self.publisher_kills + self.subscriber_kills
+        return self.broker_kills + self.publisher_kills + self.subscriber_kills + self.gateway_kills
 
 
 class ProcessRow(msgspec.Struct, frozen=True):
@@ -64,6 +65,8 @@ class Result(msgspec.Struct, frozen=True):
     survived: Survived
     #: The folder with all files; "" if it was deleted.
     folder: str = ""
+    #: With clients of the push gateway.
+    push: bool = False
 
     @property
     def is_good(self) -> bool:
@@ -72,7 +75,8 @@ class Result(msgspec.Struct, frozen=True):
     def repeat(self) -> str:
         """Return the command that repeats the run."""
         sabotage = f" --sabotage {self.sabotage}" if self.sabotage else ""
-        return f"oncemq chaos --seed {self.seed} --seconds {self.seconds:g}{sabotage}"
+        push = " --push" if self.push else ""
+        return f"oncemq chaos --seed {self.seed} --seconds {self.seconds:g}{push}{sabotage}"
 
     def as_object(self) -> dict[str, object]:
         """Return the JSON object."""
@@ -84,6 +88,7 @@ class Result(msgspec.Struct, frozen=True):
             "seconds": self.seconds,
             "interrupted": self.interrupted,
             "sabotage": self.sabotage,
+            "push": self.push,
             **verdict,
             "problems": problems,
             "survived": msgspec.structs.asdict(self.survived),
@@ -95,6 +100,7 @@ class Result(msgspec.Struct, frozen=True):
 def lines_of(result: Result) -> list[str]:
     """Return the result as text; the first line is the verdict."""
     verdict, survived = result.verdict, result.survived
+    gateway = f", {survived.gateway_kills:,} of the gateway" if result.push else ""
     lines = [
         f"{count_of(verdict.attempted, 'message')} attempted, {verdict.acknowledged:,} acknowledged, "
         f"{verdict.stored:,} stored, {verdict.recovered:,} recovered",
@@ -102,7 +108,8 @@ def lines_of(result: Result) -> list[str]:
         f"{verdict.lost:,} lost, {verdict.duplicated:,} duplicated, {verdict.unexpected:,} unexpected, "
         f"{verdict.out_of_order:,} out of order",
         f"survived: {count_of(survived.broker_kills, 'kill')} of the broker, {survived.publisher_kills:,} of "
-        f"publishers, {survived.subscriber_kills:,} of subscribers, {count_of(survived.departures, 'departure')}, "
+        f"publishers, {survived.subscriber_kills:,} of subscribers{gateway}, "
+        f"{count_of(survived.departures, 'departure')}, "
         f"{survived.packets_lost:,} packets lost, {survived.packets_duplicated:,} duplicated, "
         f"{survived.packets_delayed:,} delayed",
     ]

@@ -5,27 +5,40 @@ This process only forks, kills and watches: it has no threads, no sockets and no
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 from oncemq.protocol import errors
 from oncemq.terminal import signals_handled
-from oncemq.testing.broker_process import BrokerProcess, free_url
+from oncemq.testing.broker_process import BrokerProcess, free_ports, free_url
 from oncemq.tools.chaos import auditor, packet_proxy
 from oncemq.tools.chaos.counters import Counters
 from oncemq.tools.chaos.display import Display
 from oncemq.tools.chaos.evidence import gather
-from oncemq.tools.chaos.plan import BROKER, CLIENTS, NETWORK, NO_FAULTS, ClientPlan, Fault, Plan
+from oncemq.tools.chaos.plan import (
+    BROKER,
+    GATEWAY,
+    NETWORK,
+    NO_FAULTS,
+    PUSH_NETWORK,
+    ClientPlan,
+    Fault,
+    Plan,
+)
 from oncemq.tools.chaos.publishers import publish_plainly, publish_through_outbox
+from oncemq.tools.chaos.push_clients import publish_reliably, subscribe_reliably
 from oncemq.tools.chaos.report import Numbers, ProcessRow, Result, Survived
-from oncemq.tools.chaos.sabotage import Sabotage, packet_filter_for
+from oncemq.tools.chaos.sabotage import PacketFilter, Sabotage, packet_filter_for
 from oncemq.tools.chaos.subscribers import consume_into_inbox, consume_plainly
 from oncemq.tools.chaos.worker import ACKNOWLEDGED, ATTEMPTED, DELIVERED, RunContext, Worker
 from oncemq.tools.faults.checker import judge
-from oncemq.tools.faults.processes import ForkedProcess
+from oncemq.tools.faults.processes import ForkedProcess, children_of
 
 #: Modules that every client process would import otherwise.
 _PRELOADED = ("oncemq.client.sync", "oncemq.client.inbox.sqlite", "oncemq.client.recording.recorder")
@@ -33,17 +46,23 @@ _POLL_S = 0.05
 #: Timeout of each step at the end: more than any restart takes.
 _FINISH_S = 30.0
 _FLAGS = ("--segment-bytes=4MiB", "--snapshot-bytes=4MiB", "--batch-bytes-max=1MiB", "--log-level=info")
+#: The push gateway sends again soon, so that a subscriber that was killed does not wait at the end.
+_RETRANSMIT = "--push-retransmit-ms=500ms"
 _BODIES: dict[str, Callable[[Worker], None]] = {
     "outbox": publish_through_outbox,
     "plain publisher": publish_plainly,
     "inbox": consume_into_inbox,
     "plain subscriber": consume_plainly,
+    "push publisher": publish_reliably,
+    "push subscriber": subscribe_reliably,
 }
 _ROLES = {
     "outbox": "publishes through an outbox",
     "plain publisher": "publishes",
     "inbox": "stores in SQLite, with an inbox",
     "plain subscriber": "subscribes, leaves and comes back",
+    "push publisher": "publishes to the push gateway",
+    "push subscriber": "gets pushed messages, and acks them",
 }
 
 
@@ -58,10 +77,24 @@ class Run:
         self._display = display
         self._sabotage = sabotage
         packets = (packet_proxy.PASSED, packet_proxy.LOST, packet_proxy.DUPLICATED, packet_proxy.DELAYED)
-        names = [client.name for client in CLIENTS]
-        self._counters = Counters([*names, NETWORK], [ATTEMPTED, ACKNOWLEDGED, DELIVERED, *packets])
-        self._broker = BrokerProcess(folder / BROKER, *_FLAGS)
-        self._context = RunContext(folder, plan.seed, free_url(), self._broker.url, self._counters, record)
+        names = [client.name for client in plan.clients]
+        counted = [ATTEMPTED, ACKNOWLEDGED, DELIVERED, *packets]
+        self._counters = Counters([*names, NETWORK, PUSH_NETWORK], counted)
+        #: Of the push gateway; its feed and its ack socket have the next ones.
+        push_port = free_ports(3)
+        push = (f"--push=127.0.0.1:{push_port}", _RETRANSMIT) if plan.has_push else ()
+        self._broker = BrokerProcess(folder / BROKER, *_FLAGS, *push)
+        self._push_acks = _loopback(push_port + 2)
+        self._context = RunContext(
+            folder,
+            plan.seed,
+            free_url(),
+            self._broker.url,
+            self._counters,
+            record,
+            _loopback(push_port + 1),
+            free_url(),
+        )
         self._processes: dict[str, ForkedProcess] = {}
         self._incarnations: dict[str, int] = {}
         #: Clients that were asked to leave, and clients that start again as soon as they have left.
@@ -97,13 +130,15 @@ class Run:
 
     def _begin(self) -> None:
         seconds = f"{self._plan.seconds:g} s of faults"
-        self._log("chaos", f"seed {self._plan.seed}: {seconds} for {len(CLIENTS)} clients and a broker")
+        self._log("chaos", f"seed {self._plan.seed}: {seconds} for {len(self._plan.clients)} clients and a broker")
         self._start_broker()
         for module in _PRELOADED:
             import_module(module)
         self._processes[NETWORK] = self._fork(self._run_proxy)
+        if self._plan.has_push:
+            self._processes[PUSH_NETWORK] = self._fork(self._run_push_proxy)
         self._prepare()
-        for client in sorted(CLIENTS, key=lambda client: client.publishes):
+        for client in sorted(self._plan.clients, key=lambda client: client.publishes):
             self._start(client)
         self._wait_for_messages()
 
@@ -114,6 +149,11 @@ class Run:
         packet_filter = packet_filter_for(self._sabotage, self._broker.url)
         url, seed = self._context.url, self._plan.seed
         return packet_proxy.Proxy(url, self._broker.url, seed, self._counters, packet_filter).run()
+
+    def _run_push_proxy(self) -> int:
+        url, seed = self._context.acks, self._plan.seed
+        proxy = packet_proxy.Proxy(url, self._push_acks, seed, self._counters, PacketFilter(), PUSH_NETWORK)
+        return proxy.run()
 
     def _prepare(self) -> None:
         """Create topics. Raises BrokerAway if the broker does not start."""
@@ -129,7 +169,7 @@ class Run:
     def _wait_for_messages(self) -> None:
         """Wait until messages flow: the first fault needs something to lose."""
         until_s = time.monotonic() + _FINISH_S
-        publishers = [client.name for client in CLIENTS if client.publishes]
+        publishers = [client.name for client in self._plan.clients if client.publishes]
         while not self._is_interrupted and time.monotonic() < until_s:
             if self._counters.sum(DELIVERED) and all(self._counters.get(name, ACKNOWLEDGED) for name in publishers):
                 return
@@ -163,8 +203,20 @@ class Run:
             self._log(NETWORK, str(fault.network))
         elif fault.target == BROKER:
             self._apply_to_broker(fault)
+        elif fault.target == GATEWAY:
+            self._kill_gateway()
         else:
-            self._apply_to(next(client for client in CLIENTS if client.name == fault.target), fault)
+            self._apply_to(next(client for client in self._plan.clients if client.name == fault.target), fault)
+
+    def _kill_gateway(self) -> None:
+        gateways = children_of(self._broker.pid) if self._broker.is_running() else []
+        for gateway in gateways:
+            # It may be ending together with its broker.
+            with suppress(ProcessLookupError):
+                os.kill(gateway, signal.SIGKILL)
+        if gateways:
+            self._survived.gateway_kills += 1
+            self._log(GATEWAY, "killed with SIGKILL; the broker starts it again")
 
     def _apply_to_broker(self, fault: Fault) -> None:
         if fault.action == "kill" and self._broker.is_running():
@@ -196,7 +248,7 @@ class Run:
 
     def _watch(self) -> None:
         """Restart processes. One that ended without being killed is a problem."""
-        for client in CLIENTS:
+        for client in self._plan.clients:
             code = self._processes[client.name].poll()
             if code is not None and code > 0:
                 self._problems.append(f"{client.name} ended with exit code {code}")
@@ -207,15 +259,16 @@ class Run:
         if self._is_broker_up and not self._broker.is_running():
             self._problems.append(f"the broker ended unexpectedly: {self._broker.log_tail(3)}")
             self._start_broker()
-        if self._processes[NETWORK].poll() is not None:
+        proxies = [self._processes[name] for name in (NETWORK, PUSH_NETWORK) if name in self._processes]
+        if any(proxy.poll() is not None for proxy in proxies):
             raise RuntimeError(f"the proxy has ended:\n{(self._folder / 'workers.log').read_text()[-2000:]}")
         self._display.show(self._numbers())
 
     def _numbers(self) -> Numbers:
         counters, survived = self._counters, self._survived
-        survived.packets_lost = counters.get(NETWORK, packet_proxy.LOST)
-        survived.packets_duplicated = counters.get(NETWORK, packet_proxy.DUPLICATED)
-        survived.packets_delayed = counters.get(NETWORK, packet_proxy.DELAYED)
+        survived.packets_lost = counters.sum(packet_proxy.LOST)
+        survived.packets_duplicated = counters.sum(packet_proxy.DUPLICATED)
+        survived.packets_delayed = counters.sum(packet_proxy.DELAYED)
         return Numbers(
             self._elapsed_s(),
             self._plan.seconds,
@@ -223,7 +276,7 @@ class Run:
             counters.sum(ACKNOWLEDGED),
             counters.sum(DELIVERED),
             survived,
-            (self._broker_row(), *map(self._row, CLIENTS)),
+            (self._broker_row(), *map(self._row, self._plan.clients)),
         )
 
     def _broker_row(self) -> ProcessRow:
@@ -248,12 +301,12 @@ class Run:
         self._counters.set_network_faults(NO_FAULTS)
         if not self._broker.is_running():
             self._start_broker()
-        self._finish_clients([client for client in CLIENTS if client.publishes])
+        self._finish_clients([client for client in self._plan.clients if client.publishes])
         reader = self._fork(lambda: auditor.read_all(self._context))
         if (code := reader.wait(_FINISH_S)) != 0:
             reader.kill()
             self._problems.append(f"the stored messages could not be read (exit code {code})")
-        self._finish_clients([client for client in CLIENTS if not client.publishes])
+        self._finish_clients([client for client in self._plan.clients if not client.publishes])
 
     def _finish_clients(self, clients: list[ClientPlan]) -> None:
         """Let clients finish. Those that are not running start again: outboxes are emptied, and inboxes are filled."""
@@ -280,4 +333,11 @@ class Run:
             evidence.errors.append("no message was put or delivered: there is nothing to judge")
         self._numbers()
         plan, sabotage = self._plan, self._sabotage or ""
-        return Result(plan.seed, plan.seconds, self._is_interrupted, sabotage, judge(evidence), self._survived)
+        verdict = judge(evidence)
+        return Result(
+            plan.seed, plan.seconds, self._is_interrupted, sabotage, verdict, self._survived, push=plan.has_push
+        )
+
+
+def _loopback(port: int) -> str:
+    return f"tcp://127.0.0.1:{port}"

@@ -155,6 +155,15 @@ def _die_with_parent(parent_pid: int) -> None:
         os._exit(RAISED)
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process; none if it has ended."""
+    try:
+        paths = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        return [int(child) for path in paths for child in path.read_text().split()]
+    except OSError:
+        return []
+
+
 class Guardian:
     """A process that outlives this one if it is killed, and then kills its broker and deletes its folder.
 
