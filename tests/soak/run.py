@@ -88,7 +88,7 @@ class Run:
             phase = phase_at(elapsed_s / seconds)
             if phase != "steady":
                 self._note_memory()
-            is_over = elapsed_s >= seconds
+            is_over = number > 1 and elapsed_s >= seconds
             if is_over and not self._sabotage:
                 return
             # Sabotage has a round of its own, after the others.

@@ -22,7 +22,7 @@ _TIMEOUT_S = 120
 
 @pytest.mark.slow
 def test_a_short_run_is_exact_and_finds_what_was_planted(tmp_path: Path) -> None:
-    scale = ["--minutes", "0.05", "--load-s", "3", "--settle-s", "1", "--folder", str(tmp_path)]
+    scale = ["--minutes", "0.05", "--load-s", "2", "--settle-s", "1", "--folder", str(tmp_path)]
     command = [sys.executable, "-m", "tests.soak", "--seed", "7", "--json", *scale]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEMQ_")}
     planted = ["--sabotage", "lose", "--sabotage", "double", "--sabotage", "leak"]

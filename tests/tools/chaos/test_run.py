@@ -89,7 +89,7 @@ def test_crashes_and_lost_packets_violate_no_guarantee_also_for_push_clients(run
     assert result["delivered"] > 0
     assert result["survived"]["broker_kills"] >= 1
     assert result["survived"]["packets_lost"] >= 1
-    # Its two clients put and got messages; the others are seven, with one subscription or more each.
+    # Faults begin when every publisher, that of the push gateway included, has stored a message.
     assert result["push"] is True
     assert result["repeat"] == "oncemq chaos --seed 7 --seconds 2 --push"
     runs.check_that_nothing_is_left()
