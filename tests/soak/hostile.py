@@ -16,6 +16,7 @@ from typing import Any
 
 import zmq
 
+from tests.hostile import http_peers
 from tests.hostile.zmtp_peer import ZmtpPeer
 from tests.soak.clients.client import Addresses
 
@@ -121,28 +122,9 @@ def unread_feed(addresses: Addresses, seconds: float) -> None:
             each.close(0)
 
 
-def slow_heads(addresses: Addresses, seconds: float) -> None:
-    """HTTP connections that send one byte of a head from time to time."""
-    is_time = _until(seconds)
-    with ExitStack() as stack:
-        peers = [_connected(stack, addresses.http) for _ in range(_CONNECTIONS)]
-        for each in peers:
-            each.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-        while is_time() and peers:
-            peers = [each for each in peers if _sent(each, b"x")]
-            time.sleep(0.25)
-
-
-def unread_responses(addresses: Addresses, seconds: float) -> None:
-    """HTTP requests, pipelined, whose responses are not read."""
-    is_time = _until(seconds)
-    with ExitStack() as stack:
-        peers = [_connected(stack, addresses.http) for _ in range(5)]
-        for each in peers:
-            each.setblocking(False)
-        while is_time() and peers:
-            peers = [each for each in peers if _sent(each, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")]
-            time.sleep(0.1)
+def _http(work: Callable[..., None], *path: str, count: int = _CONNECTIONS) -> Attack:
+    """Return an attack on the HTTP gateway, at a small scale."""
+    return lambda addresses, seconds: work(addresses.http, *path, count=count, seconds=seconds)
 
 
 def idle_connections(addresses: Addresses, seconds: float) -> None:
@@ -189,8 +171,12 @@ ATTACKS: dict[str, Attack] = {
     "endless requests": endless_requests,
     "unread replies": unread_replies,
     "unread feed": unread_feed,
-    "slow heads": slow_heads,
-    "unread responses": unread_responses,
+    "slow heads": _http(http_peers.unfinished_heads),
+    "endless heads": _http(http_peers.endless_heads, count=2),
+    "slow bodies": _http(http_peers.slow_bodies, "/v1/topics/nothing/messages", count=5),
+    "huge bodies": _http(http_peers.huge_claims, "/v1/topics/nothing/messages", count=2),
+    "unread responses": _http(http_peers.unread_responses, "/openapi.json", count=5),
+    "pipelined requests": _http(http_peers.pipelined_requests, "/v1/health", count=2),
     "idle connections": idle_connections,
     "garbage": garbage,
     "datagram flood": datagram_flood,

@@ -17,7 +17,7 @@ from tests.soak.round import _BODIES
 from tests.soak.run import tracebacks
 from tests.soak.server import Server
 
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300
 
 
 @pytest.mark.slow
