@@ -85,3 +85,14 @@ async def test_an_outbox_outlives_its_client(url: str, tmp_path: Path) -> None:
             await client.seen(refusal)
             await client.flush()
         assert [message.text async for message in reader.read("orders")] == ["one"]
+
+
+@on_event_loop
+async def test_a_subscription_can_have_a_limit_of_idle_time(url: str) -> None:
+    async with oncemq.aio.connect(url) as client:
+        assert (await client.subscribe("orders", "guest", idle_s=60.0)).created
+        assert (await client.subscribe_pattern("#", "guest", idle_s=60.0)).created
+        with pytest.raises(oncemq.SubscriptionExists):
+            await client.subscribe("orders", "guest")
+        with pytest.raises(oncemq.SubscriptionExists):
+            await client.subscribe_pattern("#", "guest")

@@ -176,3 +176,11 @@ def test_closing_a_client_closes_every_subscription_and_raises_the_first_error(c
         client.close()
     assert [(entry.subscriber, entry.acked) for entry in other.subscriptions("t")] == [("a", 1), ("c", 1), ("s", 0)]
     other.close()
+
+
+def test_a_limit_of_idle_time_that_a_waiting_get_could_exceed_is_refused(client: oncemq.Client) -> None:
+    with pytest.raises(ValueError, match="idle_s"):
+        client.subscribe("t", "guest", idle_s=1.0)
+    assert client.subscribe("t", "guest", idle_s=60.0).created
+    with pytest.raises(oncemq.SubscriptionExists, match="idle for 60000 ms"):
+        client.subscribe("t", "guest")
