@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import oncemq
-from oncemq.protocol import errors
+from oncemq.broker.event_log import log_lines
+from oncemq.protocol import commands, errors
+from tests.engine.world import World
 
 
 @pytest.fixture
@@ -82,3 +84,17 @@ def test_an_outbox_that_is_opened_again_is_not_logged(log: pytest.LogCaptureFixt
     told = [(record.levelname, record.getMessage()) for record in log.records if record.name == "oncemq.broker"]
     assert ("INFO", "created new topic 'orders'") in told
     assert [level for level, line in told if "taken over" in line or "took over" in line] == ["DEBUG", "DEBUG"]
+
+
+def test_a_subscription_that_is_deleted_because_its_owner_is_idle_is_logged() -> None:
+    world = World()
+    world.do(commands.CreateTopic("orders"))
+    for topic in ("orders", "visits", "*"):
+        world.do(commands.Subscribe(topic, "guest", commands.START_NEW, None, 1_000))
+    world.tick()
+    said = [line for event in world.tick(1_000) for line in log_lines(world.engine.state, event)]
+    assert said == [
+        "deleted the subscription of 'guest' to topic 'orders': its owner was idle for too long",
+        "deleted the subscription of 'guest' to topic 'visits': its owner was idle for too long",
+        "deleted the subscription of 'guest' to topics like '*': its owner was idle for too long",
+    ]
