@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _is_in_memory(folder: Path) -> bool:
-    """Whether a folder is on tmpfs: no file system of a disk has its magic number."""
+    """Whether a folder is on a file system that keeps nothing on a disk."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     device = os.stat(folder).st_dev
     kinds = {os.stat(mount[1]).st_dev: mount[2] for mount in mounts if os.path.isdir(mount[1])}

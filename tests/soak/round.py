@@ -26,7 +26,7 @@ from tests.soak.plan import AUDITED, BRIEF, CLIENTS, QUEUE, STAGES, TASKS, TEXT,
 from tests.soak.resources import Watch
 from tests.soak.server import Server
 
-_BODIES: dict[str, Callable[[SoakClient], None]] = {
+BODIES: dict[str, Callable[[SoakClient], None]] = {
     "put-blocking": native.put_blocking,
     "put-asyncio": native.put_asyncio,
     "outbox-1": native.put_through_outbox,
@@ -107,7 +107,7 @@ class Round:
     def _start(self, client: ClientPlan) -> None:
         self._incarnations[client.name] += 1
         context, incarnation = self._context, self._incarnations[client.name]
-        body = _BODIES[client.name]
+        body = BODIES[client.name]
         self._processes[client.name] = self._fork(lambda: SoakClient(context, client, incarnation).run(body))
 
     def _fork(self, body: Callable[[], int]) -> ForkedProcess:

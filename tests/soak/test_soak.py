@@ -13,7 +13,7 @@ import pytest
 from tests.soak.hostile import ATTACKS
 from tests.soak.plan import CLIENTS, faults_of, phase_at
 from tests.soak.resources import BYTES_MAX, GROWTH_BYTES_MAX, Watch, memory_of
-from tests.soak.round import _BODIES
+from tests.soak.round import BODIES
 from tests.soak.run import tracebacks
 from tests.soak.server import Server
 
@@ -63,7 +63,7 @@ def test_a_steady_round_kills_clients_only_and_a_storm_kills_everything(load_s: 
 
 
 def test_every_client_has_a_body_and_every_attack_a_name() -> None:
-    assert {client.name for client in CLIENTS} == {*_BODIES}
+    assert {client.name for client in CLIENTS} == {*BODIES}
     assert len(ATTACKS) >= 10
 
 
