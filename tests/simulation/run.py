@@ -20,6 +20,7 @@ from tests.simulation.environment.network import SimNetwork
 from tests.simulation.environment.small_limits import SMALL
 from tests.simulation.environment.standby_pair import StandbyPair
 from tests.simulation.environment.world import START_MS, Violation, World
+from tests.simulation.processes.bad_links import DistantProducer, UnheardClient, has_bad_links
 from tests.simulation.processes.blocking_consumer import BlockingConsumer
 from tests.simulation.processes.consumer import Consumer
 from tests.simulation.processes.copier import Copier
@@ -102,6 +103,10 @@ class Run:
         self.callers.append(KeyedCaller(context, "caller", "orders" if random() < 0.7 else churned))
         self.producers += extras.producers
         self.processes += extras.producers + extras.others
+        if has_bad_links(self.world):
+            distant = DistantProducer(context, "distant", ["orders"])
+            self.producers.append(distant)
+            self.processes += [distant, UnheardClient(context, "unheard")]
 
     def _add_writers(self, churned: str, extras: OptionalProcesses) -> None:
         random = self._random.random

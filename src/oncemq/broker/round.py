@@ -40,7 +40,7 @@ from oncemq.engine.events import (
     Trimmed,
 )
 from oncemq.journal.contract import WriteSlot
-from oncemq.protocol.batch import checksum
+from oncemq.protocol.batch import batch_problem, checksum
 from oncemq.protocol.commands import Command, Envelope, Get, GetAny, Health, Leave, Read, Take, payloads_of
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import GET_BATCHES_MAX, WAIT_MS_MAX
@@ -236,6 +236,8 @@ class Round:
         for envelope, payload in zip(envelopes, payloads, strict=True):
             if checksum(payload) != envelope.checksum:
                 return Decision(NotNow("DAMAGED_IN_TRANSIT", "the payload does not match its checksum"))
+            if (problem := batch_problem(payload, envelope.count)) is not None:
+                return Decision(Refusal(problem.code, problem.text))
         decision = self._decide(slot, command)
         event = decision.event
         if event is not None:

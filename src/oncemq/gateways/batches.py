@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 from oncemq.protocol import errors
 from oncemq.protocol.batch import checksum, split
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import BatchHead, GetReply
+
+log = logging.getLogger("oncemq.gateways")
 
 
 def verified_payload(topic: str, first_offset: int, frame: Frame, expected: int) -> bytes:
@@ -27,12 +30,16 @@ def verified_batches(topic: str, reply: GetReply, payloads: Sequence[Frame]) -> 
 
 
 def iterate_values(batches: Sequence[tuple[BatchHead, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Yield offsets and values. They are cut out one at a time, since a batch may hold a million messages.
-    Raises Malformed."""
+    """Yield offsets and values. They are cut out one at a time, since a batch may hold a million messages. What can't
+    be decoded is skipped and logged: datagrams have no way to report it, and others wait behind it."""
     for head, payload in batches:
-        columns = split(payload)
-        if not 0 <= head.skip <= head.skip + head.count <= columns.count:
-            raise errors.Malformed(f"messages {head.skip} to {head.skip + head.count} of a batch of {columns.count}")
+        try:
+            columns = split(payload)
+            if not 0 <= head.skip <= head.skip + head.count <= columns.count:
+                raise errors.Malformed(f"messages up to {head.skip + head.count} of a batch of {columns.count}")
+        except errors.OnceMQError as error:
+            log.error("the batch at offset %d can't be decoded, and is skipped: %s", head.first_offset, error.text)
+            continue
         ends, at = columns.value_offsets, columns.values_at
         for index in range(head.skip, head.skip + head.count):
             yield head.first_offset + index - head.skip, payload[at + ends[index] : at + ends[index + 1]]

@@ -13,7 +13,7 @@ from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.subscription import OpenSubscription
 from oncemq.gateways.subscription_cache import SubscriptionCache
 from oncemq.protocol import errors
-from oncemq.protocol.batch import decode_batch
+from oncemq.protocol.batch import decode_stored
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import GetReply
@@ -103,12 +103,12 @@ class SubscriptionReader:
 
 
 def _first_message(topic: str, reply: GetReply, payloads: Sequence[Frame]) -> Message | None:
-    """Raises DamagedInTransit."""
+    """Raises DamagedInTransit, and Undecodable."""
     if not reply.batches:
         return None
     head = reply.batches[0]
     payload = verified_payload(topic, head.first_offset, payloads[0], head.checksum)
-    return decode_batch(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, head.skip + 1)[0]
+    return decode_stored(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, 1)[0]
 
 
 async def retry_when_stale(

@@ -1,7 +1,8 @@
 """The batch codec: many messages in one payload.
 
 `encode_batch` and `decode_batch` convert between messages and payloads. The layout of a payload is drawn above
-`layout_of`. The broker never reads a payload: what it needs to know travels in the envelope (commands/operations.py).
+`layout_of`. The broker only checks a payload's structure (`batch_problem`): what it needs to know travels in the
+envelope (commands/operations.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ HAS_TIMES = 4
 
 _HEAD = struct.Struct("<BBHIIIII")
 _ONE = struct.Struct("<BBHIIIIIii")
+_OFFSET = struct.Struct("<i")
 _KNOWN = HAS_KEYS | HAS_HEADERS | HAS_TIMES
 _PAD = [b"\0" * n for n in range(8)]
 _BIG_ENDIAN = sys.byteorder == "big"
@@ -153,7 +155,7 @@ def layout_of(payload: Buffer) -> Layout:
     encoding, flags, _, count, values_bytes, keys_bytes, headers_bytes, _ = _HEAD.unpack_from(payload)
     if encoding != PLAIN or flags & ~_KNOWN:
         what = f"encoding {encoding}" if encoding != PLAIN else f"flags {flags:#x}"
-        raise errors.Unsupported(f"batch {what} is not supported by this version; upgrade the client")
+        raise errors.Unsupported(f"batch {what} is not supported by this version; upgrade it")
     if not 1 <= count <= limits.BATCH_COUNT_MAX:
         raise errors.Malformed(f"the batch has {count} messages; the range is 1 to {limits.BATCH_COUNT_MAX}")
     table = 4 * (count + 1)
@@ -190,6 +192,36 @@ def layout_of(payload: Buffer) -> Layout:
         headers_at,
         headers_bytes,
         times_at,
+    )
+
+
+def batch_problem(payload: Buffer, count: int) -> errors.Malformed | None:
+    """Return why a payload is not a batch of `count` messages, as far as its head and the ends of its offset tables
+    show. The cost does not depend on the number of messages."""
+    if count == 1 and len(payload) >= _ONE.size and _is_plain_message(payload):
+        return None
+    try:
+        layout = layout_of(payload)
+    except errors.Refused as error:
+        return errors.Malformed(f"the payload is not a batch: {error.text}")
+    if layout.count != count:
+        return errors.Malformed(f"a batch of {layout.count} messages; its envelope says {count}")
+    tables = (
+        (layout.value_offsets_at, layout.values_bytes),
+        (layout.key_offsets_at, layout.keys_bytes),
+        (layout.header_offsets_at, layout.headers_bytes),
+    )
+    for at, total in tables:
+        if at and (_OFFSET.unpack_from(payload, at)[0], _OFFSET.unpack_from(payload, at + 4 * count)[0]) != (0, total):
+            return errors.Malformed("the offsets of the batch do not fit its bytes")
+    return None
+
+
+def _is_plain_message(payload: Buffer) -> bool:
+    """Whether this is a batch of one message without key, headers and time."""
+    encoding, flags, _, count, size, keys_bytes, headers_bytes, _, begin, end = _ONE.unpack_from(payload)
+    return (encoding, flags, count, keys_bytes, headers_bytes, begin, end) == (PLAIN, 0, 1, 0, 0, 0, size) and (
+        len(payload) == _ONE.size + size + -size % 8
     )
 
 
@@ -283,6 +315,24 @@ def decode_batch(
         )
         for index in range(start, stop)
     ]
+
+
+def decode_stored(
+    payload: bytes, topic: str, topic_id: int, first_offset: int, timestamp_ms: int, skip: int, count: int
+) -> list[Message]:
+    """Decode `count` messages of a stored batch, from message `skip` on.
+
+    Raises Undecodable, or Unsupported for an encoding of a later version. The error says how to go past them."""
+    try:
+        return decode_batch(payload, topic, topic_id, first_offset, timestamp_ms, skip, skip + count)
+    except errors.OnceMQError as error:
+        last = first_offset + count - 1
+        which = f"offset {first_offset}" if count == 1 else f"offsets {first_offset} to {last}"
+        text = (
+            f"{which} of '{topic}' can't be decoded: {error.text}. To skip, ack offset {last}, "
+            f"or seek the subscription to {last + 1}"
+        )
+        raise errors.Undecodable(text) if isinstance(error, errors.Malformed) else type(error)(text) from None
 
 
 def _key(columns: Columns, index: int) -> bytes | None:

@@ -1,4 +1,5 @@
-"""A network that loses, duplicates, reorders, delays and damages packets, and cuts off clients.
+"""A network that loses, duplicates, reorders, delays and damages packets, and cuts off clients. Some clients have slow
+links, also when everything has healed.
 
 It implements the network interface of the broker once per address. Clients send requests and get replies by a callback.
 A client that reconnects is a new peer: packets to the old peer are lost.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from oncemq.broker.network import Arrival
+from oncemq.client.core.wire import LOCAL, WireBytes
 from oncemq.protocol.frames import Frame
 from tests.simulation.checks.requests import RequestCheck
 from tests.simulation.environment.world import World
@@ -45,6 +47,29 @@ class Listener:
         self._network.carry(peer, list(frames), self._network.deliver)
 
 
+class SlowLink:
+    """One direction of a connection with a limited bandwidth. Packets are transferred one after the other."""
+
+    def __init__(self, world: World, bytes_per_ms: int) -> None:
+        self._world = world
+        self._bytes_per_ms = bytes_per_ms
+        #: When the link is free, and how many bytes it has transferred by then.
+        self._free_ms = 0.0
+        self._queued_bytes = 0
+
+    def carry(self, frames: list[Frame]) -> int:
+        """Return how long the transfer of a packet takes, behind all others."""
+        size = sum(map(len, frames))
+        self._queued_bytes += size
+        self._free_ms = max(self._free_ms, self._world.now_ms) + size / self._bytes_per_ms
+        return round(self._free_ms - self._world.now_ms)
+
+    @property
+    def transferred_bytes(self) -> int:
+        left_ms = max(0.0, self._free_ms - self._world.now_ms)
+        return self._queued_bytes - round(left_ms * self._bytes_per_ms)
+
+
 class SimNetwork:
     def __init__(self, world: World, addresses: int = 1) -> None:
         self._world = world
@@ -52,18 +77,29 @@ class SimNetwork:
         self._receivers: dict[bytes, Receive] = {}
         self._listener_of: dict[bytes, Listener] = {}
         self._cut_off: dict[bytes, int] = {}
+        #: (requests, replies)
+        self._slow_links: dict[bytes, tuple[SlowLink, SlowLink]] = {}
         self._peers = 0
         self.listeners = [Listener(self) for _ in range(addresses)]
 
     # Called by clients.
 
-    def connect(self, receive: Receive, turn: int = 0) -> bytes:
-        """Connect to the address with index `turn`, modulo the number of addresses."""
+    def connect(self, receive: Receive, turn: int = 0, bytes_per_ms: int = 0) -> bytes:
+        """Connect to the address with index `turn`, modulo the number of addresses. `bytes_per_ms` 0: a fast link."""
         self._peers += 1
         peer = self._peers.to_bytes(4, "big")
         self._receivers[peer] = receive
         self._listener_of[peer] = self.listeners[turn % len(self.listeners)]
+        if bytes_per_ms:
+            self._slow_links[peer] = SlowLink(self._world, bytes_per_ms), SlowLink(self._world, bytes_per_ms)
         return peer
+
+    def wire_bytes(self, peer: bytes) -> WireBytes:
+        """What the client's system would count."""
+        if peer not in self._slow_links:
+            return LOCAL
+        requests, replies = self._slow_links[peer]
+        return WireBytes(requests.transferred_bytes, replies.transferred_bytes)
 
     def disconnect(self, peer: bytes) -> None:
         self._receivers.pop(peer, None)
@@ -92,6 +128,13 @@ class SimNetwork:
     def carry(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
         world = self._world
         random = self._random.random
+        slow_link = self._slow_links.get(peer)
+        if slow_link is not None:
+            # A stream: it delays packets, but loses none.
+            delay_ms = slow_link[arrive == self.deliver].carry(frames)
+            world.tally["network: slow"] += 1
+            world.after(1 + delay_ms, lambda: arrive(peer, frames))
+            return
         if world.healed:
             world.after(1 + int(random() * 2), lambda: arrive(peer, frames))
             return

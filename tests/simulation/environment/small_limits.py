@@ -4,6 +4,7 @@ of the simulation have, and the code that defers the rest to the next round woul
 from __future__ import annotations
 
 from oncemq.broker import request_queue, round, work
+from oncemq.client.core import wire
 from oncemq.engine import event_bytes
 from oncemq.engine.decide import leases, takes, ticks
 from oncemq.engine.state import shared_subscription
@@ -23,4 +24,5 @@ SMALL: tuple[tuple[object, str, int], ...] = (
     (leases, "RANGES_MAX", 8),
     (shared_subscription, "MEMBER_IDLE_LEASES", 2),
     (shared_subscription, "MEMBER_IDLE_MS_MIN", 200),
+    (wire, "PROGRESS_BYTES", 64),
 )

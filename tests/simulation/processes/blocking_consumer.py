@@ -44,7 +44,7 @@ class FiberTransport:
     def wake(self) -> None: ...
 
     def wire_bytes(self) -> WireBytes | None:
-        return None
+        return self._process.wire_bytes()
 
     def reconnect(self) -> None:
         self.arrived.clear()

@@ -13,6 +13,7 @@ import msgspec
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
 from oncemq.client.core.pending import Pending
+from oncemq.client.core.wire import WireBytes
 from oncemq.protocol import errors, replies
 from oncemq.protocol.commands import (
     Command,
@@ -102,6 +103,8 @@ class Process:
     """One client. Subclasses implement the workload: `begin`, which runs after each start, and `is_settled`."""
 
     anonymous = False
+    #: The bandwidth of its connection, in each direction; 0: unlimited.
+    bytes_per_ms = 0
 
     def __init__(self, context: Context, name: str) -> None:
         self.context = context
@@ -197,7 +200,7 @@ class Process:
 
     def _connect(self) -> None:
         self.context.network.disconnect(self._peer)
-        self._peer = self.context.network.connect(self.receive, self._connects)
+        self._peer = self.context.network.connect(self.receive, self._connects, self.bytes_per_ms)
         self._connects += 1
 
     def cut_off(self, duration_ms: int) -> None:
@@ -211,7 +214,7 @@ class Process:
             for frames in core.outgoing(now_ms):
                 self._send(frames)
             deadline_ms = core.next_deadline_ms()
-            if deadline_ms <= now_ms and core.check(now_ms):
+            if deadline_ms <= now_ms and core.check(now_ms, self.wire_bytes()):
                 self.world.tally["client: reconnect"] += 1
                 self._connect()
             elif not self._done:
@@ -219,6 +222,10 @@ class Process:
                 return
             self._handle_done()
             core = self.core
+
+    def wire_bytes(self) -> WireBytes:
+        """What the system would count."""
+        return self.context.network.wire_bytes(self._peer)
 
     def _handle_done(self) -> None:
         while self._done:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oncemq.cli.messages.message_command import KILL_AFTER_S, MessageCommand
-from oncemq.protocol.errors import LeaseLost
+from oncemq.protocol.errors import LeaseLost, Undecodable
 from oncemq.terminal import count_of, duration_text, note, signals_handled, warn
 
 if TYPE_CHECKING:
@@ -151,6 +151,10 @@ class WorkerPool:
             return None
         except LeaseLost as error:
             self._count_late(error)
+            return None
+        except Undecodable as error:
+            # It is delivered again, and becomes a dead letter after its last try.
+            warn(f"{error.text}.")
             return None
         finally:
             self._is_waiting = False

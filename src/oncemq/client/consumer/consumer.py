@@ -154,7 +154,12 @@ class Consumer:
         while True:
             if not self.cursor.is_buffered and not (yield from self.session.fetch(until_ms)):
                 return False
-            messages = yield from self._decode()
+            try:
+                messages = yield from self._decode()
+            except (errors.Undecodable, errors.Unsupported):
+                if not (yield from self.session.is_moved()):
+                    raise
+                continue
             self.current = iter(messages)
             self.session.prefetch()
             if messages:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import checksum, decode_batch
+from oncemq.protocol.batch import checksum, decode_stored
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead, GetReply
@@ -100,13 +100,7 @@ class FetchBuffer:
 
     def _decode_first(self) -> list[Message]:
         head, payload = self._batches[0]
-        try:
-            return decode_batch(
-                payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip, head.skip + head.count
-            )
-        except errors.OnceMQError as error:
-            where = f"the messages of '{self.topic}' from offset {head.first_offset} on can't be decoded"
-            raise type(error)(f"{where}: {error.text}") from None
+        return decode_stored(payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip, head.count)
 
     def _drop_first(self) -> None:
         _, payload = self._batches.popleft()

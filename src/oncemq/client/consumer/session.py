@@ -247,6 +247,12 @@ class ConsumerSession:
         else:
             self.cursor.take_ack_reply(reply)
 
+    def is_moved(self) -> Flow[bool]:
+        """Ask the broker whether a seek has moved the subscription. If so, it is to be opened again."""
+        yield self._send_ack()
+        self.note_acks()
+        return self.opened is None
+
     def ack_now(self) -> Flow[None]:
         """Wait until the broker has confirmed everything that is finished."""
         self._driver.check_usable()

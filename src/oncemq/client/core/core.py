@@ -8,8 +8,8 @@ simulator runs the same code with virtual time. A driver does the following, in 
     core.receive(now_ms, frames)                   for everything that arrives, whatever it is
     if core.check(now_ms, wire): open a new connection   at `next_deadline_ms()` at the latest
 
-`pending.done` shows when there is an answer. `wire` says how many bytes the connection has transferred (wire.py): while a
-large request or reply is under way, its answer is not overdue.
+`pending.done` shows when there is an answer. `wire` says how many bytes the connection has transferred (wire.py): while
+a large request or reply is under way, its answer is not overdue.
 
 A session starts with a `Hello` of epoch 0. After each new connection it is resumed with a `Hello` of its epoch, and
 commands that are not decided are sent again in order of number. `Fenced` and `SessionUnknown` are final, with one

@@ -5,11 +5,11 @@ moves. A broker that was replaced may not know it yet: it has a lower *term* tha
 do not count. After several timeouts in a row the broker counts as away, and nothing is sent until there is a new
 command.
 
-A broker may also answer some commands and never others. So each command has a time limit, too, which runs from its first
-timeout. While the connection transfers the request or its reply, there is no timeout; but a transfer that is interrupted
-again and again ends after as many attempts.
+A broker may also answer some commands and never others. So each command has a time limit, too, which runs from its
+first timeout. While the connection transfers the request or its reply, there is no timeout; but a transfer that is
+interrupted again and again ends after as many attempts.
 
-After a command was given up, its void is decided before anything else is answered: then the outcome is final, and a query
+After a command was given up, its void is decided before anything else is sent: then the outcome is final, and a query
 shows it.
 """
 
@@ -55,8 +55,8 @@ class Failover:
 
     @property
     def holds_unnumbered(self) -> bool:
-        """Commands without a number wait: for a hello, which shows whether this broker is still the active one, or until
-        the outcome of what was given up is final."""
+        """Commands without a number wait: for a hello, which shows whether this broker is still the active one, or
+        until the outcome of what was given up is final."""
         if self.term > 0 and not self._session.is_open:
             return True
         return self._given_up_below > 0 and self._commands.window.seen_below < self._given_up_below

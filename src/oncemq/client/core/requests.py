@@ -18,9 +18,9 @@ from oncemq.protocol.limits import REQUEST_FRAMES_MAX, Limits
 #: Unanswered hellos whose late answers are still understood.
 _HELLOS_KNOWN_MAX = 4
 #: A reply with messages is rarely larger than this.
-_REPLY_BYTES_MAX = Limits().batch_bytes_max
+_REPLY_BYTES_MAX = Limits().get_bytes_max
 #: The bytes that may arrive between a request and the end of its reply. Replies to others may come before it.
-_ARRIVING_BYTES_MAX = 4 * _REPLY_BYTES_MAX
+_ARRIVING_BYTES_MAX = 8 * _REPLY_BYTES_MAX
 
 
 class SentRequest:

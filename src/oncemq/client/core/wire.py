@@ -1,8 +1,8 @@
 """What the network has transferred. It shows that a request, or its reply, is under way.
 
-ZeroMQ reports complete messages only. Where the system counts the bytes of a connection, the transport reports them when
-a reply is overdue. A request counts as under way while its bytes are being acknowledged, or while a reply is arriving.
-Otherwise a minimum rate is assumed.
+ZeroMQ reports complete messages only. Where the system counts the bytes of a connection, the transport reports them
+when a reply is overdue. A request counts as under way while its bytes are being acknowledged, or while a reply is
+arriving. Otherwise a minimum rate is assumed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ class WireBytes(NamedTuple):
     #: Sent, and acknowledged by the peer's system.
     acked: int
     received: int
+
+
+#: For a connection inside this machine: everything has arrived, and a reply is not seen before it is complete.
+LOCAL = WireBytes(1 << 62, 0)
 
 
 class Movement(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
-from oncemq.client.core.wire import WireBytes
+from oncemq.client.core.wire import LOCAL, WireBytes
 from oncemq.client.runtime.embedded import EmbeddedLink, attach_embedded
 from oncemq.client.runtime.wire_counter import WireCounter
 from oncemq.config.addresses import DEFAULT_URL, split_addresses
@@ -249,7 +249,7 @@ class EmbeddedTransport:
         """Nothing to do: slices are short."""
 
     def wire_bytes(self) -> WireBytes | None:
-        return None
+        return LOCAL
 
     def reconnect(self) -> None:
         # In this order: the broker stops when its last link is closed.

@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import Any
 
-from oncemq.client.core.wire import WireBytes
+from oncemq.client.core.wire import LOCAL, WireBytes
 
 #: `tcpi_bytes_acked` and `tcpi_bytes_received` of Linux's `struct tcp_info`.
 _BYTES = struct.Struct("@QQ")
@@ -34,7 +34,8 @@ class WireCounter:
         #: ZeroMQ owns it, and may close it at any time.
         self._descriptor: int | None = None
         self._before = self._counted = WireBytes(0, 0)
-        if sys.platform == "linux" and url.startswith("tcp:"):
+        self._is_tcp = url.startswith("tcp:")
+        if sys.platform == "linux" and self._is_tcp:
             self._open_monitor()
 
     def _open_monitor(self) -> None:
@@ -50,7 +51,7 @@ class WireCounter:
     def read(self) -> WireBytes | None:
         """Return how many bytes were transferred. None: it is not known."""
         if self._monitor is None:
-            return None
+            return None if self._is_tcp else LOCAL
         self._follow_events()
         counted = None if self._descriptor is None else _read_tcp_info(self._descriptor)
         if counted is not None:

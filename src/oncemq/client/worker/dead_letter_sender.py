@@ -37,7 +37,7 @@ class _DeadBatch:
 
     @property
     def offsets(self) -> list[int]:
-        return [each.message.offset for each in self.messages]
+        return [offset for each in self.messages for offset in each.offsets]
 
     def command(self, dead_topic: str) -> tuple[Transact, bytes]:
         lease = self.lease
@@ -67,7 +67,7 @@ class DeadLetterSender:
 
     def send(self, lease: Lease, messages: list[FailedMessage]) -> None:
         """Send messages that are not delivered any more. The lock is held."""
-        self._membership.table.mark_sent(lease, len(messages))
+        self._membership.table.mark_sent(lease, sum(each.count for each in messages))
         for part in _parts(messages):
             self._submit(_DeadBatch(lease, part))
 
@@ -112,7 +112,7 @@ class DeadLetterSender:
         where = f"offset {batch.offsets[0]} of '{membership.topic}' can't be stored in '{sharing.dead_topic}'"
         membership.note_failure(type(error)(f"{where}: {error.text}"))
         batch.lease.returned += [(offset, sharing.lease_ms) for offset in batch.offsets]
-        membership.table.mark_unsent(batch.lease, len(batch.messages))
+        membership.table.mark_unsent(batch.lease, len(batch.offsets))
 
 
 def _parts(messages: list[FailedMessage]) -> Iterator[list[FailedMessage]]:

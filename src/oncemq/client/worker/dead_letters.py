@@ -89,6 +89,13 @@ class FailedMessage(msgspec.Struct, frozen=True):
     message: Message
     tries: int
     reason: str
+    #: More than 1: it stands for this many messages, from its offset on, which can't be decoded.
+    count: int = 1
+
+    @property
+    def offsets(self) -> range:
+        """The offsets of the messages that it stands for."""
+        return range(self.message.offset, self.message.offset + self.count)
 
 
 def reason_of(error: BaseException) -> str:

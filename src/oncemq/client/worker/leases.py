@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import checksum, decode_batch
+from oncemq.protocol.batch import checksum, decode_stored
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import TakeReply, TaskHead
@@ -231,8 +231,9 @@ class TakenMessages(msgspec.Struct, frozen=True):
 
     head: TaskHead
     messages: list[Message]
-    #: Why they can't be decoded.
+    #: Why they can't be decoded, and the batch that they are in.
     error: errors.OnceMQError | None = None
+    payload: bytes = b""
 
 
 def decode_take(topic: str, reply: TakeReply, payloads: Sequence[Frame]) -> list[TakenMessages]:
@@ -254,13 +255,11 @@ def decode_take(topic: str, reply: TakeReply, payloads: Sequence[Frame]) -> list
 def _decode(topic: str, topic_id: int, payload: bytes, heads: list[TaskHead]) -> list[TakenMessages]:
     """Decode a payload once for all of its heads: there may be many, with gaps between them."""
     first, last = heads[0], heads[-1]
-    start, stop = first.skip, last.skip + last.count
+    start, count = first.skip, last.skip + last.count - first.skip
     try:
-        found = decode_batch(payload, topic, topic_id, first.first_offset, first.time_ms, start, stop)
+        found = decode_stored(payload, topic, topic_id, first.first_offset, first.time_ms, start, count)
     except errors.OnceMQError as error:
-        where = f"the messages of '{topic}' from offset {first.first_offset} on can't be decoded"
-        failure = type(error)(f"{where}: {error.text}")
-        return [TakenMessages(head, [], failure) for head in heads]
+        return [TakenMessages(head, [], error, payload) for head in heads]
     if len(heads) == 1:
         return [TakenMessages(first, found)]
     return [TakenMessages(head, found[head.skip - start : head.skip - start + head.count]) for head in heads]

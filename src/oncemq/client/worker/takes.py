@@ -8,6 +8,7 @@ is ahead.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
@@ -20,7 +21,7 @@ from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.worker.acks import AckSender
 from oncemq.client.worker.dead_letter_sender import DeadLetterSender
-from oncemq.client.worker.dead_letters import TRIES, FailedMessage
+from oncemq.client.worker.dead_letters import TRIES, FailedMessage, reason_of
 from oncemq.client.worker.lease_renewal import LeaseRenewer
 from oncemq.client.worker.leases import Lease, TakenMessages, decode_take
 from oncemq.client.worker.membership import Membership
@@ -28,10 +29,13 @@ from oncemq.client.worker.options import WorkerOptions
 from oncemq.client.worker.task import BaseTask
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Take
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import OpenReply, TakeReply, expect
 
 if TYPE_CHECKING:
     from oncemq.client.worker.shared_consumer import SharedConsumer
+
+log = logging.getLogger("oncemq.client")
 
 #: The task class of the blocking or of the asyncio client.
 K = TypeVar("K", bound=BaseTask)
@@ -221,8 +225,8 @@ class TakeRequester(Generic[K]):
             raise errors.DamagedInTransit(f"messages of '{self._membership.topic}' don't match their checksums")
 
     def _make_tasks(self, taken: list[TakenMessages]) -> list[K]:
-        """Return the tasks. Messages that were delivered too often become dead letters; what can't be decoded is
-        returned."""
+        """Return the tasks. Messages that were delivered too often become dead letters. What can't be decoded is
+        returned, and after its last try becomes a dead letter, as the batch that it is in."""
         lease, self._lease = self._lease, None
         if lease is None or lease.is_over:
             return []
@@ -237,7 +241,9 @@ class TakeRequester(Generic[K]):
         make = self._task_type
         for part in taken:
             tries = part.head.tries
-            if part.error is not None:
+            if isinstance(part.error, errors.Undecodable) and tries >= tries_max:
+                failed.append(self._make_letter(part, lease.topic_id))
+            elif part.error is not None:
                 membership.note_failure(part.error)
                 first, count = part.head.first_offset, part.head.count
                 lease.returned += [(offset, membership.sharing.lease_ms) for offset in range(first, first + count)]
@@ -248,6 +254,14 @@ class TakeRequester(Generic[K]):
         if failed:
             self._dead_letters.send(lease, failed)
         return tasks
+
+    def _make_letter(self, part: TakenMessages, topic_id: int) -> FailedMessage:
+        """Return one dead letter for messages that can't be decoded."""
+        assert part.error is not None
+        head, topic = part.head, self._membership.topic
+        log.warning("%s; it becomes a dead letter", part.error.text)
+        message = Message(topic, head.first_offset, part.payload, None, {}, head.time_ms, topic_id)
+        return FailedMessage(message, head.tries, reason_of(part.error), head.count)
 
     # How many to take.
 

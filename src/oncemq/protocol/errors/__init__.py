@@ -77,6 +77,7 @@
         │   └── JournalFenced        JOURNAL_FENCED
         ├── JournalVersion           JOURNAL_VERSION
         └── RecordCorrupt            RECORD_CORRUPT
+            └── Undecodable          UNDECODABLE
 
 Two subclasses of `Refused` are fatal to the client: after `Fenced` and `SessionUnknown`, as after `BrokerAway`, the
 outcome of commands in flight is unknown.

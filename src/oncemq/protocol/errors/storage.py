@@ -71,3 +71,11 @@ class RecordCorrupt(JournalError):
         "`oncemq journal check` lists everything that is damaged."
     )
     http_advice = "The disk of the broker damaged or lost the batch. Seek past it; the message names the next offset."
+
+
+class Undecodable(RecordCorrupt):
+    """Stored messages can't be decoded: their batch is not valid."""
+
+    code = "UNDECODABLE"
+    advice = "Skip them: ack the last of them, or `oncemq seek TOPIC SUBSCRIBER OFFSET` to the offset behind it."
+    http_advice = "Skip them: ack the last of them, or seek to the offset behind it."

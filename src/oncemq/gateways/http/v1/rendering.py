@@ -11,10 +11,11 @@ from msgspec import UNSET, UnsetType
 from oncemq.gateways.batches import verified_payload
 from oncemq.gateways.http.framework.endpoint import BYTES, JSON, NDJSON, SYNONYMS
 from oncemq.gateways.http.framework.fields import struct_from
-from oncemq.protocol.batch import decode_batch
+from oncemq.protocol import errors
+from oncemq.protocol.batch import decode_stored
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import GetReply
+from oncemq.protocol.replies import GetReply, TaskHead
 
 
 class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,6 +39,8 @@ class TaskView(MessageView, frozen=True, omit_defaults=True, kw_only=True):
 
     #: The number of deliveries, including this one.
     tries: int
+    #: Why this message can't be decoded. It has no value. Ack it to skip it.
+    error: str | UnsetType = UNSET
 
 
 def view_of(message: Message) -> MessageView:
@@ -61,6 +64,12 @@ def view_of(message: Message) -> MessageView:
 def task_of(message: Message, tries: int) -> TaskView:
     """Return a leased message as it appears in JSON."""
     return struct_from(TaskView, view_of(message), tries=tries)
+
+
+def undecodable_tasks(topic_id: int, head: TaskHead, error: str) -> list[TaskView]:
+    """Return leased messages that can't be decoded."""
+    offsets = range(head.first_offset, head.first_offset + head.count)
+    return [TaskView(offset, head.time_ms, f"{topic_id}-{offset}", tries=head.tries, error=error) for offset in offsets]
 
 
 def _text_or_bytes(value: bytes | None) -> tuple[str | UnsetType, bytes | UnsetType]:
@@ -87,15 +96,20 @@ def _headers(message: Message) -> tuple[dict[str, str] | UnsetType, dict[str, by
 
 
 def decode_messages(topic: str, reply: GetReply, payloads: Sequence[Frame], limit: int) -> tuple[list[Message], bool]:
-    """Return the first messages of a reply, and whether it holds more. Raises DamagedInTransit."""
+    """Return the first messages of a reply, and whether it holds more. Raises DamagedInTransit, and Undecodable if the
+    first ones can't be decoded."""
     messages: list[Message] = []
     for head, frame in zip(reply.batches, payloads, strict=True):
         if len(messages) >= limit:
             return messages, True
         count = min(head.count, limit - len(messages))
         payload = verified_payload(topic, head.first_offset, frame, head.checksum)
-        stop = head.skip + count
-        messages += decode_batch(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, stop)
+        try:
+            messages += decode_stored(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, count)
+        except errors.Undecodable:
+            if messages:
+                return messages, True
+            raise
         if count < head.count:
             return messages, True
     return messages, False

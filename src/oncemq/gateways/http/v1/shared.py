@@ -25,10 +25,10 @@ from oncemq.gateways.http.framework.identity import REFUSALS, Protected, is_prot
 from oncemq.gateways.http.v1.consume import acknowledge
 from oncemq.gateways.http.v1.messages import CONSUMING
 from oncemq.gateways.http.v1.ownership import join_shared, refuse_other_topic, with_topic_id
-from oncemq.gateways.http.v1.rendering import TaskView, task_of
+from oncemq.gateways.http.v1.rendering import TaskView, task_of, undecodable_tasks
 from oncemq.gateways.subscription import SubscriptionKey
 from oncemq.protocol import errors
-from oncemq.protocol.batch import decode_batch
+from oncemq.protocol.batch import decode_stored
 from oncemq.protocol.commands import Extend, Settle, Take
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import LEASE_MS_MAX, NAME_BYTES_MAX, RANGES_MAX
@@ -304,9 +304,14 @@ def _taken(topic: str, opened: OpenReply, reply: TakeReply, payloads: Sequence[F
     tasks: list[TaskView] = []
     for head in reply.heads:
         payload = verified_payload(topic, head.first_offset, payloads[head.payload], head.checksum)
-        start, stop = head.skip, head.skip + head.count
-        messages = decode_batch(payload, topic, reply.topic_id, head.first_offset, head.time_ms, start, stop)
-        tasks += [task_of(message, head.tries) for message in messages]
+        try:
+            messages = decode_stored(
+                payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, head.count
+            )
+        except errors.Undecodable as error:
+            tasks += undecodable_tasks(reply.topic_id, head, error.text)
+        else:
+            tasks += [task_of(message, head.tries) for message in messages]
     sharing = opened.sharing
     tries_max, dead_topic = (0, "") if sharing is None else (sharing.tries_max, sharing.dead_topic)
     return Taken(topic, reply.topic_id, opened.epoch, reply.token, reply.lease_ms, tries_max, dead_topic, tasks)

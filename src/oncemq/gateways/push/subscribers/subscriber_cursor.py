@@ -25,7 +25,7 @@ from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.feed.topic_follower import TopicFollower
 from oncemq.gateways.subscription import OpenSubscription, subscribe_and_open, unsubscribe
 from oncemq.protocol import errors
-from oncemq.protocol.batch import decode_batch
+from oncemq.protocol.batch import decode_stored
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, Read
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import GetReply
@@ -280,10 +280,16 @@ class SubscriberCursor:
         self._seen_end = max(self._seen_end, reply.end_offset)
         messages: list[Message] = []
         for head, payload in verified_batches(self.topic, reply, payloads):
-            stop = head.skip + head.count
-            messages += decode_batch(
-                payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip, stop
-            )
+            try:
+                messages += decode_stored(
+                    payload, self.topic, self.topic_id, head.first_offset, head.time_ms, head.skip, head.count
+                )
+            except errors.Undecodable as error:
+                if messages:
+                    break
+                # As the feed does.
+                self._counters.report("feed_undecodable", error.text)
+                self.skip_to(head.first_offset + head.count)
         if not messages:
             self.skip_to(reply.next_position)
             self.missed_below = self.acked
