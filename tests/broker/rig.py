@@ -47,6 +47,9 @@ class FakeNetwork:
         arrived, self.arriving = self.arriving, []
         return arrived
 
+    def is_reading(self, peer: bytes) -> bool:
+        return True
+
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         self._story.append("send")
         self.sent.append((peer, list(frames)))

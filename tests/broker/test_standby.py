@@ -184,7 +184,9 @@ def test_a_standby_waits_for_a_database_that_is_down(database: Database, serving
 
 
 def test_a_port_in_use_is_an_immediate_error(database: Database, serving: Callable[[str], Serving]) -> None:
-    settings = ServeSettings(listen=(serving("one").url,), journal="postgresql://x/y")
+    one = serving("one")
+    oncemq.connect(one.url, tries=30).close()
+    settings = ServeSettings(listen=(one.url,), journal="postgresql://x/y")
     with pytest.raises(errors.ListenFailed):
         serve_with_lease(settings, lambda _: Seat(database, "two"), lambda *_: 0, lambda: True, lambda _: None)
 

@@ -71,9 +71,11 @@ class Broker:
             self.journal.sync()
         # Nothing is sent before this line: a reply is a promise that its effect is durable.
         for request in finished:
-            self._send(request.peer, request.encode_response(self.journal))
+            if self.network.is_reading(request.peer):
+                self._send(request.peer, request.encode_response(self.journal))
         for peer, frames in refused:
-            self._send(peer, frames)
+            if self.network.is_reading(peer):
+                self._send(peer, frames)
         self._after_round(builder)
 
     def _send(self, peer: bytes, frames: Sequence[Frame]) -> None:

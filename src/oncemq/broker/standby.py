@@ -112,7 +112,7 @@ def serve_with_lease(
 
     `serve_journal` is called each time the lease is taken, with a journal and sockets that are used only once. It
     raises JournalFailed when the lease is lost."""
-    network = ZmqNetwork(settings.listen, settings.batch_bytes_max)
+    network = ZmqNetwork(settings)
     addresses = network.addresses
     lease = lease_at(addresses[0])
     standby = Standby(lease, settings.lease_ms, say)
@@ -129,7 +129,7 @@ def serve_with_lease(
                 journal.close()
             # The state that the broker had loaded is garbage now.
             gc.unfreeze()
-            network = ZmqNetwork(addresses, settings.batch_bytes_max)
+            network = ZmqNetwork(settings, addresses)
             # An immediate attempt would fail for the same reason.
             standby.pause(network)
         return 0

@@ -33,6 +33,24 @@ Name = Annotated[
 ]
 
 
+Connections = Annotated[
+    int,
+    at_least(
+        1,
+        "Maximum number of connections of each socket. Further ones are refused, and also if the process has too few "
+        "descriptors left (`ulimit -n`).",
+    ),
+]
+PeerBytes = Annotated[
+    int,
+    at_least(
+        1,
+        "Maximum bytes that one peer has sent and the gateway has not read, and maximum bytes of replies that one peer "
+        "has not read. The largest message is always accepted, and 8 MiB are added for what the network holds.",
+    ),
+]
+
+
 def _check_name(name: str) -> None:
     # Registry keys consist of it and the name of a topic, which may have the maximum length.
     if "/" in name or len(name.encode()) > 64:
@@ -81,8 +99,11 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     peer_requests_max: Annotated[int, at_least(1, "Maximum number of open requests of one peer.")] = 100
     requests_bytes_max: Annotated[int, at_least(1, "Maximum bytes of the open requests of all peers.")] = 64 * 2**20
     patience_ms: Annotated[
-        int, at_least(1, "How long a peer may not read its replies before the next reply is dropped.")
+        int,
+        at_least(1, "How long a peer may not read its replies before the next one is dropped and it is disconnected."),
     ] = 10_000
+    connections_max: Connections = 10_000
+    peer_bytes_max: PeerBytes = 32 * 2**20
 
 
 class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +150,8 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 2_000
     pause_ms_max: Annotated[int, at_least(1, "Maximum length of such a pause.")] = 60_000
+    connections_max: Connections = 10_000
+    peer_bytes_max: PeerBytes = 32 * 2**20
     any_address: Annotated[
         bool,
         described("Call reliable subscribers at any TCP address that they give, not only at those of this machine."),

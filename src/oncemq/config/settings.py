@@ -72,6 +72,30 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
     insecure: Annotated[
         bool, described("Allow addresses other than loopback, although there is no authentication.")
     ] = False
+    connections_max: Annotated[
+        int,
+        at_least(
+            1,
+            "Maximum number of connections of clients, except HTTP. Further ones are refused, and also if the process "
+            "has too few descriptors left (`ulimit -n`).",
+        ),
+    ] = 10_000
+    peer_bytes_max: Annotated[
+        int,
+        at_least(
+            1,
+            "Maximum bytes that one client has sent and the broker has not read, and maximum bytes of replies that "
+            "one client has not read. A client beyond the first is disconnected; replies beyond the second are "
+            "dropped. The largest request is always accepted, and 8 MiB are added for what the network holds.",
+        ),
+    ] = 32 * 2**20
+    peers_bytes_max: Annotated[
+        int,
+        at_least(1, "The same for all clients together. Those that have been stalled longest are disconnected."),
+    ] = 256 * 2**20
+    write_timeout_ms: Annotated[
+        int, at_least(1000, "How long a client may read nothing of what was sent to it before it is disconnected.")
+    ] = 30_000
     segment_bytes: Annotated[
         int,
         Meta(

@@ -13,6 +13,11 @@ from typing import Any
 
 import zmq
 
+from oncemq.net.connection import wire_bytes
+from oncemq.net.counters import Counters
+from oncemq.net.guard import Guard
+from oncemq.net.listener import Listener
+from oncemq.net.policy import ListenerLimits
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.gateways")
@@ -20,6 +25,9 @@ log = logging.getLogger("oncemq.gateways")
 #: Messages that are read before other tasks of the event loop run.
 _TURN_MESSAGES = 500
 _NOW = int(zmq.NOBLOCK)
+_SOURCE = int(zmq.SRCFD)
+#: A subscription is a command, whose name has this many bytes and is not a part of the message.
+_COMMAND_BYTES = 12
 
 
 class ZmqReader:
@@ -38,10 +46,17 @@ class ZmqReader:
         self._socket: Any = zmq.Context.instance().socket(kind)
         self.set(zmq.LINGER, 0)
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
+        self._listener: Listener | None = None
+        self._has_routing_ids = kind == zmq.ROUTER
+        self._overhead_bytes = _COMMAND_BYTES if kind == zmq.XPUB else 0
 
     def set(self, option: int, value: int) -> None:
         """Set a socket option."""
         self._socket.setsockopt(option, value)
+
+    def guard(self, name: str, limits: ListenerLimits, counters: Counters) -> None:
+        """Apply limits to the peers that will connect. Must be called before `bind`."""
+        self._listener = Guard.here().watch(self._socket, name, limits, counters)
 
     def bind(self, url: str) -> None:
         """Listen at an address and start reading. Raises ListenFailed."""
@@ -74,8 +89,17 @@ class ZmqReader:
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Raises zmq.Again if the peer does not read, and another zmq.ZMQError if it is gone."""
+        size, listener = sum(wire_bytes(len(frame)) for frame in frames[1:]), self._listener
+        if listener is not None:
+            if not listener.is_reading(frames[0]):
+                raise zmq.Again
+            listener.note_sent(frames[0], size)
         try:
             self._socket.send_multipart(frames, _NOW)
+        except zmq.ZMQError:
+            if listener is not None:
+                listener.note_sent(frames[0], -size)
+            raise
         finally:
             self.read_soon()
 
@@ -106,12 +130,12 @@ class ZmqReader:
             self._after_turn()
 
     def _read_turn(self) -> None:
-        read, receive = self._socket.recv_multipart, self._receive
+        read, receive = self._read, self._receive
         for _ in range(_TURN_MESSAGES):
             if not self._is_reading:
                 return
             try:
-                frames = read(_NOW)
+                frames = read()
             except zmq.Again:
                 return
             try:
@@ -119,6 +143,20 @@ class ZmqReader:
             except Exception:
                 log.exception("a peer's message could not be handled")
         self.read_soon()
+
+    def _read(self) -> list[bytes]:
+        """Return the next message. Raises zmq.Again."""
+        receive = self._socket.recv
+        frame = receive(_NOW, False)
+        frames = [frame.bytes]
+        while frame.more:
+            frame = receive(_NOW, False)
+            frames.append(frame.bytes)
+        if self._listener is not None:
+            begin = 1 if self._has_routing_ids else 0
+            size = sum(wire_bytes(len(frame)) for frame in frames[begin:]) + self._overhead_bytes
+            self._listener.note_received(frame.get(_SOURCE), size, frames[0] if begin else b"")
+        return frames
 
     def stop_reading(self) -> None:
         """Read no more messages. Replies can still be sent."""
@@ -129,4 +167,6 @@ class ZmqReader:
     def close(self, linger_ms: int = 0) -> None:
         """Close the socket. Messages that were sent have `linger_ms` to leave."""
         self.stop_reading()
+        if self._listener is not None and not self._socket.closed:
+            Guard.here().end(self._socket, self._listener)
         self._socket.close(linger_ms)

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from oncemq.gateways.contract import Gateway
+from oncemq.net.descriptors import raise_limit
 
 #: prctl: the signal that this process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
@@ -27,6 +28,7 @@ _TRIM_BYTES = 32 * 2**20
 def run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None], *, with_parent: bool = False) -> int:
     """Run the gateways and return the exit code. `announce` is called with their addresses. `with_parent` means that
     standard input is a pipe from the parent process, and that its end ends this process. Raise ListenFailed."""
+    raise_limit()
     if with_parent:
         _end_with_parent()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -18,6 +18,7 @@ from oncemq.broker.standby import Lease, serve_with_lease
 from oncemq.config.settings import ServeSettings
 from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Journal
+from oncemq.net.descriptors import raise_limit
 from oncemq.protocol import errors
 from oncemq.server.serve_gateways import gateway_supervisor
 from oncemq.server.supervisor import Supervisor
@@ -48,6 +49,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
     with each address when the broker serves there, and `say` with other texts for the user."""
     if sys.platform not in ("linux", "darwin"):
         raise errors.SettingInvalid("the broker runs on Linux (macOS: best effort); clients run anywhere")
+    raise_limit()
     stop = _StopSignal()
     gateways = gateway_supervisor(settings, say, stop.is_set)
 
@@ -61,7 +63,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
         return serve_with_lease(settings, partial(_postgres_lease, settings), serve_journal, stop.is_set, say)
     from oncemq.journal.files.journal import open_files
 
-    network = ZmqNetwork(settings.listen, settings.batch_bytes_max)
+    network = ZmqNetwork(settings)
     try:
         journal = open_files(settings.folder, segment_bytes=settings.segment_bytes)
         return _exit_code(partial(serve_journal, journal, network))
@@ -125,6 +127,8 @@ def run_broker(
 def _recover(journal: Journal, network: ZmqNetwork, settings: ServeSettings) -> Broker:
     policy = Policy(snapshot_bytes=settings.snapshot_bytes, snapshot_events=settings.snapshot_events)
     broker = Broker(journal, network, SystemClock(), settings.limits, policy)
+    broker.counters.update(network.counters.counts)
+    network.counters.counts = broker.counters
     for warning in getattr(journal, "warnings", ()):
         log.warning("%s", warning)
     log.info(

@@ -42,7 +42,7 @@ def run_broker(settings: ServeSettings, loss_seed: int | None, announce: Callabl
 
     signal.signal(signal.SIGTERM, stop)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    network = ZmqNetwork(settings.listen, settings.batch_bytes_max)
+    network = ZmqNetwork(settings)
     disk: Disk = OsDisk(settings.folder) if loss_seed is None else LossyDisk(settings.folder, loss_seed)
     journal = FileJournal(disk, ThreadWorker(), segment_bytes=settings.segment_bytes)
     return run(journal, network, settings, announce, lambda: stopping)

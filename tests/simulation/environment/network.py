@@ -41,6 +41,9 @@ class Listener:
         self.inbox.clear()
         self._requests = RequestCheck()
 
+    def is_reading(self, peer: bytes) -> bool:
+        return True
+
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         self.sending()
         self._requests.answers(peer, frames)

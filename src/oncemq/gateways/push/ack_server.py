@@ -58,6 +58,7 @@ class AckServer:
         self._socket.set(zmq.MAXMSGSIZE, settings.message_bytes_max)
         self._socket.set(zmq.SNDHWM, 10_000)
         self._socket.set(zmq.RCVHWM, _WAITING_MAX)
+        self._socket.guard("the ack listener", settings.limits, counters)
         self._socket.bind(settings.acks)
 
     @property

@@ -81,6 +81,7 @@ class PushGateway:
         publish.set(zmq.RCVHWM, _INTAKE_MESSAGES_MAX)
         publish.set(zmq.MAXMSGSIZE, self._settings.message_bytes_max)
         publish.socket.setsockopt(zmq.SUBSCRIBE, b"")
+        publish.guard("the publish listener", self._settings.limits, self.counters)
         publish.bind(self._settings.publish)
         return publish
 

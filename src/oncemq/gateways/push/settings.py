@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from oncemq.config.gateways import PushOptions
+from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
+
+#: How long a peer may read nothing of what was sent to it.
+_WRITE_TIMEOUT_S = 10.0
 
 
 class PushSettings(PushOptions, frozen=True, kw_only=True):
@@ -14,6 +18,15 @@ class PushSettings(PushOptions, frozen=True, kw_only=True):
     feed: str = "tcp://127.0.0.1:5558"
     #: Where hello, goodbye, ack_received and publish go.
     acks: str = "tcp://127.0.0.1:5559"
+
+    @property
+    def limits(self) -> ListenerLimits:
+        """What each of the three sockets allows its peers. A message has two frames."""
+        return ListenerLimits(
+            connections_max=self.connections_max,
+            peer_bytes_max=max(self.peer_bytes_max, 2 * self.message_bytes_max) + KERNEL_BYTES,
+            write_timeout_s=_WRITE_TIMEOUT_S,
+        )
 
     @property
     def feed_subscriber(self) -> str:

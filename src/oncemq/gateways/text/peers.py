@@ -17,6 +17,8 @@ from oncemq.gateways.tasks import drain
 from oncemq.gateways.text.requests import format_error
 from oncemq.gateways.text.settings import TextSettings
 from oncemq.gateways.zmq_reader import ZmqReader
+from oncemq.net.counters import Counters
+from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.text")
@@ -63,12 +65,14 @@ class Peers:
         self._bytes = 0
         #: Runs of requests that were too many, and still must be refused.
         self._refused_runs = 0
+        self.counters = Counters(log)
         self._socket = ZmqReader(zmq.ROUTER, self._receive)
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.MAXMSGSIZE, 2 * settings.request_bytes_max)
         # Per peer: replies may be large, and a peer that does not read them must not fill the memory.
         self._socket.set(zmq.SNDHWM, 16)
         self._socket.set(zmq.RCVHWM, 1000)
+        self._socket.guard("the text listener", _limits(settings), self.counters)
         self._socket.bind(settings.listen)
         self.address = self._socket.address
 
@@ -157,6 +161,15 @@ class Peers:
         self._socket.stop_reading()
         await drain(self._tasks, drain_s)
         self._socket.close(int(1000 * drain_s))
+
+
+def _limits(settings: TextSettings) -> ListenerLimits:
+    largest_bytes = 2 * settings.request_bytes_max
+    return ListenerLimits(
+        connections_max=settings.connections_max,
+        peer_bytes_max=max(settings.peer_bytes_max, largest_bytes) + KERNEL_BYTES,
+        write_timeout_s=settings.patience_ms / 1000,
+    )
 
 
 def split(frames: list[bytes]) -> tuple[Envelope, list[bytes]]:

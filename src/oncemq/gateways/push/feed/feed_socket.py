@@ -46,6 +46,7 @@ class FeedSocket:
         self._socket.set(zmq.SNDHWM, settings.feed_messages_max)
         self._socket.set(zmq.RCVHWM, 100_000)
         self._socket.set(zmq.MAXMSGSIZE, 1024)
+        self._socket.guard("the feed", settings.limits, counters)
         self._socket.bind(settings.feed)
         self.addresses = [self._socket.address]
         for url in settings.feed_listen:

@@ -1,0 +1,17 @@
+"""Guards the process against the peers of its ZeroMQ listeners: connections, memory, descriptors.
+
+libzmq limits the number of messages that wait in a queue, and the size of a frame. It limits neither the bytes of a
+queue nor the number of frames of a message, and it hands over a message only when all its frames have arrived. So this
+package compares what the kernel has received from each peer, and what the peer has acknowledged, with what the listener
+has read and sent, and disconnects peers that exceed their limits. A ZeroMQ client reconnects by itself.
+
+    counters.py     counts by name, and log lines at a limited rate
+    descriptors.py  the limit of open files
+    kernel.py       what the kernel knows about a connection and about this process
+    connection.py   the account of one connection
+    listener.py     the connections of one listener, and the part that the thread of the socket uses
+    policy.py       who is disconnected, and why: decisions without I/O
+    guard.py        the thread that watches all listeners of the process
+
+It must not know what the messages mean.
+"""

@@ -1,0 +1,134 @@
+"""The account of one connection: what the kernel has transferred, compared with what the listener has read and sent."""
+
+from __future__ import annotations
+
+from oncemq.net import kernel
+
+#: What a peer may send that is no message: the handshake at first, later heartbeats between two measurements.
+_OVERHEAD_BYTES = 4096
+
+
+def wire_bytes(size: int) -> int:
+    """Return the size of a frame as it is transferred."""
+    return size + (9 if size > 255 else 2)
+
+
+class Connection:
+    """`delivered` and `sent` are written by the thread of the socket only, the rest by the guard, except `acked`, which
+    both refresh."""
+
+    __slots__ = (
+        "_allowed",
+        "_allowed_at",
+        "_delivered_before",
+        "_surplus",
+        "acked",
+        "cookie",
+        "delivered",
+        "descriptor",
+        "is_cut",
+        "is_unix",
+        "peer",
+        "progress_s",
+        "received",
+        "sent",
+        "stalled_since_s",
+        "unprocessed",
+    )
+
+    def __init__(self, descriptor: int, now_s: float) -> None:
+        self.descriptor = descriptor
+        self.cookie = kernel.cookie_of(descriptor)
+        self.is_unix = kernel.is_unix(descriptor)
+        #: The routing id of the peer, once a message has arrived.
+        self.peer = b""
+        #: Bytes of messages that were read from the socket, and that were passed to it.
+        self.delivered = 0
+        self.sent = 0
+        self.received = 0
+        self.acked = 0
+        #: Received bytes that were not delivered: an unfinished message, and messages that wait to be read.
+        self.unprocessed = 0
+        #: When something was last read, or nothing was left to be read.
+        self.stalled_since_s = now_s
+        #: When the peer last acknowledged something, or nothing was left to be acknowledged.
+        self.progress_s = now_s
+        self.is_cut = False
+        self._allowed = _OVERHEAD_BYTES
+        self._allowed_at = 0
+        self._delivered_before = 0
+        self._surplus = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the descriptor still belongs to this connection."""
+        return kernel.cookie_of(self.descriptor) == self.cookie
+
+    @property
+    def unread(self) -> int:
+        """Bytes that were sent and that the peer has not acknowledged, as far as measured."""
+        return max(0, self.sent - self.acked)
+
+    def measure(self, now_s: float) -> None:
+        """Compare with the kernel."""
+        if self.is_unix:
+            self._measure_unix(now_s)
+            return
+        traffic = kernel.tcp_traffic(self.descriptor)
+        if traffic is None:
+            self.progress_s = now_s
+            return
+        acked, self.received, is_waiting = traffic
+        before = self.acked
+        self._note_acked(acked)
+        if self.acked != before or not is_waiting:
+            self.progress_s = now_s
+        self._settle(self.received - self.delivered)
+        self._note_deliveries(self.unprocessed > 0, now_s)
+
+    def refresh_acked(self) -> None:
+        """Ask the kernel what the peer has acknowledged."""
+        if self.is_unix:
+            queues = kernel.unix_queues(self.descriptor)
+            if queues is not None and not queues[1]:
+                self.acked = self.sent
+        else:
+            traffic = kernel.tcp_traffic(self.descriptor)
+            if traffic is not None:
+                self._note_acked(traffic[0])
+
+    def _note_acked(self, acked: int) -> None:
+        """The handshake and the replies to heartbeats are acknowledged, but do not count as sent."""
+        self._surplus = max(self._surplus, acked - self.sent)
+        self.acked = acked - self._surplus
+
+    def _measure_unix(self, now_s: float) -> None:
+        """The kernel counts no bytes of Unix sockets. What was sent counts until the peer has read everything; what
+        was received shows only while it waits to be read."""
+        queues = kernel.unix_queues(self.descriptor)
+        if queues is None:
+            self.progress_s = now_s
+            return
+        incoming, outgoing = queues
+        if not outgoing:
+            self.acked = self.sent
+        # `received` has no other use here: it holds the size of the queue at the last measurement.
+        if outgoing != self.received or not outgoing:
+            self.progress_s = now_s
+        self.received = outgoing
+        self.unprocessed = incoming
+        self._note_deliveries(incoming > 0, now_s)
+
+    def _settle(self, missing: int) -> None:
+        """Set `unprocessed`. Bytes that are no part of a message are forgiven when a message was delivered since, and
+        only a few at a time: a peer can't hide an unfinished message behind them."""
+        self._allowed = min(self._allowed, missing + _OVERHEAD_BYTES)
+        if self.delivered != self._allowed_at and missing - self._allowed <= 0:
+            self._allowed_at = self.delivered
+            self._allowed = missing + _OVERHEAD_BYTES
+        self.unprocessed = max(0, missing - self._allowed)
+
+    def _note_deliveries(self, is_left: bool, now_s: float) -> None:
+        if self.delivered != self._delivered_before or not is_left:
+            self._delivered_before = self.delivered
+            self.stalled_since_s = now_s

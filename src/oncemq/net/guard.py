@@ -1,0 +1,220 @@
+"""The thread that watches the connections of all ZeroMQ listeners of the process.
+
+libzmq tells it of each new and each closed connection. While there are connections, it looks at the memory of the
+process many times a second, which costs microseconds. It measures the connections when the memory has grown, and
+otherwise once in a while. Without connections it sleeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from typing import Any, ClassVar
+
+import zmq
+
+from oncemq.net import kernel, policy
+from oncemq.net.connection import Connection
+from oncemq.net.counters import Counters
+from oncemq.net.descriptors import connection_descriptors_max
+from oncemq.net.listener import Listener
+from oncemq.net.policy import Cut, ListenerLimits, Memory
+
+log = logging.getLogger("oncemq.net")
+
+#: How often the memory is checked, and how much it may grow before connections are measured.
+_CHECK_MS = 25
+_GROWTH_BYTES = 8 * 2**20
+#: How often connections are measured in any case. Measuring takes at most a tenth of the time if the memory grows, and
+#: a hundredth otherwise.
+_MEASURE_EVERY_S = 1.0
+#: How long memory takes to be free after a peer was disconnected.
+_CALM_S = 0.1
+_TRIM_AFTER_S = 0.3
+#: Below this, the accounts of the connections count as empty.
+_SMALL_BYTES = 2**20
+_EVENTS = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED)
+_EVENT = struct.Struct("=Hi")
+_TURN_EVENTS = 1000
+_STOP_S = 10.0
+
+
+class Guard:
+    """Watches listeners while there are any. `Guard.here()` is the one of this process."""
+
+    _here: ClassVar[Guard | None] = None
+    _here_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._added: list[tuple[Any, Listener]] = []
+        self._thread: threading.Thread | None = None
+        self._woken, self._wake = socket.socketpair()
+        self._numbers = itertools.count()
+        self._listeners: dict[Any, Listener] = {}
+        self._descriptors_max = connection_descriptors_max()
+        #: The memory of the process without what its peers cause, and at the last measurement.
+        self._baseline = kernel.resident_bytes()
+        self._measured_at_bytes = self._baseline
+        self._measured_s = self._measuring_took_s = 0.0
+        self._calm_until_s = 0.0
+        self._trim_at_s: float | None = None
+
+    @classmethod
+    def here(cls) -> Guard:
+        with cls._here_lock:
+            if cls._here is None or cls._here._pid != os.getpid():
+                cls._here = Guard()
+            return cls._here
+
+    # The threads of the sockets.
+
+    def watch(self, watched: Any, name: str, limits: ListenerLimits, counters: Counters) -> Listener:
+        """Watch the connections of a socket, which is not bound yet. `name` is what log lines call it."""
+        listener = Listener(name, limits, counters)
+        address = f"inproc://oncemq-guard-{os.getpid()}-{next(self._numbers)}"
+        watched.monitor(address, _EVENTS)
+        news = watched.context.socket(zmq.PAIR)
+        # With a limit, the thread of libzmq would wait for this one.
+        news.setsockopt(zmq.RCVHWM, 0)
+        news.setsockopt(zmq.LINGER, 0)
+        news.connect(address)
+        with self._lock:
+            self._added.append((news, listener))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="oncemq-guard", daemon=True)
+                self._thread.start()
+        self._wake.send(b"\0")
+        return listener
+
+    def end(self, watched: Any, listener: Listener) -> None:
+        """Stop watching a socket, before it is closed."""
+        watched.monitor(None, 0)
+        listener.ended.wait(_STOP_S)
+
+    # The thread of the guard.
+
+    def _run(self) -> None:
+        while self._adopt():
+            try:
+                self._wait()
+                self._check(time.monotonic())
+            except Exception:
+                log.exception("the guard of the connections failed, and continues")
+                time.sleep(_CALM_S)
+
+    def _adopt(self) -> bool:
+        """Start to watch what was added. Return False if nothing is left to watch: then the thread ends."""
+        with self._lock:
+            self._listeners.update(self._added)
+            self._added.clear()
+            if not self._listeners:
+                self._thread = None
+        return bool(self._listeners)
+
+    def _wait(self) -> None:
+        """Wait for news of connections, or until the memory must be checked."""
+        polled: list[tuple[Any, int]] = [(news, int(zmq.POLLIN)) for news in self._listeners]
+        polled.append((self._woken.fileno(), int(zmq.POLLIN)))
+        has_connections = kernel.IS_MEASURED and any(each.connections for each in self._listeners.values())
+        for ready, _ in zmq.zmq_poll(polled, _CHECK_MS if has_connections else -1):
+            if isinstance(ready, int):
+                self._woken.recv(4096)
+            else:
+                self._read_news(ready, self._listeners[ready])
+
+    def _read_news(self, news: Any, listener: Listener) -> None:
+        for _ in range(_TURN_EVENTS):
+            try:
+                event, descriptor = _EVENT.unpack(news.recv_multipart(zmq.NOBLOCK)[0])
+            except zmq.Again:
+                return
+            if event == zmq.EVENT_ACCEPTED:
+                self._accept(listener, descriptor)
+            elif event == zmq.EVENT_MONITOR_STOPPED:
+                news.close(0)
+                del self._listeners[news]
+                listener.ended.set()
+                return
+            elif descriptor in listener.connections:
+                self._forget(listener, listener.connections[descriptor])
+
+    def _forget(self, listener: Listener, connection: Connection) -> None:
+        listener.forget(connection)
+        if connection.unprocessed + connection.unread > _SMALL_BYTES:
+            self._trim_at_s = time.monotonic() + _TRIM_AFTER_S
+
+    def _accept(self, listener: Listener, descriptor: int) -> None:
+        connection = listener.accept(descriptor)
+        if len(listener.connections) > listener.limits.connections_max:
+            self._cut(listener, Cut(connection, "connections_refused", "there are too many connections"))
+        elif descriptor >= self._descriptors_max:
+            why = "the process has too many open files (ulimit -n)"
+            self._cut(listener, Cut(connection, "connections_refused", why))
+
+    def _check(self, now_s: float) -> None:
+        resident = kernel.resident_bytes()
+        has_grown = resident - self._measured_at_bytes > _GROWTH_BYTES
+        pause_s = 10 * self._measuring_took_s if has_grown else max(_MEASURE_EVERY_S, 100 * self._measuring_took_s)
+        if now_s - self._measured_s >= pause_s:
+            self._measure(now_s, resident)
+            self._measured_at_bytes = resident
+            self._measured_s = now_s
+            self._measuring_took_s = time.monotonic() - now_s
+        if self._trim_at_s is not None and now_s >= self._trim_at_s:
+            self._trim_at_s = None
+            kernel.return_free_memory()
+
+    def _measure(self, now_s: float, resident: int) -> None:
+        """Measure all connections, and end those that are over a limit."""
+        if not kernel.IS_MEASURED:
+            return
+        everyone: list[tuple[Listener, list[Connection]]] = []
+        for listener in self._listeners.values():
+            found = listener.measure(now_s)
+            everyone.append((listener, found))
+            self._cut_all(listener, policy.over_limit(found, listener.limits, now_s))
+            self._cut_all(listener, policy.over_total(found, listener.limits, now_s))
+        connections = [each for _, found in everyone for each in found if not each.is_cut]
+        accounted = sum(each.unprocessed + each.unread for each in connections)
+        growth = resident - self._baseline
+        if growth - accounted > policy.UNEXPLAINED_BYTES_MAX and now_s >= self._calm_until_s:
+            self._relieve(connections, Memory(growth, growth - accounted), now_s)
+        elif accounted < _SMALL_BYTES:
+            self._baseline = min(self._baseline, resident)
+
+    def _relieve(self, connections: list[Connection], memory: Memory, now_s: float) -> None:
+        cuts = policy.under_pressure(connections, memory, _peek, now_s)
+        if not cuts and not policy.can_explain(connections, memory.unexplained):
+            # The process needs it for something else.
+            self._baseline += memory.unexplained
+        for listener in self._listeners.values():
+            self._cut_all(listener, [cut for cut in cuts if listener.has(cut.connection)])
+
+    def _cut_all(self, listener: Listener, cuts: list[Cut]) -> None:
+        for cut in cuts:
+            if not cut.connection.is_cut:
+                self._cut(listener, cut)
+                self._calm_until_s = time.monotonic() + _CALM_S
+                self._trim_at_s = time.monotonic() + _TRIM_AFTER_S
+
+    def _cut(self, listener: Listener, cut: Cut) -> None:
+        connection = cut.connection
+        # libzmq may have closed it, and the system may have given its number to another file.
+        if not connection.is_open:
+            listener.forget(connection)
+            return
+        connection.is_cut = True
+        peer = kernel.peer_of(connection.descriptor)
+        kernel.shut_down(connection.descriptor)
+        listener.counters.report(cut.kind, f"a peer of {listener.name}{peer} was disconnected: {cut.why}")
+
+
+def _peek(connection: Connection) -> bytes:
+    return kernel.peek(connection.descriptor, policy.PEEK_BYTES) if connection.is_open else b""

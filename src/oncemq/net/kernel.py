@@ -1,0 +1,130 @@
+"""What the kernel knows about a connection and about this process.
+
+The descriptors belong to libzmq, which may close one at any time. So no call here takes ownership of a descriptor, and
+a connection is recognized by its cookie, which the kernel never uses twice. The calls do not block and keep the
+interpreter's lock: measuring thousands of connections would otherwise wait for the lock after each of them.
+
+Everything is measured on Linux only. Elsewhere connections can be counted, but not measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import sys
+import threading
+from typing import Any
+
+_SO_DOMAIN, _SO_COOKIE = 39, 57
+_TCP_INFO = 11
+_FIONREAD, _TIOCOUTQ = 0x541B, 0x5411
+#: Fields of the kernel's struct tcp_info with their offsets: packets that are not acknowledged; bytes that are
+#: acknowledged, bytes that were received, bytes that were not sent.
+_UNACKED, _UNACKED_AT = struct.Struct("=I"), 24
+_COUNTS, _COUNTS_AT = struct.Struct("=QQ8xI"), 120
+_INFO_BYTES = _COUNTS_AT + _COUNTS.size
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+IS_MEASURED = sys.platform == "linux"
+
+_libc: Any = ctypes.PyDLL(None) if IS_MEASURED else None
+
+
+class _Memory(threading.local):
+    """Where the kernel writes its results. Each thread has one of its own."""
+
+    def __init__(self) -> None:
+        self.buffer = ctypes.create_string_buffer(256)
+        self.size = ctypes.c_uint32()
+        self.number = ctypes.c_int()
+
+
+_memory = _Memory()
+
+
+def _option(descriptor: int, level: int, option: int) -> Any:
+    """Return a buffer that starts with the value of a socket's option. None: there is no such socket or option."""
+    memory = _memory
+    memory.size.value = len(memory.buffer)
+    if _libc.getsockopt(descriptor, level, option, memory.buffer, ctypes.byref(memory.size)):
+        return None
+    return memory.buffer
+
+
+def cookie_of(descriptor: int) -> int:
+    """Return the number that identifies a socket; 0 if the descriptor is not a socket."""
+    found = _option(descriptor, socket.SOL_SOCKET, _SO_COOKIE) if IS_MEASURED else None
+    return 0 if found is None else struct.unpack_from("=Q", found)[0]
+
+
+def is_unix(descriptor: int) -> bool:
+    found = _option(descriptor, socket.SOL_SOCKET, _SO_DOMAIN) if IS_MEASURED else None
+    return found is not None and struct.unpack_from("=i", found)[0] == socket.AF_UNIX
+
+
+def tcp_traffic(descriptor: int) -> tuple[int, int, bool] | None:
+    """Return the bytes that the peer has acknowledged, the bytes that were received from it, and whether sent bytes are
+    not acknowledged yet. None: the descriptor is no TCP connection."""
+    info = _option(descriptor, socket.IPPROTO_TCP, _TCP_INFO) if IS_MEASURED else None
+    if info is None or _memory.size.value < _INFO_BYTES:
+        return None
+    acked, received, not_sent = _COUNTS.unpack_from(info, _COUNTS_AT)
+    (unacked,) = _UNACKED.unpack_from(info, _UNACKED_AT)
+    return acked, received, bool(unacked or not_sent)
+
+
+def unix_queues(descriptor: int) -> tuple[int, int] | None:
+    """Return the bytes that the peer has sent and libzmq has not read, and the size of what was sent to the peer and is
+    not read by it. None: the descriptor is closed."""
+    incoming, outgoing = _queue(descriptor, _FIONREAD), _queue(descriptor, _TIOCOUTQ)
+    return None if incoming is None or outgoing is None else (incoming, outgoing)
+
+
+def _queue(descriptor: int, request: int) -> int | None:
+    number = _memory.number
+    if not IS_MEASURED or _libc.ioctl(descriptor, ctypes.c_ulong(request), ctypes.byref(number)):
+        return None
+    return int(number.value)
+
+
+def peek(descriptor: int, size: int) -> bytes:
+    """Return the next bytes that libzmq will read from a connection; empty if none have arrived."""
+    buffer = ctypes.create_string_buffer(size)
+    found = _libc.recv(descriptor, buffer, ctypes.c_size_t(size), socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return buffer.raw[: max(0, found)]
+
+
+def peer_of(descriptor: int) -> str:
+    """Return the address of the other end, for people: " at 10.0.0.7:4711"; empty if it has none."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            address = copy.getpeername()
+    except OSError:
+        return ""
+    return f" at {address[0]}:{address[1]}" if isinstance(address, tuple) else ""
+
+
+def shut_down(descriptor: int) -> None:
+    """End a connection in both directions. libzmq then closes it, and frees what waits for it and from it."""
+    if IS_MEASURED:
+        _libc.shutdown(descriptor, socket.SHUT_RDWR)
+        return
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.shutdown(socket.SHUT_RDWR)
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process; 0 if it can't be measured."""
+    if not IS_MEASURED:
+        return 0
+    with open("/proc/self/statm", "rb", buffering=0) as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+
+
+def return_free_memory() -> None:
+    """Return memory to the system that the allocator keeps for later, where the C library can do that."""
+    library = ctypes.CDLL(None) if IS_MEASURED else None
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)

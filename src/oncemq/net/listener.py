@@ -1,0 +1,107 @@
+"""The connections of one listener.
+
+The thread of the socket reports what it has read and sent. The thread of the guard adds and removes connections and
+measures them. Both only use operations on dictionaries that are atomic.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from oncemq.net.connection import Connection
+from oncemq.net.counters import Counters
+from oncemq.net.policy import ListenerLimits
+
+#: A peer with less than this is served even if all peers together are over the limit.
+_SMALL_BYTES = 2**20
+
+
+class Listener:
+    def __init__(self, name: str, limits: ListenerLimits, counters: Counters) -> None:
+        #: What its peers use, for people: "the text listener".
+        self.name = name
+        self.limits = limits
+        self.counters = counters
+        #: By descriptor.
+        self.connections: dict[int, Connection] = {}
+        #: The guard does not watch it any more.
+        self.ended = threading.Event()
+        self._peers: dict[bytes, Connection] = {}
+        #: Bytes that peers have not read, as far as measured.
+        self._unread = 0
+
+    # The thread of the socket.
+
+    def note_received(self, descriptor: int, size: int, peer: bytes = b"") -> None:
+        """Count a message of `size` bytes on the wire. `peer` is the routing id by which replies are sent."""
+        connection = self.connections.get(descriptor)
+        if connection is None:
+            connection = self.accept(descriptor)
+        connection.delivered += size
+        if connection.peer != peer:
+            connection.peer = peer
+            self._peers[peer] = connection
+
+    def is_reading(self, peer: bytes) -> bool:
+        """Whether a peer reads its replies. If not, the next one must not be sent."""
+        connection = self._peers.get(peer)
+        if connection is None:
+            return True
+        if connection.sent - connection.acked > self.limits.peer_bytes_max:
+            connection.refresh_acked()
+            if connection.unread > self.limits.peer_bytes_max:
+                return self._refuse("it does not read them")
+        if self._unread > self.limits.peers_bytes_max and connection.unread > _SMALL_BYTES:
+            self._measure_unread()
+            if self._unread > self.limits.peers_bytes_max:
+                return self._refuse("all peers together have too many replies that they have not read")
+        return True
+
+    def note_sent(self, peer: bytes, size: int) -> None:
+        """Count a reply of `size` bytes on the wire, before it is sent. A negative size takes it back."""
+        connection = self._peers.get(peer)
+        if connection is not None:
+            connection.sent += size
+            self._unread += size
+
+    def _refuse(self, why: str) -> bool:
+        self.counters.report("replies_dropped", f"a reply to a peer of {self.name} was not sent: {why}")
+        return False
+
+    def _measure_unread(self) -> None:
+        waiting = [each for each in list(self.connections.values()) if each.unread]
+        for each in waiting:
+            each.refresh_acked()
+        self._unread = sum(each.unread for each in waiting)
+
+    # The thread of the guard. The other one also accepts, if a message is faster than the news of its connection.
+
+    def accept(self, descriptor: int) -> Connection:
+        """Return the connection with this descriptor. It is a new one, unless it is known already."""
+        made = Connection(descriptor, time.monotonic())
+        known = self.connections.get(descriptor)
+        if known is not None and known.cookie == made.cookie:
+            return known
+        if known is not None:
+            self.forget(known)
+        self.connections[descriptor] = made
+        return made
+
+    def has(self, connection: Connection) -> bool:
+        return self.connections.get(connection.descriptor) is connection
+
+    def forget(self, connection: Connection) -> None:
+        """Remove a connection that is closed."""
+        if self.has(connection):
+            del self.connections[connection.descriptor]
+        if self._peers.get(connection.peer) is connection:
+            del self._peers[connection.peer]
+
+    def measure(self, now_s: float) -> list[Connection]:
+        """Measure all connections. Return those that are open."""
+        found = list(self.connections.values())
+        for each in found:
+            each.measure(now_s)
+        self._unread = sum(each.unread for each in found)
+        return [each for each in found if not each.is_cut]
