@@ -25,6 +25,7 @@ from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame, decode_request, encode_not_now, encode_refusal
 from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import HealthReply, NotNow
+from oncemq.protocol.text_hint import hint_for_text
 from oncemq.protocol.version import __version__
 
 log = logging.getLogger("oncemq.broker")
@@ -36,6 +37,7 @@ LOOP_WAIT_MS_MAX = 500
 #: While more requests than this wait, a peer that is alone goes on without a look at what has arrived.
 _RECEIVE_BELOW = 100
 _QUEUE_FULL = errors.Overloaded("too many requests of this connection wait; send it again later")
+_WARN_OF_TEXT_EVERY_MS = 60_000
 
 
 class Broker:
@@ -59,6 +61,7 @@ class Broker:
         #: The last group had no space for the events of a tick: the next group starts with them.
         self._is_tick_late = False
         self._confirm_due_ms: int | None = None
+        self._warn_of_text_ms = 0
 
     def run_once(self, wait_ms: int = 0) -> None:
         """Run one round. Raise JournalFailed or ApplyFailed; then no request of this round was answered."""
@@ -141,10 +144,19 @@ class Broker:
             decoded, payloads = decode_request(frames)
         except errors.Refused as error:
             self.counters["malformed"] += 1
+            self._warn_of_text(frames)
             current.budget.spend(1)
             self._refused.append((queue.peer, encode_refusal(frames, error)))
             return None
         return Request(queue.peer, decoded.request_id, decoded.commands, payloads)
+
+    def _warn_of_text(self, frames: Sequence[Frame]) -> None:
+        """Log that a peer uses the wrong listener, at most once a minute."""
+        if self.clock.now_ms() >= self._warn_of_text_ms and hint_for_text(frames) is not None:
+            self._warn_of_text_ms = self.clock.now_ms() + _WARN_OF_TEXT_EVERY_MS
+            log.warning(
+                "a peer sends text requests to the native listener; the text listener (--text) understands them"
+            )
 
     def _after_round(self, builder: GroupBuilder) -> None:
         for level, line in builder.log_lines:

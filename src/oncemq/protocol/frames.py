@@ -18,6 +18,7 @@ import msgspec
 from oncemq.protocol import errors, limits
 from oncemq.protocol.commands import Command, payloads_of
 from oncemq.protocol.replies import GetAnyReply, GetReply, NotNow, Refusal, Reply, TakeReply
+from oncemq.protocol.text_hint import hint_for_text
 from oncemq.protocol.version import WIRE_VERSION
 
 #: A frame as pyzmq returns or accepts it.
@@ -121,7 +122,11 @@ def _check_version(version: int) -> None:
 
 
 def encode_refusal(frames: Sequence[Frame], error: errors.OnceMQError) -> list[Frame]:
-    """Encode the reply to a request that could not be decoded: a single refusal."""
+    """Encode the reply to a request that could not be decoded: a single refusal, or a hint in plain text for a request
+    of the text protocol."""
+    hint = hint_for_text(frames)
+    if hint is not None:
+        return hint
     return encode_response(opening_of(frames)[1], [Refusal(error.code, error.text)])
 
 
