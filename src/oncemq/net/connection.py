@@ -103,8 +103,8 @@ class Connection:
         self.acked = acked - self._surplus
 
     def _measure_unix(self, now_s: float) -> None:
-        """The kernel counts no bytes of Unix sockets. What was sent counts until the peer has read everything; what
-        was received shows only while it waits to be read."""
+        """The kernel counts no bytes of Unix sockets. What was sent counts until the peer has read everything. What was
+        received shows only while it waits to be read, and then counts until a message was delivered."""
         queues = kernel.unix_queues(self.descriptor)
         if queues is None:
             self.progress_s = now_s
@@ -116,8 +116,9 @@ class Connection:
         if outgoing != self.received or not outgoing:
             self.progress_s = now_s
         self.received = outgoing
-        self.unprocessed = incoming
-        self._note_deliveries(incoming > 0, now_s)
+        has_delivered = self.delivered != self._delivered_before
+        self.unprocessed = incoming if has_delivered else max(self.unprocessed, incoming)
+        self._note_deliveries(self.unprocessed > 0, now_s)
 
     def _settle(self, missing: int) -> None:
         """Set `unprocessed`. Bytes that are no part of a message are forgiven when a message was delivered since, and

@@ -25,6 +25,8 @@ _FIONREAD, _TIOCOUTQ = 0x541B, 0x5411
 _UNACKED, _UNACKED_AT = struct.Struct("=I"), 24
 _COUNTS, _COUNTS_AT = struct.Struct("=QQ8xI"), 120
 _INFO_BYTES = _COUNTS_AT + _COUNTS.size
+#: The struct linger: on, 0 seconds.
+_DROP_AT_CLOSE = struct.pack("=ii", 1, 0)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 IS_MEASURED = sys.platform == "linux"
@@ -107,8 +109,10 @@ def peer_of(descriptor: int) -> str:
 
 
 def shut_down(descriptor: int) -> None:
-    """End a connection in both directions. libzmq then closes it, and frees what waits for it and from it."""
+    """End a connection in both directions. libzmq then closes it, and frees what waits for it and from it. The kernel
+    drops what it has not sent: a peer that does not read would keep it for long."""
     if IS_MEASURED:
+        _libc.setsockopt(descriptor, socket.SOL_SOCKET, socket.SO_LINGER, _DROP_AT_CLOSE, len(_DROP_AT_CLOSE))
         _libc.shutdown(descriptor, socket.SHUT_RDWR)
         return
     with socket.socket(fileno=os.dup(descriptor)) as copy:

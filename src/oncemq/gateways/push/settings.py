@@ -5,9 +5,6 @@ from __future__ import annotations
 from oncemq.config.gateways import PushOptions
 from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
 
-#: How long a peer may read nothing of what was sent to it.
-_WRITE_TIMEOUT_S = 10.0
-
 
 class PushSettings(PushOptions, frozen=True, kw_only=True):
     """Raises SettingInvalid for invalid values."""
@@ -18,6 +15,8 @@ class PushSettings(PushOptions, frozen=True, kw_only=True):
     feed: str = "tcp://127.0.0.1:5558"
     #: Where hello, goodbye, ack_received and publish go.
     acks: str = "tcp://127.0.0.1:5559"
+    #: How long a peer may read nothing of what was sent to it.
+    write_timeout_s: float = 10.0
 
     @property
     def limits(self) -> ListenerLimits:
@@ -25,7 +24,7 @@ class PushSettings(PushOptions, frozen=True, kw_only=True):
         return ListenerLimits(
             connections_max=self.connections_max,
             peer_bytes_max=max(self.peer_bytes_max, 2 * self.message_bytes_max) + KERNEL_BYTES,
-            write_timeout_s=_WRITE_TIMEOUT_S,
+            write_timeout_s=self.write_timeout_s,
         )
 
     @property

@@ -1,0 +1,56 @@
+"""Many connections neither exhaust the descriptors of the broker nor end it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from pathlib import Path
+
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
+
+_LIMIT = 200
+_FLAGS = ("--segment-bytes=1MiB", "--batch-bytes-max=512KiB")
+_LIMITED = f"import os,resource,sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({_LIMIT // 2}, {_LIMIT}))"
+
+
+def limited() -> list[str]:
+    """What starts a command with few descriptors."""
+    return [sys.executable, "-c", f"{_LIMITED}; os.execv(sys.argv[1], sys.argv[1:])"]
+
+
+def test_connections_beyond_the_descriptors_are_refused_and_the_broker_goes_on(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", *_FLAGS)
+    broker.start(limited())
+    host, _, port = broker.url.removeprefix("tcp://").partition(":")
+    try:
+        with broker.connect() as client, contextlib.ExitStack() as connected:
+            client.create_topic("orders")
+            client.subscribe("orders", "me")
+            for _ in range(2 * _LIMIT):
+                connected.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            # Each of these needs new segments, which are new files.
+            for _ in range(12):
+                client.put("orders", b"x" * 400_000)
+            counters = client.health().counters
+            assert counters["connections_refused"] >= _LIMIT // 2
+            used = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+            assert _LIMIT // 2 < used < _LIMIT, "the soft limit is raised, and the reserve is free"
+        with broker.connect() as client:
+            assert client.health()
+    finally:
+        assert broker.stop() == 0
+
+
+def test_connections_beyond_the_setting_are_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", *_FLAGS, "--connections-max=2") as broker:
+        with broker.connect() as one, broker.connect() as two:
+            assert one.health()
+            assert two.health()
+            with contextlib.suppress(errors.BrokerAway):
+                broker.connect(tries=2, timeout_s=0.2).close()
+                raise AssertionError("a third connection was accepted")
+            assert one.health().counters["connections_refused"] >= 1
+        with broker.connect() as three:
+            assert three.health()
