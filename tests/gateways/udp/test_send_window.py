@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from oncemq.gateways.udp.extended.send_window import QUIET_MS, TIMEOUT_MS_FIRST, TIMEOUT_MS_MAX, SendWindow
+from oncemq.gateways.udp.extended.round_trip import TIMEOUT_MS_FIRST, TIMEOUT_MS_MAX
+from oncemq.gateways.udp.extended.send_window import QUIET_MS, SendWindow
 
 
 def window(packets_max: int = 8, bytes_max: int = 10_000, now_ms: float = 0.0, seed: int = 1) -> SendWindow:
@@ -64,7 +65,7 @@ def test_while_the_subscriber_is_quiet_only_the_first_packet_is_sent_again() -> 
     assert quiet.due(60_000) == [b"1"]
 
 
-def test_what_has_arrived_is_not_sent_again_and_what_was_passed_over_is_at_once() -> None:
+def test_what_has_arrived_is_not_sent_again_and_what_was_overtaken_is_after_a_round_trip() -> None:
     holed = window()
     for offset in range(6):
         holed.note_sent(0, offset, b"%d" % offset)
@@ -72,7 +73,8 @@ def test_what_has_arrived_is_not_sent_again_and_what_was_passed_over_is_at_once(
     holed.note_ack(2, 1, 0b00110)
     assert holed.due(2) == []
     holed.note_ack(3, 1, 0b01110)
-    assert holed.due(3) == [b"1"]
+    assert holed.due(3) == []
+    assert holed.due(10) == [b"1"]
     assert holed.due(900) == [b"1", b"5"]
     holed.note_ack(901, 6, 0)
     assert len(holed) == 0
@@ -94,14 +96,55 @@ def test_everything_arrives_in_spite_of_any_weather(seed: int) -> None:
     weather = Weather(seed)
     weather.run(count=150)
     assert weather.received == list(range(150))
-    assert weather.packets_sent < 150 * 8
+    assert weather.packets_sent < 150 * 4
+
+
+@pytest.mark.parametrize("round_trip_ms", [2, 40])
+def test_what_is_lost_is_sent_again_about_as_often_as_it_is_lost(round_trip_ms: float) -> None:
+    weather = Weather(1, loss=0.15, doubling=0.0, delay_ms=(round_trip_ms / 2, round_trip_ms / 2), packets_max=64)
+    weather.run(count=2000)
+    assert weather.packets_sent < 2000 * 2
+    assert weather.now_ms < 2000 * round_trip_ms
+
+
+@pytest.mark.parametrize("round_trip_ms", [2, 40])
+def test_a_subscriber_that_lets_messages_come_again_makes_progress(round_trip_ms: float) -> None:
+    weather = Weather(1, loss=0.15, doubling=0.0, delay_ms=(round_trip_ms / 2, round_trip_ms / 2), packets_max=64)
+    weather.keeps_early = False
+    weather.run(count=1000)
+    assert weather.packets_sent < 1000 * 4
+    assert weather.now_ms < 1000 * round_trip_ms
+
+
+def test_a_packet_is_sent_again_at_most_once_per_round_trip() -> None:
+    lossy = window(packets_max=64)
+    for offset in range(20):
+        lossy.note_sent(0, offset, b"%d" % offset)
+    for count in range(1, 20):
+        # The first packet is lost, and each later one is acked, after a round trip of 100 ms.
+        lossy.note_ack(100, 0, ((1 << count) - 1) << 1)
+    resent = [now_ms for now_ms in range(100, 400) for _ in lossy.due(now_ms)]
+    assert all(after - before >= 100 for before, after in pairwise(resent))
+    assert 1 <= len(resent) <= 3
 
 
 class Weather:
-    def __init__(self, seed: int) -> None:
+    """A network and a subscriber. Without `keeps_early`, the subscriber drops what arrives before its turn."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        loss: float = 0.3,
+        doubling: float = 0.2,
+        delay_ms: tuple[float, float] = (5, 60),
+        packets_max: int = 16,
+    ) -> None:
         self.chance = random.Random(seed)
+        self.loss, self.doubling, self.delay_ms = loss, doubling, delay_ms
+        self.keeps_early = True
         self.now_ms = 0.0
-        self.window = window(packets_max=16, seed=seed)
+        self.window = window(packets_max=packets_max, seed=seed)
         self.events: list[tuple[float, int, str, tuple[int, ...]]] = []
         self.count = 0
         self.received: list[int] = []
@@ -109,10 +152,10 @@ class Weather:
         self.packets_sent = 0
 
     def cast(self, kind: str, *fields: int) -> None:
-        for _ in range(1 + (self.chance.random() < 0.2)):
-            if self.chance.random() >= 0.3:
+        for _ in range(1 + (self.chance.random() < self.doubling)):
+            if self.chance.random() >= self.loss:
                 self.count += 1
-                due_ms = self.now_ms + self.chance.uniform(5, 60)
+                due_ms = self.now_ms + self.chance.uniform(*self.delay_ms)
                 heapq.heappush(self.events, (due_ms, self.count, kind, fields))
 
     def send(self, offset: int) -> None:
@@ -140,7 +183,7 @@ class Weather:
         if kind == "ack":
             self.window.note_ack(self.now_ms, *fields)
             return
-        if fields[0] >= len(self.received):
+        if fields[0] == len(self.received) or (self.keeps_early and fields[0] > len(self.received)):
             self.early.add(fields[0])
         while len(self.received) in self.early:
             self.early.discard(len(self.received))

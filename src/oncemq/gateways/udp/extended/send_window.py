@@ -1,7 +1,15 @@
 """The packets in flight to one subscriber, and when they are sent again.
 
 It does no I/O: the time is an argument, packets are returned. The timeout follows the measured round trips (RFC 6298),
-doubles with each attempt of a packet, and varies randomly by a quarter, so that many subscribers don't synchronise.
+doubles while nothing arrives, and is randomly prolonged by up to a quarter, so that many subscribers don't synchronise.
+
+A packet is lost if it was overtaken or its timeout is over. It is sent again at most once per round trip: only packets
+that were sent after its last transmission can overtake it, and only once a round trip has passed (RFC 8985).
+
+A subscriber whose acks have a bitmap keeps what has arrived, so only lost packets are sent again. Any other subscriber
+may have dropped everything after a lost packet. So all packets from the lost one on are sent again, in order, and no
+more of them at a time than the network and the subscriber seem to take: `_burst` is TCP's congestion window (RFC 5681).
+
 While a subscriber is silent, only its first packet is sent again: it may be gone.
 """
 
@@ -11,24 +19,30 @@ import random
 
 import msgspec
 
-TIMEOUT_MS_FIRST = 200.0
-TIMEOUT_MS_MIN = 50.0
-TIMEOUT_MS_MAX = 5000.0
+from oncemq.gateways.udp.extended.round_trip import RoundTrip
+
 #: After this time without a packet a subscriber may be gone.
 QUIET_MS = 1000.0
-#: A packet is lost after this many acks of later packets.
-_PASSED_OVER_MAX = 3
+#: A packet is overtaken when the third packet after it has arrived, or when this many acks did not include it.
+_OVERTAKEN = 3
+#: Packets that are sent at a time to a subscriber without a bitmap, however many are lost.
+_BURST_MIN = 8
+_NEVER = float("inf")
 _SPREAD = 0.25
 
 
 class InFlight(msgspec.Struct):
     packet: bytes
+    #: Its last transmission: the time, and the number among all transmissions.
     sent_ms: float
+    number: int
+    #: When it is sent again.
     due_ms: float
+    #: It was overtaken, or follows a lost packet: it does not wait for its timeout.
+    is_lost: bool = False
     tries: int = 1
     #: The subscriber has it, but lacks an earlier one.
     has_arrived: bool = False
-    passed_over: int = 0
 
 
 class SendWindow:
@@ -39,80 +53,137 @@ class SendWindow:
         self._in_flight: dict[int, InFlight] = {}
         self._bytes = 0
         self._heard_ms = now_ms
-        self._timeout_ms = TIMEOUT_MS_FIRST
-        self._round_trip_ms = -1.0
-        self._deviation_ms = 0.0
+        self._round_trip = RoundTrip()
+        #: The number of transmissions, and the latest one that has arrived.
+        self._sent = 0
+        self._arrived = 0
+        #: An ack had a bitmap: the subscriber keeps what arrives early.
+        self._has_bitmap = False
+        #: Without a bitmap: packets in flight at a time, the size from which this grows slowly, and repeated acks.
+        self._burst = self._burst_goal = float(packets_max)
+        self._repeated_acks = 0
+        #: Without a bitmap: when all packets from the first one on are sent again.
+        self._go_back_ms = _NEVER
 
     def __len__(self) -> int:
         return len(self._in_flight)
 
     @property
     def has_capacity(self) -> bool:
-        return not self._in_flight or (len(self._in_flight) < self._packets_max and self._bytes < self._bytes_max)
+        packets_max = self._packets_max if self._has_bitmap else min(self._packets_max, int(self._burst))
+        return not self._in_flight or (len(self._in_flight) < packets_max and self._bytes < self._bytes_max)
+
+    # Sending.
 
     def note_sent(self, now_ms: float, offset: int, packet: bytes) -> None:
         """A packet was sent for the first time. Offsets must rise."""
         if not self._in_flight:
             # Silence counts only while packets are in flight.
             self._heard_ms = max(self._heard_ms, now_ms)
-        self._in_flight[offset] = InFlight(packet, now_ms, now_ms + self._resend_after_ms(1))
+        self._sent += 1
+        self._in_flight[offset] = InFlight(packet, now_ms, self._sent, now_ms + self._timeout_ms())
         self._bytes += len(packet)
-
-    def note_ack(self, now_ms: float, upto: int, bitmap: int) -> None:
-        """An ack has come: all offsets below `upto` are acked, and those in the bitmap have arrived."""
-        self._heard_ms = now_ms
-        for offset in [offset for offset in self._in_flight if offset < upto]:
-            flight = self._in_flight.pop(offset)
-            self._bytes -= len(flight.packet)
-            self._note_round_trip(now_ms, flight)
-        self._mark(now_ms, upto, bitmap)
-
-    def _mark(self, now_ms: float, upto: int, bitmap: int) -> None:
-        """Mark packets that have arrived, and count those that later packets have overtaken."""
-        last = upto + bitmap.bit_length() - 1
-        for offset, flight in self._in_flight.items():
-            if offset > last:
-                return
-            if bitmap >> (offset - upto) & 1:
-                self._note_round_trip(now_ms, flight)
-                flight.has_arrived = True
-            elif not flight.has_arrived and offset < last:
-                flight.passed_over += 1
-                if flight.passed_over == _PASSED_OVER_MAX:
-                    flight.due_ms = now_ms
-
-    def _note_round_trip(self, now_ms: float, flight: InFlight) -> None:
-        if flight.tries > 1 or flight.has_arrived:
-            # It is not known which of the attempts was acked.
-            return
-        seen_ms = now_ms - flight.sent_ms
-        if self._round_trip_ms < 0:
-            self._round_trip_ms, self._deviation_ms = seen_ms, seen_ms / 2
-        else:
-            self._deviation_ms += (abs(seen_ms - self._round_trip_ms) - self._deviation_ms) / 4
-            self._round_trip_ms += (seen_ms - self._round_trip_ms) / 8
-        timeout_ms = self._round_trip_ms + 4 * self._deviation_ms
-        self._timeout_ms = min(max(timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX)
-
-    def _resend_after_ms(self, tries: int) -> float:
-        backed_off_ms = min(self._timeout_ms * (1 << min(tries - 1, 16)), TIMEOUT_MS_MAX)
-        return backed_off_ms * self._chance.uniform(1 - _SPREAD, 1 + _SPREAD)
 
     def due(self, now_ms: float) -> list[bytes]:
         """Return the packets to send again now."""
-        packets = []
-        for flight in self._candidates(now_ms):
-            if flight.due_ms <= now_ms:
-                flight.tries += 1
-                flight.due_ms = now_ms + self._resend_after_ms(flight.tries)
-                flight.passed_over = 0
-                packets.append(flight.packet)
-        return packets
+        missing = self._candidates(now_ms)
+        if missing and missing[0].due_ms <= now_ms and not missing[0].is_lost:
+            self._round_trip.back_off()
+            self._go_back_ms = now_ms
+        if self._go_back_ms <= now_ms and not self._has_bitmap:
+            self._go_back(now_ms)
+        lost = [flight for flight in missing if flight.due_ms <= now_ms]
+        if not self._has_bitmap:
+            lost = lost[: max(0, int(self._burst) - (len(missing) - len(lost)))]
+        for flight in lost:
+            self._sent += 1
+            flight.tries += 1
+            flight.is_lost = False
+            flight.sent_ms, flight.number = now_ms, self._sent
+            flight.due_ms = now_ms + self._timeout_ms()
+        return [flight.packet for flight in lost]
 
     def next_due_ms(self, now_ms: float) -> float:
         """Return when the next packet is due; infinity if there is none."""
-        return min((flight.due_ms for flight in self._candidates(now_ms)), default=float("inf"))
+        missing = self._candidates(now_ms)
+        if self._has_bitmap:
+            return min((flight.due_ms for flight in missing), default=_NEVER)
+        if sum(flight.due_ms > now_ms for flight in missing) >= int(self._burst):
+            missing = missing[:1]
+        return min(self._go_back_ms, *(flight.due_ms for flight in missing)) if missing else _NEVER
 
     def _candidates(self, now_ms: float) -> list[InFlight]:
         missing = [flight for flight in self._in_flight.values() if not flight.has_arrived]
         return missing[:1] if now_ms - self._heard_ms > QUIET_MS else missing
+
+    def _timeout_ms(self) -> float:
+        return self._round_trip.timeout_ms * self._chance.uniform(1, 1 + _SPREAD)
+
+    # Acks.
+
+    def note_ack(self, now_ms: float, upto: int, bitmap: int) -> None:
+        """An ack has come: all offsets below `upto` are acked, and those in the bitmap have arrived."""
+        self._heard_ms = now_ms
+        self._has_bitmap = self._has_bitmap or bool(bitmap)
+        acked = [self._in_flight.pop(offset) for offset in list(self._in_flight) if offset < upto]
+        self._bytes -= sum(len(flight.packet) for flight in acked)
+        arrived = [flight for flight in acked if not flight.has_arrived] + self._mark(upto, bitmap)
+        self._note_arrivals(now_ms, arrived)
+        if self._has_bitmap:
+            self._find_overtaken(now_ms)
+        elif acked:
+            self._note_progress(len(acked))
+        else:
+            self._note_repeated_ack(now_ms)
+
+    def _mark(self, upto: int, bitmap: int) -> list[InFlight]:
+        """Mark the packets in a bitmap. Returns those that were not marked before."""
+        marked = []
+        for offset, flight in self._in_flight.items() if bitmap else ():
+            if bitmap >> (offset - upto) & 1 and not flight.has_arrived:
+                flight.has_arrived = True
+                marked.append(flight)
+        return marked
+
+    def _note_arrivals(self, now_ms: float, arrived: list[InFlight]) -> None:
+        # The ack was caused by one of these, most likely by the last one. If one was sent again, it is not known which
+        # transmission was acked.
+        if arrived and all(flight.tries == 1 and not flight.is_lost for flight in arrived):
+            self._round_trip.note(now_ms - arrived[-1].sent_ms)
+        for flight in arrived:
+            if flight.tries == 1 or now_ms - flight.sent_ms >= self._round_trip.smoothed_ms / 2:
+                self._arrived = max(self._arrived, flight.number)
+        if arrived:
+            self._round_trip.end_backoff()
+
+    def _find_overtaken(self, now_ms: float) -> None:
+        for flight in self._in_flight.values():
+            if not flight.has_arrived and flight.number + _OVERTAKEN <= self._arrived:
+                flight.is_lost = True
+                flight.due_ms = min(flight.due_ms, max(now_ms, flight.sent_ms + self._round_trip.reordering_ms))
+
+    # Without a bitmap: all packets from the lost one on are lost.
+
+    def _note_progress(self, count: int) -> None:
+        self._repeated_acks, self._go_back_ms = 0, _NEVER
+        if self._burst < self._burst_goal:
+            self._burst += count
+        else:
+            self._burst = min(self._burst + count / self._burst, self._packets_max)
+
+    def _note_repeated_ack(self, now_ms: float) -> None:
+        """The subscriber has got something else than the packet that it needs."""
+        first = next(iter(self._in_flight.values()), None)
+        if first is None or now_ms < first.sent_ms + self._round_trip.smoothed_ms / 2:
+            # The ack is older than the last transmission of that packet.
+            return
+        self._repeated_acks += 1
+        if self._repeated_acks == _OVERTAKEN:
+            self._go_back_ms = max(now_ms, first.sent_ms + self._round_trip.reordering_ms)
+
+    def _go_back(self, now_ms: float) -> None:
+        self._repeated_acks, self._go_back_ms = 0, _NEVER
+        self._burst = self._burst_goal = max(len(self._in_flight) / 2, _BURST_MIN)
+        for flight in self._in_flight.values():
+            flight.is_lost = True
+            flight.due_ms = min(flight.due_ms, now_ms)
