@@ -5,16 +5,19 @@ The registry records which key got which message, before the caller gets its ans
 `<subscriber>/<topic's id>`, {"keys": [[key, offset], …]}, the latest at the end. An offset of -1 at the end says that
 the message before it is acked, so that a seek may deliver it again. A crash before the entry is written does no harm:
 the message is still the first one, and the repeated request gets it. All gateways share these entries, so that a
-subscriber may change the protocol.
+subscriber may change the protocol. When the subscription is deleted, its entry is deleted too, and its last keys stay
+outdated (ended_keys.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
 
 from oncemq.gateways.bounded_dict import BoundedDict
+from oncemq.gateways.ended_keys import find_ended_hashes, hash_of, record_ended
 from oncemq.gateways.link import Link
 from oncemq.gateways.registry import find_entry
 from oncemq.gateways.subscription_reader import SubscriptionReader
@@ -77,8 +80,9 @@ class KeyedDelivery:
         self.delivered: BoundedDict[_Owner, DeliveredKeys] = BoundedDict()
         #: Keys that have found no message since the last delivery.
         self._empty_keys: BoundedDict[_Owner, tuple[str, ...]] = BoundedDict()
-        #: Keys that later keys have overtaken: a request that repeats one is late.
-        self._overtaken: BoundedDict[tuple[str, int, str], bool] = BoundedDict()
+        #: (subscriber, topic, hash of the key): a later key has overtaken it, or its subscription was deleted. A request
+        #: that repeats one is late.
+        self._outdated: BoundedDict[tuple[str, str, str], bool] = BoundedDict()
 
     async def deliver(self, reader: SubscriptionReader, key: str) -> Message:
         """Return the key's message. Raises NothingNew, which decides nothing; Consumed if a later key has acked the
@@ -87,7 +91,7 @@ class KeyedDelivery:
             return await self._deliver(reader, key)
         except errors.Sought:
             # A new key gets the message at the new position, even if that message was delivered before.
-            await self._record_ack(reader, await self._find_delivered(reader))
+            await self._record_ack(reader, await self._find_delivered(reader.topic, _owner(reader)))
             raise
         except (errors.TopicGone, errors.NotSubscribed):
             if reader.topic_id:
@@ -96,13 +100,13 @@ class KeyedDelivery:
 
     async def _deliver(self, reader: SubscriptionReader, key: str) -> Message:
         message = await reader.first()
-        delivered = await self._find_delivered(reader)
+        delivered = await self._find_delivered(reader.topic, _owner(reader))
         known = delivered.offset_of(key)
         if known is not None:
             if message is not None and message.offset == known:
                 return message
             raise errors.Consumed(f"the message of key '{key}', at {known}, was confirmed by a later request")
-        if (*_owner(reader), key) in self._overtaken:
+        if (reader.subscriber, reader.topic, hash_of(key)) in self._outdated:
             raise errors.Consumed(f"a later request has already consumed a message: key '{key}' is outdated")
         if message is not None and message.offset == delivered.last_offset:
             message = await reader.confirm(message.offset + 1)
@@ -114,10 +118,11 @@ class KeyedDelivery:
         await self._record(reader, delivered, key, message.offset)
         return message
 
-    async def _find_delivered(self, reader: SubscriptionReader) -> DeliveredKeys:
-        owner = _owner(reader)
+    async def _find_delivered(self, topic: str, owner: _Owner) -> DeliveredKeys:
         known = self.delivered.get(owner)
         if known is None:
+            for ended in await find_ended_hashes(self._link, owner[0], topic):
+                self._outdated[owner[0], topic, ended] = True
             entry = await find_entry(self._link, NAMESPACE, _entry_key(*owner))
             known = DeliveredKeys() if entry is None else DeliveredKeys(_decode_entry(entry.value).keys, entry.version)
             self.delivered[owner] = known
@@ -128,8 +133,12 @@ class KeyedDelivery:
         owner, keys = _owner(reader), delivered.followed_by(key, offset)
         await self._write(owner, keys, delivered.version)
         forgotten = {former for former, _ in delivered.keys} - {former for former, _ in keys}
-        for overtaken in {*forgotten, *self._empty_keys.pop(owner, ())} - {key, NO_KEY}:
-            self._overtaken[*owner, overtaken] = True
+        self._note_outdated(reader.subscriber, reader.topic, {*forgotten, *self._empty_keys.pop(owner, ())} - {key})
+
+    def _note_outdated(self, subscriber: str, topic: str, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key != NO_KEY:
+                self._outdated[subscriber, topic, hash_of(key)] = True
 
     async def _record_ack(self, reader: SubscriptionReader, delivered: DeliveredKeys) -> None:
         """Raises as `_record` does. The keys keep their offsets."""
@@ -148,19 +157,25 @@ class KeyedDelivery:
         if key != NO_KEY and key not in former:
             self._empty_keys[owner] = (*former[1 - _KEYS_MAX :], key)
 
-    async def delete(self, subscriber: str, topic_id: int, version: int = -1) -> None:
-        """Delete the entry of a subscription that has ended."""
-        self.delivered.pop((subscriber, topic_id), None)
-        self._empty_keys.pop((subscriber, topic_id), None)
+    async def delete(self, subscriber: str, topic: str, topic_id: int, version: int = -1) -> None:
+        """Delete the entry of a subscription that has ended. Its keys are outdated."""
+        owner = (subscriber, topic_id)
+        delivered = await self._find_delivered(topic, owner)
+        keys = [key for key, _ in delivered.keys if key != NO_KEY] + list(self._empty_keys.get(owner, ()))
+        self._note_outdated(subscriber, topic, keys)
+        if keys:
+            await record_ended(self._link, subscriber, topic, keys)
+        self.delivered.pop(owner, None)
+        self._empty_keys.pop(owner, None)
         await self._link.operate(RegistrySet(NAMESPACE, _entry_key(subscriber, topic_id), None, version))
 
     async def _delete_known(self, reader: SubscriptionReader) -> None:
         """Delete the entry only in the version that is known: the subscriber may have come back through another
         gateway, and got a message there."""
         with suppress(errors.OnceMQError):
-            delivered = await self._find_delivered(reader)
+            delivered = await self._find_delivered(reader.topic, _owner(reader))
             if delivered.version:
-                await self.delete(*_owner(reader), delivered.version)
+                await self.delete(reader.subscriber, reader.topic, reader.topic_id, delivered.version)
 
 
 def nothing_new(reader: SubscriptionReader) -> errors.NothingNew:

@@ -269,7 +269,9 @@ def test_a_topic_that_is_made_again_is_another_one(queue: Queue) -> None:
     assert queue.cant_consume("k1") == (404, "NOT_SUBSCRIBED")
     queue.ok("POST", "/consumer/register", topic="T1", consumer_id="C1")
     queue.produce("c")
-    assert queue.consume("k1") == "c"
+    # It may be a late copy of the request from before.
+    assert queue.cant_consume("k1") == (410, "CONSUMED")
+    assert queue.consume("k2") == "c"
 
 
 def test_an_entry_that_another_gateway_changed_is_read_again(queue: Queue) -> None:

@@ -238,6 +238,28 @@ def test_what_was_given_is_forgotten_with_the_subscription(gateway: GatewayThrea
         assert given(gateway) == []
 
 
+@pytest.mark.parametrize("has_keeper", [True, False], ids=["the topic stays", "the topic is created again"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["", "the gateway is restarted"])
+def test_a_late_copy_of_a_get_from_before_an_unsub_takes_no_message(
+    gateway: GatewayThread, client: Req, has_keeper: bool, is_restarted: bool
+) -> None:
+    if has_keeper:
+        client.ask("sub orders keeper")
+    client.lines("s1", "sub", "alice", "orders")
+    client.lines("p1", "put", "bob", "orders", "old")
+    assert client.lines("got", "get", "alice", "orders") == "OK old"
+    assert client.code_of_lines("vain", "get", "alice", "orders") == "NOTHING_NEW"
+    client.lines("u1", "unsub", "alice", "orders")
+    client.lines("s2", "sub", "alice", "orders")
+    if is_restarted:
+        gateway.forget_everything()
+    assert client.code_of_lines("pending", "get", "alice", "orders") == "NOTHING_NEW"
+    client.lines("p2", "put", "bob", "orders", "new")
+    for late in ("got", "vain"):
+        assert client.code_of_lines(late, "get", "alice", "orders") == "CONSUMED"
+    assert client.lines("pending", "get", "alice", "orders") == "OK new"
+
+
 def given(gateway: GatewayThread) -> list[str]:
     async def ask() -> list[str]:
         link = gateway.gateway._link

@@ -69,7 +69,7 @@ class TextServer:
             if topic_id:
                 # The subscription is deleted even if this fails.
                 with contextlib.suppress(errors.OnceMQError):
-                    await self._delete_keys(topic_id, request.subscriber)
+                    await self._delete_keys(request.topic, topic_id, request.subscriber)
         return format_done("UNSUBSCRIBED")
 
     async def _perform(self, request: Request, operation: Operation) -> Reply:
@@ -84,12 +84,12 @@ class TextServer:
         except errors.TopicUnknown:
             return 0
 
-    async def _delete_keys(self, topic_id: int, subscriber: str) -> None:
+    async def _delete_keys(self, topic: str, topic_id: int, subscriber: str) -> None:
         """A repeated unsub may arrive after the client has subscribed again and got a message: then keep the keys."""
         try:
             await self._link.ask(Ack(topic_id, subscriber, 0, 0))
         except (errors.NotSubscribed, errors.TopicGone):
-            await self._delivery.delete(subscriber, topic_id)
+            await self._delivery.delete(subscriber, topic, topic_id)
 
     # Gets.
 
