@@ -70,6 +70,8 @@ COUNTERS = {
     "snapshots": "Snapshots written.",
     "records_moved": "Batches copied forward, so that their segment could be used again.",
     "groups_replayed": "Groups replayed at the start.",
+    "extents_damaged": "Segments with damaged groups, found while batches were copied forward.",
+    "records_unreadable": "Batches that could not be copied forward, because the disk has damaged them.",
 }
 
 
