@@ -323,3 +323,38 @@ def test_delayed_and_staged_batches_of_a_damaged_group_are_moved() -> None:
     rig.do(commands.Commit("w", 0, "late", (("stage", 1),)))
     rig.rounds(forward_ms=600_000)
     assert offsets(rig.ask(late.get())) == [0, 1]
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 4])
+def test_a_read_error_that_passes_is_not_seen_by_the_client(failures: int) -> None:
+    rig, disk = _file_rig()
+    owner = rig.subscribe()
+    for value in (b"one", b"two"):
+        rig.put(value)
+    disk.fail_reads(failures)
+    assert offsets(rig.ask(owner.get())) == [0, 1]
+
+
+def test_a_read_error_that_stays_is_reported_to_the_client_and_the_broker_goes_on() -> None:
+    rig, disk = _file_rig()
+    owner = rig.subscribe()
+    rig.put(b"one")
+    disk.fail_reads(100)
+    assert code(rig.ask(owner.get())) == "RECORD_CORRUPT"
+    disk.fail_reads(0)
+    rig.put(b"two")
+    assert offsets(rig.ask(owner.get())) == [0, 1]
+
+
+def test_a_read_error_that_passes_does_not_stop_copy_forward() -> None:
+    rig, disk = _file_rig()
+    quick, slow = _put_on_two_topics(rig, 400)
+    old = _extents(rig)
+    rig.ask(quick.ack(360))
+    for _ in range(30):
+        disk.fail_reads(2)
+        _put_more(rig, quick, 10)
+    assert min(old) not in _extents(rig)
+    assert rig.broker.counters["extents_damaged"] == 0
+    disk.fail_reads(0)
+    assert offsets(rig.ask(slow.get())) == list(range(40))
