@@ -14,7 +14,7 @@ from oncemq.broker.clock import Clock
 from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
 from oncemq.broker.network import Arrival, Network
-from oncemq.broker.recovery import recover
+from oncemq.broker.recovery import fitting, recover
 from oncemq.broker.request import Request
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
@@ -41,7 +41,7 @@ class Broker:
         self.journal = journal
         self.network = network
         self.clock = clock
-        self.limits = limits
+        self.limits = limits = fitting(limits, journal)
         self.counters: Counter[str] = Counter()
         self.engine = recover(journal, limits, self.counters)
         clock.not_before(self.engine.state.time_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from contextlib import suppress
 
@@ -14,6 +15,10 @@ from oncemq.journal.contract import Journal
 from oncemq.protocol import errors
 from oncemq.protocol.limits import Limits
 
+log = logging.getLogger("oncemq.broker")
+
+#: Space in a group that the largest batch leaves to its event and headers.
+_PUT_OVERHEAD_BYTES = 8 * 1024
 #: The events of the first group of a copy (journal_copy.py). A later snapshot marks the copy as complete; without
 #: one, the copy must not be served. No event has this name.
 UNFINISHED_COPY = msgspec.msgpack.encode([["unfinished copy"]])
@@ -61,3 +66,19 @@ def new_engine(journal: Journal, limits: Limits) -> Engine:
     public_id = hashlib.sha256(journal.journal_id).digest()[:16]
     first_topic_id = (int.from_bytes(public_id[:4], "little") >> 4 << 24) + 1
     return Engine(public_id.hex(), first_topic_id, journal.extent_bytes, limits)
+
+
+def fitting(limits: Limits, journal: Journal) -> Limits:
+    """Return limits under which every batch fits into a segment. The size of the segments is that with which the
+    journal was created, so they may be too small for `batch_bytes_max`."""
+    bytes_max = max(1, journal.group_capacity_bytes - _PUT_OVERHEAD_BYTES)
+    if limits.batch_bytes_max <= bytes_max:
+        return limits
+    log.info(
+        "%s has segments of %d bytes: a batch has at most %d bytes, not %d (batch_bytes_max)",
+        journal.describe(),
+        journal.extent_bytes,
+        bytes_max,
+        limits.batch_bytes_max,
+    )
+    return msgspec.structs.replace(limits, batch_bytes_max=bytes_max)
