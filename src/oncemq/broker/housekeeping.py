@@ -174,8 +174,9 @@ class Housekeeping:
             try:
                 self._copy(builder, head, first_offset, slot.position)
             except errors.RecordCorrupt as error:
+                # The next one waits for the next round, since reading from a failing disk may take long.
                 extent_copy.skip(head, error)
-                continue
+                return True
             left_bytes -= head.size
             if left_bytes <= 0:
                 break

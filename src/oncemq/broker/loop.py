@@ -10,7 +10,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from oncemq.broker.clock import Clock
+from oncemq.broker.clock import Clock, start_clock
 from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
 from oncemq.broker.network import Arrival, Network
@@ -19,7 +19,7 @@ from oncemq.broker.request import Request
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
 from oncemq.broker.waiting import WaitingRequests
-from oncemq.journal.contract import Journal
+from oncemq.journal.contract import Group, Journal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame, decode_request, encode_refusal
 from oncemq.protocol.limits import Limits
@@ -32,19 +32,35 @@ log = logging.getLogger("oncemq.broker")
 CONFIRM_IDLE_MS = 50
 #: The longest wait of the loop, so that housekeeping runs at least this often.
 LOOP_WAIT_MS_MAX = 500
+#: How often idle time is recorded while `clock_leap_ms_max` passes.
+_TIME_RECORDS_PER_LEAP = 4
+#: A clean stop records the time if nothing was recorded for this long.
+_RECORD_TIME_AT_STOP_MS = 60_000
 
 
 class Broker:
     def __init__(
-        self, journal: Journal, network: Network, clock: Clock, limits: Limits, policy: Policy | None = None
+        self,
+        journal: Journal,
+        network: Network,
+        clock: Clock,
+        limits: Limits,
+        policy: Policy | None = None,
+        *,
+        trust_clock: bool = False,
     ) -> None:
+        """`trust_clock` confirms a leap of the clock (clock.py)."""
         self.journal = journal
         self.network = network
         self.clock = clock
         self.limits = limits = fitting(limits, journal)
         self.counters: Counter[str] = Counter()
         self.engine = recover(journal, limits, self.counters)
-        clock.not_before(self.engine.state.time_ms)
+        behind_ms = start_clock(clock, self.engine.state.time_ms, limits.clock_leap_ms_max, is_trusted=trust_clock)
+        if behind_ms:
+            self.counters["clock_behind_ms"] = behind_ms
+        #: Idle time is recorded this often, so that the next start does not take it for a leap of the clock.
+        self._record_time_every_ms = limits.clock_leap_ms_max // _TIME_RECORDS_PER_LEAP
         self.started_ms = clock.now_ms()
         self.housekeeping = Housekeeping(journal, self.engine, policy or Policy(), self.counters)
         self.waiting = WaitingRequests()
@@ -114,7 +130,17 @@ class Broker:
         elif self._confirm_due_ms is not None and builder.now_ms >= self._confirm_due_ms:
             self.journal.confirm()
             self._confirm_due_ms = None
+        else:
+            self._record_time(builder.now_ms, self._record_time_every_ms)
         self.housekeeping.after_round(builder)
+
+    def _record_time(self, now_ms: int, every_ms: int) -> None:
+        """Record the time in an empty group, if nothing was recorded for this long and there is space."""
+        recorded_ms = self.engine.state.time_ms
+        if recorded_ms and now_ms - recorded_ms >= every_ms and self.journal.next_slot(1).free_bytes:
+            self.journal.append(Group(now_ms, b"", ()))
+            self.journal.sync()
+            self.engine.pass_time(now_ms)
 
     @property
     def busy(self) -> bool:
@@ -141,6 +167,7 @@ class Broker:
         for waiting in self.waiting.take_all():
             waiting.request.refuse_rest(NotNow("STOPPING", "the broker is stopping"))
             self._send(waiting.request.peer, waiting.request.encode_response(self.journal))
+        self._record_time(self.clock.now_ms(), _RECORD_TIME_AT_STOP_MS)
         self.housekeeping.last_snapshot()
         self.journal.close()
 

@@ -51,6 +51,7 @@ def _recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine
                 )
             for event in _decode_events(group.events) if group.events else ():
                 engine.apply(group.time_ms, event)
+            engine.pass_time(group.time_ms)
     except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:
         raise errors.JournalCorrupt(f"{journal.describe()} holds an event that can't be applied: {error}") from error
     engine.state.is_recovered = True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
 from oncemq.journal.contract import RecordHead
@@ -77,7 +75,7 @@ class ExtentSearch:
         index = topic.index
         start = index.find(max(self._offset, index.first))
         stop = min(start + entries_max, len(index.ends))
-        for entry, position in enumerate(islice(index.positions, start, stop), start):
+        for entry, position in enumerate(index.positions[start:stop], start):
             if self._contains(position):
                 first = index.first_offset(entry)
                 heads.append(RecordHead(position, topic.id, first, index.ends[entry] - first, 0, index.sizes[entry]))

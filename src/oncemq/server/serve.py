@@ -124,7 +124,7 @@ def run_broker(
 
 def _recover(journal: Journal, network: ZmqNetwork, settings: ServeSettings) -> Broker:
     policy = Policy(snapshot_bytes=settings.snapshot_bytes, snapshot_events=settings.snapshot_events)
-    broker = Broker(journal, network, SystemClock(), settings.limits, policy)
+    broker = Broker(journal, network, SystemClock(), settings.limits, policy, trust_clock=settings.trust_clock)
     for warning in getattr(journal, "warnings", ()):
         log.warning("%s", warning)
     log.info(

@@ -170,6 +170,7 @@ class SimDisk:
         self.life += 1
         self.locked.clear()
         self._writes_until_failure = self._syncs_until_failure = self._operations_until_crash = 0
+        self._reads_to_fail = 0
 
     def power_loss(self) -> None:
         self.faults["power loss"] += 1

@@ -43,12 +43,18 @@ def runs(wanted: Sequence[RecordRef], segment_bytes: int) -> Iterator[tuple[int,
 
 def _read(file: DiskFile, number: int, at: int, size: int) -> bytes:
     """Read from segment `number`, and repeat a read that fails. Raise OSError if the last attempt fails too."""
-    for _ in range(1, READ_TRIES):
+    failure: OSError | None = None
+    for attempts_left in reversed(range(READ_TRIES)):
         try:
-            return file.read(at, size)
+            data = file.read(at, size)
+            break
         except OSError as error:
-            log.warning("%s at byte %d: a read failed and is repeated: %s", segment_path(number), at, error)
-    return file.read(at, size)
+            if not attempts_left:
+                raise
+            failure = error
+    if failure is not None:
+        log.warning("%s at byte %d was read only when the read was repeated: %s", segment_path(number), at, failure)
+    return data
 
 
 def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
