@@ -13,6 +13,7 @@ KILLS ?= 200
 EXAMPLES ?= 500
 INPUTS ?= 1000000
 SECONDS ?= 30
+MINUTES ?= 60
 JOBS ?= 2
 # Tests start hundreds of processes, which should not all compile the same modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,7 +39,7 @@ $(READY): $(MADE) pyproject.toml constraints.txt
 $(BROWSER): $(READY)
 	-@$(BIN)/python -m tests.browser && touch $@
 
-.PHONY: help serve demo test test-cluster lint format hooks docs bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http crash crash-spark reference constraints
+.PHONY: help serve demo test test-cluster lint format hooks docs bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http crash crash-spark soak reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -108,6 +109,9 @@ crash: $(READY) ## Kill real brokers and clients, KILLS times in each campaign (
 
 crash-spark: $(READY) ## Kill Spark's driver, its tasks and the broker, KILLS times (KILLS=50, SEED=7)
 	$(BIN)/python -m tests.spark.faults --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+soak: $(READY) ## Load all protocols for MINUTES, with kills and hostile peers, and check everything (MINUTES=10, SEED=7)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 reference: $(READY) ## Write docs/reference/ anew
 	$(BIN)/python -m oncemq.cli.tools.reference

@@ -46,13 +46,13 @@ def find() -> str | None:
 class Browser:
     """One page. Its `requests` and the `complaints` of its console are recorded."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: a new folder for its profile."""
+    def __init__(self, folder: Path, *flags: str) -> None:
+        """`folder`: a new folder for its profile. `flags`: further ones of the command line."""
         program = find()
         assert program is not None, "no browser: install chromium (make test does it where apt can)"
         (its_in, self._out), (self._in, its_out) = os.pipe(), os.pipe()
         self._process = subprocess.Popen(
-            [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
+            [program, *_FLAGS, *flags, f"--user-data-dir={folder}", "about:blank"],
             pass_fds=(3, 4),
             preexec_fn=lambda: _become_3_and_4(its_in, its_out),
             stdin=subprocess.DEVNULL,

@@ -3,7 +3,8 @@
     python examples/datagrams/append_file.py readings copy.txt 127.0.0.1:5560
 
 Each line contains the offset of its message, so the program continues after the last complete line of the file. It
-exits after one second without a message.
+copies all messages that the topic has when it starts, and exits after one second without a further one. If it can't
+copy them all, its exit code is 1.
 """
 
 import os
@@ -11,7 +12,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from peers import FROM_THE_EARLIEST, Refused, Subscriber
+from peers import FROM_THE_EARLIEST, Refused, Subscriber, find_end
 
 if len(sys.argv) < 3:
     raise SystemExit(__doc__)
@@ -30,7 +31,8 @@ try:
         # A line that a crash left incomplete is written again.
         file.truncate(len(whole))
         file.seek(len(whole))
-        for offset, content in subscriber.messages(idle_s=1):
+        end = find_end((host, int(port)), topic)
+        for offset, content in subscriber.messages(idle_s=1, end=end):
             file.write(b"%d %b\n" % (offset, content))
             file.flush()
             os.fsync(file.fileno())

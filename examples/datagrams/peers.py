@@ -17,7 +17,7 @@ from contextlib import suppress
 MAGIC = 0xF1
 HELLO, PUT, ACK, BYE = 1, 2, 3, 4
 CHALLENGE, WELCOME, DONE, REFUSED, NOT_NOW, MESSAGE, ACKED, OVER = range(0x81, 0x89)
-PUBLISHER, SUBSCRIBER = 1, 2
+ASK, PUBLISHER, SUBSCRIBER = 0, 1, 2
 FROM_NOW_ON, FROM_THE_EARLIEST = -1, -2
 
 #: A packet that is not answered is sent again after this time, which doubles until a packet arrives. A subscriber
@@ -216,18 +216,27 @@ class Subscriber(Peer):
         self._next = -1
         self.wait(lambda: self.is_welcome, timeout_s)
 
-    def messages(self, idle_s: float) -> Iterator[tuple[int, bytes]]:
-        """Yield offset and content, until `idle_s` seconds pass without a message. Each step acks the one before."""
-        until_s = time.monotonic() + idle_s
-        while time.monotonic() < until_s:
-            self.step(until_s - time.monotonic())
+    def messages(self, idle_s: float, *, end: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and content, until `idle_s` seconds pass without a message. Each step acks the one before.
+
+        Silence does not show that the topic has no more messages. So messages below the offset `end` are waited for:
+        raises TimeoutError if one does not arrive within `timeout_s`."""
+        heard_s = time.monotonic()
+        while True:
+            is_complete = self.position >= end
+            left_s = heard_s + (idle_s if is_complete else self.timeout_s) - time.monotonic()
+            if left_s <= 0 and is_complete:
+                return
+            if left_s <= 0:
+                raise TimeoutError(f"message {self.position} of {end} has not arrived for {self.timeout_s:g} s")
+            self.step(left_s)
             while self._ready:
                 offset, content = self._ready.pop(0)
                 yield offset, content
                 self.position = offset + 1
                 if not self._ready:
                     self.send_again()
-                until_s = time.monotonic() + idle_s
+                heard_s = time.monotonic()
 
     def finish(self) -> None:
         """Wait until the last ack is on the broker's disk."""
@@ -279,6 +288,34 @@ class Subscriber(Peer):
         bits = [offset - self.position for offset in arrived]
         bitmap = sum(1 << bit for bit in bits if 0 <= bit < 64)
         self.send(ACK, struct.pack(">QQQ", self.epoch, max(0, self.position), bitmap))
+
+
+class _Question(Peer):
+    """A hello that asks for the end of a topic."""
+
+    end = -1
+
+    def welcome(self, position: int) -> None:
+        self.end = position
+
+    def refused(self, number: int, code: str, text: str) -> None:
+        raise Refused(code, f"{text} ({number})" if number else text)
+
+    def received(self, kind: int, body: bytes) -> None:
+        """The gateway can't reach the broker: the hello is sent again."""
+
+    def send_again(self) -> None:
+        """The hello is answered: there is nothing to send."""
+
+
+def find_end(gateway: tuple[str, int], topic: str, *, timeout_s: float = 30.0) -> int:
+    """Return the offset that the next message of a topic will get. Raises Refused, TimeoutError."""
+    question = _Question(gateway, ASK, "", topic)
+    try:
+        question.wait(lambda: question.end >= 0, timeout_s)
+    finally:
+        question.socket.close()
+    return question.end
 
 
 if __name__ == "__main__":

@@ -28,5 +28,5 @@ except TimeoutError as error:
 except Refused as error:
     raise SystemExit(f"refused: {': '.join(error.args)}") from None
 print(f"{done} lines were there, {len(lines) - done} are new")
-for number, code in publisher.refusals.items():
-    print(f"line {number} was refused: {code}")
+if publisher.refusals:
+    raise SystemExit("\n".join(f"line {number} was refused: {code}" for number, code in publisher.refusals.items()))

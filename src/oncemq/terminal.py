@@ -1,10 +1,14 @@
-"""Text for people and programs at a terminal: tables, counts, sizes, durations, JSON lines, notes and warnings.
+"""Text for people and programs at a terminal: tables, counts, sizes, durations, JSON lines, notes, warnings and errors.
+
+Text that comes from others (messages, names) must not control the terminal: `printable` escapes it.
 
 The command line and the tools share it.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +17,37 @@ from types import FrameType
 from typing import Any
 
 import click
+
+#: Control characters except tab and newline; lone surrogates; characters that change the direction of the text around
+#: them, or break the line where no newline is.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Escape what could control a terminal or change the direction of a line.
+
+    >>> printable("red: \\x1b[31m, and a\\ttab")
+    'red: \\\\x1b[31m, and a\\ttab'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def printable_bytes(data: bytes) -> bytes:
+    """Escape the same characters, and bytes that are not UTF-8.
+
+    >>> printable_bytes(b"caf\\xc3\\xa9 \\xff\\r")
+    b'caf\\xc3\\xa9 \\\\xff\\\\r'
+    """
+    return printable(data.decode("utf-8", "backslashreplace")).encode()
+
+
+def printable_json(line: str) -> str:
+    """Escape the same characters in JSON, where the result stands for the same values.
+
+    >>> printable_json('["\\x9b31m"]')
+    '["\\\\u009b31m"]'
+    """
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 def json_line(entry: Any) -> str:
@@ -51,7 +86,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value)
+    return printable(str(value))
 
 
 def bytes_text(size: float) -> str:
@@ -82,6 +117,16 @@ def is_terminal(stream: Any = None) -> bool:
     return bool((stream or sys.stderr).isatty())
 
 
+def has_colours(stream: Any = None) -> bool:
+    """Whether text for a stream (standard error, unless another is given) may have colours. `NO_COLOR` forbids them."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def styled(text: str, **style: Any) -> str:
+    """Return a text with colours, unless `NO_COLOR` forbids them. (`click.echo` removes them outside of a terminal.)"""
+    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
+
+
 def count_of(number: int, noun: str) -> str:
     """
     >>> count_of(1, "message"), count_of(2000, "message")
@@ -103,18 +148,27 @@ def confirm(question: str) -> None:
 
 def note(text: str) -> None:
     """Print a line for the person at the terminal, on standard error: it is not part of the output."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
 
 
 def warn(text: str) -> None:
     """Print a warning on standard error."""
-    click.echo(click.style("warning: ", fg="yellow", bold=True) + text, err=True)
+    click.echo(styled("warning: ", fg="yellow", bold=True) + printable(text), err=True)
+
+
+def error(text: str, advice: str = "") -> None:
+    """Print an error on standard error, and below it what to do about it."""
+    click.echo(styled("error: ", fg="red", bold=True) + printable(text), err=True)
+    if advice:
+        click.echo(f"       {printable(advice)}", err=True)
 
 
 @contextmanager
 def signals_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM call `handler`."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    """Inside, Ctrl-C, SIGTERM and the end of the terminal (SIGHUP, unless it is ignored) call `handler`."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     former = [signal.signal(number, handler) for number in numbers]
     try:
         yield

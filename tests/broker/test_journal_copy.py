@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import msgspec
 import psycopg
@@ -11,13 +16,15 @@ import pytest
 
 import oncemq
 from oncemq.broker import journal_copy
+from oncemq.broker.journal_check import check
 from oncemq.broker.recovery import recover
 from oncemq.disk.os_disk import OsDisk
 from oncemq.engine.engine import Engine
 from oncemq.engine.snapshot.relocation import needed_records, relocated
 from oncemq.journal.contract import Group, Journal, RecordRef
 from oncemq.journal.files.journal import FileJournal
-from oncemq.journal.postgres.standby import open_postgres
+from oncemq.journal.postgres.journal import PostgresJournal
+from oncemq.journal.postgres.standby import PostgresStandby, open_postgres
 from oncemq.journal.worker import InlineWorker, ThreadWorker
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Hello
@@ -25,6 +32,8 @@ from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import HelloReply
 from tests.broker.random_work import RandomWork
 from tests.broker.rig import Rig
+from tests.journal.rig import crash
+from tests.simulation.environment.disk import SimCrash, SimDisk
 
 EXTENT_BYTES = 512 * 1024
 
@@ -59,9 +68,12 @@ def chunks_of(engine: Engine) -> list[bytes]:
     return list(iter(capture.chunk, None))
 
 
-def content_of(place: str) -> tuple[list[object], list[bytes], bytes]:
+def content_of(place: str, may_create: bool = True) -> tuple[list[object], list[bytes], bytes]:
     """Return the state without positions, every payload that it needs, and the id of the journal."""
-    journal = open_any(place)
+    return content_in(open_any(place) if may_create else journal_copy.open_source(place))
+
+
+def content_in(journal: Journal) -> tuple[list[object], list[bytes], bytes]:
     try:
         chunks = chunks_of(recover(journal, Limits(), Counter()))
         needed = list(needed_records(chunks))
@@ -139,11 +151,123 @@ def test_an_interrupted_copy_is_refused_and_can_be_repeated(
     assert content_of(target) == before
 
 
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def open_copy(disk: SimDisk, source: Journal) -> FileJournal:
+    return FileJournal(disk, InlineWorker(), segment_bytes=64 * 1024, journal_id=source.journal_id, is_copy=True)
+
+
+def test_a_copy_to_files_that_is_killed_at_any_step_is_refused_and_can_be_repeated(tmp_path: Path) -> None:
+    place = str(tmp_path / "source")
+    make(place, 6)
+    before = content_of(place)
+    source = open_any(place)
+    engine = recover(source, Limits(), Counter())
+    step = refusals = 0
+    while True:
+        disk = SimDisk(Random(step))
+        disk.crash_after(step)
+        try:
+            journal_copy.copy_journal(engine, source, open_copy(disk, source), Limits())
+            break
+        except SimCrash:
+            disk.kill() if step % 2 else disk.power_loss()
+        if disk.exists("journal.copying"):
+            refusals += 1
+            for _ in range(2):
+                with pytest.raises(errors.JournalError, match="not finished"):
+                    FileJournal(disk, InlineWorker())
+            with pytest.raises(errors.JournalError, match="not finished"):
+                check(disk)
+        elif disk.exists("journal.meta"):
+            assert content_in(FileJournal(disk, InlineWorker())) == before
+        else:
+            assert disk.list("segments") == []
+        target = open_copy(disk, source)
+        journal_copy.copy_journal(engine, source, target, Limits())
+        target.close()
+        assert content_in(FileJournal(disk, InlineWorker())) == before
+        step += 1
+    assert refusals > 50
+    source.close()
+
+
+#: When a copy to PostgreSQL is killed: at which call of which method, after or before it, and what is left then.
+POSTGRES_STEPS = (
+    (PostgresStandby, "_create_schema", 1, False, "no journal"),
+    (PostgresStandby, "_create_schema", 1, True, "not finished"),
+    (PostgresStandby, "_take_over", 1, True, "not finished"),
+    (PostgresJournal, "sync", 1, True, "not finished"),
+    (PostgresJournal, "begin_snapshot", 1, True, "not finished"),
+    (PostgresJournal, "finish_copy", 1, False, ""),
+)
+
+
+def test_a_copy_to_postgresql_that_is_killed_is_refused_and_can_be_repeated(
+    tmp_path: Path, postgres: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = str(tmp_path / "source")
+    make(source, 6)
+    before = content_of(source)
+    for owner, name, calls, is_after, refusal in POSTGRES_STEPS:
+        with psycopg.connect(postgres, autocommit=True) as database:
+            database.execute("drop schema if exists oncemq cascade")
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, killing(getattr(owner, name), calls, is_after))
+            patch.setattr(PostgresJournal, "close", crash)
+            with pytest.raises(Killed):
+                journal_copy.copy(source, url)
+        end_lease(postgres)
+        with pytest.raises(errors.JournalError, match=refusal) if refusal else nullcontext():
+            assert content_of(url, may_create=False) == before
+        journal_copy.copy(source, url)
+        assert content_of(url) == before
+
+
+def killing(function: Callable[..., Any], calls: int, is_after: bool) -> Callable[..., Any]:
+    """Return the function, but with one of its calls the process ends."""
+    call = count(1)
+
+    def watched(*args: Any, **options: Any) -> Any:
+        is_last = next(call) == calls
+        if is_last and not is_after:
+            raise Killed
+        result = function(*args, **options)
+        if is_last:
+            raise Killed
+        return result
+
+    return watched
+
+
+def end_lease(postgres: str) -> None:
+    """Let the lease of a process that was killed expire."""
+    with psycopg.connect(postgres, autocommit=True) as database:
+        if database.execute("select to_regclass('oncemq.journal_lease') is not null").fetchone() == (True,):
+            database.execute("update oncemq.journal_lease set expires_at = 'epoch'")
+
+
+def test_a_copy_that_is_complete_can_be_repeated_until_it_is_served(tmp_path: Path, url: str) -> None:
+    source = str(tmp_path / "source")
+    make(source, 7)
+    for target in (url, str(tmp_path / "target")):
+        first = journal_copy.copy(source, target)
+        assert journal_copy.copy(source, target) == first
+        rig = Rig(open_any(target))
+        rig.subscribe()
+        rig.put(b"goes on")
+        rig.broker.stop()
+        with pytest.raises(errors.JournalError, match="already"):
+            journal_copy.copy(source, target)
+
+
 def test_a_copy_needs_a_target_without_a_journal(tmp_path: Path, url: str) -> None:
     source, other = str(tmp_path / "source"), str(tmp_path / "other")
     make(source, 4)
     make(other, 5)
-    journal_copy.copy(source, url)
+    make(url, 6)
     for place in (other, url):
         with pytest.raises(errors.JournalError, match="already"):
             journal_copy.copy(source, place)

@@ -309,6 +309,7 @@ def test_a_journal_is_checked_exported_and_cut(tmp_path: Path) -> None:
     assert (report["records"], report["problems"]) == (1, [])
     assert b"No damage found" in shell.ok("journal", "check", folder)
     shell.ok("journal", "export", folder, out)
+    assert Path(out).stat().st_mode & 0o777 == 0o600
     lines = [json.loads(line) for line in Path(out).read_text(encoding="utf-8").splitlines()]
     assert [line["count"] for line in lines if line["kind"] == "record"] == [1]
     stored = [line for line in lines if line["kind"] == "group" and "Stored" in json.dumps(line["events"])]

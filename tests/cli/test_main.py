@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 
 import oncemq
 import oncemq.cli
+from oncemq import terminal
 from oncemq.cli.main import cli
 from oncemq.cli.server import logs
 from oncemq.cli.server.gateway import _addresses_text
@@ -386,6 +387,23 @@ def test_log_lines_have_colours_only_where_asked_for() -> None:
     plain = logs.TextFormatter(colours=False).format(make_record())
     assert plain == "1970-01-01T00:00:00.500Z warning oncemq.broker: slow sync"
     assert "\033[33m" in logs.TextFormatter(colours=True).format(make_record())
+
+
+def test_log_lines_escape_names_that_would_change_how_a_line_is_read() -> None:
+    record = make_record(msg="new topic '%s'", args=("a\u202eb\x1b[1m",), peer="\u2066")
+    text = logs.TextFormatter(colours=False).format(record)
+    assert text.endswith("new topic 'a\\u202eb\\x1b[1m' peer=\\u2066")
+    line = logs.JsonFormatter().format(record)
+    assert line.isascii()
+    assert json.loads(line)["text"] == "new topic 'a\u202eb\x1b[1m'"
+
+
+def test_no_color_is_respected_by_logs_errors_and_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    for value, has_colours in (("1", False), ("", True)):
+        monkeypatch.setenv("NO_COLOR", value)
+        assert terminal.has_colours() is has_colours
+        assert ("\033" in terminal.styled("error: ", fg="red")) is has_colours
 
 
 def test_an_unknown_case_lists_the_cases_one_per_line() -> None:

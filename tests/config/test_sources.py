@@ -327,3 +327,19 @@ def test_a_setting_in_milliseconds_takes_a_bare_number_or_a_unit() -> None:
     assert sources.load_client({}, {}).timeout_s == 1.5
     with pytest.raises(SettingInvalid, match=r"ONCEMQ_LEASE_MS = 'soon' is not valid: .*whole number of milliseconds"):
         sources.load_serve({}, {"ONCEMQ_LEASE_MS": "soon"})
+
+
+@pytest.mark.parametrize(
+    "journal", ['["postgresql://me:secret@db/orders"]', '{ url = "postgresql://me:secret@db/orders" }']
+)
+def test_an_invalid_journal_in_the_file_is_refused_without_its_password(tmp_path: Path, journal: str) -> None:
+    (tmp_path / "oncemq.toml").write_text(f"[serve]\njournal = {journal}\n")
+    with pytest.raises(SettingInvalid, match=r"serve.journal = … is not valid") as refused:
+        sources.load_serve({}, {})
+    assert "secret" not in str(refused.value)
+
+
+def test_an_invalid_journal_without_a_password_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "oncemq.toml").write_text("[serve]\njournal = 7\n")
+    with pytest.raises(SettingInvalid, match=r"serve.journal = 7 is not valid"):
+        sources.load_serve({}, {})

@@ -59,6 +59,19 @@ def test_files_are_created_once_and_found(tmp_path: Path) -> None:
     assert disk.free_bytes() > 0
 
 
+def test_files_and_folders_are_private(tmp_path: Path) -> None:
+    former = os.umask(0o002)
+    try:
+        disk = OsDisk(tmp_path / "parent" / "data")
+        disk.make_folder("cut")
+        disk.open("cut/bytes", create=True).close()
+        disk.lock("journal.lock").close()
+    finally:
+        os.umask(former)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "parent").rglob("*")}
+    assert modes == {"data": 0o700, "cut": 0o700, "bytes": 0o600, "journal.lock": 0o600}
+
+
 def test_a_second_broker_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     journal = open_files(tmp_path, segment_bytes=SEGMENT_BYTES)
     list(journal.load().groups)

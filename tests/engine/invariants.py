@@ -9,9 +9,10 @@ import msgspec
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Event
 from oncemq.engine.state.batch_index import EXPIRED, BatchIndex
+from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
-from oncemq.engine.state.topic import Topic
+from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.journal.contract import record_bytes
 from oncemq.protocol.limits import Limits
 from tests.engine.world import EXTENT_BYTES, World, image_of
@@ -180,6 +181,7 @@ def _check_times(engine: Engine, now_ms: int) -> None:
 
 def _due_times(state: State, now_ms: int) -> list[int]:
     times = [stage.expires_ms for stage in state.stages.values()]
+    times += [_idle_until(pattern, now_ms) for pattern in state.patterns.values() if pattern.idle_ms]
     for topic in state.topics.values():
         times += [batch.due_ms for batch in topic.delayed.values()]
         times += [at for at in topic.index.expires[topic.index.head :] if at not in (0, EXPIRED)]
@@ -189,7 +191,14 @@ def _due_times(state: State, now_ms: int) -> list[int]:
             oldest = topic.index.find(max(topic.trimmed, topic.index.first))
             times.append(topic.index.times[oldest] + topic.retain_ms)
         for subscription in topic.subscriptions.values():
+            if subscription.idle_ms:
+                times.append(_idle_until(subscription, now_ms))
             if subscription.shared is not None:
                 times += [lease.until_ms for lease in subscription.shared.leases.values()]
                 times += [at for _, _, at in subscription.shared.redeliveries.spans.values() if at > now_ms]
     return times
+
+
+def _idle_until(owner: Subscription | PatternSubscription, now_ms: int) -> int:
+    """Return when a subscription is checked at the latest. The time of an owner that was never heard starts soon."""
+    return owner.heard_ms + owner.idle_ms if owner.heard_ms else now_ms

@@ -20,6 +20,7 @@ from tests.engine.world import EXTENT_BYTES, World
 TOPICS = ["a", "a.b", "a.c", "b"]
 PATTERNS = ["a.*", "#", "a.#"]
 SUBSCRIBERS = ["x", "y", "z"]
+IDLE_MS = [0, 0, 0, 0, 300]
 LIMITS = Limits(stage_ms=500, key_ms=700, delayed_max=6, subscriptions_max=20, leased_max=6)
 
 
@@ -138,9 +139,11 @@ class RandomWorld(World):
         rng = self.rng
         start = rng.choice([commands.START_NEW, commands.START_EARLIEST, commands.START_EARLIEST, 0, 3])
         if rng.random() < 0.3:
-            return commands.Subscribe(rng.choice(PATTERNS), rng.choice(SUBSCRIBERS), min(start, commands.START_NEW))
+            start = min(start, commands.START_NEW)
+            return commands.Subscribe(rng.choice(PATTERNS), rng.choice(SUBSCRIBERS), start, None, rng.choice(IDLE_MS))
         sharing = commands.Sharing(lease_ms=100, key_order=rng.random() < 0.4) if rng.random() < 0.4 else None
-        return commands.Subscribe(rng.choice(TOPICS), rng.choice(SUBSCRIBERS), start, sharing)
+        idle_ms = rng.choice(IDLE_MS)
+        return commands.Subscribe(rng.choice(TOPICS), rng.choice(SUBSCRIBERS), start, sharing, idle_ms)
 
     def _unsubscribe(self) -> commands.Unsubscribe:
         return commands.Unsubscribe(self.rng.choice(TOPICS + PATTERNS), self.rng.choice(SUBSCRIBERS))

@@ -104,6 +104,7 @@ class History:
             self.create(topic),
             Subscribe(topic, subscriber, rng.choice([START_NEW, START_EARLIEST]), rng.choice(SHARINGS)),
             Subscribe(rng.choice(PATTERNS), subscriber, rng.choice([START_NEW, START_EARLIEST])),
+            Subscribe(rng.choice([topic, *PATTERNS]), rng.choice(PEOPLE), START_NEW, None, 300),
             Open(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([0, 0, 50])),
             Seek(rng.choice([*TOPICS, *PATTERNS]), subscriber, rng.choice([-1, -2, 3]), rng.choice([0, 0, 2_000])),
             self.stage(topic),
@@ -262,6 +263,8 @@ def fixed_history(world: World) -> None:
     world.do(CreateTopic("still", 0, 0, 300, EXPIRE), "painter")
     world.do(Subscribe("still", "slow"), "painter")
     world.do(Subscribe("*", "walker"), "painter")
+    world.do(Subscribe("still", "guest", START_NEW, None, 10**6), "painter")
+    world.do(Subscribe("*", "guest", START_NEW, None, 10**6), "painter")
     world.do(Put("still", Envelope(1, 10, 0)), "painter")
     world.do(Subscribe("still", "eve"), "painter")
     world.do(Subscribe("still", "cooks", START_NEW, SHARINGS[2]), "painter")

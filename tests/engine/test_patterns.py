@@ -14,7 +14,7 @@ from oncemq.engine.event_bytes import need_bytes
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import SEEK_TOPICS_MAX, Limits
-from oncemq.protocol.patterns import matches, refuse_pattern
+from oncemq.protocol.patterns import matcher, matches, refuse_pattern
 from tests.engine.invariants import check, event_bytes, without_verdicts
 from tests.engine.world import ROOMY, World, code, put
 
@@ -35,6 +35,7 @@ def as_regular_expression(levels: list[str]) -> str:
 def test_patterns_match_as_a_regular_expression_would(levels: list[str], name: str) -> None:
     expected = regex.fullmatch(as_regular_expression(levels), "." + name) is not None
     assert matches(levels, name) == expected
+    assert bool(matcher(".".join(levels))(name)) == expected
 
 
 @pytest.mark.parametrize(

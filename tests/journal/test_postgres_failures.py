@@ -136,8 +136,9 @@ def test_a_damaged_payload_is_detected(postgres: str, database: Database) -> Non
         "update oncemq.journal_record set payload = set_byte(payload, 3999, 1) where position = %s", (bad.position,)
     )
     assert journal.read([good])[0][0] == b"good" * 1000
-    with pytest.raises(errors.RecordCorrupt, match="checksum"):
+    with pytest.raises(errors.RecordCorrupt, match="checksum") as refused:
         journal.read([bad])
+    assert "oncemq journal" not in refused.value.text
     journal.ensure_not_fenced()
 
 
@@ -159,8 +160,10 @@ def test_a_damaged_group_is_refused_and_the_lease_released(
     crash(journal)
     database.execute(damage.encode())
     for _ in range(2):
-        with pytest.raises(errors.JournalCorrupt, match=said):
+        with pytest.raises(errors.JournalCorrupt, match=said) as refused:
             list(open_postgres(postgres).load().groups)
+        assert "backup" in refused.value.advice
+        assert "oncemq journal" not in refused.value.advice
 
 
 def test_instead_of_a_damaged_snapshot_the_previous_one_is_used(postgres: str, database: Database) -> None:

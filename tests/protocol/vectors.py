@@ -216,6 +216,7 @@ REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
         [],
     ),
     ("commit a batch in which there is nothing", [_numbered(10, Commit("writer", 6, "", ()))], []),
+    ("subscribe, deleted when idle", [_numbered(3, Subscribe("orders", "guest", -1, None, 3_600_000))], []),
 ]
 
 REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [

@@ -30,6 +30,7 @@ from tests.simulation.processes.process import Context, Process
 from tests.simulation.processes.producer import Producer
 from tests.simulation.processes.reader import Reader
 from tests.simulation.processes.staging_writer import StagingWriter
+from tests.simulation.processes.visitor import Visitor
 from tests.simulation.processes.worker import Worker
 
 HEALING_MS_MAX = 30_000
@@ -138,7 +139,12 @@ class Run:
             context.seekable.append(("kept", "slow"))
         context.subscriptions.deletable_topics.add("passing")
         if random() < 0.4:
-            self.processes.append(Consumer(context, "guest", "passing", "guest", commands.START_NEW, resubscribes=True))
+            self.processes.append(self._guest())
+
+    def _guest(self) -> Consumer:
+        if self.world.random("visitor").random() < 0.3:
+            return Visitor(self.context, "guest", "passing")
+        return Consumer(self.context, "guest", "passing", "guest", commands.START_NEW, resubscribes=True)
 
     def _add_producers(self, churned: str) -> None:
         context = self.context

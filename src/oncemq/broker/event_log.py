@@ -63,9 +63,14 @@ def _subscribed(state: State, _operation: Any, event: events.Subscribed) -> list
     return [*_created(event.topic_name), f"new subscriber '{event.subscriber}' to topic '{name}', {how}"]
 
 
-def _unsubscribed(_state: State, operation: Any, event: events.Unsubscribed) -> list[str]:
-    gone = [f"deleted topic '{operation.topic}': it was the last subscriber's"] if event.topic_removed else []
-    return [f"'{event.subscriber}' unsubscribed from topic '{operation.topic}'", *gone]
+def _unsubscribed(state: State, operation: Any, event: events.Unsubscribed) -> list[str]:
+    if event.claim is None:
+        topic = state.topics_by_id.get(event.topic_id)
+        what = f"the subscription of '{event.subscriber}'" + (f" to topic '{topic.name}'" if topic is not None else "")
+        gone = ", and its topic" if event.topic_removed else ""
+        return [f"deleted {what}{gone}: its owner was idle for too long"]
+    removed = [f"deleted topic '{operation.topic}': it was the last subscriber's"] if event.topic_removed else []
+    return [f"'{event.subscriber}' unsubscribed from topic '{operation.topic}'", *removed]
 
 
 def _pattern_subscribed(_state: State, _operation: Any, event: events.PatternSubscribed) -> list[str]:
@@ -73,6 +78,9 @@ def _pattern_subscribed(_state: State, _operation: Any, event: events.PatternSub
 
 
 def _pattern_unsubscribed(_state: State, _operation: Any, event: events.PatternUnsubscribed) -> list[str]:
+    if event.claim is None:
+        what = f"the subscription of '{event.subscriber}' to topics like '{event.pattern}'"
+        return [f"deleted {what}: its owner was idle for too long"]
     return [f"'{event.subscriber}' unsubscribed from topics like '{event.pattern}'"]
 
 

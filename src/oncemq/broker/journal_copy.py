@@ -1,8 +1,10 @@
 """`journal copy`: copies the journal of a stopped broker to another location, of the same kind or another.
 
 The state of the source is captured as a snapshot. Every record that it needs is appended to the target. The snapshot,
-with the new positions of the records, completes the target. Until then the first group of the target marks it as an
-unfinished copy, and recovery refuses it; running the copy again appends after what is there.
+with the new positions of the records, completes the target. Until then nobody can use the target. A folder has
+`journal.copying` instead of `journal.meta`. A database has a first group that recovery refuses, from the transaction on
+that creates its tables. Running the copy again starts over in a folder, and appends to what a database holds. If the
+target already holds exactly the state of the source, the copy is complete.
 
 Both journals have the same id, so that the broker, its topics and its sessions are the same for every client. The term
 of the target is not below that of the source, so that clients accept its broker.
@@ -11,16 +13,18 @@ of the target is not below that of the source, so that clients accept its broker
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from oncemq.broker.recovery import UNFINISHED_COPY, new_engine, recover
+from oncemq.broker.recovery import UNFINISHED_COPY, new_engine, recover, replay
 from oncemq.broker.sql_projection import project_all
 from oncemq.config.settings import is_database
 from oncemq.engine.engine import Engine
+from oncemq.engine.snapshot.capture import Image, decode_images
 from oncemq.engine.snapshot.relocation import NeededRecord, needed_records, relocated
 from oncemq.journal.contract import Group, Journal, Record, RecordRef, record_bytes, record_end
 from oncemq.journal.rows import Rows
@@ -38,6 +42,13 @@ _SNAPSHOT_TIMEOUT_S = 600
 _SPACE_TIMEOUT_S = 10
 #: Long, because no client waits for a copy, and because the other journal may delay it.
 _LEASE_MS = 30_000
+
+
+class Target(Journal, Protocol):
+    """A journal to which a copy is made."""
+
+    def finish_copy(self) -> None:
+        """The copy is complete: from here on it is a journal that can be served."""
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -72,50 +83,45 @@ def open_source(location: str) -> Journal:
 
         return open_postgres(location, lease_ms=_LEASE_MS, may_create=False)
     from oncemq.journal.files.journal import open_files
-    from oncemq.journal.files.layout import META
+    from oncemq.journal.files.layout import COPYING, META
 
     folder = Path(location.removeprefix("file:"))
-    if not (folder / META).exists():
+    if not (folder / META).exists() and not (folder / COPYING).exists():
         raise errors.JournalError(f"there is no journal in {folder}")
     return open_files(folder)
 
 
-def open_target(location: str, source: Journal) -> Journal:
+def open_target(location: str, source: Journal) -> Target:
     """Open the target. If it does not exist, it is created with the id and extent size of the source."""
     if is_database(location):
         from oncemq.journal.postgres.standby import open_postgres
 
         return open_postgres(
-            location, lease_ms=_LEASE_MS, extent_bytes=source.extent_bytes, journal_id=source.journal_id
+            location,
+            lease_ms=_LEASE_MS,
+            extent_bytes=source.extent_bytes,
+            journal_id=source.journal_id,
+            first_events=UNFINISHED_COPY,
         )
     from oncemq.disk.os_disk import OsDisk
     from oncemq.journal.files.journal import FileJournal
     from oncemq.journal.worker import ThreadWorker
 
     disk = OsDisk(location.removeprefix("file:"))
-    return FileJournal(disk, ThreadWorker(), segment_bytes=source.extent_bytes, journal_id=source.journal_id)
+    return FileJournal(
+        disk, ThreadWorker(), segment_bytes=source.extent_bytes, journal_id=source.journal_id, is_copy=True
+    )
 
 
 def copy_journal(
-    engine: Engine, source: Journal, target: Journal, limits: Limits, progress: Progress | None = None
+    engine: Engine, source: Journal, target: Target, limits: Limits, progress: Progress | None = None
 ) -> Copied:
     """Copy the source, whose recovered state is `engine`. The target is complete when this returns."""
-    _check_empty(source, target)
-    target.raise_term(source.term)
-    state = engine.state
-    _append(target, state.time_ms, UNFINISHED_COPY)
     chunks = list(_capture(engine))
     needed = sorted(needed_records(chunks), key=lambda record: record.position)
-    positions = _copy_records(needed, source, target, state.time_ms, progress)
-    moved = [relocated(chunk, positions) for chunk in chunks]
-    # Check that the snapshot can be restored before it is written.
-    restored = new_engine(target, limits)
-    restored.restore(moved)
-    source.ensure_not_fenced()
-    if target.tables_wanted:
-        _append(target, state.time_ms, b"", project_all(restored.state))
-    for _ in range(_SNAPSHOTS):
-        _write_snapshot(target, moved)
+    if not _is_complete(chunks, source, target, limits):
+        _write_target(chunks, needed, source, target, limits, engine.state.time_ms, progress)
+    state = engine.state
     return Copied(
         source.describe(),
         target.describe(),
@@ -127,13 +133,53 @@ def copy_journal(
     )
 
 
-def _check_empty(source: Journal, target: Journal) -> None:
+def _write_target(
+    chunks: Sequence[bytes],
+    needed: Sequence[NeededRecord],
+    source: Journal,
+    target: Target,
+    limits: Limits,
+    time_ms: int,
+    progress: Progress | None,
+) -> None:
+    target.raise_term(source.term)
+    _append(target, time_ms, UNFINISHED_COPY)
+    positions = _copy_records(needed, source, target, time_ms, progress)
+    moved = [relocated(chunk, positions) for chunk in chunks]
+    # Check that the snapshot can be restored before it is written.
+    restored = new_engine(target, limits)
+    restored.restore(moved)
+    source.ensure_not_fenced()
+    if target.tables_wanted:
+        _append(target, time_ms, b"", project_all(restored.state))
+    for _ in range(_SNAPSHOTS):
+        _write_snapshot(target, moved)
+    target.finish_copy()
+
+
+def _is_complete(chunks: Sequence[bytes], source: Journal, target: Journal, limits: Limits) -> bool:
+    """Return True if the target holds the same state already, and False if it holds an unfinished copy or nothing.
+    Raise JournalError if it holds anything else."""
     loaded = target.load()
-    is_empty = loaded.snapshot is None
-    for group in loaded.groups:
-        is_empty = is_empty and group.events in (b"", UNFINISHED_COPY)
-    if not is_empty or target.journal_id != source.journal_id:
-        raise errors.JournalError(f"{target.describe()} holds a journal already. Copy to a location that holds none.")
+    is_same = target.journal_id == source.journal_id
+    if loaded.snapshot is None:
+        is_unfinished = is_same
+        for group in loaded.groups:
+            is_unfinished = is_unfinished and group.events in (b"", UNFINISHED_COPY)
+        if is_unfinished:
+            return False
+    elif is_same:
+        engine = new_engine(target, limits)
+        for _ in replay(target, loaded, engine):
+            pass
+        if _without_positions(_capture(engine)) == _without_positions(chunks):
+            return True
+    raise errors.JournalError(f"{target.describe()} holds a journal already. Copy to a location that holds none.")
+
+
+def _without_positions(chunks: Iterable[bytes]) -> list[Image]:
+    nowhere: defaultdict[int, int] = defaultdict(int)
+    return [image for chunk in chunks for image in decode_images(relocated(chunk, nowhere))]
 
 
 def _capture(engine: Engine) -> Iterator[bytes]:

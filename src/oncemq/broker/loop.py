@@ -7,21 +7,22 @@ clock: network, journal and clock are interfaces, and the simulator runs this sa
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 
 from oncemq.broker.clock import Clock, start_clock
 from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
-from oncemq.broker.network import Arrival, Network
-from oncemq.broker.recovery import fitting, recover
+from oncemq.broker.network import Network
+from oncemq.broker.recovery import count_missing_extents, fitting, recover
 from oncemq.broker.request import Request
+from oncemq.broker.request_queue import PeerQueue, RequestQueue
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
 from oncemq.broker.waiting import WaitingRequests
 from oncemq.journal.contract import Group, Journal
 from oncemq.protocol import errors
-from oncemq.protocol.frames import Frame, decode_request, encode_refusal
+from oncemq.protocol.frames import Frame, decode_request, encode_not_now, encode_refusal
 from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import HealthReply, NotNow
 from oncemq.protocol.version import __version__
@@ -36,6 +37,9 @@ LOOP_WAIT_MS_MAX = 500
 _TIME_RECORDS_PER_LEAP = 4
 #: A clean stop records the time if nothing was recorded for this long.
 _RECORD_TIME_AT_STOP_MS = 60_000
+#: While more requests than this wait, a peer that is alone goes on without a look at what has arrived.
+_RECEIVE_BELOW = 100
+_QUEUE_FULL = errors.Overloaded("too many requests of this connection wait; send it again later")
 
 
 class Broker:
@@ -56,6 +60,7 @@ class Broker:
         self.limits = limits = fitting(limits, journal)
         self.counters: Counter[str] = Counter()
         self.engine = recover(journal, limits, self.counters)
+        count_missing_extents(self.engine, journal, self.counters)
         behind_ms = start_clock(clock, self.engine.state.time_ms, limits.clock_leap_ms_max, is_trusted=trust_clock)
         if behind_ms:
             self.counters["clock_behind_ms"] = behind_ms
@@ -64,18 +69,16 @@ class Broker:
         self.started_ms = clock.now_ms()
         self.housekeeping = Housekeeping(journal, self.engine, policy or Policy(), self.counters)
         self.waiting = WaitingRequests()
-        self._arrived: deque[Arrival] = deque()
-        #: A request of which only a part fitted into the last group.
-        self._unfinished: Request | None = None
+        self._queue = RequestQueue()
+        #: Replies to requests that were refused without a decision.
+        self._refused: list[tuple[bytes, list[Frame]]] = []
         #: The last group had no space for the events of a tick: the next group starts with them.
         self._is_tick_late = False
         self._confirm_due_ms: int | None = None
 
     def run_once(self, wait_ms: int = 0) -> None:
         """Run one round. Raise JournalFailed or ApplyFailed; then no request of this round was answered."""
-        if not self._arrived:
-            # Otherwise requests stay in ZeroMQ, which pushes back on clients, so that memory stays bounded.
-            self._arrived.extend(self.network.take(0 if self.busy else wait_ms))
+        self._receive(0 if self.busy else wait_ms)
         builder = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
         finished, refused = self._decide(builder)
         if builder.events:
@@ -94,30 +97,68 @@ class Broker:
         self.journal.ensure_not_fenced()
         self.network.send(peer, frames)
 
+    def _receive(self, wait_ms: int) -> None:
+        """Take what has arrived. A peer gets an answer at once to what exceeds its share of a full queue: the
+        requests of other peers may be behind it."""
+        is_full = self._queue.is_full
+        for peer, frames in self.network.take(wait_ms):
+            if is_full and self._queue.is_share_used(peer):
+                self.counters["overloaded"] += 1
+                self._refused.append((peer, encode_not_now(frames, _QUEUE_FULL)))
+            else:
+                self._queue.add(peer, frames)
+
     def _decide(self, builder: GroupBuilder) -> tuple[list[Request], list[tuple[bytes, list[Frame]]]]:
-        """Return the requests that are answered in this round, and refusals of frames that are not a request."""
-        current = Round(self.engine, builder, self.waiting, self.counters, self._health)
-        refused = []
+        """Return the requests that are answered in this round, and refusals of requests that were not decided."""
+        current = Round(self.engine, builder, self.waiting, self.counters, self._health, self.clock)
         if self._is_tick_late:
             current.tick()
         current.wake_unserved()
-        while not current.full and (self._unfinished or self._arrived):
-            request = self._unfinished
-            if request is None:
-                peer, frames = self._arrived.popleft()
-                try:
-                    decoded, payloads = decode_request(frames)
-                except errors.Refused as error:
-                    self.counters["malformed"] += 1
-                    refused.append((peer, encode_refusal(frames, error)))
-                    continue
-                request = Request(peer, decoded.request_id, decoded.commands, payloads)
-            current.advance(request)
-            self._unfinished = request if current.full else None
+        self._take_turns(current)
         self._is_tick_late = not current.tick()
         current.wake()
         self.housekeeping.copy_forward(builder)
+        refused, self._refused = self._refused, []
         return current.finished, refused
+
+    def _take_turns(self, current: Round) -> None:
+        """Let each peer with requests have one turn. A peer that is alone goes on until the budget is used up or
+        another peer's request arrives."""
+        served: set[bytes] = set()
+        self._queue.start_round()
+        while not current.full and not current.budget.is_round_over:
+            queue = self._queue.next_turn()
+            if queue is not None:
+                served.add(queue.peer)
+                self._take_turn(current, queue)
+            elif self._queue and len(served) == 1:
+                if len(self._queue) < _RECEIVE_BELOW:
+                    self._receive(0)
+                self._queue.continue_round()
+            else:
+                break
+
+    def _take_turn(self, current: Round, queue: PeerQueue) -> None:
+        budget = current.budget
+        budget.start_turn()
+        while queue and not current.full and not budget.is_turn_over:
+            request = queue.unfinished or self._next_request(current, queue)
+            if request is not None:
+                queue.unfinished = None if current.advance(request) else request
+        # A peer that found no space in the group is the first one in the next round. One that filled it is not.
+        self._queue.end_turn(queue, is_blocked=current.full and budget.is_turn_unused)
+
+    def _next_request(self, current: Round, queue: PeerQueue) -> Request | None:
+        """Return the next request of a peer, or None if it can't be decoded."""
+        frames = self._queue.take(queue)
+        try:
+            decoded, payloads = decode_request(frames)
+        except errors.Refused as error:
+            self.counters["malformed"] += 1
+            current.budget.spend(1)
+            self._refused.append((queue.peer, encode_refusal(frames, error)))
+            return None
+        return Request(queue.peer, decoded.request_id, decoded.commands, payloads)
 
     def _after_round(self, builder: GroupBuilder) -> None:
         for level, line in builder.log_lines:
@@ -145,7 +186,7 @@ class Broker:
     @property
     def busy(self) -> bool:
         """Whether there is work that can be done without waiting for the network or for time to pass."""
-        return bool(self._arrived or self._unfinished is not None or self.waiting.unserved or self.housekeeping.busy)
+        return bool(self._queue or self.waiting.unserved or self.housekeeping.busy)
 
     def wait_ms(self) -> int:
         """Return how long the loop may wait for the network."""
@@ -164,12 +205,20 @@ class Broker:
     def stop(self) -> None:
         """Answer all requests that were taken, write a snapshot, and close the journal. Raise as `run_once`."""
         self.run_once(0)
+        for queue in self._queue.take_all():
+            if queue.unfinished is not None:
+                self._refuse_rest(queue.unfinished)
+            for frames, _ in queue.arrivals:
+                self._send(queue.peer, encode_not_now(frames, errors.Stopping("the broker is stopping")))
         for waiting in self.waiting.take_all():
-            waiting.request.refuse_rest(NotNow("STOPPING", "the broker is stopping"))
-            self._send(waiting.request.peer, waiting.request.encode_response(self.journal))
+            self._refuse_rest(waiting.request)
         self._record_time(self.clock.now_ms(), _RECORD_TIME_AT_STOP_MS)
         self.housekeeping.last_snapshot()
         self.journal.close()
+
+    def _refuse_rest(self, request: Request) -> None:
+        request.refuse_rest(NotNow("STOPPING", "the broker is stopping"))
+        self._send(request.peer, request.encode_response(self.journal))
 
     def _health(self, now_ms: int) -> HealthReply:
         state = self.engine.state

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
 
 from oncemq.engine.engine import ApplyFailed, Engine
 from oncemq.engine.events import Event
-from oncemq.journal.contract import Journal
+from oncemq.journal.contract import Journal, LoadedJournal, ReplayedGroup
+from oncemq.journal.verification import unfinished_copy
 from oncemq.protocol import errors
 from oncemq.protocol.limits import Limits
 
@@ -40,23 +42,44 @@ def recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
 def _recover(journal: Journal, limits: Limits, counters: Counter[str]) -> Engine:
     loaded = journal.load()
     engine = new_engine(journal, limits)
+    for _ in replay(journal, loaded, engine):
+        counters["groups_replayed"] += 1
+    engine.state.is_recovered = True
+    engine.state.term = journal.term
+    return engine
+
+
+def replay(journal: Journal, loaded: LoadedJournal, engine: Engine) -> Iterator[ReplayedGroup]:
+    """Restore the snapshot and apply the groups after it. Yield each group when it is applied."""
     try:
         if loaded.snapshot is not None:
             engine.restore(loaded.snapshot)
         for group in loaded.groups:
-            counters["groups_replayed"] += 1
             if group.events == UNFINISHED_COPY:
-                raise errors.JournalError(
-                    f"{journal.describe()} is a copy that was not finished. Run the copy again, to the same target."
-                )
+                raise unfinished_copy(journal.describe())
             for event in _decode_events(group.events) if group.events else ():
                 engine.apply(group.time_ms, event)
             engine.pass_time(group.time_ms)
+            yield group
     except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:
         raise errors.JournalCorrupt(f"{journal.describe()} holds an event that can't be applied: {error}") from error
-    engine.state.is_recovered = True
-    engine.state.term = journal.term
-    return engine
+
+
+def count_missing_extents(engine: Engine, journal: Journal, counters: Counter[str]) -> None:
+    """Log and count the extents that hold messages and do not exist. Replay did not need them: the state is complete,
+    and everything else can be served. A read of what is gone is refused with RECORD_CORRUPT."""
+    found = {extent.number for extent in journal.extents()}
+    missing = sorted(number for number in engine.state.live if number not in found)
+    counters["extents_missing"] += len(missing)
+    for number in missing:
+        log.error(
+            "%s: extent %d is missing, with %d bytes of messages that are still needed. Everything else is served. "
+            "Restore it if you have a copy of it; otherwise consumers have to seek past these messages "
+            "(docs/journal.md, Lost segments)",
+            journal.describe(),
+            number,
+            engine.state.live[number],
+        )
 
 
 def new_engine(journal: Journal, limits: Limits) -> Engine:

@@ -13,16 +13,29 @@ from oncemq.engine.state.batch_index import Slice
 from oncemq.journal.contract import Journal, RecordRef
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Get, GetAny, Read
-from oncemq.protocol.frames import Frame, encode_response
+from oncemq.protocol.frames import Frame, encode_reply, encode_response
 from oncemq.protocol.replies import AnyPart, BatchHead, GetAnyReply, GetReply, NotNow, Refusal, Reply, TakeReply
 
 log = logging.getLogger("oncemq.broker")
+
+#: Maximum number of damaged batches that one refusal describes.
+_DAMAGED_MAX = 100
 
 _BatchesT = TypeVar("_BatchesT", GetReply, AnyPart)
 
 
 class Request:
-    __slots__ = ("_fetches", "commands", "fetch_bytes", "payloads", "peer", "replies", "request_id")
+    __slots__ = (
+        "_fetches",
+        "commands",
+        "encoded_bytes",
+        "fetch_batches",
+        "fetch_bytes",
+        "payloads",
+        "peer",
+        "replies",
+        "request_id",
+    )
 
     def __init__(
         self, peer: bytes, request_id: int, commands: tuple[Command, ...], payloads: list[tuple[Frame, ...]]
@@ -31,18 +44,27 @@ class Request:
         self.request_id = request_id
         self.commands = commands
         self.payloads = payloads
-        self.replies: list[Reply] = []
+        #: Encoded, except for those whose batches are read after the sync.
+        self.replies: list[Reply | msgspec.Raw] = []
         #: Index of each reply whose batches are read after the sync, with the decision that found them.
         self._fetches: list[tuple[int, Decision]] = []
-        #: Bytes of all batches that the replies return.
+        #: Number and bytes of all batches that the replies return.
+        self.fetch_batches = 0
         self.fetch_bytes = 0
+        #: Bytes of all other replies.
+        self.encoded_bytes = 0
 
     def answer(self, decision: Decision) -> None:
         """Add the reply to the next command."""
         if decision.slices:
             self._fetches.append((len(self.replies), decision))
+            self.fetch_batches += len(decision.slices)
             self.fetch_bytes += sum(entry.size for entry in decision.slices)
-        self.replies.append(decision.reply)
+            self.replies.append(decision.reply)
+        else:
+            encoded = encode_reply(decision.reply)
+            self.encoded_bytes += len(encoded)
+            self.replies.append(msgspec.Raw(encoded))
 
     def refuse_rest(self, reply: NotNow) -> None:
         """Give the same reply to all commands that have none."""
@@ -80,35 +102,49 @@ def _fetch(journal: Journal, decision: Decision, payloads: list[Frame]) -> Reply
     reply, slices = decision.reply, decision.slices
     if isinstance(reply, GetAnyReply):
         return _fetch_any(journal, reply, decision, payloads)
-    assert isinstance(reply, GetReply | TakeReply)
+    if isinstance(reply, TakeReply):
+        return _fetch_take(journal, reply, slices, payloads)
+    assert isinstance(reply, GetReply)
     found = _read(journal, reply.topic_id, slices)
-    if isinstance(found, Refusal):
-        return found
-    if isinstance(reply, GetReply):
-        return _with_batches(reply, slices, found, payloads)
-    payloads += [payload for payload, _ in found]
+    return found if isinstance(found, Refusal) else _with_batches(reply, slices, found, payloads)
+
+
+def _fetch_take(journal: Journal, reply: TakeReply, slices: Sequence[Slice], payloads: list[Frame]) -> Reply:
+    """Return what can be read. Damaged batches stay leased: they must not keep the others from being delivered."""
+    found = _read(journal, reply.topic_id, slices)
+    if isinstance(found, Refusal) or len(found) < len(slices):
+        readable = _readable(journal, reply.topic_id, slices)
+        if isinstance(found, Refusal) and not readable:
+            return found
+    else:
+        readable = dict(enumerate(found))
+    payloads += [payload for payload, _ in readable.values()]
+    numbers = {index: number for number, index in enumerate(readable)}
     heads = tuple(
-        msgspec.structs.replace(head, checksum=found[head.payload][1])
+        msgspec.structs.replace(head, payload=numbers[head.payload], checksum=readable[head.payload][1])
         for head in reply.heads
-        if head.payload < len(found)
+        if head.payload in readable
     )
-    return msgspec.structs.replace(reply, heads=heads, payloads=len(found))
+    return msgspec.structs.replace(reply, heads=heads, payloads=len(readable))
 
 
 def _fetch_any(journal: Journal, reply: GetAnyReply, decision: Decision, payloads: list[Frame]) -> Reply:
+    """Return the topics that can be read. A damaged batch must not keep the other topics from being delivered: it is
+    reported when there is nothing else."""
     parts: list[AnyPart] = []
+    refusal: Refusal | None = None
     first = 0
     for part, count in zip(reply.parts, decision.counts, strict=True):
         slices = decision.slices[first : first + count]
         first += count
         found = _read(journal, part.topic_id, slices)
         if isinstance(found, Refusal):
-            if not parts:
-                return found
-            # The batches before the damaged one are returned; the next get reports the damage.
-            return msgspec.structs.replace(reply, parts=tuple(parts), is_all=False)
-        parts.append(_with_batches(part, slices, found, payloads))
-    return msgspec.structs.replace(reply, parts=tuple(parts))
+            refusal = refusal or found
+        else:
+            parts.append(_with_batches(part, slices, found, payloads))
+    if refusal is not None and not parts:
+        return refusal
+    return msgspec.structs.replace(reply, parts=tuple(parts), is_all=reply.is_all and refusal is None)
 
 
 def _with_batches(
@@ -125,7 +161,7 @@ def _with_batches(
 
 def _read(journal: Journal, topic_id: int, slices: Sequence[Slice]) -> list[tuple[bytes, int]] | Refusal:
     """Return payloads and checksums up to the first damaged record, or a refusal if the first one is damaged."""
-    wanted = [RecordRef(s.position, topic_id, s.first_offset - s.skip, s.size) for s in slices]
+    wanted = _references(topic_id, slices)
     try:
         return list(journal.read(wanted))
     except errors.RecordCorrupt as error:
@@ -136,8 +172,35 @@ def _read(journal: Journal, topic_id: int, slices: Sequence[Slice]) -> list[tupl
         log.error("offset %d of topic %x can't be read: %s", slices[len(found)].first_offset, topic_id, error)
         if found:
             return found
-        text = f"offset {slices[0].first_offset} is damaged on the broker's disk: {error.text}"
-        return Refusal(error.code, text)
+        return Refusal(error.code, _damage_text(journal, wanted, slices, error))
+
+
+def _readable(journal: Journal, topic_id: int, slices: Sequence[Slice]) -> dict[int, tuple[bytes, int]]:
+    """Return payloads and checksums of the slices that can be read, by their index."""
+    found = {}
+    for index, entry in enumerate(slices):
+        for payload in _read_until_damage(journal, _references(topic_id, [entry])):
+            found[index] = payload
+    return found
+
+
+def _references(topic_id: int, slices: Sequence[Slice]) -> list[RecordRef]:
+    return [RecordRef(s.position, topic_id, s.first_offset - s.skip, s.size) for s in slices]
+
+
+def _damage_text(
+    journal: Journal, wanted: Sequence[RecordRef], slices: Sequence[Slice], error: errors.RecordCorrupt
+) -> str:
+    """Describe the damaged batches that follow each other, so that a consumer can seek past them in one step."""
+    damaged = 1
+    while damaged < min(len(wanted), _DAMAGED_MAX) and not _read_until_damage(journal, wanted[damaged : damaged + 1]):
+        damaged += 1
+    last = slices[damaged - 1]
+    next_offset = last.first_offset + last.count
+    return (
+        f"offsets {slices[0].first_offset} to {next_offset - 1} are damaged on the broker's disk: {error.text} "
+        f"The next offset is {next_offset}."
+    )
 
 
 def _read_until_damage(journal: Journal, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:

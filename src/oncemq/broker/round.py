@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from oncemq.broker.clock import Clock
 from oncemq.broker.event_log import is_logged, log_level, log_lines
 from oncemq.broker.group_builder import NO_SPACE, GroupBuilder
 from oncemq.broker.request import Request
-from oncemq.broker.waiting import WaitingRequest, WaitingRequests, WaitTarget, wait_ms_of
+from oncemq.broker.waiting import WAITING_PER_PEER_MAX, WaitingRequest, WaitingRequests, WaitTarget, wait_ms_of
+from oncemq.broker.work import ROUND_UNITS_MAX, WorkBudget, units_of
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
 from oncemq.engine.engine import ApplyFailed, Engine
@@ -41,12 +43,17 @@ from oncemq.journal.contract import WriteSlot
 from oncemq.protocol.batch import checksum
 from oncemq.protocol.commands import Command, Envelope, Get, GetAny, Health, Leave, Read, Take, payloads_of
 from oncemq.protocol.frames import Frame
-from oncemq.protocol.limits import WAIT_MS_MAX
+from oncemq.protocol.limits import GET_BATCHES_MAX, WAIT_MS_MAX
 from oncemq.protocol.replies import Done, HealthReply, NotNow, Refusal, TakeReply
 
 log = logging.getLogger("oncemq.broker")
 
 _RETURNS_MESSAGES = Get | GetAny | Take | Read
+#: Nothing was decided: the client sends these commands again.
+_REPLY_FULL = Decision(
+    NotNow("OVERLOADED", "this request already returns as much as one reply may hold; send the other commands again")
+)
+_TOO_MANY_WAIT = Decision(NotNow("OVERLOADED", f"{WAITING_PER_PEER_MAX} requests of this connection wait already"))
 #: Events that no waiting request can be waiting for.
 _WAKES_NOBODY = frozenset((Acked, Delayed, Expired, Extended, Joined, Leased, OwnerClosed, Staged, Trimmed))
 
@@ -59,7 +66,10 @@ class Round:
         waiting: WaitingRequests,
         counters: Counter[str],
         health: Callable[[int], HealthReply],
+        clock: Clock,
     ) -> None:
+        #: Of the turns of peers. Waiting requests that are woken have a budget of their own.
+        self.budget = WorkBudget(clock)
         self.finished: list[Request] = []
         #: The group has no space for the next command, which must wait for the next round.
         self.full = False
@@ -68,35 +78,57 @@ class Round:
         self._waiting = waiting
         self._counters = counters
         self._health = health
+        self._clock = clock
         #: Targets with waiting requests that an event of this round may have served, in the order of the events.
         self._to_wake: dict[WaitTarget, None] = {}
         self._replaced: list[Request] = []
 
-    def advance(self, request: Request) -> None:
-        """Decide the commands that are left. Afterwards the request is finished, it waits, or the round is full."""
+    def advance(self, request: Request) -> bool:
+        """Decide the commands that are left. Return True if the request is finished or waits for messages, and False
+        if the round is full or the turn of the peer is over before the request is finished."""
         commands = request.commands
         for index in range(len(request.replies), len(commands)):
+            if self.budget.is_turn_over:
+                return False
             command = commands[index]
-            if request.fetch_bytes > self._engine.limits.get_bytes_max and isinstance(command, _RETURNS_MESSAGES):
-                text = "the gets of this request already return as much as one reply may hold; send the others again"
-                request.answer(Decision(NotNow("OVERLOADED", text)))
+            if self._is_reply_full(request, command):
+                request.answer(_REPLY_FULL)
                 continue
             decision = self._step(command, request.payloads[index])
             if decision is None:
                 self.full = True
-                return
+                return False
             self._counters["commands"] += 1
+            self.budget.spend(units_of(self._engine.state, command, decision))
             if isinstance(command, Leave) and isinstance(decision.reply, Done):
                 self._end_take(command)
             if decision.waits_for and (wait_ms := wait_ms_of(request)):
-                request.fix_position(decision)
-                deadline_ms = self._builder.now_ms + min(wait_ms, WAIT_MS_MAX)
-                replaced = self._waiting.add(request, decision.waits_for, deadline_ms)
-                if replaced is not None:
-                    self._replaced.append(replaced)
-                return
+                return self._wait(request, decision, wait_ms)
             request.answer(decision)
         self.finished.append(request)
+        return True
+
+    def _is_reply_full(self, request: Request, command: Command) -> bool:
+        """Return whether the replies to earlier commands leave no space for the reply to this one."""
+        bytes_max = self._engine.limits.get_bytes_max
+        if request.encoded_bytes > bytes_max:
+            return True
+        if isinstance(command, _RETURNS_MESSAGES):
+            is_full = request.fetch_batches > GET_BATCHES_MAX
+            return is_full or request.fetch_bytes + request.encoded_bytes > bytes_max
+        return False
+
+    def _wait(self, request: Request, decision: Decision, wait_ms: int) -> bool:
+        if not self._waiting.can_wait(request.peer):
+            request.answer(_TOO_MANY_WAIT)
+            self.finished.append(request)
+            return True
+        request.fix_position(decision)
+        deadline_ms = self._builder.now_ms + min(wait_ms, WAIT_MS_MAX)
+        replaced = self._waiting.add(request, decision.waits_for, deadline_ms)
+        if replaced is not None:
+            self._replaced.append(replaced)
+        return True
 
     def _end_take(self, leave: Leave) -> None:
         """Answer the waiting take of a member that has left: it must not get any more messages."""
@@ -126,35 +158,52 @@ class Round:
         """Answer waiting requests that the last group had no space for. This comes first in a round: otherwise a
         series of full groups could keep them waiting."""
         unserved, self._waiting.unserved = self._waiting.unserved, {}
-        for target in unserved:
-            self._wake(target)
+        self._wake_all(unserved)
 
     def wake(self) -> None:
         """Answer the waiting requests that have messages now, and those whose deadline has passed."""
-        for target in list(self._to_wake):
-            self._wake(target)
-        for waiting in self._waiting.take_expired(self._builder.now_ms):
+        self._wake_all(list(self._to_wake))
+        for waiting in self._waiting.take_expired(self._builder.now_ms, ROUND_UNITS_MAX):
             self._finish(waiting.request)
         for request in self._replaced:
             self._finish(request)
 
-    def _wake(self, target: WaitTarget) -> None:
+    def _wake_all(self, targets: Iterable[WaitTarget]) -> None:
+        """Wake the requests that wait for the targets. What exceeds the budget is left to the next round."""
+        budget = WorkBudget(self._clock)
+        for target in targets:
+            if budget.is_round_over:
+                self._waiting.unserved[target] = None
+            else:
+                self._wake(target, budget)
+
+    def _wake(self, target: WaitTarget, budget: WorkBudget) -> None:
         #: Shared subscriptions that have no more messages: their other members need no attempt.
         exhausted: set[tuple[str, int]] = set()
+        tried: list[WaitingRequest] = []
         for waiting in self._waiting.take_target(target):
+            if budget.is_round_over:
+                self._waiting.unserved[target] = None
+                self._waiting.put_back(waiting)
+                continue
             command = waiting.request.commands[0]
             shared = (command.subscriber, command.epoch) if isinstance(command, Take) else None
-            if shared in exhausted or not self._retry(waiting):
-                self._waiting.put_back(waiting)
+            if shared in exhausted or not self._retry(waiting, budget):
+                tried.append(waiting)
                 if shared is not None:
                     exhausted.add(shared)
+        # Those that were not tried come first in the next round.
+        for waiting in tried:
+            self._waiting.put_back(waiting)
 
-    def _retry(self, waiting: WaitingRequest) -> bool:
+    def _retry(self, waiting: WaitingRequest, budget: WorkBudget) -> bool:
         """Answer a waiting request. Return False if there are no messages for it, or no space in the group."""
         decision = self._decide_again(waiting.request)
         if decision is None:
             self._waiting.unserved[waiting.key[0]] = None
-        if decision is None or decision.waits_for:
+            return False
+        budget.spend(units_of(self._engine.state, waiting.request.commands[0], decision))
+        if decision.waits_for:
             return False
         waiting.request.answer(decision)
         self.finished.append(waiting.request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import heapify, heappop, heappush
 
 from oncemq.broker.request import Request
@@ -9,6 +10,8 @@ from oncemq.protocol.commands import Get, GetAny, Read, Take
 
 #: Heap entries of answered requests are removed once there are this many of them and they are half of all entries.
 _STALE_MIN = 1_000
+#: Requests of one peer that wait at the same time. A gateway is one peer with many callers.
+WAITING_PER_PEER_MAX = 10_000
 
 #: What a request waits for: the id of a topic, or a pattern and its subscriber.
 WaitTarget = int | tuple[str, str]
@@ -44,6 +47,8 @@ class WaitingRequests:
         self._heap: list[tuple[int, int, WaitingRequest]] = []
         self._entries = 0
         self._count = 0
+        #: Number of waiting requests of each peer.
+        self._by_peer: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
         return self._count
@@ -60,7 +65,9 @@ class WaitingRequests:
         added = waiting[key] = WaitingRequest(request, key, deadline_ms)
         self._entries += 1
         heappush(self._heap, (deadline_ms, self._entries, added))
-        self._count += replaced is None
+        self._counted(request)
+        if replaced is not None:
+            self._uncounted(replaced.request)
         if len(self._heap) > 2 * self._count + _STALE_MIN:
             self._heap = [entry for entry in self._heap if self._is_waiting(entry[2])]
             heapify(self._heap)
@@ -69,12 +76,13 @@ class WaitingRequests:
     def put_back(self, taken: WaitingRequest) -> None:
         """Let a request wait again that was taken and for which there is nothing yet."""
         self._by_target.setdefault(taken.key[0], {})[taken.key] = taken
-        self._count += 1
+        self._counted(taken.request)
 
     def take_target(self, target: WaitTarget) -> list[WaitingRequest]:
         """Remove and return all requests that wait for a target."""
         taken = list(self._by_target.pop(target, {}).values())
-        self._count -= len(taken)
+        for waiting in taken:
+            self._uncounted(waiting.request)
         return taken
 
     def take_member(self, topic_id: int, subscriber: str, member: str) -> WaitingRequest | None:
@@ -89,12 +97,29 @@ class WaitingRequests:
         del self._by_target[target][waiting.key]
         if not self._by_target[target]:
             del self._by_target[target]
-        self._count -= 1
+        self._uncounted(waiting.request)
 
-    def take_expired(self, now_ms: int) -> list[WaitingRequest]:
-        """Remove and return the requests whose deadline has passed."""
-        expired = []
-        while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
+    def _counted(self, request: Request) -> None:
+        self._count += 1
+        self._by_peer[request.peer] += 1
+
+    def _uncounted(self, request: Request) -> None:
+        self._count -= 1
+        self._by_peer[request.peer] -= 1
+        if not self._by_peer[request.peer]:
+            del self._by_peer[request.peer]
+
+    def can_wait(self, peer: bytes) -> bool:
+        """Return whether one more request of the peer may wait."""
+        return self._by_peer[peer] < WAITING_PER_PEER_MAX
+
+    def take_expired(self, now_ms: int, count_max: int) -> list[WaitingRequest]:
+        """Remove and return at most `count_max` requests whose deadline has passed."""
+        expired: list[WaitingRequest] = []
+        while len(expired) < count_max:
+            deadline_ms = self.next_deadline_ms()
+            if deadline_ms is None or deadline_ms > now_ms:
+                break
             expired.append(heappop(self._heap)[2])
             self._remove(expired[-1])
         return expired

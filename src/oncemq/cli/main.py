@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
+from oncemq import terminal
 from oncemq.cli.support.command import ADVICE, Lazy, LazyGroup
 from oncemq.protocol.errors import OnceMQError
 from oncemq.protocol.version import __version__
@@ -84,9 +85,7 @@ def report(error: OnceMQError, as_json: bool, advice: Mapping[str, str]) -> None
         line = {"code": error.code, "text": error.text, "advice": what_to_do}
         click.echo(json.dumps(line, ensure_ascii=False), err=True)
         return
-    click.echo(click.style("error: ", fg="red", bold=True) + error.text, err=True)
-    if what_to_do and what_to_do not in error.text:
-        click.echo(f"       {what_to_do}", err=True)
+    terminal.error(error.text, "" if what_to_do in error.text else what_to_do)
 
 
 def _report_unexpected(ctx: click.Context, error: Exception) -> NoReturn:
@@ -100,7 +99,7 @@ def _report_unexpected(ctx: click.Context, error: Exception) -> NoReturn:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:
         text = f"this is a bug: {' '.join(what.split())} (ONCEMQ_TRACEBACK=1 shows where)"
-    click.echo(click.style("error: ", fg="red", bold=True) + text, err=True)
+    terminal.error(text)
     ctx.exit(1)
 
 

@@ -218,6 +218,7 @@ class Client:
         auto_ack: bool = True,
         filter: Wanted | None = None,
         prefetch_bytes: int = 1024 * 1024,
+        idle_s: float = 0.0,
     ) -> Subscription:
         """Create a durable subscription, and its topic if that does not exist. An existing subscription is returned
         as it is.
@@ -225,12 +226,14 @@ class Client:
         `start`: `"new"` (or `"latest"`), `"earliest"` or an offset. `auto_ack`: a message is acked when the next one
         is requested. `filter`: a function of a message, or headers with the value (or values) that each must have;
         other messages are skipped. `prefetch_bytes`: about how many bytes are fetched ahead.
+        `idle_s`: the subscription is deleted when no client has opened it, got or acked for this time (at least 10 s),
+        for example because its process was killed; 0 = never.
 
         >>> client.subscribe("orders", "kitchen", start="earliest").created
         True
         """
         options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
-        return self._driver.run(self._subscriptions.subscribe(topic, subscriber, start, options))
+        return self._driver.run(self._subscriptions.subscribe(topic, subscriber, start, options, idle_s))
 
     def subscription(
         self,
@@ -262,15 +265,17 @@ class Client:
         auto_ack: bool = True,
         filter: Wanted | None = None,
         prefetch_bytes: int = 1024 * 1024,
+        idle_s: float = 0.0,
     ) -> PatternSubscription:
         """Create a durable subscription to every topic that matches a pattern, now or later. An existing one is
         returned as it is. `*` stands for one level of a name, `#` for any number of levels: `orders.*`, `#.eu`.
+        `idle_s`: as for `subscribe`.
 
         >>> client.subscribe_pattern("orders.*", "audit", start="earliest").created
         True
         """
         options = ConsumerOptions(auto_ack=auto_ack, filter=filter, prefetch_bytes=prefetch_bytes)
-        return self._driver.run(self._subscriptions.subscribe_pattern(pattern, subscriber, start, options))
+        return self._driver.run(self._subscriptions.subscribe_pattern(pattern, subscriber, start, options, idle_s))
 
     def pattern_subscription(
         self,

@@ -42,8 +42,21 @@ def _check_name(name: str) -> None:
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: Annotated[int, at_least(1024, "Maximum size of the body of a request.")] = 8 * 2**20
     connections_max: Annotated[
-        int, at_least(1, "Maximum number of connections. Further ones are answered with 503.")
+        int,
+        at_least(
+            1,
+            "Maximum number of requests that are being answered at the same time, and of those that wait for messages. "
+            "Further ones are answered with 503. Connections that wait for a request come on top, up to 1000.",
+        ),
     ] = 1000
+    buffer_bytes_max: Annotated[
+        int,
+        at_least(
+            2**20,
+            "Maximum bytes in memory of large request bodies, and the same for large responses. Further ones wait; "
+            "clients that then make no progress are disconnected.",
+        ),
+    ] = 64 * 2**20
     origins: Annotated[
         tuple[str, ...],
         described("Origins whose web pages may use the gateway (CORS), such as `https://shop.example`."),

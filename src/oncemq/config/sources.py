@@ -280,7 +280,8 @@ def convert(setting: Setting, value: Any, source: str, typed: bool = False) -> A
             parsed = parse_quantity(value, setting.unit)
         return msgspec.convert(parsed, setting.kind, strict=typed)
     except ValueError:  # A ValidationError is one.
-        raise SettingInvalid(f"{source} = {value!r} is not valid: it must be {setting.allowed}.") from None
+        shown = "…" if setting.field == "journal" and not _is_harmless(value) else repr(value)
+        raise SettingInvalid(f"{source} = {shown} is not valid: it must be {setting.allowed}.") from None
 
 
 def format_quantity(number: int, unit: str) -> str:
@@ -322,10 +323,14 @@ def open_addresses(settings: ServeSettings) -> list[str]:
 def _check_journal(url: str) -> None:
     if is_database(url) or (url.startswith("file:") and len(url) > len("file:")) or not url:
         return
-    # It may contain a password.
-    shown = url if _HARMLESS.fullmatch(url) else "…"
+    shown = url if _is_harmless(url) else "…"
     text = f"journal: {shown!r} is not the URL of a journal; use file:DIR or postgresql://HOST/DATABASE."
     error = SettingInvalid(text)
-    if _HARMLESS.fullmatch(url) and ":" not in url:
+    if _is_harmless(url) and ":" not in url:
         error.advice = f"For a folder, use `--data {url}` or `--journal file:{url}`."
     raise error
+
+
+def _is_harmless(journal: Any) -> bool:
+    """Return whether the value of the setting `journal` certainly contains no password."""
+    return isinstance(journal, int | float) or (isinstance(journal, str) and bool(_HARMLESS.fullmatch(journal)))

@@ -20,6 +20,9 @@ _IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 #: Up to this size one copy is cheaper than a list of parts.
 _JOIN_BYTES_MAX = 512 * 1024
 _PART_BYTES_MIN = 16 * 1024
+#: Messages are nobody else's business.
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
 
 
 def durable_sync(descriptor: int) -> None:
@@ -158,7 +161,7 @@ class OsDisk:
             path = os.path.dirname(path)
         try:
             for path in reversed(missing):
-                os.mkdir(path)
+                os.mkdir(path, _FOLDER_MODE if path == self._root else 0o777)
                 _sync_folder(os.path.dirname(path))
         except OSError as error:
             raise errors.JournalError(f"the data folder {self._root} can't be created: {error.strerror}") from None
@@ -186,7 +189,7 @@ class OsDisk:
     def open(self, path: str, create: bool = False) -> OsFile:
         access = os.O_RDONLY if self._read_only else os.O_RDWR
         flags = access | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        file = OsFile(self, os.open(self._path(path), flags, 0o640))
+        file = OsFile(self, os.open(self._path(path), flags, _FILE_MODE))
         self._files.add(file)
         return file
 
@@ -197,7 +200,7 @@ class OsDisk:
         return sorted(os.listdir(self._path(folder)))
 
     def make_folder(self, folder: str) -> None:
-        os.makedirs(self._path(folder), exist_ok=True)
+        os.makedirs(self._path(folder), _FOLDER_MODE, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._path(old), self._path(new))
@@ -231,7 +234,7 @@ class OsDisk:
 
     def _open_lock(self, path: str) -> int:
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         except OSError as error:
             # A file that is not writable can be locked too.
             if self._read_only:

@@ -22,7 +22,7 @@ from oncemq.engine.decide import leases, lists, reads
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.decision_context import DecisionContext, limit_reached
 from oncemq.engine.decide.operations import decide
-from oncemq.engine.decide.ownership import find_shared
+from oncemq.engine.decide.ownership import find_owner, find_shared, note_heard
 from oncemq.engine.decide.takes import decide_take
 from oncemq.engine.decide.ticks import expire
 from oncemq.engine.digest import digest_of
@@ -225,19 +225,30 @@ class Engine:
     def _get(self, now_ms: int, slot: WriteSlot, command: commands.Get) -> Decision:
         if command.ack >= 0 and slot.free_bytes <= 0:
             return Decision(_disk_full())
-        return self._applied(now_ms, reads.decide_get(self.state, self.limits, command))
+        decision = self._applied(now_ms, reads.decide_get(self.state, self.limits, command))
+        return self._heard(now_ms, command, decision)
 
     def _ack(self, now_ms: int, slot: WriteSlot, command: commands.Ack) -> Decision:
         if slot.free_bytes <= 0:
             return Decision(_disk_full())
-        return self._applied(now_ms, reads.decide_ack(self.state, command))
+        decision = self._applied(now_ms, reads.decide_ack(self.state, command))
+        return self._heard(now_ms, command, decision)
 
     def _get_any(self, now_ms: int, slot: WriteSlot, command: commands.GetAny) -> Decision:
         if len(command.acks) > TRANSACTION_PARTS_MAX:
             return Decision(replies.Refusal("MALFORMED", f"a get has at most {TRANSACTION_PARTS_MAX} acks"))
         if command.acks and slot.free_bytes <= 0:
             return Decision(_disk_full())
-        return self._applied(now_ms, reads.decide_get_any(self.state, self.limits, command))
+        decision = self._applied(now_ms, reads.decide_get_any(self.state, self.limits, command))
+        return self._heard(now_ms, command, decision)
+
+    def _heard(
+        self, now_ms: int, command: commands.Get | commands.Ack | commands.GetAny, decision: Decision
+    ) -> Decision:
+        """Note that an owner is not idle, if any subscription needs it. Return the decision."""
+        if len(self.state.schedule.idle) and not isinstance(decision.reply, replies.Refusal):
+            note_heard(find_owner(self.state, command), now_ms)
+        return decision
 
     def _read(self, _now_ms: int, _slot: WriteSlot, command: commands.Read) -> Decision:
         return reads.decide_read(self.state, self.limits, command)

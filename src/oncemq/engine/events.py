@@ -94,6 +94,8 @@ class Subscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ss
     sharing: Sharing | None = None
     #: Identifies the incarnation of a shared subscription; 0 for an exclusive one.
     epoch: int = 0
+    #: It is deleted when its owner is idle for this time; 0 = never.
+    idle_ms: int = 0
 
 
 class PatternSubscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ps"):
@@ -108,12 +110,15 @@ class PatternSubscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, 
     epoch: int
     earliest: bool
     created: bool
+    #: It is deleted when its owner is idle for this time; 0 = never.
+    idle_ms: int = 0
 
 
 class PatternUnsubscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pu"):
     """A pattern subscription was deleted, with the topics that are not permanent and have no other subscription."""
 
-    claim: AnyClaim
+    #: None = its owner was idle for too long.
+    claim: AnyClaim | None
     pattern: str
     subscriber: str
 
@@ -137,7 +142,8 @@ class PatternSought(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=
 
 
 class Unsubscribed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="su"):
-    claim: AnyClaim
+    #: None = its owner was idle for too long.
+    claim: AnyClaim | None
     topic_id: int
     subscriber: str
     #: The topic was deleted with its last subscription.

@@ -10,7 +10,7 @@ Knows commands and replies; knows nothing of HTTP or any other protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, Headers, PutBatcher, er
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_NEW, Command, Get, GetAny, Operation, Put, Read, Take
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import GetReply, PutReply, Reply, expect
 
 R = TypeVar("R", bound=Reply)
@@ -36,6 +37,9 @@ _TICK_S = 0.005
 
 LongPoll = Get | GetAny | Read | Take
 
+#: What a reply may hold before space is reserved for it.
+_UNRESERVED_BYTES = 64 * 1024
+
 
 class Link:
     """Belongs to the event loop that is running when it is created."""
@@ -48,12 +52,17 @@ class Link:
         timeout_s: float = 1.0,
         tries: int = 5,
         waits_for_space: bool = True,
+        reserve: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         """The broker may be unreachable: then calls raise BrokerAway.
 
         `waits_for_space`: an operation that lacks space waits for it, and so do the operations after it, since they
         keep their order. Use False where callers are independent of each other: the operation fails at once.
+
+        `reserve` is called by the task that gets or reads messages, before a large reply is requested, with its maximum
+        size. A call with 0 means that the reply before is not needed any more.
         """
+        self._reserve = reserve
         at_once = frozenset() if waits_for_space else _LACK_OF_SPACE
         self._start_session = partial(
             BrokerSession, urls, label=label, timeout_s=timeout_s, tries=tries, report_at_once=at_once
@@ -93,6 +102,34 @@ class Link:
     ) -> tuple[Reply, Sequence[Frame]]:
         """Send a command that is safe to repeat. Returns the reply and its payloads. Raises as `operate` does. If the
         caller is cancelled, the command is dropped."""
+        if self._reserve is not None and isinstance(command, Get | Read):
+            return await self._ask_reserved(command, self._reserve)
+        reply, payloads = await self._ask(command, payload, give_up_ms)
+        if self._reserve is not None and (size := sum(map(len, payloads))) > _UNRESERVED_BYTES:
+            # A take: its messages go to nobody else, so there are not many large ones at a time.
+            await self._reserve(size)
+        return reply, payloads
+
+    async def _ask_reserved(
+        self, command: Get | Read, reserve: Callable[[int], Awaitable[None]]
+    ) -> tuple[Reply, Sequence[Frame]]:
+        """Ask for what a small reply can hold. If there is more, reserve space for it and ask again: a reply that is
+        larger than its reservation is never requested."""
+        await reserve(0)
+        raw, payloads = await self._ask(msgspec.structs.replace(command, bytes_max=-_UNRESERVED_BYTES))
+        reply = expect(raw, GetReply)
+        is_all = reply.next_position >= reply.end_offset
+        if is_all or (payloads and command.bytes_max <= _UNRESERVED_BYTES):
+            return reply, payloads
+        await reserve(command.bytes_max if payloads else max(command.bytes_max, self._batch_bytes_max))
+        # A position such as START_NEW has become an offset.
+        position = reply.batches[0].first_offset if reply.batches else reply.next_position
+        again_at = command.position if command.position >= 0 else position
+        return await self._ask(msgspec.structs.replace(command, position=again_at, wait_ms=0))
+
+    async def _ask(
+        self, command: Command, payload: Payloads = None, give_up_ms: float = 0.0
+    ) -> tuple[Reply, Sequence[Frame]]:
         if payload is not None:
             await self._learn_limits(payload)
         driver = self._usable_driver(waits=bool(getattr(command, "wait_ms", 0)))
@@ -107,7 +144,7 @@ class Link:
             if driver.core.finished is None:
                 raise
         # The gateway's own session has ended meanwhile. Repeating the command does no harm.
-        return await self.ask(command, payload, give_up_ms=give_up_ms)
+        return await self._ask(command, payload, give_up_ms)
 
     async def query(self, command: Command, kind: type[R]) -> R:
         """Like `ask` for a reply without payloads, with its type. Raises BrokerBug if the reply has another type."""
@@ -131,6 +168,10 @@ class Link:
                 # Another caller's long poll replaced it. Without a pause the two would replace each other in a loop.
                 await asyncio.sleep(_REPLACED_PAUSE_S)
                 return reply, payloads
+
+    @property
+    def _batch_bytes_max(self) -> int:
+        return self._usable_driver().core.batch_bytes_max or Limits().batch_bytes_max
 
     async def _learn_limits(self, payload: Frame | tuple[Frame, ...]) -> None:
         """Ask the broker for its limits before a large payload: a payload that is too large is not even received."""

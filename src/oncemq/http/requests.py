@@ -21,8 +21,6 @@ DEFAULT_URL = "http://127.0.0.1:8002"
 #: Pause after a failure. It doubles each time.
 _PAUSE_S = 0.05
 _PAUSE_S_MAX = 0.5
-#: Statuses of proxies that can't reach the gateway.
-_GATEWAY_AWAY = (502, 503, 504)
 
 Json = dict[str, Any]
 
@@ -119,6 +117,7 @@ def _error_of(response: httpx.Response, reply: object) -> errors.OnceMQError:
     if isinstance(reply, dict) and "code" in reply:
         return errors.from_code(str(reply["code"]), str(reply.get("error") or reply.get("detail") or ""))
     what = f"{response.request.url} responded with {response.status_code} {response.reason_phrase}"
-    if response.status_code in _GATEWAY_AWAY:
+    if response.is_server_error:
+        # It comes from a proxy, or from a server that failed. It is not known whether the request happened.
         return errors.BrokerAway(what)
     return errors.Malformed(f"{what}, which is not a response of an OnceMQ gateway")

@@ -104,6 +104,8 @@ class ReplayedGroup(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     time_ms: int
     events: bytes
+    #: Of the next group. 0: not known; only files can be cut there.
+    end: int = 0
 
 
 class LoadedJournal(msgspec.Struct, frozen=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-
 import xxhash
 
 from oncemq.journal.contract import RecordRef
@@ -23,16 +21,11 @@ def record_damage(wanted: RecordRef, topic_id: int, first_offset: int, checksum:
 
 def record_corrupt(location: str, wanted: RecordRef, damage: str) -> errors.RecordCorrupt:
     return errors.RecordCorrupt(
-        f"{location}: the record of topic {wanted.topic_id}, offset {wanted.first_offset}, is damaged: {damage}. "
-        f"{errors.RecordCorrupt.advice}"
+        f"{location}: the record of topic {wanted.topic_id}, offset {wanted.first_offset}, is damaged: {damage}."
     )
 
 
-def check_extents(location: str, live: Mapping[int, int], known: Container[int]) -> None:
-    """Raise JournalCorrupt if an extent that holds live records does not exist."""
-    missing = [number for number in live if number and number not in known]
-    if missing:
-        raise errors.JournalCorrupt(
-            f"{location}: extent {min(missing)} is missing, and messages in it are needed. "
-            f"{errors.JournalCorrupt.advice}"
-        )
+def unfinished_copy(location: str) -> errors.JournalError:
+    return errors.JournalError(
+        f"{location} is a copy that was not finished. Run `oncemq journal copy` again, with the same source and target."
+    )

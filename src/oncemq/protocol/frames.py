@@ -53,8 +53,16 @@ def encode_request(request_id: int, commands: Sequence[Command], payloads: Seque
     return [_encode((WIRE_VERSION, request_id, commands)), *payloads]
 
 
-def encode_response(request_id: int, replies: Sequence[Reply], payloads: Sequence[Frame] = ()) -> list[Frame]:
+def encode_response(
+    request_id: int, replies: Sequence[Reply | msgspec.Raw], payloads: Sequence[Frame] = ()
+) -> list[Frame]:
+    """Encode a response. A reply can be encoded already (`encode_reply`)."""
     return [_encode((WIRE_VERSION, request_id, replies)), *payloads]
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """Encode one reply, for `encode_response`."""
+    return _encode(reply)
 
 
 def decode_request(frames: Sequence[Frame]) -> tuple[Request, list[tuple[Frame, ...]]]:

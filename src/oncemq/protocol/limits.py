@@ -25,7 +25,9 @@ STAGES_PER_COMMIT_MAX = 10_000
 WINDOW_MAX = 1_024
 #: Earlier hellos that a session remembers, so that a late retry of one of them cannot fence its successor.
 NONCES_MAX = 4
+#: Entries and bytes of one page of a list. A page has at least one entry.
 LIST_PAGE_MAX = 1_000
+LIST_PAGE_BYTES_MAX = 64 * 1024
 GET_BATCHES_MAX = 2_000
 WAIT_MS_MAX = 60_000
 #: Applies to the acks, the settles and the puts of a transaction separately.
@@ -38,6 +40,9 @@ SEEK_TOPICS_MAX = 10_000
 RANGES_MAX = 1_000
 LEASE_MS_MIN = 100
 LEASE_MS_MAX = 24 * 3600 * 1000
+#: How long the owner of a subscription may be idle before the subscription is deleted, if it has such a limit.
+IDLE_MS_MIN = 100
+IDLE_MS_MAX = 100 * 366 * 24 * 3600 * 1000
 #: Messages of busy keys that a shared subscription with key order skips before it waits.
 BLOCKED_MAX = 100_000
 #: Names that a topic remembers of subscriptions that its quota deleted, so that it can tell their owners why.

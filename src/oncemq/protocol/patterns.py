@@ -6,7 +6,8 @@ Each must be a whole level: `orders.*` and `#.eu` are valid, `ord*` is not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 from oncemq.protocol.names import refuse_name
 from oncemq.protocol.replies import Refusal
@@ -24,6 +25,28 @@ def refuse_pattern(pattern: str) -> Refusal | None:
         if is_pattern(level) and len(level) > 1:
             return Refusal("NAME_INVALID", f"'{level}' in '{pattern}' is not valid: '*' and '#' must be whole levels")
     return None
+
+
+def matcher(pattern: str) -> Callable[[str], object]:
+    """Return a function whose result is true for the topic names that the pattern matches."""
+    levels = pattern.split(".")
+    if levels.count("#") > 1:
+        return lambda name: matches(levels, name)
+    if pattern == "#":
+        return lambda _name: True
+    return re.compile(_expression(levels), re.DOTALL).fullmatch
+
+
+def _expression(levels: Sequence[str]) -> str:
+    """Return the regular expression of a pattern with at most one `#`. With several, its time could be quadratic."""
+    parts = ["[^.]*" if level == "*" else re.escape(level) for level in levels]
+    if "#" not in levels:
+        return r"\.".join(parts)
+    at = levels.index("#")
+    before, after = "".join(part + r"\." for part in parts[:at]), r"\.".join(parts[at + 1 :])
+    if after:
+        return before + r"(?:.*\.)?" + after
+    return r"\.".join(parts[:at]) + r"(?:\..*)?"
 
 
 def matches(levels: Sequence[str], name: str) -> bool:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from oncemq.gateways.contract import Gateway
 
+#: prctl: the signal that this process gets when its parent ends.
+_PR_SET_PDEATHSIG = 1
+
 
 def run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None], *, with_parent: bool = False) -> int:
     """Run the gateways and return the exit code. `announce` is called with their addresses. `with_parent` means that
     standard input is a pipe from the parent process, and that its end ends this process. Raise ListenFailed."""
+    if with_parent:
+        _end_with_parent()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run(gateways, announce, with_parent))
+        return runner.run(_run(gateways, announce))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -28,13 +35,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None], with_parent: bool) -> int:
+async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None]) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    if with_parent:
-        loop.add_reader(sys.stdin.fileno(), _end_with_parent)
     async with AsyncExitStack() as started:
         for gateway in gateways:
             await gateway.start()
@@ -45,7 +50,15 @@ async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None
 
 
 def _end_with_parent() -> None:
-    """End this process if the parent has ended. Open requests can't be answered without it, and the next broker needs
-    the ports, so nothing is drained."""
-    if not os.read(sys.stdin.fileno(), 4096):
-        os._exit(0)
+    """End this process when the parent ends, even if the event loop is busy. Open requests can't be answered without the
+    parent, and the next broker needs the ports, so nothing is drained."""
+    threading.Thread(target=_wait_for_end_of_stdin, name="oncemq-parent", daemon=True).start()
+    if sys.platform == "linux":
+        # The kernel is faster than a thread that must wait for the interpreter.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _wait_for_end_of_stdin() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os._exit(0)

@@ -37,3 +37,11 @@ def test_a_journal_is_copied_to_postgresql_without_printing_the_password(
     assert b"holds a journal already" in again.stderr
     for text in (said.stdout, said.stderr, again.stderr, json.dumps(copied).encode()):
         assert b"sesame" not in text
+
+
+@pytest.mark.parametrize("command", [["check"], ["export"], ["cut", "1"], ["copy", "x"]])
+def test_a_url_of_another_database_is_refused_without_its_password(shell: Shell, command: list[str]) -> None:
+    verb, *rest = command
+    said = shell.run("journal", verb, "mysql://me:sesame@db/orders", *rest)
+    assert said.returncode == 2
+    assert b"sesame" not in said.stdout + said.stderr

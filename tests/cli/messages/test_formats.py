@@ -83,3 +83,33 @@ def test_sizes_are_readable(size: int, text: str) -> None:
 @pytest.mark.parametrize(("span_ms", "text"), [(5, "5 ms"), (90_000, "1.5 min"), (86_400_000, "1 d")])
 def test_durations_are_readable(span_ms: int, text: str) -> None:
     assert terminal.duration_text(span_ms) == text
+
+
+HOSTILE = Message(
+    topic="a\u202eb",
+    offset=1,
+    value=b"\x1b[2J\xc2\x9b31m\r\x07 caf\xc3\xa9\tand \xff\n",
+    key=b"\x1b]0;title\x07",
+    headers={"h": "\u2066left".encode()},
+    timestamp_ms=0,
+    topic_id=1,
+)
+UNSAFE = ("\x1b", "\x07", "\r", "\x9b", "\u202e", "\u2066")
+
+
+def test_a_message_cannot_control_the_terminal_on_which_it_is_printed() -> None:
+    for template in (None, "{topic} {key} {header:h} {value}"):
+        shown = renderer(False, template, null=False, for_terminal=True)(HOSTILE).decode()
+        assert not [letter for letter in UNSAFE if letter in shown]
+    assert shown.startswith("a\\u202eb \\x1b]0;title\\x07 \\u2066left \\x1b[2J\\x9b31m\\r\\x07 café\tand \\xff\n")
+
+
+def test_json_on_a_terminal_is_escaped_and_stands_for_the_same_message() -> None:
+    shown = renderer(True, None, null=False, for_terminal=True)(HOSTILE)
+    assert json.loads(shown) == json.loads(json_bytes(HOSTILE))
+    assert not [letter for letter in UNSAFE if letter in shown.decode()]
+
+
+def test_a_pipe_gets_the_bytes_as_they_are() -> None:
+    assert renderer(False, None, null=False)(HOSTILE) == HOSTILE.value + b"\n"
+    assert renderer(False, "{key}", null=False)(HOSTILE) == b"\x1b]0;title\x07\n"

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,12 +20,15 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+import oncemq
 from oncemq.cli.main import cli
 from oncemq.testing.broker_process import BrokerProcess
 from oncemq.tools.shell.lines import VERBS, Completion, Line, SyntaxProblem, complete, parse
+from oncemq.tools.shell.plain import PlainDisplay
 from oncemq.tools.shell.prompt import ShellCompleter, history_in, interact, prompt_of
 from oncemq.tools.shell.roles import Publisher
-from oncemq.tools.shell.session import Session
+from oncemq.tools.shell.session import IDLE_S, Session
+from tests.acceptance.processes import wait_until
 from tests.cli.shell import TIMEOUT_S, Shell
 from tests.forking import Forked
 
@@ -139,6 +143,40 @@ def test_subscriptions_are_permanent_only_with_a_name(shell: Shell) -> None:
     assert shell.run("shell", "--as", "alice", stdin=f'get "{shell.topic}"\n'.encode()).returncode == 3
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_shell_without_a_name_that_loses_its_terminal_deletes_its_subscriptions(
+    shell: Shell, number: signal.Signals
+) -> None:
+    reading, writing = os.pipe()
+    process = Forked.with_pipes(["shell"], shell.environment, reading)
+    os.close(reading)
+    shell.started.append(process)
+    shell.ok("topics", "create", shell.topic)
+    os.write(writing, f'sub "{shell.topic}"\n'.encode())
+    wait_until(lambda: len(shell.objects("subs", shell.topic)) == 1, "it is subscribed", TIMEOUT_S)
+    process.send_signal(number)
+    assert process.wait(TIMEOUT_S) == 143
+    os.close(writing)
+    assert shell.objects("subs", shell.topic) == []
+
+
+def test_a_killed_shell_without_a_name_leaves_nothing_that_is_kept_for_ever() -> None:
+    """The broker deletes the subscriptions of a shell that could not do it."""
+    with oncemq.connect("memory:shell") as client:
+        client.create_topic("orders")
+        for name, permanent in (("alice", True), ("a1b2", False)):
+            session = Session(client, name, PlainDisplay(), permanent=permanent)
+            session.subscribe("orders")
+            session.subscribe("#")
+        kept = {"alice": (0.0, "kept"), "a1b2": (IDLE_S, "deleted when its owner is idle for 3600000 ms")}
+        for name, (idle_s, what) in kept.items():
+            for topic in ("orders", "#"):
+                subscribe = client.subscribe_pattern if topic == "#" else client.subscribe
+                assert not subscribe(topic, name, idle_s=idle_s).created
+                with pytest.raises(oncemq.SubscriptionExists, match=what):
+                    subscribe(topic, name, idle_s=7200.0)
+
+
 def test_values_that_are_not_text_are_passed_as_they_are(shell: Shell) -> None:
     topic = shell.topic.encode()
     assert shell.ok("shell", stdin=b'sub "%b"\nput "%b" \xff\x00\n' % (topic, topic)).endswith(topic + b": \xff\x00\n")
@@ -243,6 +281,19 @@ def test_a_terminal_shows_messages_above_the_prompt_through_a_restart_of_the_bro
     lines = [line for line in kept.read_text().splitlines() if line.startswith("+")]
     assert lines == ["+sub orders", "+put orders three"]
     assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_terminal_that_is_closed_leaves_no_subscription(broker_process: BrokerProcess) -> None:
+    broker_process.start()
+    terminal = Terminal(broker_process.url)
+    terminal.until("oncemq>")
+    terminal.type("sub orders\r")
+    terminal.until("Subscribed to orders.")
+    terminal.process.send_signal(signal.SIGHUP)
+    assert terminal.process.wait(TIMEOUT_S) == 143
+    terminal.close()
+    with broker_process.connect() as client:
+        assert client.subscriptions() == []
 
 
 def test_the_publishers_prompt_is_the_one_people_know(broker: BrokerProcess, terminals: list[Terminal]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
 from oncemq.client.core.pending import Pending
+from oncemq.client.core.wire import WireBytes
 from oncemq.client.outbox.contract import Outbox
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import Command, Envelope, Hello, Numbered, Put
@@ -52,8 +53,11 @@ class CoreRig:
     def numbers(self) -> list[int]:
         return [command.number for command in self.numbered()]
 
-    def answer(self, request: Request, *replies: Reply, payloads: Sequence[Frame] = ()) -> None:
-        self.core.receive(self.now_ms, encode_response(request.request_id, replies, payloads))
+    def answer(self, request: Request, *replies: Reply, payloads: Sequence[Frame] = ()) -> int:
+        """Answer a request. Return the number of bytes."""
+        frames = encode_response(request.request_id, replies, payloads)
+        self.core.receive(self.now_ms, frames)
+        return sum(map(len, frames))
 
     def answer_last(self, *replies: Reply) -> None:
         self.answer(self.requests[-1], *replies)
@@ -75,9 +79,9 @@ class CoreRig:
         payload = encode_batch([value])
         return self.core.submit(Put("orders", Envelope(1, len(payload), checksum(payload))), payload)
 
-    def pass_ms(self, time_ms: float) -> bool:
+    def pass_ms(self, time_ms: float, wire: WireBytes | None = None) -> bool:
         self.now_ms += time_ms
-        return self.core.check(self.now_ms)
+        return self.core.check(self.now_ms, wire)
 
 
 def stored(offset: int) -> PutReply:

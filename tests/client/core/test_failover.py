@@ -197,3 +197,20 @@ def test_the_probe_of_an_outbox_leaves_a_standby_and_a_broker_of_a_lower_term(tm
         assert rig.core.check(rig.now_ms)
         greet(rig, 2)
         assert rig.numbers() == [1]
+
+
+def test_a_put_ends_while_a_broker_changes_between_active_and_standby() -> None:
+    rig = CoreRig(timeout_ms=100, tries=5)
+    rig.greet()
+    put = rig.put()
+    for _ in range(20):
+        rig.core.ask(Health())
+        for request in rig.sent():
+            if isinstance(request.commands[0], Hello):
+                rig.answer(request, HelloReply(1, 0, 64, (), "broker", 0, 1))
+        rig.pass_ms(50)
+        for request in rig.sent():
+            if isinstance(request.commands[0], Health):
+                rig.answer(request, STANDBY)
+        rig.pass_ms(20)
+    assert isinstance(put.error, errors.Standby | errors.BrokerAway)

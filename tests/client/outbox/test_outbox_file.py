@@ -396,3 +396,16 @@ def test_a_killed_process_has_kept_whatever_it_was_told_is_kept(tmp_path: Path) 
     assert kept | refused == {number: b"%d" % number for number in range(1, outbox.next_number)}
     assert {number for number in kept if number % 3 == 0} <= limbo
     outbox.close()
+
+
+def test_only_its_owner_can_read_an_outbox(tmp_path: Path) -> None:
+    former = os.umask(0o022)
+    try:
+        outbox = OutboxFile.open(tmp_path / "orders.outbox")
+        outbox.append([(Void(), ())])
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(former)
+    outbox.close()
+    assert {"orders.outbox", "orders.outbox-wal", "orders.outbox-reserve"} <= set(modes)
+    assert set(modes.values()) == {0o600}

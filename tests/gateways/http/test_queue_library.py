@@ -235,6 +235,7 @@ def test_addresses_are_tried_in_turn(queue: Queue) -> None:
     [
         (503, {"code": "BROKER_AWAY", "detail": "away"}, errors.BrokerAway, True),
         (502, "<html>", errors.BrokerAway, True),
+        (500, "Internal Server Error", errors.BrokerAway, True),
         (507, {"code": "DISK_FULL", "error": "full"}, errors.DiskFull, True),
         (429, {"code": "LIMIT_REACHED", "error": "full"}, errors.LimitReached, False),
         (500, {"code": "BROKER_BUG", "detail": "oh"}, errors.BrokerBug, False),

@@ -303,3 +303,31 @@ def test_head_consumes_nothing(queue: Queue) -> None:
     assert queue.run(queue.client.head("/consumer/consume", params=asked)).status_code == 405
     assert queue.run(queue.client.head("/size", params=asked)).status_code == 200
     assert queue.consume() == "m"
+
+
+# Ids as numbers, and advice.
+
+
+def test_an_id_may_be_an_integer_and_is_the_same_as_its_digits(queue: Queue) -> None:
+    assert queue.ok("POST", "/producer/register", topic="T1", producer_id=7)["producer_id"] == "7"
+    assert queue.ok("POST", "/consumer/register", topic="T1", consumer_id=7)["consumer_id"] == "7"
+    assert queue.refused("POST", "/producer/register", topic="T1", producer_id="7") == (409, "PRODUCER_REGISTERED")
+    for producer_id in (7, "7"):
+        queue.ok("POST", "/producer/produce", topic="T1", producer_id=producer_id, message="pizza")
+    both = queue.run(queue.client.post("/producer/register?producer_id=8", json={"topic": "T1", "producer_id": 8}))
+    assert both.json()["producer_id"] == "8"
+    consumed = queue.run(queue.client.request("GET", "/consumer/consume", json={"topic": "T1", "consumer_id": 7}))
+    assert consumed.json()["message"] == "pizza"
+    assert queue.ok("GET", "/size", topic="T1", consumer_id="7")["size"] == 1
+    for invalid in (7.5, True, None, [7]):
+        assert queue.refused("POST", "/producer/register", topic="T1", producer_id=invalid) == (400, "MALFORMED")
+
+
+def test_the_advice_names_requests_of_the_queue(queue: Queue) -> None:
+    queue.populate(topic="T1")
+    queue.ok("POST", "/topics", topic_name="T2")
+    for parameters in ({"topic": "T3", "consumer_id": "C1"}, {"topic": "T2", "consumer_id": "C1"}):
+        failure = queue.ask("GET", "/size", **parameters).json()
+        assert failure["code"] in ("TOPIC_UNKNOWN", "NOT_SUBSCRIBED")
+        assert "POST /" in failure["advice"]
+        assert "/v1" not in failure["advice"]

@@ -150,7 +150,7 @@ def test_an_app_that_allows_no_origin_has_nothing_in_front() -> None:
     assert with_origins(app, settings) is app
 
 
-def test_more_requests_than_are_taken_on_are_refused() -> None:
+def test_more_long_polls_than_are_taken_on_are_refused_and_others_are_not() -> None:
     v1 = V1(connections_max=2)
     v1.subscribe("o", "s")
 
@@ -158,11 +158,13 @@ def test_more_requests_than_are_taken_on_are_refused() -> None:
         path = "/v1/topics/o/subscriptions/s/events"
         async with Visit(v1, path) as first:
             await first.until(lambda text: "next offset" in text)
-            second = Visit(v1, "/v1/topics/o/messages", "position=new&wait_ms=30000")
-            async with second, Visit(v1, "/v1/topics") as third:
+            second, third = (Visit(v1, "/v1/topics/o/messages", "position=new&wait_ms=30000") for _ in range(2))
+            async with second, third:
                 await third.serving
-            assert (third.status, "OVERLOADED" in third.text) == (503, True)
-        assert (await v1.client.get("/v1/topics")).status_code == 200
+                assert (third.status, "OVERLOADED" in third.text) == (503, True)
+                # They keep nobody out who does not wait.
+                assert (await v1.client.get("/v1/topics")).status_code == 200
+        assert v1.app.admission.taken == 0
 
     v1.run(three())
     v1.close()

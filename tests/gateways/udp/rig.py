@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -32,11 +33,17 @@ def wait_until(is_so: Callable[[], bool], what: str = "it") -> None:
 class GatewayThread:
     """A gateway in a thread."""
 
-    def __init__(self, urls: Sequence[str], **changes: Any) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+        **changes: Any,
+    ) -> None:
         self.settings = settings_for_tests(**changes)
         self.address: Address = (self.settings.host, self.settings.port)
         self.gateway = UdpGateway(urls, self.settings)
-        self._thread = LoopThread()
+        self._thread = LoopThread(make_loop)
         self._thread.call(self.gateway.start())
         wait_until(lambda: self.gateway._plain.is_ready, "the registry is read")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oncemq.testing.broker_process import BrokerProcess
-from tests.gateways.udp.rig import GatewayProcess
+from tests.gateways.udp.rig import GatewayProcess, GatewayThread
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "datagrams"
 
@@ -53,3 +55,34 @@ def test_a_file_is_copied_line_by_line_and_once(oncemq_broker: BrokerProcess, ga
     (tmp_path / "copy.txt").write_text("0 one\n1 tw", encoding="ascii")
     assert run(tmp_path, "append_file.py", "readings", "copy.txt", gateway) == ["2 messages"]
     assert (tmp_path / "copy.txt").read_text(encoding="ascii") == "0 one\n1 two\n2 three\n"
+
+
+def test_a_file_that_is_copied_in_part_is_a_failure(
+    oncemq_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop_delivering(_delivery: object, _position: int) -> int:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    gateway = GatewayThread([oncemq_broker.url])
+    try:
+        with oncemq_broker.connect() as client:
+            client.create_topic("readings", retain_ms=3_600_000)
+            client.put("readings", "one")
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        monkeypatch.setitem(__import__("peers").Subscriber.__init__.__kwdefaults__, "timeout_s", 0.3)
+        monkeypatch.setattr("oncemq.gateways.udp.extended.delivery.Delivery._advance", stop_delivering)
+        arguments = ["append_file.py", "readings", str(tmp_path / "copy.txt"), gateway.settings.listen]
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit, match="message 0 of 1 has not arrived"):
+            runpy.run_path(str(EXAMPLES / "append_file.py"))
+    finally:
+        gateway.stop()
+
+
+def test_a_line_that_is_refused_is_a_failure(gateway: str, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("one\n", encoding="ascii")
+    command = [sys.executable, str(EXAMPLES / "publish_file.py"), "not*a*name", "lines.txt", gateway]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "line 1 was refused: NAME_INVALID\n"

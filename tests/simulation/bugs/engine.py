@@ -307,3 +307,29 @@ def moved_is_not_applied() -> Sequence[Patch]:
         state.count_live(event.position, event.size)
 
     return [(dispatch, "_APPLIERS", {**dispatch._APPLIERS, events.Moved: moved})]
+
+
+# Subscriptions that are deleted when their owner is idle.
+
+
+@bug("a get is not a sign that the owner of a subscription is there")
+def gets_do_not_count_against_idleness() -> Sequence[Patch]:
+    return [(Engine, "_heard", lambda self, now_ms, command, decision: decision)]
+
+
+@bug("a subscription whose owner is idle is kept for ever")
+def idle_subscription_is_kept() -> Sequence[Patch]:
+    return [(ticks, "_expire_idle", lambda state, topic_id, key, now_ms: iter(()))]
+
+
+@bug("an owner that was not heard since the broker started is idle at once")
+def idle_time_does_not_start_anew() -> Sequence[Patch]:
+    real: Any = ticks._expire_idle
+
+    def expire_idle(state: State, topic_id: int, key: str, now_ms: int) -> Iterator[events.Event]:
+        owner = ticks._idle_owner(state, topic_id, key)
+        if owner is not None and not owner.heard_ms:
+            owner.heard_ms = 1
+        return real(state, topic_id, key, now_ms)  # type: ignore[no-any-return]
+
+    return [(ticks, "_expire_idle", expire_idle)]

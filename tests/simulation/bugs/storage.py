@@ -26,7 +26,7 @@ from tests.simulation.bugs.registry import Patch, bug
 @bug("replies are sent before the sync")
 def reply_before_the_sync() -> Sequence[Patch]:
     def run_once(self: Broker, wait_ms: int = 0) -> None:
-        self._arrived.extend(self.network.take(wait_ms))
+        self._receive(wait_ms)
         builder = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
         finished, _ = self._decide(builder)
         if builder.events:

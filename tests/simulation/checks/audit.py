@@ -15,6 +15,7 @@ from tests.simulation.processes.outbox_producer import OutboxProducer
 from tests.simulation.processes.pattern_consumer import PatternConsumer
 from tests.simulation.processes.process import Context, Process
 from tests.simulation.processes.timed import TimedConsumer
+from tests.simulation.processes.visitor import Visitor
 from tests.simulation.processes.worker import Worker
 
 
@@ -90,6 +91,7 @@ class Auditor(Process):
     # Comparison.
 
     def check(self) -> None:
+        self._check_idle()
         self._check_topics()
         self._check_together()
         self._check_delayed()
@@ -138,6 +140,12 @@ class Auditor(Process):
                 continue
             if acked.subscriptions and self.context.subscriptions.must_stay(attempt.topic, acked.topic_id):
                 raise Violation(f"lost: {attempt.label} was due at {attempt.due_ms}, and is not there")
+
+    def _check_idle(self) -> None:
+        visitors = {one.subscriber for one in self._processes if isinstance(one, Visitor)}
+        for info in self.subscriptions:
+            if info.subscriber in visitors:
+                raise Violation(f"{info.subscriber} left, and its subscription to '{info.topic}' is kept for nobody")
 
     def _check_subscriptions(self) -> None:
         there = {(self.topics[info.topic].topic_id, info.subscriber): info for info in self.subscriptions}

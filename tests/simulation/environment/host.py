@@ -278,7 +278,7 @@ class Host(StateCheck):
         self.broker = None
         self._round_ms = 0
         self._rounds += 1
-        self._network.inbox.clear()
+        self._network.reset()
         self.worker = StepWorker()
         if how.startswith("power loss"):
             self.disk.power_loss()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from oncemq.broker.network import Arrival
 from oncemq.protocol.frames import Frame
+from tests.simulation.checks.requests import RequestCheck
 from tests.simulation.environment.world import World
 
 Receive = Callable[[list[Frame]], None]
@@ -21,6 +22,7 @@ class Listener:
     def __init__(self, network: SimNetwork) -> None:
         self._network = network
         self.inbox: list[Arrival] = []
+        self._requests = RequestCheck()
         #: Called when a packet arrives. Returns False if no broker is running.
         self.arrived: Callable[[], bool] = lambda: False
         #: Called before a packet is sent.
@@ -28,10 +30,18 @@ class Listener:
 
     def take(self, wait_ms: int) -> list[Arrival]:
         arrivals, self.inbox = self.inbox, []
+        for peer, frames in arrivals:
+            self._requests.took(peer, frames)
         return arrivals
+
+    def reset(self) -> None:
+        """The process has ended: what it received is lost."""
+        self.inbox.clear()
+        self._requests = RequestCheck()
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         self.sending()
+        self._requests.answers(peer, frames)
         self._network.carry(peer, list(frames), self._network.deliver)
 
 

@@ -3,12 +3,15 @@ of the simulation have, and the code that defers the rest to the next round woul
 
 from __future__ import annotations
 
-from oncemq.broker import round
+from oncemq.broker import request_queue, round, work
 from oncemq.engine import event_bytes
 from oncemq.engine.decide import leases, takes, ticks
 from oncemq.engine.state import shared_subscription
 
 SMALL: tuple[tuple[object, str, int], ...] = (
+    (work, "TURN_UNITS_MAX", 3),
+    (work, "ROUND_UNITS_MAX", 7),
+    (request_queue, "QUEUE_REQUESTS_MAX", 6),
     (ticks, "EXPIRED_PER_TICK_MAX", 6),
     (ticks, "BATCHES_PER_TICK_MAX", 3),
     (ticks, "NAMED_PER_TICK_MAX", 2),

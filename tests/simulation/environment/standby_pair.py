@@ -130,7 +130,7 @@ class PairMember:
     def drop_all(self) -> None:
         """Drop all requests without an answer."""
         self.broker = None
-        self.end.inbox.clear()
+        self.end.reset()
 
 
 class StandbyPair(StateCheck):

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from oncemq.client.consumer.sync import Subscription
 from oncemq.client.core.core import Core
+from oncemq.client.core.wire import WireBytes
 from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import make_put
 from oncemq.client.runtime.threads import ThreadDriver
@@ -41,6 +42,9 @@ class FiberTransport:
             self._process.sleep(timeout_ms)
 
     def wake(self) -> None: ...
+
+    def wire_bytes(self) -> WireBytes | None:
+        return None
 
     def reconnect(self) -> None:
         self.arrived.clear()

@@ -473,3 +473,11 @@ def test_validation_imports_no_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
+def test_a_file_that_is_nested_very_deeply_is_a_problem_of_the_file(tmp_path: Path, opening: str) -> None:
+    file = tmp_path / "deep.yaml"
+    file.write_text("name: totals\nsource: \n  " + opening * 5_000)
+    [problem] = validate(str(file)).problems
+    assert (problem.line, problem.text) == (3, "values are nested too deeply")

@@ -19,7 +19,7 @@ from oncemq.cli.support.options import (
     reaches_broker,
     yes_option,
 )
-from oncemq.terminal import confirm, count_of, is_terminal, json_line, note, table
+from oncemq.terminal import confirm, count_of, is_terminal, json_line, note, printable, table
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -134,7 +134,7 @@ def _shortened(value: bytes) -> str:
     ('two\\\\nlines', 'xx…')
     """
     text = value[: 4 * _VALUE_CHARACTERS].decode(errors="replace")
-    shown = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    shown = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return shown if len(shown) <= _VALUE_CHARACTERS else shown[: _VALUE_CHARACTERS - 1] + "…"
 
 

@@ -8,7 +8,7 @@ import click
 
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
-from oncemq.terminal import bytes_text, duration_text, json_line
+from oncemq.terminal import bytes_text, duration_text, json_line, styled
 
 if TYPE_CHECKING:
     from oncemq.protocol.replies import HealthReply
@@ -62,5 +62,5 @@ def _clock(behind_ms: int) -> list[tuple[str, str]]:
 
 def _space_text(found: HealthReply) -> str:
     if found.writable_bytes == 0:
-        return click.style("none: the disk is full, and puts are refused", fg="red")
+        return styled("none: the disk is full, and puts are refused", fg="red")
     return bytes_text(found.writable_bytes) if found.is_free_space_known else "unknown"

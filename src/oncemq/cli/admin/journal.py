@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from oncemq.journal.files.check import Report
 
 _EXITS = (0, 2, 9)
+_SERVE_THE_REST = (
+    "Restore the damaged files from a copy, if you have one, and check the disk. Do not cut: a broker serves the rest, "
+    "and answers RECORD_CORRUPT for messages that can't be read."
+)
 
 
 class _Folder(click.Path):
@@ -34,6 +38,9 @@ class _Folder(click.Path):
                 param,
                 ctx,
             )
+        if "://" in str(value):
+            # The URL is not shown, because it may contain a password.
+            self.fail("this is a URL; the command needs a journal in a folder.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -71,12 +78,15 @@ def journal() -> None:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
-    """Verify every group, record and snapshot, without changing anything.
+    """Verify everything that a broker needs, without changing anything.
 
-    Exit code 9 means that something is damaged. With --json, `last_groups` lists the positions of the last groups.
+    It verifies every group and snapshot, recovers the state as a broker does, and reads every message that is still
+    needed: not acked by all subscriptions, retained, delayed or staged. Exit code 9 means that something is damaged.
+    With --json, `problems` lists the damage, `refusal` says why a broker would not start, `lost_messages` counts the
+    messages that can't be read, and `last_groups` lists the positions of the last groups.
     """
+    from oncemq.broker.journal_check import check as check_disk
     from oncemq.disk.os_disk import OsDisk
-    from oncemq.journal.files.check import check as check_disk
     from oncemq.protocol.errors import JournalCorrupt
 
     with _progress("Checking") as progress:
@@ -87,7 +97,7 @@ def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
         _print_report(report)
     if not report.is_good:
         if not as_json:
-            note(JournalCorrupt.advice)
+            note(JournalCorrupt.folder_advice if report.refusal else _SERVE_THE_REST)
         ctx.exit(JournalCorrupt.exit_code)
 
 
@@ -102,7 +112,13 @@ def _print_report(report: Report) -> None:
         click.echo(
             click.style("damaged: ", fg="red") + f"{problem.file} at byte {problem.byte}{position}: {problem.what}"
         )
-    if report.is_good:
+    if report.refusal:
+        click.echo(click.style("refused: ", fg="red") + f"a broker does not start: {report.refusal}")
+    elif report.lost_messages:
+        click.echo(f"A broker starts, and serves everything except {count_of(report.lost_messages, 'message')}.")
+    elif report.problems:
+        click.echo("A broker starts, and can read every message that is still needed.")
+    else:
         click.echo("No damage found.")
 
 
@@ -151,13 +167,13 @@ def _decode_events(raw: bytes) -> object:
 
 @contextmanager
 def _new_file(path: str) -> Iterator[BinaryIO]:
-    """Create a file that is on disk when the block ends; "-" is standard output."""
+    """Create a file that only its owner can read, and that is on disk when the block ends; "-" is standard output."""
     if path == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     try:
-        file = open(path, "xb")  # noqa: SIM115
+        file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
     except OSError as error:
         raise click.BadParameter(f"{path} can't be written: {error.strerror}.", param_hint="OUT") from None
     try:
@@ -182,23 +198,34 @@ def _new_file(path: str) -> Iterator[BinaryIO]:
 )
 @_folder_argument
 @click.argument("position", type=click.IntRange(min=0))
+@click.option(
+    "--accept-loss",
+    "accepts_loss",
+    is_flag=True,
+    help="Cut even if messages before the position can't be read any more.",
+)
 @yes_option
 @json_option
-def cut(folder: str, position: int, yes: bool, as_json: bool) -> None:
+def cut(folder: str, position: int, accepts_loss: bool, yes: bool, as_json: bool) -> None:
     """Discard the group at a position and everything after it.
 
     `oncemq journal check` names the positions of damaged groups, `check --json` also those of the last good ones
     (`last_groups`), and `export` those of all groups. The broker loses the messages and acks after the position,
     although they were acknowledged; their bytes are kept in the folder `cut` of the data folder. Make a copy of the
     data folder first.
+
+    The cut is tried in memory first. It is refused if a broker could not start afterwards. It is also refused if
+    messages before the position can't be read, for example because their segment was recycled after all consumers had
+    acked them: the acks are lost with the cut, and the messages are gone. The error names the positions that are
+    possible.
     """
+    from oncemq.broker.journal_cut import cut as cut_disk
     from oncemq.disk.os_disk import OsDisk
-    from oncemq.journal.files.cut import cut as cut_disk
 
     if not yes:
         confirm(f"Discard everything from position {position} on, acknowledged or not?")
     with _progress("Cutting") as progress:
-        found = cut_disk(OsDisk(folder), position, progress)
+        found = cut_disk(OsDisk(folder), position, progress, accepts_loss=accepts_loss)
     if as_json:
         click.echo(json_line(found))
         return

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from oncemq.terminal import printable_bytes, printable_json
+
 if TYPE_CHECKING:
     from oncemq.protocol.message import Message
 
@@ -34,15 +36,22 @@ _FIELDS: dict[str, Render] = {
 }
 
 
-def renderer(as_json: bool, template: str | None, null: bool) -> Render:
-    """Return the function that turns a message into the bytes to print, with the terminator."""
+def renderer(as_json: bool, template: str | None, null: bool, *, for_terminal: bool = False) -> Render:
+    """Return the function that turns a message into the bytes to print, with the terminator. `for_terminal` escapes
+    what could control a terminal; a pipe or file gets the bytes as they are."""
     if as_json and template is not None:
         raise click.UsageError("--json and --format exclude each other.")
     if as_json:
-        return lambda message: json_bytes(message) + b"\n"
+        return _json_lines(for_terminal)
     end = b"\0" if null else b"\n"
-    render = _FIELDS["value"] if template is None else compile_template(template)
+    render = compile_template("{value}" if template is None else template, for_terminal=for_terminal)
     return lambda message: render(message) + end
+
+
+def _json_lines(for_terminal: bool) -> Render:
+    if for_terminal:
+        return lambda message: printable_json(json_bytes(message).decode()).encode() + b"\n"
+    return lambda message: json_bytes(message) + b"\n"
 
 
 def json_bytes(message: Message) -> bytes:
@@ -82,13 +91,18 @@ def time_text(timestamp_ms: int) -> str:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def compile_template(template: str) -> Render:
+def compile_template(template: str, *, for_terminal: bool = False) -> Render:
     """Compile a template. Raises BadParameter if it has a field that messages do not have."""
+    parts: list[Render] = []
     try:
-        parts = [part for piece in string.Formatter().parse(_unescape(template)) for part in _compile_piece(*piece)]
+        for literal, field, name, _ in string.Formatter().parse(_unescape(template)):
+            parts += [_literal(literal)] if literal else []
+            if field is not None:
+                render = _field(field, name)
+                parts.append(_escaped(render) if for_terminal else render)
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--format") from None
-    return lambda message: b"".join(part(message) for part in parts)
+    return parts[0] if len(parts) == 1 else lambda message: b"".join(part(message) for part in parts)
 
 
 def _unescape(template: str) -> str:
@@ -100,14 +114,18 @@ def _unescape(template: str) -> str:
     return "".join(result)
 
 
-def _compile_piece(literal: str, field: str | None, name: str | None, _: str | None) -> list[Render]:
-    text = literal.encode()
-    parts: list[Render] = [lambda _: text] if text else []
+def _literal(text: str) -> Render:
+    data = text.encode()
+    return lambda _: data
+
+
+def _field(field: str, name: str | None) -> Render:
     if field == "header" and name:
-        header = name
-        parts.append(lambda message: message.headers.get(header, b""))
-    elif field in _FIELDS:
-        parts.append(_FIELDS[field])
-    elif field is not None:
-        raise ValueError(f"{{{field}}} is not a field; the fields are {', '.join(_FIELDS)} and header:NAME")
-    return parts
+        return lambda message: message.headers.get(name, b"")
+    if field in _FIELDS:
+        return _FIELDS[field]
+    raise ValueError(f"{{{field}}} is not a field; the fields are {', '.join(_FIELDS)} and header:NAME")
+
+
+def _escaped(render: Render) -> Render:
+    return lambda message: printable_bytes(render(message))

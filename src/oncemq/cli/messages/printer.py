@@ -6,6 +6,7 @@ A message is acked after the reader of the output has taken it.
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from oncemq.cli.messages.formats import FORMAT_HELP, Render, renderer
 from oncemq.cli.support.options import Function, json_option, parse_headers
 from oncemq.cli.support.output import Output
 from oncemq.cli.support.signals import signals_deferred
+from oncemq.terminal import is_terminal
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -37,7 +39,8 @@ def prints_messages(function: Function) -> Function:
 
     @functools.wraps(function)
     def gathered(headers: tuple[str, ...], template: str | None, null: bool, as_json: bool, **options: Any) -> None:
-        function(selector=selector_of(headers), render=renderer(as_json, template, null), **options)
+        render = renderer(as_json, template, null, for_terminal=is_terminal(sys.stdout))
+        function(selector=selector_of(headers), render=render, **options)
 
     for option in (
         json_option,

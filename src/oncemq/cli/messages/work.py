@@ -47,7 +47,7 @@ _EXTEND_MAX_S = 10 * 365 * 86_400.0
     examples="""
         oncemq work orders packers -- ./pack.sh
         oncemq work orders packers --jobs 4 --tries-max 5 -- python pack.py
-        oncemq work mails smtp --timeout-per-message 30s -- sh -c 'sendmail "$ONCEMQ_HEADER_TO"'
+        oncemq work mails smtp --timeout-per-message 30s -- sh -c 'sendmail -i -- "$ONCEMQ_HEADER_TO"'
         oncemq work orders packers --wait 10s -- ./pack.sh
     """,
 )
@@ -112,7 +112,9 @@ def work(
 
     The command gets the value on standard input, and in its environment ONCEMQ_TOPIC, ONCEMQ_OFFSET, ONCEMQ_KEY,
     ONCEMQ_TIME, ONCEMQ_TRY (1 for the first delivery), ONCEMQ_IDEMPOTENCY_KEY, and ONCEMQ_HEADER_NAME for each header.
-    Its output is passed through; with several --jobs, each line is prefixed with the offset of its message.
+    Keys and headers come from producers. In a shell, put them in quotes, and after `--`: otherwise a value that starts
+    with a hyphen is taken for an option. The output of the command is passed through; with several --jobs, each line is
+    prefixed with the offset of its message.
 
     Creates the subscription if it does not exist; --lease, --tries-max, --dead and --key-order are its settings. With
     --tries-max, a message that has failed that many times goes to a dead-letter topic (`oncemq dead`).

@@ -7,6 +7,8 @@ import logging
 import sys
 import time
 
+from oncemq.terminal import has_colours, printable, printable_json
+
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 #: Attributes of every record. All others were given with `extra`.
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
@@ -22,7 +24,8 @@ class TextFormatter(logging.Formatter):
         if self._colours:
             level = f"\033[{_COLOURS.get(record.levelname, '0')}m{level}\033[0m"
         extras = "".join(f" {name}={value}" for name, value in extras_of(record).items())
-        text = f"{_time_text(record)} {level} {record.name}: {record.getMessage()}{extras}"
+        # A message may contain names that clients chose.
+        text = f"{_time_text(record)} {level} {record.name}: {printable(record.getMessage() + extras)}"
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
@@ -37,7 +40,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return printable_json(json.dumps(line, ensure_ascii=False, default=str))
 
 
 def extras_of(record: logging.LogRecord) -> dict[str, object]:
@@ -51,5 +54,5 @@ def _time_text(record: logging.LogRecord) -> str:
 def set_up(level: str, form: str) -> None:
     """Configure the root logger; `form` is "text" or "json"."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(sys.stderr.isatty()))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(has_colours(sys.stderr)))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -26,7 +26,7 @@ EXIT_CODES = {
     9: "the journal or the local state can't be used",
     130: "interrupted (Ctrl-C)",
     141: "the reader of the output exited",
-    143: "ended by SIGTERM",
+    143: "ended by SIGTERM or SIGHUP",
 }
 #: Exit codes of every command that talks to a broker.
 BROKER_EXITS = (0, 2, 4, 6, 8)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as exceptions, so that resources are released on the way out.
+"""Ctrl-C, SIGTERM and SIGHUP as exceptions, so that resources are released on the way out.
 
 The signals are deferred inside blocks that must run to their end.
 """
@@ -25,7 +25,7 @@ class _Deferral:
 
 @contextmanager
 def orderly_exit() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM raise exceptions; SIGTERM ends the command with exit code 143."""
+    """Inside, these signals raise exceptions; SIGTERM and SIGHUP end the command with exit code 143."""
     with signals_handled(_on_signal):
         yield
 
@@ -46,7 +46,7 @@ def signals_deferred() -> Iterator[None]:
 def _on_signal(number: int, _frame: FrameType | None) -> None:
     if _Deferral.depth:
         _Deferral.pending = number
-    elif number == signal.SIGTERM:
-        sys.exit(TERMINATED)
-    else:
+    elif number == signal.SIGINT:
         raise KeyboardInterrupt
+    else:
+        sys.exit(TERMINATED)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="sync.Subscription | aio.Subscription")
 P = TypeVar("P", bound="sync.PatternSubscription | aio.PatternSubscription")
 
+#: Several times the wait of a get at the broker.
+IDLE_S_MIN = 10.0
+
 #: With this time limit, a refusal that may pass ("not now") is raised immediately.
 _AT_ONCE_MS = 1e-3
 
@@ -31,6 +34,13 @@ def check_no_pattern(topic: str) -> None:
         raise errors.NameInvalid(f"'{topic}' is a pattern: use subscribe_pattern, pattern_subscription")
 
 
+def idle_ms_of(idle_s: float) -> int:
+    """Return a limit of idle time in milliseconds. Raise ValueError if gets that wait would exceed it."""
+    if idle_s and idle_s < IDLE_S_MIN:
+        raise ValueError(f"idle_s must be 0, or at least {IDLE_S_MIN:g}: a get may wait for some of that time")
+    return round(idle_s * 1000)
+
+
 class Subscriptions(Generic[S, P]):
     """Subscriptions of one client, each with one consumer at a time."""
 
@@ -39,12 +49,13 @@ class Subscriptions(Generic[S, P]):
         self._subscription_type = subscription_type
         self._pattern_subscription_type = pattern_subscription_type
 
-    def subscribe(self, topic: str, subscriber: str, start: Start, options: ConsumerOptions) -> Flow[S]:
+    def subscribe(self, topic: str, subscriber: str, start: Start, options: ConsumerOptions, idle_s: float) -> Flow[S]:
         """Create a subscription to a topic, unless it exists."""
         check_no_pattern(topic)
         # First, so that nothing is created when an option is wrong.
         made = self._subscription_type(self._context, topic, subscriber, options)
-        reply = yield from self._context.call(Subscribe(topic, subscriber, start_of(start)), SubscribeReply)
+        operation = Subscribe(topic, subscriber, start_of(start), idle_ms=idle_ms_of(idle_s))
+        reply = yield from self._context.call(operation, SubscribeReply)
         made.created = reply.created
         return made
 
@@ -56,12 +67,15 @@ class Subscriptions(Generic[S, P]):
             yield from found.consumer.open(give_up_ms=busy_s * 1000 or _AT_ONCE_MS)
         return found
 
-    def subscribe_pattern(self, pattern: str, subscriber: str, start: str, options: ConsumerOptions) -> Flow[P]:
+    def subscribe_pattern(
+        self, pattern: str, subscriber: str, start: str, options: ConsumerOptions, idle_s: float
+    ) -> Flow[P]:
         """Create a subscription to all topics that match a pattern, unless it exists."""
         made = self._pattern_subscription_type(self._context, pattern, subscriber, options)
         if isinstance(pattern, str) and not is_pattern(pattern):
             raise errors.NameInvalid(f"'{pattern}' is no pattern: it has neither '*' nor '#'; use subscribe")
-        reply = yield from self._context.call(Subscribe(pattern, subscriber, start_of(start)), SubscribeReply)
+        operation = Subscribe(pattern, subscriber, start_of(start), idle_ms=idle_ms_of(idle_s))
+        reply = yield from self._context.call(operation, SubscribeReply)
         made.created = reply.created
         return made
 

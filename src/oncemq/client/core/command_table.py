@@ -62,6 +62,24 @@ class CommandTable:
             if not command.is_completed and command.request_ids[-1] == sent.request_id:
                 self.resend(command)
 
+    def count_loss(self, lost_ms: float, command: PendingCommand, *, was_under_way: bool) -> None:
+        """An attempt to send this command ended without an answer. For a numbered command, attempts count since a
+        command was decided last, because the broker decides them in order."""
+        if not self.has_losses(command):
+            command.decided_count = self._decided_count(command)
+            command.losses = command.transfers = 0
+        if not command.losses or was_under_way:
+            command.lost_ms = lost_ms
+        command.losses += 1
+        command.transfers += was_under_way
+
+    def has_losses(self, command: PendingCommand) -> bool:
+        """Whether attempts of this command count."""
+        return command.losses > 0 and command.decided_count == self._decided_count(command)
+
+    def _decided_count(self, command: PendingCommand) -> int:
+        return 0 if command in self.unnumbered else self.window.decided_count
+
     def disconnect(self) -> None:
         """The connection is lost: resume the session on the next one, and send everything again there."""
         self.requests.abandon_all()
@@ -69,6 +87,12 @@ class CommandTable:
         for command in self.unnumbered:
             command.must_send = True
             command.not_before_ms = 0.0
+
+    def start_unnumbered(self, now_ms: float) -> None:
+        """The commands without a number can't be sent yet: their time limits run nevertheless."""
+        for command in self.unnumbered:
+            if command.pending is not None:
+                command.pending.start(now_ms)
 
     def load_outbox(self) -> None:
         """Bring what is sent next from the outbox into memory."""

@@ -6,9 +6,10 @@ simulator runs the same code with virtual time. A driver does the following, in 
     pending = core.submit(operation, payload)      or ask(command), greet(), bye()
     for frames in core.outgoing(now_ms): send them
     core.receive(now_ms, frames)                   for everything that arrives, whatever it is
-    if core.check(now_ms): open a new connection   at `next_deadline_ms()` at the latest
+    if core.check(now_ms, wire): open a new connection   at `next_deadline_ms()` at the latest
 
-`pending.done` shows when there is an answer.
+`pending.done` shows when there is an answer. `wire` says how many bytes the connection has transferred (wire.py): while a
+large request or reply is under way, its answer is not overdue.
 
 A session starts with a `Hello` of epoch 0. After each new connection it is resumed with a `Hello` of its epoch, and
 commands that are not decided are sent again in order of number. `Fenced` and `SessionUnknown` are final, with one
@@ -39,6 +40,7 @@ from oncemq.client.core.responses import ResponseHandler
 from oncemq.client.core.sender import RequestSender
 from oncemq.client.core.session import Session
 from oncemq.client.core.validation import check_command, check_operation, check_payloads, too_large
+from oncemq.client.core.wire import WireBytes
 from oncemq.client.outbox.contract import Outbox, is_transient
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Bye, Command, Keyed, Numbered, Operation
@@ -241,8 +243,11 @@ class Core:
         if failover.is_away or self._session.finished is not None or failover.is_leaving:
             return []
         requests: list[list[Frame]] = []
-        if self._commands.unnumbered and not failover.needs_hello_first:
-            self._sender.send_unnumbered(now_ms, requests)
+        if self._commands.unnumbered:
+            if not failover.holds_unnumbered:
+                self._sender.send_unnumbered(now_ms, requests)
+            elif self._session.is_open:
+                self._commands.start_unnumbered(now_ms)
         if self._session.is_open:
             if self._window.has_sendable and now_ms >= self._backoff.until_ms:
                 self._sender.send_numbered(now_ms, requests)
@@ -273,7 +278,7 @@ class Core:
         if failover.is_leaving:
             return failover.leave_ms
         deadline_ms = min(self._requests.next_deadline_ms(), self._handshake.due_ms)
-        if not failover.needs_hello_first:
+        if not failover.holds_unnumbered:
             for command in self._commands.unnumbered:
                 if command.must_send:
                     deadline_ms = min(deadline_ms, command.not_before_ms)
@@ -281,21 +286,31 @@ class Core:
             deadline_ms = min(deadline_ms, self._backoff.until_ms)
         return deadline_ms
 
-    def check(self, now_ms: float) -> bool:
-        """Look for overdue answers. True: open a new connection, to the next address."""
-        failover, requests = self._failover, self._requests
+    def is_check_due(self, now_ms: float) -> bool:
+        """Whether `check` has something to do."""
+        failover = self._failover
         if failover.is_away or self._session.finished is not None:
+            return False
+        return now_ms >= min(failover.leave_ms, self._requests.next_deadline_ms())
+
+    def check(self, now_ms: float, wire: WireBytes | None = None) -> bool:
+        """Look for overdue answers. `wire` says what the connection has transferred since it was opened, if that is
+        known. True: open a new connection, to the next address."""
+        failover, requests = self._failover, self._requests
+        if not self.is_check_due(now_ms):
             return False
         if failover.move_if_due(now_ms):
             return True
-        if now_ms < requests.next_deadline_ms():
-            return False
+        requests.observe(now_ms, wire)
         overdue = requests.overdue(now_ms)
+        if not overdue:
+            return False
         if all(map(requests.is_single_loss, overdue)):
             for sent in overdue:
                 self._commands.resend_lost(sent)
+            failover.lost(now_ms, overdue)
             return False
-        failover.timed_out(now_ms)
+        failover.timed_out(now_ms, overdue)
         return True
 
     def disconnected(self) -> None:

@@ -4,15 +4,24 @@ A *standby* says that it is one, and is left for the next address immediately, b
 moves. A broker that was replaced may not know it yet: it has a lower *term* than the highest one seen, and its answers
 do not count. After several timeouts in a row the broker counts as away, and nothing is sent until there is a new
 command.
+
+A broker may also answer some commands and never others. So each command has a time limit, too, which runs from its first
+timeout. While the connection transfers the request or its reply, there is no timeout; but a transfer that is interrupted
+again and again ends after as many attempts.
+
+After a command was given up, its void is decided before anything else is answered: then the outcome is final, and a query
+shows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import isinf
 
 from oncemq.client.core.command_table import CommandTable
 from oncemq.client.core.options import Options
 from oncemq.client.core.pending import Pending, PendingCommand
+from oncemq.client.core.requests import SentRequest
 from oncemq.protocol import errors
 from oncemq.protocol.replies import HelloReply, NotNow, Reply
 
@@ -36,6 +45,8 @@ class Failover:
         self._timeout_count = 0
         #: Since when the active broker has not answered; 0: it has.
         self._lost_ms = 0.0
+        #: Numbers below were given up, or are decided.
+        self._given_up_below = 0
 
     @property
     def is_leaving(self) -> bool:
@@ -43,9 +54,16 @@ class Failover:
         return self.leave_ms != _NEVER
 
     @property
-    def needs_hello_first(self) -> bool:
-        """Only a hello shows whether this broker is still the active one."""
-        return self.term > 0 and not self._session.is_open
+    def holds_unnumbered(self) -> bool:
+        """Commands without a number wait: for a hello, which shows whether this broker is still the active one, or until
+        the outcome of what was given up is final."""
+        if self.term > 0 and not self._session.is_open:
+            return True
+        return self._given_up_below > 0 and self._commands.window.seen_below < self._given_up_below
+
+    def forget_numbers(self) -> None:
+        """The session continues under another name."""
+        self._given_up_below = 0
 
     def objection(self, replies: Sequence[Reply]) -> errors.Standby | None:
         """Why the broker that sent these replies is not the active one."""
@@ -79,6 +97,11 @@ class Failover:
         self._lost_ms = self._lost_ms or now_ms
         self.leave_ms = max(now_ms, self._left_ms + self._options.next_address_ms)
         self.give_up_overdue(now_ms, error, self._commands.all())
+        # A broker that changes between active and standby may answer each hello, and no command. This attempt has ended
+        # before its timeout.
+        waiting = self._waiting()
+        self._count_losses(now_ms + self._options.timeout_ms, waiting)
+        self._give_up_exhausted(now_ms, waiting, error)
         # If no caller waits, the active broker is searched for when there is a new command.
         self.is_away = self._commands.is_idle
 
@@ -92,16 +115,70 @@ class Failover:
 
     # Time limits.
 
-    def timed_out(self, now_ms: float) -> None:
+    def timed_out(self, now_ms: float, overdue: Sequence[SentRequest]) -> None:
         """No answer: connect again, or after several attempts count the broker as away."""
         self._timeout_count += 1
         self._lost_ms = self._lost_ms or now_ms
         self._commands.disconnect()
+        if self._timeout_count >= self._options.tries:
+            self.give_up(errors.BrokerAway(f"no answer from {self._options.where} ({self._attempts_text()})"))
+            return
+        waiting = self._waiting()
+        self._count_losses(now_ms, waiting, overdue)
+        self._give_up_exhausted(now_ms, waiting, self._not_answered())
+
+    def lost(self, now_ms: float, overdue: Sequence[SentRequest]) -> None:
+        """Later requests were answered, these were not. All numbered commands wait for the first one."""
+        window = self._commands.window
+        lost = {command: None for sent in overdue for command in sent.commands}
+        if any(command.number == window.seen_below for command in lost):
+            lost |= dict.fromkeys(window)
+        else:
+            lost = {command: None for command in lost if not command.number}
+        self._count_losses(now_ms, lost, overdue)
+        self._give_up_exhausted(now_ms, lost, self._not_answered())
+
+    def _waiting(self) -> list[PendingCommand]:
+        """Commands whose time limits run."""
+        return [each for each in self._commands.all() if each.pending is not None and each.pending.deadline_ms]
+
+    def _count_losses(
+        self, lost_ms: float, commands: Iterable[PendingCommand], overdue: Sequence[SentRequest] = ()
+    ) -> None:
+        was_under_way = any(sent.was_under_way for sent in overdue)
+        for command in commands:
+            self._commands.count_loss(lost_ms, command, was_under_way=was_under_way)
+
+    def _give_up_exhausted(self, now_ms: float, commands: Iterable[PendingCommand], error: errors.OnceMQError) -> None:
+        """Fail callers whose commands were sent for long enough."""
+        exhausted = [command for command in commands if self._is_exhausted(now_ms, command)]
+        if exhausted:
+            for command in exhausted:
+                self._commands.give_up(command, error)
+            self._hold_until_final()
+            self.is_away = self._commands.is_idle
+
+    def _not_answered(self) -> errors.BrokerAway:
+        return errors.BrokerAway(f"{self._options.where} has not answered this command ({self._attempts_text()})")
+
+    def _is_exhausted(self, now_ms: float, command: PendingCommand) -> bool:
+        options, pending = self._options, command.pending
+        if pending is None or pending.done or isinf(pending.give_up_ms):
+            return False
+        # The first attempt, which may be a long poll, counts as one timeout.
+        until_ms = command.lost_ms + options.patience_ms - options.timeout_ms
+        is_over = now_ms >= until_ms or command.transfers >= options.tries
+        return is_over and self._commands.has_losses(command)
+
+    def _attempts_text(self) -> str:
         tries = self._options.tries
-        if self._timeout_count >= tries:
-            seconds = self._options.timeout_ms * tries / 1000
-            text = "1 try" if tries == 1 else f"{tries} tries"
-            self.give_up(errors.BrokerAway(f"no answer from {self._options.where} ({text} in {seconds:g} s)"))
+        text = "1 try" if tries == 1 else f"{tries} tries"
+        return f"{text} in {self._options.timeout_ms * tries / 1000:g} s"
+
+    def _hold_until_final(self) -> None:
+        """Commands were given up. With an outbox, they are executed nevertheless."""
+        if self._commands.outbox is None:
+            self._given_up_below = self._commands.window.next_number
 
     def give_up(self, error: errors.OnceMQError) -> None:
         """Fail all callers. If an outbox has something to send, the core continues to try; otherwise it rests until
@@ -109,6 +186,7 @@ class Failover:
         self.is_away = not self._commands.has_outbox_work
         self._timeout_count = 0
         self._commands.fail_all(error)
+        self._hold_until_final()
 
     def give_up_overdue(self, now_ms: float, error: errors.OnceMQError, commands: Sequence[PendingCommand]) -> None:
         """Fail callers that have waited long enough for the session to open."""

@@ -49,7 +49,7 @@ class Handshake:
 
     def _waiting_commands(self) -> list[PendingCommand]:
         """Commands that can't be sent before the session is open."""
-        return self._commands.all() if self._failover.needs_hello_first else list(self._window)
+        return self._commands.all() if self._failover.holds_unnumbered else list(self._window)
 
     def request(self, now_ms: float) -> list[Frame]:
         """The next hello, or probe."""
@@ -65,7 +65,7 @@ class Handshake:
         if is_probe:
             # A hello with epoch 1 creates nothing: it is fenced, answered, or the session is unknown.
             commands = (Health(), Hello(session.name, 1, session.nonce, window_size))
-        return encode_request(sent.request_id, commands)
+        return self._requests.encoded(sent, encode_request(sent.request_id, commands))
 
     def restart(self) -> bool:
         """An idle anonymous session has expired, and nothing of it is in doubt: continue under a new name. False: the
@@ -73,17 +73,17 @@ class Handshake:
         if not self._session.renew():
             return False
         self._backoff.reset()
+        self._failover.forget_numbers()
         given_up = [command for command in self._window if command.pending is None]
         self._requests.forget([*self._window.requeue_all(), *given_up])
         return True
 
     # Its answer.
 
-    @staticmethod
-    def fits(sent: SentRequest, replies: Sequence[Reply]) -> bool:
+    def fits(self, sent: SentRequest, replies: Sequence[Reply]) -> bool:
         """Whether these replies can be the answer to this hello or probe."""
         if not sent.is_probe:
-            return len(replies) == 1 and isinstance(replies[0], HelloReply | NotNow | Refusal)
+            return len(replies) == 1 and self._fits_hello(replies[0])
         if len(replies) == 1:
             return isinstance(replies[0], Refusal)
         return (
@@ -92,16 +92,20 @@ class Handshake:
             and isinstance(replies[1], HelloReply | NotNow | Refusal)
         )
 
-    def receive(self, now_ms: float, sent: SentRequest, replies: Sequence[Reply]) -> bool:
-        """Process the answer to a hello or probe. False: it belongs to another epoch, and was ignored."""
+    def _fits_hello(self, reply: Reply) -> bool:
+        if isinstance(reply, HelloReply):
+            return self._session.epoch in (0, reply.epoch)
+        return isinstance(reply, NotNow | Refusal)
+
+    def receive(self, now_ms: float, sent: SentRequest, replies: Sequence[Reply]) -> None:
+        """Process the answer to a hello or probe."""
+        reply = replies[0]
         if sent.is_probe:
             self._receive_probe(now_ms, sent, replies)
-            return True
-        [reply] = replies
-        if isinstance(reply, HelloReply):
-            return self._receive_hello(now_ms, sent, reply)
-        self._receive_no(now_ms, sent, reply)
-        return True
+        elif isinstance(reply, HelloReply):
+            self._receive_hello(now_ms, sent, reply)
+        else:
+            self._receive_no(now_ms, sent, reply)
 
     def _receive_probe(self, now_ms: float, sent: SentRequest, replies: Sequence[Reply]) -> None:
         outbox = self._outbox
@@ -120,15 +124,12 @@ class Handshake:
         elif sent is self._session.hello:
             self._refused(now_ms, answer)
 
-    def _receive_hello(self, now_ms: float, sent: SentRequest, reply: HelloReply) -> bool:
+    def _receive_hello(self, now_ms: float, sent: SentRequest, reply: HelloReply) -> None:
         session = self._session
-        if session.epoch and reply.epoch != session.epoch:
-            return False
         if sent is session.hello:
             self._open(now_ms, sent, reply)
         elif session.epoch:
             self._take_verdicts(now_ms, reply)
-        return True
 
     def _receive_no(self, now_ms: float, sent: SentRequest, reply: Reply) -> None:
         session = self._session

@@ -27,6 +27,8 @@ class InflightWindow:
         self._queue: deque[PendingCommand] = deque()
         #: Something in flight must be sent again.
         self._must_resend = False
+        #: How many commands were decided.
+        self.decided_count = 0
 
     def __len__(self) -> int:
         return len(self._inflight) + len(self._queue)
@@ -98,6 +100,7 @@ class InflightWindow:
 
     def complete(self, command: PendingCommand) -> None:
         """Its answer has been seen."""
+        self.decided_count += 1
         if command.number:
             self._inflight.pop(command.number, None)
         else:

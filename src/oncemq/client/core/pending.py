@@ -82,7 +82,10 @@ class PendingCommand:
 
     __slots__ = (
         "body",
+        "decided_count",
         "is_completed",
+        "losses",
+        "lost_ms",
         "must_send",
         "not_before_ms",
         "number",
@@ -91,6 +94,7 @@ class PendingCommand:
         "pending",
         "request_ids",
         "sends_alone",
+        "transfers",
     )
 
     def __init__(
@@ -116,6 +120,12 @@ class PendingCommand:
         #: Requests that carried it, the newest last. A late answer to an older one counts too.
         self.request_ids: list[int] = []
         self.is_completed = False
+        #: Attempts that were not answered in time, and how many of them ended during a transfer.
+        self.losses = self.transfers = 0
+        #: When the first of them ended, or the last one that ended during a transfer.
+        self.lost_ms = 0.0
+        #: Of a numbered command: they count since this many commands were decided.
+        self.decided_count = 0
 
     @property
     def payload_bytes(self) -> int:

@@ -10,24 +10,36 @@ from collections import deque
 from collections.abc import Sequence
 
 from oncemq.client.core.pending import PendingCommand
-from oncemq.protocol.limits import REQUEST_FRAMES_MAX
+from oncemq.client.core.wire import Wire, WireBytes, assumed_ms
+from oncemq.protocol.commands import Get, GetAny, Read, Take
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.limits import REQUEST_FRAMES_MAX, Limits
 
 #: Unanswered hellos whose late answers are still understood.
 _HELLOS_KNOWN_MAX = 4
+#: A reply with messages is rarely larger than this.
+_REPLY_BYTES_MAX = Limits().batch_bytes_max
+#: The bytes that may arrive between a request and the end of its reply. Replies to others may come before it.
+_ARRIVING_BYTES_MAX = 4 * _REPLY_BYTES_MAX
 
 
 class SentRequest:
     """A request that was sent."""
 
     __slots__ = (
+        "allowance_ms",
         "answered_number",
+        "arriving_bytes",
         "at_ms",
         "commands",
+        "end",
         "incomplete_count",
         "is_hello",
         "is_probe",
         "live_count",
+        "progress_ms",
         "request_id",
+        "size",
         "timeout_ms",
     )
 
@@ -44,6 +56,19 @@ class SentRequest:
         self.is_probe = False
         #: Of a hello: the highest number whose answer had been seen when it was sent.
         self.answered_number = 0
+        #: How many bytes it has, and where it ends in the stream.
+        self.size = self.end = 0
+        #: How many bytes may still arrive before its reply is complete.
+        self.arriving_bytes = _ARRIVING_BYTES_MAX
+        #: When the connection last transferred something that may belong to it, or to its reply.
+        self.progress_ms = at_ms
+        #: Time beyond the timeout, for a transfer that is not visible.
+        self.allowance_ms = 0.0
+
+    @property
+    def was_under_way(self) -> bool:
+        """The connection has transferred a part of it, or of its reply, after its timeout had begun."""
+        return self.progress_ms > self.at_ms
 
 
 class RequestBuilder:
@@ -89,6 +114,7 @@ class RequestTable:
         #: The same for long polls: each has its own timeout.
         self._live_polls: dict[int, SentRequest] = {}
         self._hello_ids: deque[int] = deque()
+        self._wire = Wire()
         self._answered_id = 0
         self._answered_ms = float("-inf")
 
@@ -123,6 +149,16 @@ class RequestTable:
         if len(self._hello_ids) > _HELLOS_KNOWN_MAX:
             self._known.pop(self._hello_ids.popleft(), None)
         return sent
+
+    def encoded(self, sent: SentRequest, frames: list[Frame]) -> list[Frame]:
+        """These are the frames of a request that was added."""
+        sent.size = sum(map(len, frames))
+        sent.end = self._wire.sent(sent.size)
+        return frames
+
+    def arrived(self, frames: Sequence[Frame]) -> None:
+        """Something has arrived completely, whatever it is."""
+        self._wire.received(frames)
 
     def find(self, request_id: int) -> SentRequest | None:
         return self._known.get(request_id)
@@ -177,11 +213,33 @@ class RequestTable:
         """The connection is given up: no answer is awaited any longer."""
         self._live.clear()
         self._live_polls.clear()
+        self._wire.reset()
+
+    # Time.
 
     def _deadline_ms(self, sent: SentRequest) -> float:
-        if self.is_single_loss(sent):
-            return sent.at_ms + sent.timeout_ms
-        return max(sent.at_ms, self._answered_ms) + sent.timeout_ms
+        since_ms = sent.progress_ms
+        if since_ms < self._answered_ms and not self.is_single_loss(sent):
+            since_ms = self._answered_ms
+        return since_ms + sent.timeout_ms + sent.allowance_ms
+
+    def observe(self, now_ms: float, wire: WireBytes | None) -> None:
+        """An answer is overdue: give the requests that are under way more time."""
+        live = (*self._live.values(), *self._live_polls.values())
+        # Each answer counts for all requests, so at most one transfer lies between two answers.
+        size_max = max((sent.size for sent in live), default=0)
+        if wire is None:
+            for sent in live:
+                sent.allowance_ms = assumed_ms(size_max + _repeated_reply_bytes(sent))
+            return
+        moved = self._wire.report(wire)
+        for sent in live:
+            is_delivered = sent.end <= moved.acked
+            sent.allowance_ms = assumed_ms(size_max) if is_delivered else 0.0
+            is_sending = moved.is_sending and not is_delivered
+            if is_sending or (moved.is_receiving and sent.arriving_bytes > 0):
+                sent.progress_ms = now_ms
+            sent.arriving_bytes -= moved.received_bytes
 
     def next_deadline_ms(self) -> float:
         """When the first answer is overdue; infinite if none is awaited."""
@@ -198,3 +256,11 @@ class RequestTable:
     def is_single_loss(self, sent: SentRequest) -> bool:
         """A later request was answered: this one, or its answer, is probably lost. To send it again is enough."""
         return self._answered_id > sent.request_id
+
+
+def _repeated_reply_bytes(sent: SentRequest) -> int:
+    """The size of a reply with messages that did not arrive in time at the first attempt."""
+    is_repeated = any(
+        isinstance(command.body, Get | GetAny | Read | Take) and command.losses for command in sent.commands
+    )
+    return _REPLY_BYTES_MAX if is_repeated else 0

@@ -38,6 +38,7 @@ class ResponseHandler:
 
     def receive(self, now_ms: float, frames: Sequence[Frame]) -> None:
         """Process an answer."""
+        self._requests.arrived(frames)
         try:
             response, payloads = decode_response(frames)
         except errors.VersionUnsupported as error:
@@ -62,8 +63,7 @@ class ResponseHandler:
         self._requests.answered(sent, now_ms)
         self._failover.answered()
         if sent.is_hello:
-            if not self._handshake.receive(now_ms, sent, replies):
-                self.discarded_count += 1
+            self._handshake.receive(now_ms, sent, replies)
         elif len(replies) < len(sent.commands):
             self._send_each_alone(sent)
         else:
@@ -162,6 +162,8 @@ class ResponseHandler:
         if command.pending is not None and backoff.must_report(now_ms, command.pending, reply.code):
             self._commands.give_up(command, error)
             backoff.until_ms = 0.0
+        if self._failover.holds_unnumbered:
+            self._failover.give_up_overdue(now_ms, error, list(self._commands.unnumbered))
 
     def _retry_unnumbered(self, now_ms: float, command: PendingCommand, error: errors.OnceMQError) -> None:
         assert command.pending is not None

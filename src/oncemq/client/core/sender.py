@@ -46,7 +46,7 @@ class RequestSender:
         sent = self._requests.add(commands, now_ms, timeout_ms, is_poll=wait_ms > 0)
         bodies = [command.body for command in commands]
         payloads = [payload for command in commands for payload in command.payloads]
-        return encode_request(sent.request_id, bodies, payloads)  # type: ignore[arg-type]
+        return self._requests.encoded(sent, encode_request(sent.request_id, bodies, payloads))  # type: ignore[arg-type]
 
     def send_numbered(self, now_ms: float, requests: list[list[Frame]]) -> None:
         """Small commands share a request, in order of number; a large one has its own."""
@@ -74,4 +74,4 @@ class RequestSender:
             for command in commands
         ]
         payloads = [payload for command in commands for payload in command.payloads]
-        return encode_request(sent.request_id, numbered, payloads)
+        return self._requests.encoded(sent, encode_request(sent.request_id, numbered, payloads))

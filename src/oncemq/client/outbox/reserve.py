@@ -60,8 +60,12 @@ class Reserve:
         return True
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _allocate(path: str) -> None:
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=_private) as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         else:

@@ -261,6 +261,10 @@ class Storage:
 
 
 def _connect(path: str) -> sqlite3.Connection:
+    # An outbox contains messages, so only its owner may read it. SQLite gives its other files the same mode. If the
+    # file can't be created, the error of SQLite says why.
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection

@@ -74,7 +74,7 @@ class Driver(ABC):
                 frames = None if pending is not None and pending.done else transport.receive()
             if core.has_outgoing(at_ms):
                 continue
-            if not core.check(at_ms):
+            if not core.is_check_due(at_ms) or not core.check(at_ms, transport.wire_bytes()):
                 break
             self._log_no_answer(at_ms)
             self._reconnect()

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
+from oncemq.client.core.wire import WireBytes
 from oncemq.client.runtime.embedded import EmbeddedLink, attach_embedded
+from oncemq.client.runtime.wire_counter import WireCounter
 from oncemq.config.addresses import DEFAULT_URL, split_addresses
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
@@ -40,6 +42,9 @@ class Transport(Protocol):
 
     def wake(self) -> None:
         """End a wait. May be called by any thread."""
+
+    def wire_bytes(self) -> WireBytes | None:
+        """Return how many bytes were transferred since the connection was opened. None: it is not known."""
 
     def reconnect(self) -> None:
         """Open a new connection, to the next address. What was queued on the old one is dropped."""
@@ -138,6 +143,7 @@ class ZmqTransport:
         self._socket.setsockopt(zmq.RCVHWM, _MESSAGES_MAX)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        self._counter = WireCounter(zmq, self._socket, url)
         try:
             self._socket.connect(url)
         except zmq.ZMQError as error:
@@ -176,13 +182,20 @@ class ZmqTransport:
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
+    def wire_bytes(self) -> WireBytes | None:
+        return self._counter.read()
+
     def reconnect(self) -> None:
-        self._socket.close(0)
+        self._disconnect()
         self._connect()
         self.wake()
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
+        self._counter.close()
         self._socket.close(0)
+
+    def close(self) -> None:
+        self._disconnect()
         self._waker.close()
         self._woken.close()
 
@@ -234,6 +247,9 @@ class EmbeddedTransport:
 
     def wake(self) -> None:
         """Nothing to do: slices are short."""
+
+    def wire_bytes(self) -> WireBytes | None:
+        return None
 
     def reconnect(self) -> None:
         # In this order: the broker stops when its last link is closed.

@@ -44,6 +44,8 @@ def _session_started(state: State, limits: Limits, time_ms: int, event: events.S
         if state.capture is not None:
             session.captured = state.capture.generation
         state.sessions[event.name] = state.sessions_by_id[event.session_id] = session
+        if state.session_names is not None:
+            state.session_names.add(event.name)
         if event.anonymous:
             state.schedule.sessions.add(time_ms + limits.session_idle_ms, event.session_id)
     session.start(event.epoch, event.nonce, event.window, time_ms)
@@ -57,6 +59,8 @@ def _session_ended(
     if session is not None:
         del state.sessions_by_id[event.session_id]
         del state.sessions[session.name]
+        if state.session_names is not None:
+            state.session_names.remove(session.name)
         state.schedule.sessions.discard(event.session_id)
 
 
@@ -67,14 +71,23 @@ def _keys_expired(state: State, _limits: Limits, _time_ms: int, event: events.Ke
 
 def _registry_changed(state: State, _limits: Limits, _time_ms: int, event: events.RegistryChanged) -> None:
     entries = state.registry.setdefault(event.namespace, {})
-    state.registry_entries -= event.key in entries
-    if event.value is None:
-        entries.pop(event.key, None)
-        if not entries:
-            del state.registry[event.namespace]
+    keys = state.registry_keys.get(event.namespace)
+    is_known = event.key in entries
+    if event.value is not None:
+        entries[event.key] = RegistryEntry(event.key, event.value, event.version)
+        if not is_known:
+            state.registry_entries += 1
+            if keys is not None:
+                keys.add(event.key)
         return
-    entries[event.key] = RegistryEntry(event.key, event.value, event.version)
-    state.registry_entries += 1
+    if is_known:
+        del entries[event.key]
+        state.registry_entries -= 1
+        if keys is not None:
+            keys.remove(event.key)
+    if not entries:
+        del state.registry[event.namespace]
+        state.registry_keys.pop(event.namespace, None)
 
 
 def _nothing(_state: State, _limits: Limits, _time_ms: int, _event: events.Event) -> None:

@@ -32,6 +32,7 @@ def _delayed(state: State, _limits: Limits, _time_ms: int, event: events.Delayed
         event.delay_id, event.count, event.size, event.position, event.due_ms, event.ttl_ms, event.key_hashes
     )
     topic.delayed_bytes += event.size
+    topic.delayed_count += event.count
     state.next_epoch = event.delay_id + 1
     state.delayed += 1
     state.unpublished[event.position] = event.delay_id
@@ -44,6 +45,7 @@ def _released(state: State, _limits: Limits, time_ms: int, event: events.Release
     topic = state.topic_to_change(event.topic_id)
     batch = topic.delayed.pop(event.delay_id)
     topic.delayed_bytes -= batch.size
+    topic.delayed_count -= batch.count
     state.delayed -= 1
     del state.unpublished[batch.position]
     del state.schedule.delays[event.delay_id]

@@ -19,6 +19,8 @@ def _new_topic(state: State, topic_id: int, name: str, stays: bool, retain_ms: i
     if state.capture is not None:
         topic.captured = state.capture.generation
     state.topics[name] = state.topics_by_id[topic_id] = topic
+    if state.topic_names is not None:
+        state.topic_names.add(name)
     state.next_topic_id = topic_id + 1
     for pattern in state.patterns.values():
         if pattern.matches(name):
@@ -57,8 +59,8 @@ def _topic_created(state: State, _limits: Limits, _time_ms: int, event: events.T
 
 
 def _delete_topic(state: State, topic: Topic) -> None:
-    for position, size in topic.index.entries():
-        state.count_dead(position, size)
+    positions, sizes = topic.index.drop_below(topic.index.end)
+    state.count_all_dead(positions, sizes)
     for batch in topic.delayed.values():
         state.count_dead(batch.position, batch.size)
         del state.unpublished[batch.position]
@@ -67,6 +69,7 @@ def _delete_topic(state: State, topic: Topic) -> None:
     state.delayed -= len(topic.delayed)
     for key, subscription in topic.subscriptions.items():
         state.schedule.shared.discard((topic.id, key))
+        state.schedule.idle.discard((topic.id, key))
         if subscription.pattern is not None:
             subscription.pattern.detach(topic.id)
     state.subscriptions -= len(topic.subscriptions)
@@ -74,18 +77,23 @@ def _delete_topic(state: State, topic: Topic) -> None:
     state.schedule.expiry.discard(topic.id)
     del state.topics[topic.name]
     del state.topics_by_id[topic.id]
+    if state.topic_names is not None:
+        state.topic_names.remove(topic.name)
 
 
 def _topic_deleted(state: State, _limits: Limits, _time_ms: int, event: events.TopicDeleted) -> None:
     _delete_topic(state, state.topic_to_change(event.topic_id))
 
 
-def _subscribed(state: State, _limits: Limits, _time_ms: int, event: events.Subscribed) -> None:
+def _subscribed(state: State, _limits: Limits, time_ms: int, event: events.Subscribed) -> None:
     topic = find_or_create_topic(state, event.topic_id, event.topic_name, stays=False)
     if not event.created:
         return
     subscription = topic.add_subscription(event.subscriber, event.acked)
     state.subscriptions += 1
+    if event.idle_ms:
+        subscription.idle_ms = event.idle_ms
+        state.schedule.idle.add(time_ms, (topic.id, event.subscriber))
     if event.sharing is not None:
         subscription.shared = SharedState(event.sharing, event.acked)
         subscription.epoch = event.epoch
@@ -103,6 +111,7 @@ def _unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.Un
 def _delete_subscription(state: State, topic: Topic, subscriber: str, topic_removed: bool) -> None:
     topic.remove_subscription(subscriber)
     state.schedule.shared.discard((topic.id, subscriber))
+    state.schedule.idle.discard((topic.id, subscriber))
     state.subscriptions -= 1
     if topic_removed:
         _delete_topic(state, topic)
@@ -151,20 +160,23 @@ def _sought(state: State, _limits: Limits, _time_ms: int, event: events.Sought) 
     state.reclaim(topic)
 
 
-def _pattern_subscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternSubscribed) -> None:
+def _pattern_subscribed(state: State, _limits: Limits, time_ms: int, event: events.PatternSubscribed) -> None:
     if not event.created:
         return
-    pattern = PatternSubscription(event.pattern, event.subscriber, event.epoch)
+    pattern = PatternSubscription(event.pattern, event.subscriber, event.epoch, idle_ms=event.idle_ms)
+    if event.idle_ms:
+        state.schedule.idle.add(time_ms, (0, pattern.key))
     state.patterns[(event.pattern, event.subscriber)] = pattern
     state.next_epoch = event.epoch + 1
-    for topic_id, topic in state.topics_by_id.items():
-        if pattern.matches(topic.name):
-            state.topic_to_change(topic_id)
-            _attach(state, pattern, topic, topic.index.first if event.earliest else topic.next_offset)
+    matches = pattern.matches
+    for topic in [topic for name, topic in state.topics.items() if matches(name)]:
+        state.topic_to_change(topic.id)
+        _attach(state, pattern, topic, topic.index.first if event.earliest else topic.next_offset)
 
 
 def _pattern_unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternUnsubscribed) -> None:
     pattern = state.patterns.pop((event.pattern, event.subscriber))
+    state.schedule.idle.discard((0, pattern.key))
     for topic_id in list(pattern.topics):
         topic = state.topic_to_change(topic_id)
         removed = not topic.stays and len(topic.subscriptions) == 1

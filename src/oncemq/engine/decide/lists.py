@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from heapq import nsmallest
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from typing import TypeVar
 
 from oncemq.engine.state.pattern_subscription import PatternSubscription
+from oncemq.engine.state.session import Session
+from oncemq.engine.state.sorted_names import SortedNames
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol import commands, replies
-from oncemq.protocol.limits import LIST_PAGE_MAX
+from oncemq.protocol.limits import LIST_PAGE_BYTES_MAX, LIST_PAGE_MAX
+
+#: Of an entry without its names, approximately.
+_ENTRY_BYTES = 48
 
 
-def _page(names: Iterable[str], after: str, limit: int) -> tuple[list[str], str]:
-    """Return a page of the names after `after`, and the `after` of the next page ("" = this was the last page)."""
+_Info = TypeVar("_Info")
+
+
+def _page(
+    names: Iterable[str], limit: int, info_of: Callable[[str], _Info], size_of: Callable[[_Info], int]
+) -> tuple[tuple[_Info, ...], str]:
+    """Return a page of entries, and the `after` of the next page ("" = this was the last page).
+
+    A page has at least one entry, at most `limit`, and about LIST_PAGE_BYTES_MAX."""
     limit = max(1, min(limit, LIST_PAGE_MAX))
-    page = nsmallest(limit, (name for name in names if name > after))
-    return page, page[-1] if len(page) == limit else ""
+    page: list[_Info] = []
+    left_bytes = LIST_PAGE_BYTES_MAX
+    for name in names:
+        info = info_of(name)
+        page.append(info)
+        left_bytes -= size_of(info)
+        if len(page) == limit or left_bytes <= 0:
+            return tuple(page), name
+    return tuple(page), ""
 
 
 def list_topics(state: State, command: commands.Topics) -> replies.Reply:
-    names, after = _page(state.topics, command.after, command.limit)
-    return replies.TopicsReply(tuple(_topic_info(state.topics[name]) for name in names), after)
+    names = state.topic_names = state.topic_names or SortedNames(state.topics)
+    return replies.TopicsReply(
+        *_page(
+            names.after(command.after),
+            command.limit,
+            lambda name: _topic_info(state.topics[name]),
+            lambda info: _ENTRY_BYTES + len(info.name),
+        )
+    )
 
 
 def _topic_info(topic: Topic) -> replies.TopicInfo:
@@ -38,7 +65,7 @@ def _topic_info(topic: Topic) -> replies.TopicInfo:
         topic.retain_bytes,
         topic.quota_bytes,
         topic.overflow,
-        sum(batch.count for batch in topic.delayed.values()),
+        topic.delayed_count,
     )
 
 
@@ -46,9 +73,15 @@ def list_subscriptions(state: State, command: commands.Subscriptions) -> replies
     topic = state.topics.get(command.topic)
     if topic is None:
         return replies.Refusal("TOPIC_UNKNOWN", f"there is no topic '{command.topic}'")
-    names, after = _page(topic.subscriptions, command.after, command.limit)
-    found = [topic.subscriptions[name] for name in names]
-    return replies.SubscriptionsReply(tuple(_subscription_info(topic, entry) for entry in found), after)
+    names = topic.subscriber_names = topic.subscriber_names or SortedNames(topic.subscriptions)
+    return replies.SubscriptionsReply(
+        *_page(
+            names.after(command.after),
+            command.limit,
+            lambda name: _subscription_info(topic, topic.subscriptions[name]),
+            lambda info: _ENTRY_BYTES + len(info.topic) + len(info.subscriber) + len(info.pattern),
+        )
+    )
 
 
 def _subscription_info(topic: Topic, entry: Subscription) -> replies.SubscriptionInfo:
@@ -76,8 +109,15 @@ def _lag(topic: Topic, entry: Subscription) -> int:
 
 def list_patterns(state: State, command: commands.Patterns) -> replies.Reply:
     by_name = {commands.BY_PATTERN.join(key): entry for key, entry in state.patterns.items()}
-    names, after = _page(by_name, command.after, command.limit)
-    return replies.PatternsReply(tuple(_pattern_info(state, by_name[name]) for name in names), after)
+    return replies.PatternsReply(
+        *_page(
+            sorted(name for name in by_name if name > command.after),
+            command.limit,
+            lambda name: _pattern_info(state, by_name[name]),
+            # The lag is a sum over topics: they limit the page, too.
+            lambda info: _ENTRY_BYTES + len(info.pattern) + len(info.subscriber) + _ENTRY_BYTES * info.topics,
+        )
+    )
 
 
 def _pattern_info(state: State, entry: PatternSubscription) -> replies.PatternInfo:
@@ -86,25 +126,43 @@ def _pattern_info(state: State, entry: PatternSubscription) -> replies.PatternIn
 
 
 def list_sessions(state: State, command: commands.Sessions) -> replies.Reply:
-    names, after = _page(state.sessions, command.after, command.limit)
-    found = [state.sessions[name] for name in names]
-    infos = tuple(
-        replies.SessionInfo(
-            session.name,
-            session.epoch,
-            session.last_number,
-            session.window,
-            len(session.verdicts),
-            session.anonymous,
-            session.active_ms,
+    names = state.session_names = state.session_names or SortedNames(state.sessions)
+    return replies.SessionsReply(
+        *_page(
+            names.after(command.after),
+            command.limit,
+            lambda name: _session_info(state.sessions[name]),
+            lambda info: _ENTRY_BYTES + len(info.name),
         )
-        for session in found
     )
-    return replies.SessionsReply(infos, after)
+
+
+def _session_info(session: Session) -> replies.SessionInfo:
+    return replies.SessionInfo(
+        session.name,
+        session.epoch,
+        session.last_number,
+        session.window,
+        len(session.verdicts),
+        session.anonymous,
+        session.active_ms,
+    )
 
 
 def list_registry(state: State, command: commands.RegistryList) -> replies.Reply:
-    entries = state.registry.get(command.namespace, {})
-    matching = (key for key in entries if key.startswith(command.prefix))
-    keys, after = _page(matching, command.after, command.limit)
-    return replies.RegistryListReply(tuple(entries[key] for key in keys), after)
+    entries = state.registry.get(command.namespace)
+    if entries is None:
+        return replies.RegistryListReply((), "")
+    keys = state.registry_keys.get(command.namespace)
+    if keys is None:
+        keys = state.registry_keys[command.namespace] = SortedNames(entries)
+    prefix = command.prefix
+    first = keys.after(command.after) if command.after >= prefix else keys.after(prefix, inclusive=True)
+    return replies.RegistryListReply(
+        *_page(
+            takewhile(lambda key: key.startswith(prefix), first),
+            command.limit,
+            entries.__getitem__,
+            lambda entry: _ENTRY_BYTES + len(entry.key) + len(entry.value),
+        )
+    )

@@ -45,6 +45,21 @@ def find_owned_pattern(state: State, pattern: str, subscriber: str, epoch: int) 
     return refuse_epoch(found, epoch, f"'{subscriber}' on '{pattern}'") or found
 
 
+def find_owner(
+    state: State, command: commands.Get | commands.Ack | commands.GetAny
+) -> Subscription | PatternSubscription:
+    """Return what the sender of a command that was not refused owns."""
+    if isinstance(command, commands.GetAny):
+        return state.patterns[(command.pattern, command.subscriber)]
+    subscription = state.topics_by_id[command.topic_id].subscriptions[command.subscriber]
+    return subscription.pattern or subscription
+
+
+def note_heard(owner: Subscription | PatternSubscription, now_ms: int) -> None:
+    """The owner has opened the subscription, got or acked: its idle time starts again. This is not recorded."""
+    owner.heard_ms = now_ms
+
+
 def find_pattern(state: State, pattern: str, subscriber: str) -> PatternSubscription | Refusal:
     found = state.patterns.get((pattern, subscriber))
     return found or Refusal("NOT_SUBSCRIBED", f"'{subscriber}' is not subscribed to '{pattern}'")

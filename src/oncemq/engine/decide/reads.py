@@ -48,9 +48,21 @@ def decide_get(state: State, limits: Limits, command: commands.Get) -> Decision:
     refusal = refuse_offset(topic, position)
     if refusal is not None:
         return Decision(refusal, event)
-    slices, position = topic.index.visible(position, min(command.bytes_max, limits.get_bytes_max), GET_BATCHES_MAX)
-    reply = replies.GetReply(topic.id, position, topic.next_offset, acked, (), subscription.dropped)
-    return Decision(reply, event, tuple(slices), (), 0 if slices else topic.id)
+    slices, following = topic.index.visible(position, _bytes_max(command, limits), GET_BATCHES_MAX)
+    waits_for = 0 if slices else topic.id
+    if slices and _is_too_large(slices[0], command):
+        slices, following = [], slices[0].first_offset
+    reply = replies.GetReply(topic.id, following, topic.next_offset, acked, (), subscription.dropped)
+    return Decision(reply, event, tuple(slices), (), waits_for)
+
+
+def _bytes_max(command: commands.Get | commands.Read, limits: Limits) -> int:
+    return min(abs(command.bytes_max), limits.get_bytes_max)
+
+
+def _is_too_large(first: Slice, command: commands.Get | commands.Read) -> bool:
+    """A negative limit also holds for the first batch."""
+    return command.bytes_max < 0 and first.size > -command.bytes_max
 
 
 def _skip_deleted(topic: Topic, subscription: Subscription, position: int, acked: int) -> int:
@@ -148,7 +160,10 @@ def decide_read(state: State, limits: Limits, command: commands.Read) -> Decisio
     if isinstance(position, replies.Refusal):
         return Decision(position)
     # A read ignores the time to live, so that every replay returns the same messages.
-    slices = topic.index.slices(position, min(command.bytes_max, limits.get_bytes_max), GET_BATCHES_MAX)
+    slices = topic.index.slices(position, _bytes_max(command, limits), GET_BATCHES_MAX)
+    waits_for = 0 if slices else topic.id
+    if slices and _is_too_large(slices[0], command):
+        slices = []
     following = slices[-1].first_offset + slices[-1].count if slices else position
     reply = replies.GetReply(topic.id, following, topic.next_offset, topic.index.first)
-    return Decision(reply, None, tuple(slices), (), 0 if slices else topic.id)
+    return Decision(reply, None, tuple(slices), (), waits_for)

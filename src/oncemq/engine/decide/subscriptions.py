@@ -10,14 +10,21 @@ from oncemq.engine.decide.decision_context import (
     refuse_new_topic,
     refuse_subscriptions,
 )
-from oncemq.engine.decide.ownership import find_by_name, find_exclusive, find_named, find_pattern, refuse_epoch
+from oncemq.engine.decide.ownership import (
+    find_by_name,
+    find_exclusive,
+    find_named,
+    find_pattern,
+    note_heard,
+    refuse_epoch,
+)
 from oncemq.engine.decide.positions import seek_position, start_of
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol import commands
-from oncemq.protocol.limits import HOLD_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, SEEK_TOPICS_MAX
+from oncemq.protocol.limits import HOLD_MS_MAX, IDLE_MS_MAX, IDLE_MS_MIN, LEASE_MS_MAX, LEASE_MS_MIN, SEEK_TOPICS_MAX
 from oncemq.protocol.names import refuse_name, refuse_topic_name
-from oncemq.protocol.patterns import is_pattern, matches, refuse_pattern
+from oncemq.protocol.patterns import is_pattern, matcher, refuse_pattern
 from oncemq.protocol.replies import NotNow, Refusal
 
 
@@ -27,7 +34,7 @@ def decide_subscribe(context: DecisionContext, operation: commands.Subscribe) ->
     topic = context.state.topics.get(operation.topic)
     if topic is not None and (known := find_by_name(topic, operation.subscriber)):
         return _already_subscribed(context, operation, topic, known)
-    refusal = refuse_name(operation.subscriber, "subscriber's name") or _refuse_sharing(operation)
+    refusal = refuse_name(operation.subscriber, "subscriber's name") or _refuse_options(operation)
     if refusal is not None:
         return refusal
     epoch = context.next_epoch() if operation.sharing is not None else 0
@@ -43,13 +50,14 @@ def decide_subscribe(context: DecisionContext, operation: commands.Subscribe) ->
             operation.topic,
             operation.sharing,
             epoch,
+            operation.idle_ms,
         )
     acked = start_of(topic, operation.start)
     if isinstance(acked, Refusal):
         return acked
     refusal = refuse_subscriptions(context, 1) or _refuse_key_order(topic, operation.sharing, acked)
     return refusal or events.Subscribed(
-        context.claim, topic.id, operation.subscriber, acked, True, "", operation.sharing, epoch
+        context.claim, topic.id, operation.subscriber, acked, True, "", operation.sharing, epoch, operation.idle_ms
     )
 
 
@@ -58,9 +66,19 @@ def _already_subscribed(
 ) -> Outcome:
     sharing = known.shared.policy if known.shared is not None else None
     if sharing != operation.sharing:
-        text = f"'{operation.subscriber}' on '{operation.topic}' already exists and is {_describe(sharing)}"
-        return Refusal("SUBSCRIPTION_EXISTS", text)
+        return _exists_as(operation, _describe(sharing))
+    if known.idle_ms != operation.idle_ms:
+        return _exists_as(operation, _describe_idle(known.idle_ms))
     return events.Subscribed(context.claim, topic.id, operation.subscriber, known.acked, False)
+
+
+def _exists_as(operation: commands.Subscribe, what: str) -> Refusal:
+    text = f"'{operation.subscriber}' on '{operation.topic}' already exists and is {what}"
+    return Refusal("SUBSCRIPTION_EXISTS", text)
+
+
+def _describe_idle(idle_ms: int) -> str:
+    return f"deleted when its owner is idle for {idle_ms} ms" if idle_ms else "kept while its owner is idle"
 
 
 def _describe(sharing: commands.Sharing | None) -> str:
@@ -72,7 +90,12 @@ def _describe(sharing: commands.Sharing | None) -> str:
     )
 
 
-def _refuse_sharing(operation: commands.Subscribe) -> Refusal | None:
+def _refuse_options(operation: commands.Subscribe) -> Refusal | None:
+    idle_ms = operation.idle_ms
+    if idle_ms and not IDLE_MS_MIN <= idle_ms <= IDLE_MS_MAX:
+        return Refusal("MALFORMED", f"idle_ms must be 0, or {IDLE_MS_MIN} to {IDLE_MS_MAX}")
+    if idle_ms and operation.sharing is not None:
+        return Refusal("UNSUPPORTED", "a shared subscription has no owner, and cannot have idle_ms")
     sharing = operation.sharing
     if sharing is None:
         return None
@@ -102,17 +125,23 @@ def _subscribe_pattern(context: DecisionContext, operation: commands.Subscribe) 
     if operation.sharing is not None:
         return Refusal("UNSUPPORTED", "a pattern subscription cannot be shared")
     if known is not None:
+        if known.idle_ms != operation.idle_ms:
+            return _exists_as(operation, _describe_idle(known.idle_ms))
         return events.PatternSubscribed(
             context.claim, operation.topic, operation.subscriber, known.epoch, earliest, False
         )
-    refusal = refuse_pattern(operation.topic) or refuse_name(operation.subscriber, "subscriber's name")
+    refusal = (
+        refuse_pattern(operation.topic)
+        or refuse_name(operation.subscriber, "subscriber's name")
+        or _refuse_options(operation)
+    )
     if refusal is not None:
         return refusal
     if operation.start not in (commands.START_NEW, commands.START_EARLIEST):
         return Refusal("UNSUPPORTED", "a pattern subscription can only start at new or at earliest")
     refusal = _refuse_new_pattern(context, operation.topic)
     return refusal or events.PatternSubscribed(
-        context.claim, operation.topic, operation.subscriber, context.next_epoch(), earliest, True
+        context.claim, operation.topic, operation.subscriber, context.next_epoch(), earliest, True, operation.idle_ms
     )
 
 
@@ -122,8 +151,8 @@ def _refuse_new_pattern(context: DecisionContext, pattern: str) -> Refusal | Non
     if refuse_subscriptions(context, len(context.state.topics)) is None:
         # There is space even if all topics match.
         return None
-    levels = pattern.split(".")
-    return refuse_subscriptions(context, sum(1 for name in context.state.topics if matches(levels, name)))
+    matches = matcher(pattern)
+    return refuse_subscriptions(context, sum(1 for name in context.state.topics if matches(name)))
 
 
 def decide_unsubscribe(context: DecisionContext, operation: commands.Unsubscribe) -> Outcome:
@@ -161,6 +190,7 @@ def decide_open(context: DecisionContext, operation: commands.Open) -> Outcome:
         return _fenced(operation)
     if operation.hold_ms and subscription.held_until_ms > context.now_ms:
         return NotNow("BUSY", f"another client holds '{operation.subscriber}' on '{operation.topic}' for a short time")
+    note_heard(subscription, context.now_ms)
     held_until_ms = context.now_ms + operation.hold_ms if operation.hold_ms > 0 else 0
     return events.OwnerChanged(
         context.claim, topic.id, operation.subscriber, context.next_epoch(), subscription.acked, held_until_ms
@@ -175,6 +205,7 @@ def _open_pattern(context: DecisionContext, operation: commands.Open) -> Outcome
         return Refusal("UNSUPPORTED", "a pattern subscription cannot be held")
     if _has_new_owner(pattern, operation.former):
         return _fenced(operation)
+    note_heard(pattern, context.now_ms)
     return events.PatternOwnerChanged(context.claim, operation.topic, operation.subscriber, context.next_epoch())
 
 

@@ -12,10 +12,11 @@ from itertools import islice
 
 from oncemq.engine import events
 from oncemq.engine.state.batch_index import EXPIRED
+from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
-from oncemq.engine.state.topic import Topic
-from oncemq.protocol.commands import DROP
+from oncemq.engine.state.topic import Subscription, Topic
+from oncemq.protocol.commands import BY_PATTERN, DROP
 from oncemq.protocol.limits import Limits
 
 #: Limits the length of a round. The rest is processed in the next one.
@@ -24,6 +25,8 @@ EXPIRED_PER_TICK_MAX = 24
 BATCHES_PER_TICK_MAX = 64
 #: The same for entities with long names: shared subscriptions, members of each, topics at their quota.
 NAMED_PER_TICK_MAX = 4
+#: The same for batches that retention or the quota of one topic deletes.
+TRIMMED_PER_TICK_MAX = 2_000
 #: A lease token needs at most this fraction of the journal space of a member's name.
 _TOKENS_PER_NAME = 25
 #: Maximum journal space of the events of one tick.
@@ -41,6 +44,8 @@ def expire(state: State, limits: Limits, now_ms: int) -> Iterator[events.Event]:
     yield from _expire_keys(state, limits, now_ms)
     yield from _release_due(state, now_ms)
     yield from _expire_batches(state, now_ms)
+    for topic_id, key in state.schedule.idle.take(now_ms, NAMED_PER_TICK_MAX):
+        yield from _expire_idle(state, topic_id, key, now_ms)
     for topic_id, subscriber in state.schedule.shared.take(now_ms, NAMED_PER_TICK_MAX):
         yield from _expire_shared(state, topic_id, subscriber, now_ms)
     for topic_id in state.schedule.retention.take(now_ms, EXPIRED_PER_TICK_MAX):
@@ -122,6 +127,30 @@ def _take_expired(topic: Topic, now_ms: int, count_max: int) -> list[int]:
     return expired
 
 
+def _expire_idle(state: State, topic_id: int, key: str, now_ms: int) -> Iterator[events.Event]:
+    """Delete a subscription whose owner was idle for too long. Its time starts when the broker starts."""
+    owner = _idle_owner(state, topic_id, key)
+    if owner is None:
+        return
+    owner.heard_ms = owner.heard_ms or now_ms
+    due_ms = owner.heard_ms + owner.idle_ms
+    if due_ms > now_ms:
+        state.schedule.idle.add(due_ms, (topic_id, key))
+    elif isinstance(owner, PatternSubscription):
+        yield events.PatternUnsubscribed(None, owner.pattern, owner.subscriber)
+    else:
+        topic = state.topics_by_id[topic_id]
+        yield events.Unsubscribed(None, topic_id, key, not topic.stays and len(topic.subscriptions) == 1)
+
+
+def _idle_owner(state: State, topic_id: int, key: str) -> Subscription | PatternSubscription | None:
+    if not topic_id:
+        subscriber, _, pattern = key.partition(BY_PATTERN)
+        return state.patterns.get((pattern, subscriber))
+    topic = state.topics_by_id.get(topic_id)
+    return topic.subscriptions.get(key) if topic is not None else None
+
+
 def _expire_shared(state: State, topic_id: int, subscriber: str, now_ms: int) -> Iterator[events.Event]:
     """End leases and remove members whose time is over, and wake waiting takes, which may find redeliveries."""
     topic = state.topics_by_id.get(topic_id)
@@ -170,6 +199,8 @@ def _reduce_to_quota(state: State, topic_id: int) -> Iterator[events.Event]:
         return
     if topic.overflow == DROP:
         yield events.Dropped(topic.id, _quota_floor(topic))
+        if topic.is_over_quota:
+            state.schedule.over_quota.add(topic.id)
         return
     slowest = next(entry for entry in topic.subscriptions.values() if entry.acked == topic.low_watermark)
     yield events.SubscriptionExpired(topic.id, slowest.subscriber)
@@ -178,7 +209,8 @@ def _reduce_to_quota(state: State, topic_id: int) -> Iterator[events.Event]:
 def _quota_floor(topic: Topic) -> int:
     index, excess = topic.index, topic.held_bytes - topic.quota_bytes
     entry = index.head
-    while excess > 0 and entry < len(index.ends):
+    stop = min(len(index.ends), entry + TRIMMED_PER_TICK_MAX)
+    while excess > 0 and entry < stop:
         excess -= index.sizes[entry]
         entry += 1
     return index.first_offset(entry) if entry < len(index.ends) else index.end
@@ -197,12 +229,14 @@ def _trim(state: State, topic_id: int, now_ms: int) -> Iterator[events.Event]:
 
 
 def _retention_floor(topic: Topic, now_ms: int) -> int:
-    """Return the offset below which retention no longer keeps messages. With both kinds, the stricter one counts."""
+    """Return the offset below which retention no longer keeps messages, as far as one tick goes. With both kinds of
+    retention, the stricter one counts."""
     index = topic.index
     floor = topic.trimmed
     entry = index.find(max(floor, index.first))
     above_bytes = topic.above_trim_bytes
-    while entry < len(index.ends):
+    stop = min(len(index.ends), entry + TRIMMED_PER_TICK_MAX)
+    while entry < stop:
         too_old = topic.retain_ms and index.times[entry] + topic.retain_ms <= now_ms
         too_much = topic.retain_bytes and above_bytes > topic.retain_bytes
         if not too_old and not too_much:

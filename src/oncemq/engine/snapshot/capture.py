@@ -60,6 +60,8 @@ class TopicImage(msgspec.Struct, array_like=True, frozen=True, tag="topic"):
     #: (subscriber, sought epoch, dropped, shared) of subscriptions where one of them is set.
     more: tuple[tuple[str, int, int, SharedImage | None], ...] = ()
     expired_names: tuple[str, ...] = ()
+    #: (subscriber, idle_ms) of subscriptions that are deleted when their owner is idle.
+    idle: tuple[tuple[str, int], ...] = ()
 
 
 class PatternImage(msgspec.Struct, array_like=True, frozen=True, tag="pattern"):
@@ -67,6 +69,7 @@ class PatternImage(msgspec.Struct, array_like=True, frozen=True, tag="pattern"):
     subscriber: str
     epoch: int
     sought_epoch: int
+    idle_ms: int = 0
 
 
 class SessionImage(msgspec.Struct, array_like=True, frozen=True, tag="session"):
@@ -144,6 +147,7 @@ def _topic_image(topic: Topic) -> TopicImage:
         delayed=tuple(topic.delayed.values()),
         more=more,
         expired_names=tuple(topic.expired_names),
+        idle=tuple((s.subscriber, s.idle_ms) for s in topic.subscriptions.values() if s.idle_ms),
     )
 
 
@@ -174,7 +178,7 @@ class Capture:
         self._images = self._iterate(
             HeadImage(state.next_topic_id, state.next_epoch, state.time_ms),
             [
-                PatternImage(entry.pattern, entry.subscriber, entry.epoch, entry.sought_epoch)
+                PatternImage(entry.pattern, entry.subscriber, entry.epoch, entry.sought_epoch, entry.idle_ms)
                 for entry in state.patterns.values()
             ],
             list(state.stages.values()),
@@ -257,8 +261,10 @@ def _restore(state: State, limits: Limits, image: Image) -> None:
     if isinstance(image, TopicImage):
         _restore_topic(state, image)
     elif isinstance(image, PatternImage):
-        pattern = PatternSubscription(image.pattern, image.subscriber, image.epoch, image.sought_epoch)
+        pattern = PatternSubscription(image.pattern, image.subscriber, image.epoch, image.sought_epoch, image.idle_ms)
         state.patterns[(image.pattern, image.subscriber)] = pattern
+        if image.idle_ms:
+            state.schedule.idle.add(0, (0, pattern.key))
     elif isinstance(image, SessionImage):
         _restore_session(state, limits, image)
     elif isinstance(image, StageImage):
@@ -314,9 +320,13 @@ def _restore_topic_extras(state: State, topic: Topic, image: TopicImage) -> None
     for batch in image.delayed:
         topic.delayed[batch.delay_id] = batch
         topic.delayed_bytes += batch.size
+        topic.delayed_count += batch.count
         state.schedule.delays[batch.delay_id] = topic.id
         state.schedule.due.add(batch.due_ms, batch.delay_id)
     state.delayed += len(topic.delayed)
+    for subscriber, idle_ms in image.idle:
+        topic.subscriptions[subscriber].idle_ms = idle_ms
+        state.schedule.idle.add(0, (topic.id, subscriber))
     for subscriber, sought_epoch, dropped, shared in image.more:
         subscription = topic.subscriptions[subscriber]
         subscription.sought_epoch, subscription.dropped = sought_epoch, dropped

@@ -19,6 +19,7 @@ _COMPACT_MIN = 64
 _HASH_BYTES = 8
 #: Marks an expired batch in the column of expiry times.
 EXPIRED = -1
+_NONE = array("q")
 
 
 class Slice(msgspec.Struct, frozen=True, gc=False):
@@ -133,21 +134,23 @@ class BatchIndex:
             entry += 1
         return found
 
-    def drop_below(self, floor: int) -> Iterator[tuple[int, int]]:
-        """Delete every entry that ends at or below `floor`; yield the (position, size) of each."""
-        head = self.head
-        ends = self.ends
-        while head < len(ends) and ends[head] <= floor:
-            yield self.positions[head], self.sizes[head]
-            if self.expires[head]:
-                self.expiring -= 1
-            if self.keys:
-                self.keys.pop(self.first, None)
-            self.first = ends[head]
-            head += 1
-            self.head = head
-        if head > _COMPACT_MIN and head * 2 > len(ends):
+    def drop_below(self, floor: int) -> tuple[array[int], array[int]]:
+        """Delete every entry that ends at or below `floor`. Return their positions and sizes."""
+        head, ends = self.head, self.ends
+        if head == len(ends) or ends[head] > floor:
+            return _NONE, _NONE
+        stop = bisect_right(ends, floor, head)
+        positions, sizes = self.positions[head:stop], self.sizes[head:stop]
+        if self.expiring:
+            self.expiring -= sum(1 for expires_ms in self.expires[head:stop] if expires_ms)
+        if self.keys:
+            for entry in range(head, stop):
+                self.keys.pop(self.first_offset(entry), None)
+        self.first = ends[stop - 1]
+        self.head = stop
+        if stop > _COMPACT_MIN and stop * 2 > len(ends):
             self._compact()
+        return positions, sizes
 
     def _compact(self) -> None:
         for column in (self.ends, self.positions, self.sizes, self.skips, self.times, self.expires):

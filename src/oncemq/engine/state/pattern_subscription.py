@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncemq.protocol.commands import BY_PATTERN
-from oncemq.protocol.patterns import matches
+from oncemq.protocol.patterns import matcher
 
 if TYPE_CHECKING:
     from oncemq.engine.state.topic import Subscription, Topic
@@ -14,23 +14,35 @@ if TYPE_CHECKING:
 class PatternSubscription:
     """A subscription to a pattern. The subscriptions that it attaches to topics have its positions."""
 
-    __slots__ = ("epoch", "key", "levels", "pattern", "pending", "sought_epoch", "subscriber", "topics")
+    __slots__ = (
+        "epoch",
+        "heard_ms",
+        "idle_ms",
+        "key",
+        "matches",
+        "pattern",
+        "pending",
+        "sought_epoch",
+        "subscriber",
+        "topics",
+    )
 
-    def __init__(self, pattern: str, subscriber: str, epoch: int, sought_epoch: int = 0) -> None:
+    def __init__(self, pattern: str, subscriber: str, epoch: int, sought_epoch: int = 0, idle_ms: int = 0) -> None:
         self.pattern = pattern
         self.subscriber = subscriber
         self.epoch = epoch
         self.sought_epoch = sought_epoch
+        #: As for a subscription to one topic.
+        self.idle_ms = idle_ms
+        self.heard_ms = 0
         #: Its subscriber name on the topics.
         self.key = subscriber + BY_PATTERN + pattern
-        self.levels = pattern.split(".")
+        #: True for the names of topics that it is attached to.
+        self.matches = matcher(pattern)
         #: By topic id.
         self.topics: dict[int, Subscription] = {}
         #: Ids of topics with messages that are neither acked nor expired, the longest waiting first.
         self.pending: dict[int, None] = {}
-
-    def matches(self, name: str) -> bool:
-        return matches(self.levels, name)
 
     def attach(self, topic: Topic, subscription: Subscription) -> None:
         subscription.pattern = self
@@ -53,7 +65,8 @@ class PatternSubscription:
 
     def refresh(self, topic: Topic, subscription: Subscription) -> None:
         """Update whether the topic is pending."""
-        if topic.index.skip_expired(max(subscription.acked, topic.index.first)) < topic.next_offset:
+        acked = subscription.acked
+        if acked < topic.next_offset and topic.index.skip_expired(max(acked, topic.index.first)) < topic.next_offset:
             self.pending.setdefault(topic.id)
         else:
             self.pending.pop(topic.id, None)

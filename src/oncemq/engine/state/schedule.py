@@ -85,6 +85,8 @@ class Schedule:
         self.delays: dict[int, int] = {}
         #: Ids of topics with a batch that has a time to live.
         self.expiry: DueQueue[int] = DueQueue()
+        #: Subscriptions with `idle_ms`: (topic id, subscriber); for patterns (0, key).
+        self.idle: DueQueue[tuple[int, str]] = DueQueue()
         #: Shared subscriptions with leases, members or delayed redeliveries: (topic id, subscriber).
         self.shared: DueQueue[tuple[int, str]] = DueQueue()
         #: Ids of topics with shared subscriptions that a tick has checked: waiting takes may find messages now.
@@ -93,6 +95,6 @@ class Schedule:
     def next_ms(self) -> int | None:
         if self.oversized or self.over_quota:
             return 0
-        queues = (self.sessions, self.stages, self.retention, self.due, self.expiry, self.shared)
+        queues = (self.sessions, self.stages, self.retention, self.due, self.expiry, self.idle, self.shared)
         times = [queue.next_ms() for queue in queues]
         return min((time for time in times if time is not None), default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.schedule import Schedule
 from oncemq.engine.state.session import Session
+from oncemq.engine.state.sorted_names import SortedNames
 from oncemq.engine.state.topic import Topic
 from oncemq.journal.contract import record_bytes
 from oncemq.protocol.replies import RegistryEntry, Verdict
@@ -78,6 +80,10 @@ class State:
         self.unpublished: dict[int, int | str] = {}
         #: Extent → bytes of its records that are still needed. Derived.
         self.live: dict[int, int] = {}
+        #: The names of topics and sessions, and the keys of each registry namespace, once they were listed. Derived.
+        self.topic_names: SortedNames | None = None
+        self.session_names: SortedNames | None = None
+        self.registry_keys: dict[str, SortedNames] = {}
         self.schedule = Schedule()
         #: The state was replayed from a journal, and no tick has run since.
         self.is_recovered = False
@@ -109,8 +115,23 @@ class State:
         else:
             del self.live[extent]
 
+    def count_all_dead(self, positions: Iterable[int], sizes: Iterable[int]) -> None:
+        """Count many records as dead. They are mostly in few extents, so each extent is updated once."""
+        extent_bytes = self.extent_bytes
+        dead: dict[int, int] = {}
+        for position, size in zip(positions, sizes, strict=True):
+            extent = position // extent_bytes
+            dead[extent] = dead.get(extent, 0) + record_bytes(size)
+        for extent, dead_bytes in dead.items():
+            left = self.live[extent] - dead_bytes
+            if left:
+                self.live[extent] = left
+            else:
+                del self.live[extent]
+
     def reclaim(self, topic: Topic) -> None:
         """Delete the batches that are no longer needed."""
-        for position, size in topic.index.drop_below(topic.reclaim_floor()):
-            topic.stored_bytes -= size
-            self.count_dead(position, size)
+        positions, sizes = topic.index.drop_below(topic.reclaim_floor())
+        if positions:
+            topic.stored_bytes -= sum(sizes)
+            self.count_all_dead(positions, sizes)

@@ -8,6 +8,7 @@ import msgspec
 
 from oncemq.engine.state.batch_index import BatchIndex
 from oncemq.engine.state.low_watermark import SCAN_MAX, LowWatermark
+from oncemq.engine.state.sorted_names import SortedNames
 from oncemq.protocol.commands import REFUSE
 
 if TYPE_CHECKING:
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
 class Subscription:
     """A durable position in a topic, and its owner."""
 
-    __slots__ = ("acked", "dropped", "epoch", "held_until_ms", "pattern", "shared", "sought_epoch", "subscriber")
+    __slots__ = (
+        "acked",
+        "dropped",
+        "epoch",
+        "heard_ms",
+        "held_until_ms",
+        "idle_ms",
+        "pattern",
+        "shared",
+        "sought_epoch",
+        "subscriber",
+    )
 
     def __init__(self, subscriber: str, acked: int, epoch: int = 0, held_until_ms: int = 0) -> None:
         self.subscriber = subscriber
@@ -32,6 +44,10 @@ class Subscription:
         self.sought_epoch = 0
         #: Number of messages lost to the quota of the topic.
         self.dropped = 0
+        #: It is deleted when its owner is idle for this time; 0 = never.
+        self.idle_ms = 0
+        #: When its owner last opened it, got or acked. Not recorded; 0 = not since the broker started.
+        self.heard_ms = 0
         #: State of a shared subscription, which has no owner; None = exclusive.
         self.shared: SharedState | None = None
         #: The pattern subscription that attached this one, and that has the owner.
@@ -58,6 +74,7 @@ class Topic:
         "captured",
         "delayed",
         "delayed_bytes",
+        "delayed_count",
         "expired_names",
         "expiries",
         "id",
@@ -73,6 +90,7 @@ class Topic:
         "retain_ms",
         "stays",
         "stored_bytes",
+        "subscriber_names",
         "subscriptions",
         "trimmed",
     )
@@ -90,6 +108,8 @@ class Topic:
         self.index = BatchIndex()
         self.stored_bytes = 0
         self.subscriptions: dict[str, Subscription] = {}
+        #: Their names in order, once they were listed. Derived.
+        self.subscriber_names: SortedNames | None = None
         #: The subscriptions among them that belong to a pattern subscription.
         self.attached: dict[str, Subscription] = {}
         #: The lowest position of all subscriptions; the end of the topic if there are none.
@@ -103,6 +123,8 @@ class Topic:
         #: By delay id.
         self.delayed: dict[int, DelayedBatch] = {}
         self.delayed_bytes = 0
+        #: Number of messages in them.
+        self.delayed_count = 0
         #: Heap of (expiry time, first offset). Derived; entries can be stale.
         self.expiries: list[tuple[int, int]] = []
         #: Subscribers whose subscriptions the quota deleted, the latest last.
@@ -149,11 +171,15 @@ class Topic:
             self.low_watermark = acked
         self._add_position(acked, subscriber)
         subscription = self.subscriptions[subscriber] = Subscription(subscriber, acked)
+        if self.subscriber_names is not None:
+            self.subscriber_names.add(subscriber)
         self.expired_names.pop(subscriber, None)
         return subscription
 
     def remove_subscription(self, subscriber: str) -> None:
         subscription = self.subscriptions.pop(subscriber)
+        if self.subscriber_names is not None:
+            self.subscriber_names.remove(subscriber)
         self.attached.pop(subscriber, None)
         if subscription.pattern is not None:
             subscription.pattern.detach(self.id)

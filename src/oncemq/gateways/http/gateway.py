@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from oncemq.gateways.http.connections import Connections
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.protocol import errors
 
@@ -27,13 +25,8 @@ EXPOSED = (
     "Retry-After",
 )
 
-#: How long requests in progress may take when the gateway stops.
-_DRAIN_S = 3
-#: Connections beyond `connections_max`, before uvicorn refuses new ones with its own response.
+#: Connections beyond `connections_max`: those that wait for a request.
 _IDLE_CONNECTIONS = 1000
-#: Limit of the request line and the headers.
-_HEAD_BYTES_MAX = 64 * 1024
-_HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class HttpGateway:
@@ -43,11 +36,13 @@ class HttpGateway:
         """Raises MissingExtra."""
         self.addresses: list[str] = []
         self._settings = settings
-        self._server = _make_server(settings)
+        self._connections = Connections(settings.connections_max + _IDLE_CONNECTIONS)
+        self._server = _make_server(settings, self._connections)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. Raises ListenFailed. The broker may be unreachable: then requests are answered with an error."""
+        self._connections.fit_descriptors()
         listening = listen(self._settings)
         self.addresses = [f"http://{self._settings.host_text}:{listening.getsockname()[1]}"]
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
@@ -59,74 +54,15 @@ class HttpGateway:
             self._serving = None
 
 
-def _make_server(settings: GatewaySettings) -> Any:
+def _make_server(settings: GatewaySettings, connections: Connections) -> Any:
     try:
-        import uvicorn
+        from oncemq.gateways.http.server import Server
     except ImportError:
         raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'") from None
     from oncemq.gateways.http.endpoints import make_app
 
-    class Server(uvicorn.Server):
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.stop()
-            await super().shutdown(sockets)
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            # The process handles signals, not this server.
-            yield
-
-    # The command line logs when the gateway starts and stops.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     app = make_app(settings)
-    return Server(
-        uvicorn.Config(
-            with_origins(app, settings),
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            server_header=False,
-            date_header=False,
-            limit_concurrency=settings.connections_max + _IDLE_CONNECTIONS,
-            timeout_graceful_shutdown=_DRAIN_S,
-            proxy_headers=False,
-            ws="none",
-            http=_protocol(),
-        )
-    )
-
-
-def _protocol() -> Any:
-    """Return the HTTP implementation that uvicorn would choose; httptools gets a limit for headers, which it lacks."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        return "auto"
-
-    class BoundedProtocol(HttpToolsProtocol):
-        _is_in_head = False
-        #: Bytes after the chunk in which the headers began.
-        _head_bytes = 0
-
-        def on_message_begin(self) -> None:
-            self._is_in_head = True
-            self._head_bytes = 0
-            super().on_message_begin()
-
-        def on_headers_complete(self) -> None:
-            self._is_in_head = False
-            super().on_headers_complete()
-
-        def data_received(self, data: bytes) -> None:
-            if self._is_in_head:
-                self._head_bytes += len(data)
-                if self._head_bytes > _HEAD_BYTES_MAX:
-                    self.transport.write(_HEAD_TOO_LARGE)
-                    self.transport.close()
-                    return
-            super().data_received(data)
-
-    return BoundedProtocol
+    return Server(app, with_origins(app, settings), connections)
 
 
 def with_origins(app: Any, settings: GatewaySettings) -> Any:

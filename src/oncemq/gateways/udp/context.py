@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from oncemq.gateways.link import Link
-from oncemq.gateways.tasks import cancel
+from oncemq.gateways.tasks import cancel, report_failure, start
 from oncemq.gateways.udp.endpoint import Endpoint
 from oncemq.gateways.udp.peers import Peers
 from oncemq.gateways.udp.settings import PACKET_TASKS_MAX, UdpSettings
@@ -17,6 +17,11 @@ from oncemq.gateways.udp.tokens import Address, Tokens
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.gateways.udp")
+
+OnFailure = Callable[[BaseException], None]
+
+#: What peers are told when a task fails that serves them.
+FAILED = errors.BrokerBug("the gateway failed; its log has the details")
 
 
 def clock_ms() -> float:
@@ -55,22 +60,31 @@ class UdpContext:
 
     # Tasks that wait for the broker.
 
-    def run_for_packet(self, work: Coroutine[None, None, None]) -> bool:
-        """Start the work for one packet. If it fails, the sender repeats the packet. False: there are too many tasks,
-        and the packet is dropped."""
+    def run_for_packet(self, work: Coroutine[None, None, None], name: str, on_failure: OnFailure) -> bool:
+        """Start the work for one packet. If the broker is unreachable or refuses, the sender repeats the packet.
+        `on_failure` tells the sender of any other failure. False: there are too many tasks, and the packet is
+        dropped."""
         if len(self._packet_tasks) >= PACKET_TASKS_MAX:
             work.close()
             self.counters["dropped_busy"] += 1
             return False
-        self._start(self._packet_tasks, work)
+        self._start(self._packet_tasks, work, name, on_failure)
         return True
 
-    def run_in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start work that runs until it ends or the gateway stops."""
-        return self._start(self._background_tasks, work)
+    def run_in_background(
+        self, work: Coroutine[None, None, None], name: str, on_failure: OnFailure | None = None
+    ) -> asyncio.Task[None]:
+        """Start work that runs until it ends or the gateway stops. `on_failure` ends what depends on it."""
+        return self._start(self._background_tasks, work, name, on_failure)
 
-    def _start(self, tasks: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(self._run(work))
+    def _start(
+        self,
+        tasks: set[asyncio.Task[None]],
+        work: Coroutine[None, None, None],
+        name: str,
+        on_failure: OnFailure | None,
+    ) -> asyncio.Task[None]:
+        task = start(self._run(work), name, lambda error: self._note_failure(error, on_failure))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         # It may have been cancelled before it started.
@@ -83,13 +97,16 @@ class UdpContext:
         except errors.OnceMQError as error:
             self.counters["packets_failed"] += 1
             log.debug("a packet failed: %s", error)
-        except Exception:
-            self.log_bug()
 
-    def log_bug(self) -> None:
+    def _note_failure(self, error: BaseException, on_failure: OnFailure | None) -> None:
+        self.counters["bugs"] += 1
+        if on_failure is not None:
+            on_failure(error)
+
+    def report_failure(self, name: str, error: BaseException) -> None:
         """Count and log an unexpected exception. No packet may stop the gateway."""
         self.counters["bugs"] += 1
-        log.exception("a packet failed because of an error in the gateway")
+        report_failure(name, error)
 
     async def finish(self, drain_s: float) -> None:
         """Wait for the tasks of packets for at most `drain_s`, then cancel all tasks."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from oncemq.gateways.link import Link
+from oncemq.gateways.tasks import keep_running
 from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.endpoint import Endpoint
 from oncemq.gateways.udp.extended.packets import is_extended
@@ -51,8 +52,8 @@ class UdpGateway:
         self._plain = PlainServer(self._context, self._feeds)
         self._extended = ExtendedServer(self._context)
         self._endpoint.start(self._receive, self._unreachable)
-        self._context.run_in_background(self._load())
-        self._context.run_in_background(self._maintain())
+        for work, name in ((self._load, "loading plain subscribers"), (self._maintain, "datagram maintenance")):
+            self._context.run_in_background(keep_running(work, name), name)
         self.addresses = [self._endpoint.address]
         log.info("listening for datagrams at %s", self._endpoint.address)
 
@@ -75,8 +76,8 @@ class UdpGateway:
     def _receive(self, packet: bytes, address: Address) -> None:
         try:
             self._dispatch(packet, address)
-        except Exception:
-            self._context.log_bug()
+        except Exception as error:
+            self._context.report_failure("receiving a datagram", error)
 
     def _dispatch(self, packet: bytes, address: Address) -> None:
         counters = self._context.counters
@@ -126,8 +127,8 @@ class UdpGateway:
             self._extended.sweep()
             for address in self._context.peers.silent(clock_ms()):
                 self._feeds.delete_address(address)
-        except Exception:
-            self._context.log_bug()
+        except Exception as error:
+            self._context.report_failure("removing silent peers", error)
 
     def _log_counters(self) -> None:
         self._logged_counters = self.counters()

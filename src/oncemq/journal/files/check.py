@@ -1,7 +1,11 @@
-"""`journal check`: verifies a whole journal and reports all damage. It changes nothing.
+"""The part of `journal check` that needs no broker: verifies all files of a journal and reports all damage. It changes
+nothing.
 
-It takes the lock of the journal, because the files of a running broker change all the time. If the lock file can't be
-opened, it continues with a warning.
+Whether a broker starts with the journal, and whether it can read every message, is checked with the code of the broker
+(broker/journal_check.py).
+
+The caller holds the lock of the journal, because the files of a running broker change all the time. If the lock file
+can't be opened, it continues with a warning.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from contextlib import contextmanager
 import msgspec
 
 from oncemq.disk.contract import Disk
+from oncemq.journal.contract import SNAPSHOTS_KEPT
 from oncemq.journal.files.group import DecodedGroup
 from oncemq.journal.files.layout import LOCK, SEGMENTS, SNAPSHOTS, Layout, segment_path
 from oncemq.journal.files.scan import (
@@ -58,20 +63,24 @@ class Report(msgspec.Struct):
     problems: list[Problem] = msgspec.field(default_factory=list)
     #: Findings that are harmless.
     notes: list[str] = msgspec.field(default_factory=list)
+    #: Why a broker refuses to start with it; empty if a broker starts.
+    refusal: str = ""
+    #: What subscriptions, retention or stages still need, and no broker can read.
+    lost_batches: int = 0
+    lost_messages: int = 0
 
     @property
     def is_good(self) -> bool:
-        return not self.problems
+        return not self.problems and not self.refusal
 
 
 def check(disk: Disk, progress: Progress | None = None) -> Report:
-    """Verify everything. Raise JournalError, JournalLocked or JournalVersion."""
+    """Verify all files of a journal whose lock the caller holds. Raise JournalError or JournalVersion."""
     report = Report(disk.describe())
     layout = open_layout(disk)
-    with locked_if_possible(disk, report.notes.append):
-        heads = check_snapshots(disk, layout, report)
-        _check_segments(disk, layout, report, heads[-1] if heads else None, progress)
-        return report
+    heads = check_snapshots(disk, layout, report)
+    _check_segments(disk, layout, report, heads[-1] if heads else None, progress)
+    return report
 
 
 @contextmanager
@@ -93,18 +102,22 @@ def locked_if_possible(disk: Disk, warn: Callable[[str], object]) -> Iterator[No
 
 
 def check_snapshots(disk: Disk, layout: Layout, report: Report) -> list[SnapshotHead]:
-    """Return the headers of the valid snapshots."""
-    heads = []
-    for name in disk.list(SNAPSHOTS):
+    """Return the headers of the valid snapshots, the oldest first."""
+    heads: list[SnapshotHead] = []
+    for name in reversed(disk.list(SNAPSHOTS)):
         if not name.isdigit():
             continue
         path = f"{SNAPSHOTS}/{name}"
         file = disk.open(path)
         try:
-            heads.append(read_snapshot(file, layout, int(name)))
-            report.snapshots.append(int(name))
+            heads.insert(0, read_snapshot(file, layout, int(name)))
+            report.snapshots.insert(0, int(name))
         except SnapshotInvalid as reason:
-            report.problems.append(Problem(path, 0, 0, f"the snapshot is damaged: {reason}"))
+            if len(heads) < SNAPSHOTS_KEPT:
+                report.problems.append(Problem(path, 0, 0, f"the snapshot is damaged: {reason}"))
+            else:
+                # Its file was already in use for the next snapshot, and a power failure has brought its name back.
+                report.notes.append(f"{path} is not needed; the next start deletes it")
         finally:
             file.close()
     return heads
@@ -164,12 +177,18 @@ class _Sequence:
 
     def _check_follows(self, segment: Segment) -> None:
         previous, first = self._previous, segment.first_sequence
+        if previous is not None and previous is not self._begun:
+            # Only the last segment may have a number and neither a header nor a group.
+            self._report_problem(previous, 0, HEAD_DAMAGED)
         if previous is None:
             if self._needed_from and segment.number > self._needed_from:
                 self._report_problem(segment, 0, f"segment {self._needed_from} is missing")
         elif segment.number != previous.number + 1:
             if segment.number > self._needed_from:
                 self._report_problem(segment, 0, f"segment {segment.number - 1} is missing")
+            if previous.unfinished_bytes(self._at, self._last_sequence + 1):
+                # A segment is begun only when the last group of the one before is complete.
+                self._report_problem(previous, self._at, f"group {self._last_sequence + 1} is damaged")
         elif first is not None and self._last_sequence and first != self._last_sequence + 1:
             self._report_problem(previous, self._at, describe_gap(self._last_sequence + 1, segment.number))
 

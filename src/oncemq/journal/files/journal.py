@@ -27,13 +27,13 @@ from oncemq.journal.contract import (
 )
 from oncemq.journal.files import meta
 from oncemq.journal.files.group import encode
-from oncemq.journal.files.layout import LOCK, META, make_layout
+from oncemq.journal.files.layout import COPYING, LOCK, META, Layout, make_layout
 from oncemq.journal.files.record_reader import read_records, scan_segment
 from oncemq.journal.files.recovery import Recovery
 from oncemq.journal.files.segments import RESERVE_SPARES, Segments
 from oncemq.journal.files.snapshots import Snapshots
 from oncemq.journal.rows import TablesWanted
-from oncemq.journal.verification import check_extents
+from oncemq.journal.verification import unfinished_copy
 from oncemq.journal.worker import ThreadWorker, Worker
 from oncemq.protocol import errors
 
@@ -47,7 +47,10 @@ def open_files(path: str | Path, *, segment_bytes: int = SEGMENT_BYTES) -> FileJ
 
 
 class FileJournal:
-    """`segment_bytes`, `block_bytes` and `journal_id` apply to a new journal; an existing one keeps its own."""
+    """`segment_bytes`, `block_bytes` and `journal_id` apply to a new journal; an existing one keeps its own.
+
+    `is_copy`: a new journal is the target of a copy, and is refused by everybody else before `finish_copy`. What an
+    interrupted copy has left is deleted."""
 
     def __init__(
         self,
@@ -57,15 +60,17 @@ class FileJournal:
         segment_bytes: int = SEGMENT_BYTES,
         block_bytes: int = BLOCK_BYTES,
         journal_id: bytes | None = None,
+        is_copy: bool = False,
     ) -> None:
         self._disk = disk
         self._worker = worker
+        self._meta = META
         self._lock = disk.lock(LOCK)
         try:
             if not disk.exists(META):
-                meta.create(disk, make_layout(journal_id or os.urandom(16), segment_bytes, block_bytes))
-            self._layout = meta.read_layout(disk)
-            self.term = meta.read_term(disk)
+                self._create(make_layout(journal_id or os.urandom(16), segment_bytes, block_bytes), is_copy)
+            self._layout = meta.read_layout(disk, self._meta)
+            self.term = meta.read_term(disk, self._meta)
         except OSError as error:
             self._lock.close()
             raise errors.JournalFailed(f"{disk.describe()}: {error}") from error
@@ -93,6 +98,23 @@ class FileJournal:
 
     def describe(self) -> str:
         return self._disk.describe()
+
+    def _create(self, layout: Layout, is_copy: bool) -> None:
+        if is_copy:
+            self._meta = COPYING
+            meta.create_copy(self._disk, layout)
+        elif self._disk.exists(COPYING):
+            raise unfinished_copy(self._disk.describe())
+        else:
+            meta.create(self._disk, layout)
+
+    def finish_copy(self) -> None:
+        """The copy is complete: from here on it is a journal."""
+        self._check()
+        if self._meta == COPYING:
+            with self._writing("finishing a copy"):
+                meta.finish_copy(self._disk)
+            self._meta = META
 
     # Recovery.
 
@@ -125,7 +147,7 @@ class FileJournal:
     def _replay(self, recovery: Recovery) -> Iterator[ReplayedGroup]:
         with self._recovering():
             yield from recovery.groups()
-            meta.raise_version(self._disk, self._layout)
+            meta.raise_version(self._disk, self._meta, self._layout)
         self._sequence = recovery.sequence
         self._time_ms = recovery.time_ms
         self.replay_bytes = recovery.replayed_bytes
@@ -235,7 +257,7 @@ class FileJournal:
     def raise_term(self, term: int) -> None:
         if term > self.term:
             with self._writing("raising the term"):
-                meta.write_term(self._disk, self._layout, term)
+                meta.write_term(self._disk, self._meta, self._layout, term)
             self.term = term
 
     # Snapshots and space.
@@ -269,7 +291,6 @@ class FileJournal:
     def release(self, live: Mapping[int, int]) -> None:
         self._check()
         numbers = self._segments.numbers
-        check_extents(self.describe(), live, set(numbers))
         with self._writing("recycling a segment"):
             self._segments.recycle([number for number in numbers if number not in live and self._is_covered(number)])
 

@@ -1,6 +1,7 @@
 """The layout of the journal's folder, and the small headers of its files.
 
     journal.meta            what the folder is: id, version, sizes
+    journal.copying         journal.meta of a copy that is not finished; its last step renames it
     journal.lock            locked while a process uses the folder
     journal.begun           the segment marker: which segment was begun last
     journal.last            a copy of the last group while recovery writes that group again
@@ -40,6 +41,7 @@ from oncemq.protocol import errors
 from oncemq.protocol.version import JOURNAL_VERSION
 
 META = "journal.meta"
+COPYING = "journal.copying"
 LOCK = "journal.lock"
 MARKER = "journal.begun"
 LAST = "journal.last"

@@ -100,7 +100,7 @@ class Recovery:
         segment = self._read_segment(self.number)
         while True:
             for group in self._good_groups(segment):
-                yield ReplayedGroup(group.sequence, group.time_ms, group.events)
+                yield ReplayedGroup(group.sequence, group.time_ms, group.events, self.position)
             if not self._next_segment_follows():
                 break
             self.number, self.at = self.number + 1, self._layout.block_bytes
@@ -145,9 +145,10 @@ class Recovery:
             yield group
 
     def _head_of(self, number: int) -> Head | None:
-        """Return None if the segment was not begun. The sync of its header covers its size too."""
+        """Return None if the segment was not begun. The sync of its header covers its size too. Bytes after its end
+        have no meaning."""
         file = self._segments.file(number)
-        if file.size() != self._layout.segment_bytes:
+        if file.size() < self._layout.segment_bytes:
             return None
         return decode_segment_head(file.read(0, self._layout.block_bytes), self._layout, number)
 
@@ -191,10 +192,12 @@ class Recovery:
             )
 
     def _corrupt(self, number: int, at: int, what: str) -> errors.JournalCorrupt:
-        return errors.JournalCorrupt(
+        error = errors.JournalCorrupt(
             f"{self._disk.describe()}: {segment_path(number)} at byte {at} "
-            f"(position {number * self._layout.segment_bytes + at}): {what}. {errors.JournalCorrupt.advice}"
+            f"(position {number * self._layout.segment_bytes + at}): {what}. {errors.JournalCorrupt.folder_advice}"
         )
+        error.advice = errors.JournalCorrupt.folder_advice
+        return error
 
     def _cut_unfinished(self, segment: Segment) -> None:
         size = segment.unfinished_bytes(self.at, self.sequence)

@@ -11,8 +11,9 @@ import msgspec
 
 from oncemq.disk.contract import Disk, DiskFile
 from oncemq.journal.files.group import BadGroup, DecodedGroup, decode, find_good, torn_bytes
-from oncemq.journal.files.layout import META, Layout, decode_segment_head, segment_numbers, segment_path
+from oncemq.journal.files.layout import COPYING, META, Layout, decode_segment_head, segment_numbers, segment_path
 from oncemq.journal.files.meta import read_layout
+from oncemq.journal.verification import unfinished_copy
 from oncemq.protocol import errors
 
 #: Called with the number of segments done, and of all segments.
@@ -94,8 +95,18 @@ def read_segment(file: DiskFile, layout: Layout, number: int) -> Segment:
     return Segment(layout, number, whole, len(data), head.first_sequence if head else None)
 
 
+def load_segment(disk: Disk, layout: Layout, number: int) -> Segment:
+    file = disk.open(segment_path(number))
+    try:
+        return read_segment(file, layout, number)
+    finally:
+        file.close()
+
+
 def open_layout(disk: Disk) -> Layout:
     """Raise JournalError if there is no journal."""
+    if not disk.exists(META) and disk.exists(COPYING):
+        raise unfinished_copy(disk.describe())
     if not disk.exists(META):
         raise errors.JournalError(f"{disk.describe()} holds no journal: {META} is missing")
     return read_layout(disk)
@@ -106,10 +117,7 @@ def read_segments(disk: Disk, layout: Layout, progress: Progress | None = None) 
     for done, number in enumerate(numbers):
         if progress is not None:
             progress(done, len(numbers))
-        file = disk.open(segment_path(number))
-        segment = read_segment(file, layout, number)
-        file.close()
-        yield segment
+        yield load_segment(disk, layout, number)
     if progress is not None:
         progress(len(numbers), len(numbers))
 

@@ -119,26 +119,31 @@ class Segments:
     def recycle(self, numbers: Iterable[int]) -> None:
         recycled = set(numbers)
         for number in sorted(recycled):
-            self._close(number)
-            path = self._spare_path()
-            self._disk.rename(segment_path(number), path)
-            self.spares.append(path)
+            self._recycle(number)
         self.numbers = [number for number in self.numbers if number not in recycled]
         if len(self.spares) > SPARES_MAX:
             surplus, self.spares = self.spares[SPARES_MAX:], self.spares[:SPARES_MAX]
             self._worker.start(_delete(self._disk, surplus), "delete surplus segments")
 
+    def _recycle(self, number: int) -> None:
+        """Turn a segment into a spare. A damaged file may have another size, or be missing."""
+        try:
+            is_whole = self.file(number).size() == self._layout.segment_bytes
+        except FileNotFoundError:
+            return
+        self._close(number)
+        if is_whole:
+            path = self._spare_path()
+            self._disk.rename(segment_path(number), path)
+            self.spares.append(path)
+        else:
+            self._disk.remove(segment_path(number))
+
     def undo_begin(self, numbers: Iterable[int]) -> None:
         """Turn segments that have a number, but neither a header nor a group, into spares again."""
         for number in numbers:
-            is_whole = self.file(number).size() == self._layout.segment_bytes
-            self._close(number)
+            self._recycle(number)
             self.numbers.remove(number)
-            if is_whole:
-                self.spares.append(self._spare_path())
-                self._disk.rename(segment_path(number), self.spares[-1])
-            else:
-                self._disk.remove(segment_path(number))
 
     def _spare_path(self) -> str:
         self._spare_number += 1

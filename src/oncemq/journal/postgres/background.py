@@ -28,6 +28,8 @@ class BackgroundConnection:
         self._connection: Connection | None = None
 
     def connection(self) -> Connection:
+        if self._connection is not None and self._connection.is_in_doubt:
+            self._connection.close()
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._url, self.lease.lease_ms, "oncemq background")
         return self._connection

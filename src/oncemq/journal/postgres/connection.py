@@ -16,8 +16,6 @@ from oncemq.journal.postgres.arrays import register
 from oncemq.journal.postgres.sql import query
 from oncemq.protocol import errors
 
-Connection = psycopg.Connection[tuple[Any, ...]]
-
 #: The SQLSTATE that our own functions raise (sql/schema.sql).
 TERM_IS_OVER = "OM001"
 #: The oldest version that has the SQL used here.
@@ -34,6 +32,33 @@ _PERMANENT = re.compile(
 )
 _NO_DATABASE = re.compile(r'database "(.*)" does not exist')
 _MUST_BE_ON = ("fsync", "full_page_writes")
+#: SQLSTATEs of the warning that a COMMIT has stopped to wait for a synchronous standby: because of `pg_cancel_backend`,
+#: and because of a shutdown.
+_WAIT_CANCELLED = ("01000", "57P01")
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that knows whether its transactions have reached the synchronous standbys.
+
+    If the wait for a standby is cancelled, the COMMIT succeeds with a warning. The transaction is visible, and is lost
+    if the standby replaces the server."""
+
+    _warning = ""
+
+    def note(self, notice: psycopg.errors.Diagnostic) -> None:
+        """Process a notice of the server."""
+        if notice.severity_nonlocalized == "WARNING" and notice.sqlstate in _WAIT_CANCELLED:
+            self._warning = notice.message_primary or "a warning"
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a transaction may not have reached the standbys. This is final."""
+        return bool(self._warning)
+
+    def check_replicated(self) -> None:
+        """Call this after a transaction on which anything depends. Raises psycopg.OperationalError."""
+        if self._warning:
+            raise psycopg.OperationalError(f"a transaction may not have reached the standby: {self._warning}")
 
 
 def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
@@ -46,7 +71,7 @@ def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
         raise _unreadable() from None
     alive_s = _alive_s(lease_ms)
     try:
-        connection = psycopg.connect(
+        connection = Connection.connect(
             url,
             autocommit=True,
             # Statements are prepared at their first use, since the same few are used again and again.
@@ -59,6 +84,8 @@ def connect(url: str, lease_ms: int, name: str = "oncemq") -> Connection:
             keepalives_count=_KEEPALIVES,
             tcp_user_timeout=max(1000, lease_ms),
         )
+        # What the server says during the connection is not about a transaction.
+        connection.add_notice_handler(connection.note)
         _prepare(connection, lease_ms)
     except psycopg.Error as error:
         location = describe(url)
@@ -149,3 +176,10 @@ def failed(location: str, what: str, error: psycopg.Error) -> errors.JournalFail
     if error.sqlstate == TERM_IS_OVER:
         return errors.JournalFenced(f"{location}: another broker has taken over this journal")
     return errors.JournalFailed(f"{location}: {what} failed: {said}")
+
+
+def corrupt(location: str, what: str) -> errors.JournalCorrupt:
+    """Return the error for a damaged journal, with the advice for a database."""
+    error = errors.JournalCorrupt(f"{location}: {what}")
+    error.advice = errors.JournalCorrupt.database_advice
+    return error

@@ -8,7 +8,6 @@ from oncemq.journal.contract import Extent
 from oncemq.journal.postgres.background import BackgroundConnection, RetryPause
 from oncemq.journal.postgres.connection import Connection
 from oncemq.journal.postgres.sql import query
-from oncemq.journal.verification import check_extents
 from oncemq.journal.worker import Task, Worker
 
 
@@ -42,7 +41,6 @@ class PostgresExtents:
         ]
 
     def release(self, live: Mapping[int, int], active: int, needed_from: int) -> None:
-        check_extents(self._location, live, self._used_bytes)
         extents = self.list_extents(active, needed_from)
         numbers = [each.number for each in extents if each.is_covered_by_snapshots and each.number not in live]
         if numbers and self._pause.is_over:

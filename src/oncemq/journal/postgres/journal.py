@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 import psycopg
-import xxhash
 
 from oncemq.journal.contract import (
     GROUP_HEADER_BYTES,
@@ -36,7 +35,7 @@ from oncemq.journal.postgres.lease import BrokerLeaseRenewer, Lease, now_s
 from oncemq.journal.postgres.reader import read_groups, read_records, scan_heads
 from oncemq.journal.postgres.snapshots import PostgresSnapshots, SnapshotPosition
 from oncemq.journal.postgres.sql import query
-from oncemq.journal.postgres.writer import append_group, heavy_ms
+from oncemq.journal.postgres.writer import append_group, heavy_ms, journal_seed
 from oncemq.journal.rows import TablesWanted
 from oncemq.journal.worker import Worker
 from oncemq.protocol import errors
@@ -76,7 +75,7 @@ class PostgresJournal:
         self._renewer: BrokerLeaseRenewer | None = None
         self._worker = worker
         self._extents = PostgresExtents(taken.location, taken.extent_bytes, worker, self._background)
-        self._seed = xxhash.xxh3_64_intdigest(taken.journal_id)
+        self._seed = journal_seed(taken.journal_id)
         self._snapshots = PostgresSnapshots(taken.location, worker, self._seed, self._background)
         self._failure: errors.JournalFailed | None = None
         self._is_loaded = False
@@ -112,6 +111,9 @@ class PostgresJournal:
         self._failure = self._failure or failure
         self._lease.lose()
         return failure
+
+    def finish_copy(self) -> None:
+        """Do nothing: the first snapshot of a copy completes it, in one transaction."""
 
     # Recovery.
 
@@ -255,6 +257,7 @@ class PostgresJournal:
             with self._failing("raising the term"):
                 if self._connection.execute(query("raise_term"), (term, self.term)).rowcount != 1:
                     raise self._fail(self._fenced())
+                self._connection.check_replicated()
             self.term = self._lease.term = term
 
     # Snapshots and space.

@@ -56,6 +56,7 @@ class Lease:
         sent_s = now_s()
         if connection.execute(query("renew"), (lease_ms or self.lease_ms, self.term)).fetchone() is None:
             return False
+        connection.check_replicated()
         self.renewed(sent_s)
         return True
 

@@ -8,11 +8,10 @@ import msgspec
 
 from oncemq.journal.contract import RecordHead, RecordRef
 from oncemq.journal.postgres.arrays import Int8s, unsigned
-from oncemq.journal.postgres.connection import Connection
+from oncemq.journal.postgres.connection import Connection, corrupt
 from oncemq.journal.postgres.sql import query
 from oncemq.journal.postgres.writer import group_checksum
 from oncemq.journal.verification import record_corrupt, record_damage
-from oncemq.protocol import errors
 
 _PAGE_GROUPS = 100
 _PAGE_HEADS = 1000
@@ -31,13 +30,13 @@ def read_groups(connection: Connection, location: str, seed: int, sequence: int,
     while sequence < last:
         rows = connection.execute(query("groups"), (sequence, last, _PAGE_GROUPS), binary=True).fetchall()
         if not rows:
-            raise errors.JournalCorrupt(f"{location}: group {sequence + 1} is missing, and {last} is the last one")
+            raise corrupt(location, f"group {sequence + 1} is missing, and {last} is the last one")
         for found, position, size, time_ms, checksum, events in rows:
             sequence += 1
             if found != sequence:
-                raise errors.JournalCorrupt(f"{location}: group {sequence} is missing, and the next one is {found}")
+                raise corrupt(location, f"group {sequence} is missing, and the next one is {found}")
             if group_checksum(seed, found, position, size, time_ms, events) != checksum:
-                raise errors.JournalCorrupt(f"{location}: group {sequence} does not match its checksum")
+                raise corrupt(location, f"group {sequence} does not match its checksum")
             yield StoredGroup(found, size, time_ms, events)
 
 

@@ -140,6 +140,7 @@ class PostgresSnapshots:
                 checksum = self._checksum(position.sequence, number, chunk)
                 connection.execute(query("add_chunk"), (position.sequence, number, checksum, chunk))
             connection.execute(query("check_term"), (self._background.lease.term,))
+        connection.check_replicated()
         yield
 
     def maintain(self) -> bool:

@@ -22,9 +22,10 @@ from oncemq.protocol.version import JOURNAL_VERSION
 try:
     import psycopg
 
-    from oncemq.journal.postgres.connection import Connection, check_server, connect, failed
+    from oncemq.journal.postgres.connection import Connection, check_server, connect, corrupt, failed
     from oncemq.journal.postgres.journal import PostgresJournal, TakeOver
     from oncemq.journal.postgres.lease import Lease, now_s
+    from oncemq.journal.postgres.writer import append_first_group
 except ImportError as error:
     raise errors.MissingExtra("psycopg is not installed: pip install 'oncemq[postgres]'") from error
 
@@ -53,7 +54,7 @@ class PostgresStandby:
 
     `extent_bytes` and `journal_id` apply to a new journal; an existing one keeps its own. `address` is where clients
     find this broker, for people who look at the lease. If `may_create` is False, a database without a journal is an
-    error."""
+    error. `first_events` are the events of a first group that a new journal has from the moment it exists."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class PostgresStandby:
         journal_id: bytes | None = None,
         worker: Worker | None = None,
         may_create: bool = True,
+        first_events: bytes = b"",
     ) -> None:
         self.location = describe(url)
         #: Who held the journal at the last attempt.
@@ -80,6 +82,7 @@ class PostgresStandby:
         self._journal_id = journal_id
         self._worker = worker
         self._may_create = may_create
+        self._first_events = first_events
         self._connection: Connection | None = None
         self._has_connected = False
         self._warnings: list[str] = []
@@ -152,6 +155,9 @@ class PostgresStandby:
                 meta = (SCHEMA_VERSION, JOURNAL_VERSION, journal_id, self._extent_bytes)
                 connection.execute(query("create_meta"), meta)
                 connection.execute(query("create_lease"), (self._extent_bytes,))
+                if self._first_events:
+                    append_first_group(connection, journal_id, self._extent_bytes, self._first_events)
+            connection.check_replicated()
         except psycopg.errors.InsufficientPrivilege as error:
             raise errors.SettingInvalid(
                 f"{self.location}: the journal's schema can't be created: {error.diag.message_primary}. "
@@ -165,7 +171,7 @@ class PostgresStandby:
     def _check_version(self) -> None:
         meta = self._one("meta")
         if meta is None:
-            raise errors.JournalCorrupt(f"{self.location}: oncemq.journal_meta is empty")
+            raise corrupt(self.location, "oncemq.journal_meta is empty")
         schema_version, journal_version = meta[:2]
         if schema_version > SCHEMA_VERSION or journal_version > JOURNAL_VERSION:
             raise errors.JournalVersion(
@@ -178,7 +184,7 @@ class PostgresStandby:
     def _is_free(self, connection: Connection) -> bool:
         row = connection.execute(query("lease")).fetchone()
         if row is None:
-            raise errors.JournalCorrupt(f"{self.location}: oncemq.journal_lease is empty")
+            raise corrupt(self.location, "oncemq.journal_lease is empty")
         term, holder, address, since, self.left_s = row
         if self.left_s <= 0:
             return True
@@ -200,6 +206,8 @@ class PostgresStandby:
                 taken = connection.execute(query("take_over"), taking).fetchone()
                 assert taken is not None
                 connection.execute(query("raise_version"), (JOURNAL_VERSION, JOURNAL_VERSION))
+            # Then everything before is replicated, too: also a group whose COMMIT was in doubt.
+            connection.check_replicated()
         except psycopg.errors.LockNotAvailable:
             self.holder = f"{self.location} is locked by a broker whose lease is over"
             return None

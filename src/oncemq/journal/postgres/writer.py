@@ -14,7 +14,7 @@ from contextlib import nullcontext
 import psycopg
 import xxhash
 
-from oncemq.journal.contract import Group, Record
+from oncemq.journal.contract import Group, Record, group_bytes
 from oncemq.journal.postgres.arrays import Byteas, Int8s, signed
 from oncemq.journal.postgres.connection import Connection
 from oncemq.journal.postgres.lease import Lease
@@ -68,6 +68,20 @@ def append_group(
         done = connection.execute("commit")
     if done.statusmessage != "COMMIT":
         raise psycopg.OperationalError(f"the transaction ended with {done.statusmessage}")
+    connection.check_replicated()
+
+
+def append_first_group(connection: Connection, journal_id: bytes, position: int, events: bytes) -> None:
+    """Append a group to a new journal, in the transaction that creates it."""
+    used = group_bytes(Group(0, events, ()))
+    size = used + -used % 8
+    checksum = group_checksum(journal_seed(journal_id), 1, position, size, 0, events)
+    connection.execute(query("append_group"), (1, position, size, 0, checksum, events))
+    connection.execute(query("begin_after"), (1, position + size))
+
+
+def journal_seed(journal_id: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(journal_id)
 
 
 def _columns(records: Sequence[Record]) -> tuple[Int8s | Byteas, ...]:

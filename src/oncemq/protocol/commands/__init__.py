@@ -66,6 +66,8 @@ class Get(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="get"):
     subscriber: str
     epoch: int
     position: int
+    #: The first batch may be larger. Negative: it may not be; if it is, the reply has no batch, and its
+    #: `next_position` is below its `end_offset`.
     bytes_max: int
     #: Wait for new messages. Valid only if the get is the only command of its request.
     wait_ms: int = 0
@@ -143,6 +145,7 @@ class Read(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="read"):
     topic: str
     #: An offset, START_NEW or START_EARLIEST.
     position: int
+    #: As in a get.
     bytes_max: int
     wait_ms: int = 0
     #: The id that the topic must have; 0 = any.

@@ -84,6 +84,8 @@ class Subscribe(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sub
     start: int = START_NEW
     #: Settings of a shared subscription; None = an exclusive one: one owner receives everything in order.
     sharing: Sharing | None = None
+    #: Delete the subscription when no owner has opened it, got or acked for this time; 0 = never.
+    idle_ms: int = 0
 
 
 class Unsubscribe(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="unsubscribe"):

@@ -12,6 +12,10 @@ class BrokerAway(OnceMQError):
     exit_code = 6
     http_status = 503
     advice = "Start it (`oncemq serve`), or check the address. The outcome of commands in flight is unknown."
+    http_advice = (
+        "Repeat the request with the same key, number or position: it is not known whether it happened. If this lasts, "
+        "start the broker (`oncemq serve`)."
+    )
 
 
 class BrokerRewound(OnceMQError):

@@ -109,4 +109,7 @@ class OriginRefused(Refused):
 
     code = "ORIGIN_REFUSED"
     http_status = 403
-    advice = "Allow the page's origin with the setting `http.origins`, or the host name with `http.hosts`."
+    advice = (
+        "Allow the page's origin with the setting `http.origins`, or the host name with `http.hosts`. A program that "
+        "is taken for a browser can send `X-Requested-With`."
+    )

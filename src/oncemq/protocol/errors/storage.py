@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from oncemq.protocol.errors.base import OnceMQError
 
 
@@ -27,10 +29,16 @@ class JournalCorrupt(JournalError):
     """The journal is damaged at a position that was acknowledged."""
 
     code = "JOURNAL_CORRUPT"
-    advice = (
+    folder_advice: ClassVar[str] = (
         "Copy the data folder. `oncemq journal check` prints the position, `export` saves what is readable, "
         "`cut` deletes everything after it."
     )
+    database_advice: ClassVar[str] = (
+        "Restore the database from a backup, or fail over to a replica. `pg_amcheck` verifies its files; the view "
+        "`oncemq.message` shows the messages that can be read."
+    )
+    #: Where the kind of the journal is known, an error has the advice for that kind.
+    advice = f"Files: {folder_advice} PostgreSQL: {database_advice}"
 
 
 class JournalFailed(JournalError):
@@ -59,5 +67,7 @@ class RecordCorrupt(JournalError):
 
     code = "RECORD_CORRUPT"
     advice = (
-        "The disk damaged the batch. `oncemq journal check` prints its position; restore from a copy, or seek past it."
+        "The disk of the broker damaged or lost the batch. Restore it from a backup, or seek past it. In a folder, "
+        "`oncemq journal check` lists everything that is damaged."
     )
+    http_advice = "The disk of the broker damaged or lost the batch. Seek past it; the message names the next offset."

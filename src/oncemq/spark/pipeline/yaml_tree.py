@@ -25,6 +25,8 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG = "tag:yaml.org,2002:"
 #: The maximum depth of nesting. No pipeline needs more, and an anchor may contain itself.
 _DEPTH_MAX = 30
+#: Deeper files are not composed: Python limits the depth of recursion.
+_COMPOSED_DEPTH_MAX = 100
 #: With aliases, a short file can expand to a very long one.
 _NODES_MAX = 20_000
 #: The kinds of values, as problems name them.
@@ -118,6 +120,8 @@ class Document:
     def _compose(self) -> YamlNode | None:
         parser = _yaml()
         try:
+            if self._is_too_deep(parser):
+                return None
             documents = list(parser.compose_all(self._text, Loader=parser.SafeLoader))
         except parser.YAMLError as error:
             self._add_syntax_error(error)
@@ -132,6 +136,16 @@ class Document:
             self._add_at(root, "the file is not a mapping", "begin it with `name: …`, `source: …`, `target: …`")
             return None
         return root
+
+    def _is_too_deep(self, parser: Any) -> bool:
+        """Whether the file is nested too deeply to be composed, which is recursive. Parsing is not."""
+        depth = 0
+        for event in parser.parse(self._text, Loader=parser.SafeLoader):
+            depth += isinstance(event, parser.CollectionStartEvent) - isinstance(event, parser.CollectionEndEvent)
+            if depth > _COMPOSED_DEPTH_MAX:
+                self._add_at(event, "values are nested too deeply", "a pipeline needs only a few levels")
+                return True
+        return False
 
     def _add_syntax_error(self, error: Exception) -> None:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)

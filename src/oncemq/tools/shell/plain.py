@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import click
-
+from oncemq import terminal
 from oncemq.protocol.message import Message
 from oncemq.tools.shell.session import Session
 
@@ -27,14 +26,14 @@ class PlainDisplay:
         self._write(text.encode("utf-8", "surrogateescape"))
 
     def error(self, text: str, advice: str = "") -> None:
-        more = f"\n       {advice}" if advice else ""
-        click.echo(click.style("error: ", fg="red", bold=True) + text + more, err=True)
+        terminal.error(text, advice)
 
     def messages_held(self) -> AbstractContextManager[object]:
         return self._lock
 
     def message(self, message: Message) -> None:
-        self._write(message.topic.encode() + b": " + message.value)
+        line = message.topic.encode() + b": " + message.value
+        self._write(terminal.printable_bytes(line) if terminal.is_terminal(sys.stdout) else line)
 
     def _write(self, line: bytes) -> None:
         try:

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-import click
 from prompt_toolkit import PromptSession, print_formatted_text
 from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
@@ -27,6 +26,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from oncemq.protocol import errors
 from oncemq.protocol.message import Message
+from oncemq.terminal import printable, styled
 from oncemq.tools.shell.lines import complete
 from oncemq.tools.shell.session import Session
 
@@ -41,13 +41,12 @@ class TerminalDisplay:
         self._loop = loop
         self._output = output
         self._lock = threading.RLock()
-        self._has_colours = not os.environ.get("NO_COLOR")
 
     def say(self, text: str) -> None:
         self._show(printable(text))
 
     def error(self, text: str, advice: str = "") -> None:
-        first = self._styled("error: ", fg="red", bold=True) + printable(text)
+        first = styled("error: ", fg="red", bold=True) + printable(text)
         self._show(first + (f"\n       {printable(advice)}" if advice else ""))
 
     def messages_held(self) -> AbstractContextManager[object]:
@@ -56,10 +55,7 @@ class TerminalDisplay:
     def message(self, message: Message) -> None:
         value = message.value.decode("utf-8", "backslashreplace")
         with self._lock:
-            self._show(self._styled(printable(message.topic), fg="green", bold=True) + f": {printable(value)}")
-
-    def _styled(self, text: str, **style: Any) -> str:
-        return click.style(text, **style) if self._has_colours else text
+            self._show(styled(printable(message.topic), fg="green", bold=True) + f": {printable(value)}")
 
     def _show(self, text: str) -> None:
         """Show a text. Must not be called by the loop's own thread, which it waits for."""
@@ -70,18 +66,6 @@ class TerminalDisplay:
 
     async def _print(self, text: str) -> None:
         await run_in_terminal(lambda: print_formatted_text(ANSI(text), output=self._output))
-
-
-def printable(text: str) -> str:
-    """Replace control characters: messages must not control the terminal.
-
-    >>> printable("red: \\x1b[31m, and a\\ttab")
-    'red: \\\\x1b[31m, and a\\ttab'
-    """
-    return "".join(
-        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
 
 
 class ShellCompleter(Completer):

@@ -23,6 +23,9 @@ _ADVICE = {
     "BROKER_AWAY": "The shell continues: try again when the broker is back. A message in flight may or may not be "
     "stored.",
 }
+#: A subscription that is not permanent is deleted after this time if the shell could not delete it. It is long enough
+#: for a shell that is suspended for a while.
+IDLE_S = 3600.0
 #: How long available messages are awaited before the next line is read from a pipe.
 _SETTLE_S = 5.0
 _POLL_S = 0.005
@@ -38,11 +41,13 @@ class Session:
     lists_subscriptions = True
 
     def __init__(self, client: Client, name: str, display: Display, *, permanent: bool) -> None:
-        """`permanent`: the subscriptions are not deleted when the session ends."""
+        """`permanent`: the subscriptions are kept when the session ends. Others are deleted, by the broker if the
+        session cannot: because it was killed, for example."""
         self._client = client
         self.name = name
         self._display = display
         self._is_permanent = permanent
+        self._idle_s = 0.0 if permanent else IDLE_S
         self._feeds: dict[str, Feed] = {}
         #: The exit code of the first line that failed.
         self.exit_code = 0
@@ -152,10 +157,10 @@ class Session:
     def subscribe(self, topic: str) -> bool:
         """Subscribe and show the messages. Returns False if the subscription existed."""
         if is_pattern(topic):
-            by_pattern = self._client.subscribe_pattern(topic, self.name, auto_ack=False)
+            by_pattern = self._client.subscribe_pattern(topic, self.name, auto_ack=False, idle_s=self._idle_s)
             self._feeds[topic] = Feed(by_pattern, self._display)
             return by_pattern.created
-        subscription = self._client.subscribe(topic, self.name, auto_ack=False)
+        subscription = self._client.subscribe(topic, self.name, auto_ack=False, idle_s=self._idle_s)
         self._feeds[topic] = Feed(subscription, self._display)
         return subscription.created
 

@@ -27,7 +27,7 @@ _POLICY = (
 _HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"content-security-policy", _POLICY),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
     (b"x-content-type-options", b"nosniff"),
 )
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 
+from oncemq.gateways.http.framework.admission import Admission
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Streamed
+from oncemq.gateways.http.framework.memory import GatewayMemory, RequestMemory, current_memory, reserve_reply
 from oncemq.gateways.http.framework.origin_check import OriginCheck
 from oncemq.gateways.http.framework.problems import answer_of
-from oncemq.gateways.http.framework.request import BODY_S, BodyLate, Disconnected, RequestParser, read_body
+from oncemq.gateways.http.framework.request import BodyLate, Disconnected, RequestParser, read_body
 from oncemq.gateways.http.framework.router import Router
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.link import Link
@@ -23,6 +25,9 @@ from oncemq.gateways.tasks import cancel
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.http")
+
+#: A response is sent in parts of this size, each after the client has read most of the one before.
+_PART_BYTES = 128 * 1024
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -42,8 +47,8 @@ class App:
         #: Set when the application starts, on its event loop.
         self._link: Link | None = None
         self._state: Any = None
-        #: Requests that are being answered.
-        self._busy = 0
+        self._memory = GatewayMemory(settings)
+        self.admission = Admission(settings.connections_max)
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -60,7 +65,7 @@ class App:
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._link = Link(self._settings.brokers, label="http", waits_for_space=False)
+        self._link = Link(self._settings.brokers, label="http", waits_for_space=False, reserve=reserve_reply)
         self._state = self._make_state(self._link)
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -68,32 +73,36 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._busy += 1
+        memory = RequestMemory(self._memory, scope)
+        current_memory.set(memory)
         try:
-            await self._serve_one(scope, receive, send)
+            await self._serve_one(scope, receive, send, memory)
+        except asyncio.CancelledError:
+            # The gateway has stopped; it has closed this connection, which has an unfinished response.
+            if not self._stopping.is_set():
+                raise
         finally:
-            self._busy -= 1
+            memory.release()
 
-    async def _serve_one(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_one(self, scope: Scope, receive: Receive, send: Send, memory: RequestMemory) -> None:
         try:
-            self._refuse_too_many()
-            answer = await self._answer(scope, receive)
+            answer = await self._answer(scope, receive, send, memory)
         except Disconnected:
             return
         except BodyLate:
-            late = answer_of(errors.Malformed(f"the body was not complete within {BODY_S} seconds"))
+            late = answer_of(errors.Malformed("the body arrived too slowly"))
             answer = msgspec.structs.replace(late, headers=(*late.headers, (b"connection", b"close")))
         except errors.OnceMQError as error:
             answer = answer_of(error)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             answer = answer_of(errors.BrokerBug("the gateway failed; its log has the details"))
-        if isinstance(answer, Streamed):
-            await self._send_stream(answer, receive, send)
-        else:
-            await _send_answer(answer, send)
+        if answer is not None:
+            memory.note_reply(len(answer.body))
+            await _send_answer(answer, send, memory)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer | Streamed:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, memory: RequestMemory) -> Answer | None:
+        """Return the response; None if it was a stream, which is sent already."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         self._origin_check.check(headers, scope["raw_path"])
         try:
@@ -104,39 +113,53 @@ class App:
                 raise
             return error_format.answer_of(error)
         try:
-            return await self._call(endpoint, path, headers, scope, receive)
+            if endpoint.is_changing:
+                self._origin_check.check_change(headers)
+            call = await self._parse(endpoint, path, headers, scope, receive, memory)
+            return await self._run(endpoint, call, receive, send)
         except errors.OnceMQError as error:
             if endpoint.error_format is None:
                 raise
             return endpoint.error_format.answer_of(error)
 
-    async def _call(
-        self, endpoint: Endpoint, path: dict[str, str], headers: dict[bytes, bytes], scope: Scope, receive: Receive
-    ) -> Answer | Streamed:
+    async def _parse(
+        self,
+        endpoint: Endpoint,
+        path: dict[str, str],
+        headers: dict[bytes, bytes],
+        scope: Scope,
+        receive: Receive,
+        memory: RequestMemory,
+    ) -> Call[Any, Any]:
         parser = self._parsers[id(endpoint)]
-        body = await self._read_body(headers, receive)
+        body = await read_body(receive, self._settings.body_bytes_max, headers, memory)
         assert self._link is not None
         call: Call[Any, Any] = Call(self._link, self._settings, None, None, headers, self._state)
         call.parameters = parser.parameters(path, scope["query_string"], headers, body, call.media)
         call.body = parser.body(body, call.media)
-        if endpoint.waits and _wait_ms_of(call):
-            return await self._while_connected(endpoint.handler(call), receive)
-        return await endpoint.handler(call)
+        return call
 
-    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """A client that has not sent its whole request yet does not count as busy, so it can't keep others out. Raises
-        Overloaded."""
-        self._busy -= 1
+    async def _run(self, endpoint: Endpoint, call: Call[Any, Any], receive: Receive, send: Send) -> Answer | None:
+        """Run a handler, while there is a place for it. A client that has not sent its whole request yet has no place,
+        so it can't keep others out. Raises Overloaded, BrokerAway."""
+        waits = endpoint.waits and bool(_wait_ms_of(call))
+        places = self.admission.places_for(endpoint, waits=waits)
+        places.enter()
         try:
-            body = await read_body(receive, self._settings.body_bytes_max, headers)
+            working = endpoint.handler(call)
+            answer = await (self._while_connected(working, receive) if waits else working)
+            if isinstance(answer, Answer):
+                return answer
+            await self._send_stream(answer, receive, send)
+            return None
+        except asyncio.CancelledError:
+            if not self._stopping.is_set() or endpoint.is_stream:
+                raise
+            raise errors.BrokerAway(
+                "the gateway is stopping, and the broker has not answered; it is not known whether the request happened"
+            ) from None
         finally:
-            self._busy += 1
-        self._refuse_too_many()
-        return body
-
-    def _refuse_too_many(self) -> None:
-        if self._busy > self._settings.connections_max:
-            raise errors.Overloaded(f"the limit of {self._settings.connections_max} concurrent requests is reached")
+            places.leave()
 
     async def _while_connected(self, working: Awaitable[Answer | Streamed], receive: Receive) -> Answer | Streamed:
         """Wait for a slow answer. Raises Disconnected, Stopping."""
@@ -182,7 +205,7 @@ def _wait_ms_of(call: Call[Any, Any]) -> int:
     return max(getattr(part, "wait_ms", 0) for part in (call.parameters, call.body))
 
 
-async def _send_answer(answer: Answer, send: Send) -> None:
+async def _send_answer(answer: Answer, send: Send, memory: RequestMemory) -> None:
     headers = [
         (b"content-type", answer.media.encode()),
         (b"content-length", b"%d" % len(answer.body)),
@@ -191,7 +214,21 @@ async def _send_answer(answer: Answer, send: Send) -> None:
     if not answer.body and answer.status in (204, 304):
         headers = [*answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    body = answer.body
+    if len(body) > _PART_BYTES:
+        body = await _send_all_but_last(memoryview(body), send, memory)
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_all_but_last(body: memoryview, send: Send, memory: RequestMemory) -> bytes:
+    """Return the last part."""
+    start = 0
+    while len(body) - start > _PART_BYTES:
+        part = bytes(body[start : start + _PART_BYTES])
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        memory.note_sent(len(part))
+        start += len(part)
+    return bytes(body[start:])
 
 
 async def _send_parts(streamed: Streamed, send: Send) -> None:

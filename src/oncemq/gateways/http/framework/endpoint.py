@@ -162,8 +162,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[type[errors.OnceMQError], ...] = ()
     #: None: the form of problems.py.
     error_format: ErrorFormat | None = None
-    #: A GET that changes something: it does not answer HEAD.
+    #: A GET that changes something: it does not answer HEAD, and a browser must show where it comes from.
     is_changing: bool = False
+    #: It answers with a stream.
+    is_stream: bool = False
+    #: It is answered even if there are too many other requests.
+    is_monitoring: bool = False
 
     @property
     def segments(self) -> list[str]:
@@ -185,6 +189,11 @@ def header(name: str, description: str, *, length_max: int = 0, **constraints: A
     if length_max:
         schema["maxLength"] = length_max
     return Meta(description=description, extra_json_schema=schema, **constraints)
+
+
+def text_or_integer(description: str, **constraints: Any) -> Meta:
+    """Declare a text parameter that a JSON body may also give as an integer: it is the text of its digits."""
+    return Meta(description=description, extra_json_schema={"type": ["string", "integer"]}, **constraints)
 
 
 def endpoint(endpoints: list[Endpoint], method: str, path: str, **declared: Any) -> Callable[[Handler], Handler]:

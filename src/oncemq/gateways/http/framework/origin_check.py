@@ -3,6 +3,10 @@
 The gateway has no passwords, and a browser on this machine runs pages of any site. A page that posts to the gateway
 sends its origin. A page whose host name was made to point here (DNS rebinding) sends a foreign host. A page that only
 links here, or embeds a response as an image, sends no origin, but its browser says that it belongs to another site.
+
+Over plain HTTP, and under a name other than those of loopback, a browser does not say that. So a GET that changes
+something is refused if it may come from a browser, unless it has something that a page of another site can't send: a
+header that needs this gateway's permission (CORS), or the address of one of this gateway's own pages.
 """
 
 from __future__ import annotations
@@ -16,6 +20,12 @@ from oncemq.protocol import errors
 
 #: What other sites may link to: pages for people, without side effects.
 _PAGES = (b"/", b"/docs")
+#: Headers that a page of another site can send only with permission (a preflight request, which fails).
+_PERMITTED = (b"x-requested-with", b"idempotency-key")
+#: Headers that browsers add by themselves, and programs usually don't. A page can't suppress all of them.
+_OF_BROWSERS = (b"cookie", b"referer", b"sec-ch-ua", b"sec-fetch-dest", b"upgrade-insecure-requests")
+#: Headers of a request that nobody may ever look at.
+_OF_PREFETCH = (b"sec-purpose", b"purpose", b"x-moz", b"x-purpose")
 
 
 class OriginCheck:
@@ -41,6 +51,24 @@ class OriginCheck:
         elif not self._is_allowed(origin.lower(), host.lower()):
             raise errors.OriginRefused(f"a web page of {origin.decode('latin-1')} may not call this gateway")
 
+    def check_change(self, headers: dict[bytes, bytes]) -> None:
+        """Check a GET that changes something, after `check`. Raises OriginRefused."""
+        site = headers.get(b"sec-fetch-site")
+        if any(name in headers for name in _OF_PREFETCH):
+            raise errors.OriginRefused("a request that changes something can't be sent in advance (prefetch)")
+        if site is not None or b"origin" in headers or not _is_of_browser(headers):
+            return
+        if any(name in headers for name in _PERMITTED) or self._is_own_page(headers):
+            return
+        raise errors.OriginRefused(
+            "this GET changes something, and it may come from a web page of another site; "
+            "a program that is not a browser can send the header X-Requested-With with any value"
+        )
+
+    def _is_own_page(self, headers: dict[bytes, bytes]) -> bool:
+        origin = b"/".join(headers.get(b"referer", b"").split(b"/")[:3]).lower()
+        return self._is_allowed(origin, headers.get(b"host", b"").lower())
+
     def _check_host(self, host: bytes) -> None:
         name = re.sub(r":\d*$", "", host.decode("latin-1")).lower()
         if host and not self._is_ours(name):
@@ -55,6 +83,15 @@ class OriginCheck:
 
     def _is_allowed(self, origin: bytes, host: bytes) -> bool:
         return origin in self._origins or origin in (b"http://" + host, b"https://" + host)
+
+
+def _is_of_browser(headers: dict[bytes, bytes]) -> bool:
+    """Every browser for people calls itself Mozilla. One that was told not to still sends some of its other headers."""
+    if b"mozilla/" in headers.get(b"user-agent", b"").lower():
+        return True
+    if headers.get(b"accept-language", b"*") != b"*":
+        return True
+    return any(name in headers for name in _OF_BROWSERS)
 
 
 def _is_address(name: str) -> bool:

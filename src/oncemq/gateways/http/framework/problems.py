@@ -27,12 +27,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     advice: Annotated[str, Meta(description="What to do about it.")]
 
 
-def problem_of(error: errors.OnceMQError) -> Problem:
-    """Return the body of an error response."""
+def problem_of(error: errors.OnceMQError, status: int = 0) -> Problem:
+    """Return the body of an error response. `status` replaces that of the error's kind."""
     return Problem(
         type=f"urn:oncemq:error:{error.code}",
         title=(error.__doc__ or "").strip().splitlines()[0],
-        status=status_of(type(error)),
+        status=status or status_of(type(error)),
         detail=error.text,
         code=error.code,
         advice=advice_of(error),
@@ -48,11 +48,12 @@ def status_of(kind: type[errors.OnceMQError]) -> int:
     return kind.http_status
 
 
-def answer_of(error: errors.OnceMQError) -> Answer:
-    """Return an error response."""
+def answer_of(error: errors.OnceMQError, status: int = 0) -> Answer:
+    """Return an error response. `status` replaces that of the error's kind."""
     headers: list[tuple[bytes, bytes]] = []
     if isinstance(error, errors.TRANSIENT):
         headers.append((b"retry-after", _RETRY_AFTER_S))
     if isinstance(error, errors.MethodUnknown) and error.methods:
         headers.append((b"allow", ", ".join(error.methods).encode()))
-    return Answer(_encode(problem_of(error)), status_of(type(error)), PROBLEM, tuple(headers))
+    problem = problem_of(error, status)
+    return Answer(_encode(problem), problem.status, PROBLEM, tuple(headers))

@@ -11,7 +11,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from oncemq.gateways.http.framework.byte_budget import Reservation
 from oncemq.gateways.http.framework.endpoint import ANY, FORM, JSON, Endpoint
+from oncemq.gateways.http.framework.memory import SMALL_BYTES, RequestMemory
 from oncemq.gateways.http.framework.validation_errors import explain, listed
 from oncemq.protocol import errors
 
@@ -20,8 +22,11 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-#: Time limit for receiving a body.
-BODY_S = 30
+#: Time limit for receiving a body. Each part that arrives extends it, as if it had come at this rate.
+BODY_S = 30.0
+_BODY_BYTES_PER_S = 16 * 1024
+#: How long a large body waits until there is space for it.
+_SPACE_S = 30.0
 
 
 class Disconnected(Exception):
@@ -29,7 +34,7 @@ class Disconnected(Exception):
 
 
 class BodyLate(Exception):
-    """The client has sent only a part of its body within the time limit."""
+    """The client sends its body too slowly."""
 
 
 class _Fields(msgspec.Struct, frozen=True):
@@ -41,11 +46,13 @@ class _Fields(msgspec.Struct, frozen=True):
     lists: set[str]
     #: All parameters that are not in headers.
     names: set[str]
+    #: Text that may be given as an integer.
+    integers: set[str]
 
 
 @functools.cache
 def _fields_of(parameters: Any) -> _Fields:
-    found = _Fields([], set(), set())
+    found = _Fields([], set(), set(), set())
     hints = typing.get_type_hints(parameters, include_extras=True)
     for field in msgspec.structs.fields(parameters):
         hint = hints[field.name]
@@ -56,6 +63,8 @@ def _fields_of(parameters: Any) -> _Fields:
             found.names.add(field.encode_name)
             if typing.get_origin(_plain(hint)) in (list, tuple):
                 found.lists.add(field.encode_name)
+            if "integer" in _json_schema(hint).get("type", ()):
+                found.integers.add(field.encode_name)
     return found
 
 
@@ -64,8 +73,11 @@ class RequestParser:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        fields = _fields_of(endpoint.parameters) if endpoint.parameters is not None else _Fields([], set(), set())
+        fields = _Fields([], set(), set(), set())
+        if endpoint.parameters is not None:
+            fields = _fields_of(endpoint.parameters)
         self._headers, self._lists, self._names = fields.headers, fields.lists, fields.names
+        self._integers = fields.integers
         self._decode = None
         if endpoint.body not in (None, bytes):
             self._decode = msgspec.json.Decoder(endpoint.body).decode
@@ -118,6 +130,8 @@ class RequestParser:
                 raise errors.Malformed(f"the body is not a JSON object: {error}") from None
             for name, value in members.items():
                 self._check_name(name)
+                if name in self._integers and type(value) is int:
+                    value = str(value)
                 if given.setdefault(name, value) != value:
                     raise errors.Malformed(f"'{name}' has different values in the query and in the body")
         else:
@@ -153,40 +167,77 @@ class RequestParser:
         return not medias or media in medias or ANY in medias
 
 
-async def read_body(receive: Receive, bytes_max: int, headers: dict[bytes, bytes]) -> bytes:
-    """Receive a request's body. Raises TooLarge as early as possible, Disconnected, BodyLate."""
+async def read_body(receive: Receive, bytes_max: int, headers: dict[bytes, bytes], memory: RequestMemory) -> bytes:
+    """Receive a request's body. Raises TooLarge as early as possible, Disconnected, BodyLate, Overloaded."""
     announced = headers.get(b"content-length")
     if announced is None and b"transfer-encoding" not in headers:
-        return await _read_parts(receive, bytes_max)
-    if announced is not None and announced.isdigit() and int(announced) > bytes_max:
+        return await _read_whole(receive, bytes_max)
+    announced_bytes = int(announced) if announced is not None and announced.isdigit() else 0
+    if announced_bytes > bytes_max:
         raise _too_large(bytes_max)
-    try:
-        async with asyncio.timeout(BODY_S):
-            return await _read_parts(receive, bytes_max)
-    except TimeoutError:
-        raise BodyLate from None
+    return await _BodyReader(receive, bytes_max, memory).read(announced_bytes)
 
 
-async def _read_parts(receive: Receive, bytes_max: int) -> bytes:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise Disconnected
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        if len(body) > bytes_max:
-            raise _too_large(bytes_max)
-        return body
-    parts = [body]
-    size = len(body)
-    while message.get("more_body"):
+async def _read_whole(receive: Receive, bytes_max: int) -> bytes:
+    """Read a body that was not announced: an ASGI server without a network may have one."""
+    parts: list[bytes] = []
+    while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
         parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > bytes_max:
+        if sum(map(len, parts)) > bytes_max:
             raise _too_large(bytes_max)
-    return b"".join(parts)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+class _BodyReader:
+    def __init__(self, receive: Receive, bytes_max: int, memory: RequestMemory) -> None:
+        self._receive = receive
+        self._bytes_max = bytes_max
+        self._memory = memory
+        self._reservation: Reservation | None = None
+
+    async def read(self, announced_bytes: int) -> bytes:
+        if announced_bytes > SMALL_BYTES:
+            await self._reserve(announced_bytes)
+        parts: list[bytes] = []
+        size = 0
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + BODY_S
+        more = True
+        while more:
+            part, more = await self._part(until_s)
+            parts.append(part)
+            size += len(part)
+            if size > self._bytes_max:
+                raise _too_large(self._bytes_max)
+            until_s += len(part) / _BODY_BYTES_PER_S
+            if more and size > SMALL_BYTES and self._reservation is None:
+                waited_from_s = now_s()
+                await self._reserve(self._bytes_max)
+                until_s += now_s() - waited_from_s
+            if self._reservation is not None:
+                self._reservation.note_moved(len(part))
+        return b"".join(parts)
+
+    async def _reserve(self, body_bytes: int) -> None:
+        try:
+            async with asyncio.timeout(_SPACE_S):
+                self._reservation = await self._memory.reserve_body(body_bytes)
+        except TimeoutError:
+            raise errors.Overloaded("there are too many large requests at the moment") from None
+
+    async def _part(self, until_s: float) -> tuple[bytes, bool]:
+        try:
+            async with asyncio.timeout_at(until_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise BodyLate from None
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        return message.get("body", b""), message.get("more_body", False)
 
 
 def _too_large(bytes_max: int) -> errors.TooLarge:
@@ -195,10 +246,15 @@ def _too_large(bytes_max: int) -> errors.TooLarge:
 
 def header_name(hint: Any) -> str:
     """Return the header that a parameter is sent in; empty if it is not sent in a header."""
+    return str(_json_schema(hint).get("x-header", ""))
+
+
+def _json_schema(hint: Any) -> dict[str, Any]:
+    """Return what was declared in addition to the type."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.extra_json_schema:
-            return str(meta.extra_json_schema.get("x-header", ""))
-    return ""
+            return meta.extra_json_schema
+    return {}
 
 
 def _plain(hint: Any) -> Any:

@@ -72,6 +72,7 @@ COUNTERS = {
     "events": "Events in these groups.",
     "record_bytes": "Bytes of messages in these groups.",
     "malformed": "Requests that could not be decoded.",
+    "extents_missing": "Segments with needed messages that did not exist at the start.",
     "snapshots": "Snapshots written.",
     "records_moved": "Batches copied forward, so that their segment could be used again.",
     "groups_replayed": "Groups replayed at the start.",
@@ -104,6 +105,7 @@ oncemq_subscription_lag_messages{topic="orders",subscriber="kitchen"} 3
     tag="health",
     summary="Metrics for Prometheus",
     parameters=MetricsParameters,
+    is_monitoring=True,
     replies=(Reply(media=(TEXT,), description="Prometheus' text format, version 0.0.4.", example=_EXAMPLE),),
 )
 async def metrics(call: Call[MetricsParameters, None]) -> Answer:

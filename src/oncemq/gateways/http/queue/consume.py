@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, header
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, header, text_or_integer
 from oncemq.gateways.http.framework.fields import WaitMs
 from oncemq.gateways.http.queue.registry import check_consumer, check_names
 from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
@@ -46,7 +46,7 @@ class QueueMessage(Success, frozen=True, kw_only=True):
 
 
 class QueueConsumeParameters(msgspec.Struct, frozen=True):
-    consumer_id: Annotated[str, Meta(description="From POST /consumer/register.", examples=["C1"])]
+    consumer_id: Annotated[str, text_or_integer("From POST /consumer/register.", examples=["C1"])]
     topic: Annotated[str, Meta(description="A topic that it is subscribed to.")]
     position: (
         Annotated[

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from oncemq.gateways.http.framework import identity
-from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, text_or_integer
 from oncemq.gateways.http.lookups import find_subscription
 from oncemq.gateways.http.queue.registry import (
     NAMESPACE,
@@ -40,7 +40,10 @@ class QueueConsumer(Success, frozen=True, kw_only=True):
 class QueueConsumerParameters(identity.Protected, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="A topic that exists.")]
     consumer_id: Annotated[
-        str, Meta(description="An id of your own, or that of a consumer of other topics. Default: a new id.")
+        str,
+        text_or_integer(
+            'An id of your own, or that of a consumer of other topics. 7 and `"7"` are the same id. Default: a new id.'
+        ),
     ] = ""
 
 
@@ -91,7 +94,7 @@ class QueueSize(Success, frozen=True, kw_only=True):
 
 
 class QueueSizeParameters(msgspec.Struct, frozen=True):
-    consumer_id: Annotated[str, Meta(description="From POST /consumer/register.", examples=["C1"])]
+    consumer_id: Annotated[str, text_or_integer("From POST /consumer/register.", examples=["C1"])]
     topic: Annotated[str, Meta(description="A topic that it is subscribed to.")]
 
 

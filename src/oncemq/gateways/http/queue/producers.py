@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from oncemq.client.gateway_api import make_put
 from oncemq.gateways.http.framework import identity
-from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply
+from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Reply, text_or_integer
 from oncemq.gateways.http.lookups import find_session, find_topic
 from oncemq.gateways.http.queue.registry import NAMESPACE, ProducerEntry, check_names, new_id, producer_key, topic_of
 from oncemq.gateways.http.queue.replies import Success, queue_endpoint, succeed
@@ -35,7 +35,9 @@ class QueueProducer(Success, frozen=True, kw_only=True):
 
 class QueueProducerParameters(identity.Protected, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="The topic to publish to. It is created if it does not exist.")]
-    producer_id: Annotated[str, Meta(description="An id of your own. Default: a new id.")] = ""
+    producer_id: Annotated[
+        str, text_or_integer('An id of your own. 7 and `"7"` are the same id. Default: a new id.')
+    ] = ""
 
 
 @queue_endpoint(
@@ -93,7 +95,7 @@ class QueueProduced(Success, frozen=True, kw_only=True):
 
 class QueueProduceParameters(identity.Protected, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="The topic that the producer is registered for.")]
-    producer_id: Annotated[str, Meta(description="From POST /producer/register.", examples=["P1"])]
+    producer_id: Annotated[str, text_or_integer("From POST /producer/register.", examples=["P1"])]
     message: Annotated[str, Meta(description="Any text, or bytes in base64 with that `encoding`.", examples=["pizza"])]
     encoding: Annotated[Literal["text", "base64"], Meta(description="`base64`: the decoded bytes are stored.")] = "text"
 

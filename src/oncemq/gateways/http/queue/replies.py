@@ -19,6 +19,13 @@ from oncemq.protocol import errors
 #: No HTTP cache may answer instead of the queue.
 _NO_STORE = ((b"cache-control", b"no-store"),)
 
+#: Where the general advice names requests outside the queue.
+_ADVICE: dict[type[errors.OnceMQError], str] = {
+    errors.TopicUnknown: "Create it (POST /topics), or register a producer for it (POST /producer/register).",
+    errors.NotSubscribed: "Register the consumer for the topic first: POST /consumer/register.",
+    errors.LimitReached: "Delete what is no longer needed, or raise the broker's limit.",
+}
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -47,7 +54,11 @@ def succeed(success: Success) -> Answer:
 
 def failure_of(error: errors.OnceMQError) -> Failure:
     position = error.position if isinstance(error, errors.Consumed) and error.position >= 0 else msgspec.UNSET
-    return Failure(error=error.text, code=error.code, advice=problems.advice_of(error), position=position)
+    return Failure(error=error.text, code=error.code, advice=_advice_of(error), position=position)
+
+
+def _advice_of(error: errors.OnceMQError) -> str:
+    return _ADVICE.get(type(error)) or problems.advice_of(error)
 
 
 def status_of(kind: type[errors.OnceMQError]) -> int:

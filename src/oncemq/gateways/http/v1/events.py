@@ -72,6 +72,7 @@ class EventsParameters(msgspec.Struct, frozen=True):
     summary="Stream messages",
     parameters=EventsParameters,
     is_changing=True,
+    is_stream=True,
     replies=(
         Reply(
             media=(EVENTS,),

@@ -36,6 +36,7 @@ _EXAMPLE = Healthy("ok", "0.1.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_00
     "/v1/health",
     tag="health",
     summary="Check the broker's health",
+    is_monitoring=True,
     replies=(Reply(body=Healthy, description="The broker replies.", example=_EXAMPLE),),
 )
 async def health(call: Call[None, None]) -> Answer:

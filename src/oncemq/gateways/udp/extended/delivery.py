@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from oncemq.gateways.batches import iterate_values, verified_batches
 from oncemq.gateways.subscription import OpenSubscription
-from oncemq.gateways.udp.context import UdpContext, clock_ms, log
+from oncemq.gateways.udp.context import FAILED, UdpContext, clock_ms, log
 from oncemq.gateways.udp.extended import packets
 from oncemq.gateways.udp.extended.send_window import SendWindow
 from oncemq.gateways.udp.settings import WINDOW, WINDOW_BYTES
@@ -21,6 +21,9 @@ from oncemq.protocol import errors
 
 _GET_BYTES = 64 * 1024
 _PAUSE_S = 0.2
+#: Packets that are due within this time are sent together.
+_TIMER_MS_MIN = 1.0
+_NEVER = float("inf")
 
 
 class Delivery:
@@ -52,10 +55,14 @@ class Delivery:
         self._window = SendWindow(WINDOW, WINDOW_BYTES, self.heard_ms, random.Random())
         self._has_space = asyncio.Event()
         self._ack_task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._task = context.run_in_background(self._run())
+        self._timer: asyncio.Handle | None = None
+        self._timer_ms = _NEVER
+        self._task = self._start(self._run(), "a delivery of datagrams")
         if self._upto > self.position:
             self._ack_soon()
+
+    def _start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        return self._context.run_in_background(work, name, lambda _: self._refuse(FAILED))
 
     # From the subscriber.
 
@@ -142,27 +149,31 @@ class Delivery:
 
     def _set_timer(self) -> None:
         now_ms = clock_ms()
-        due_ms = self._window.next_due_ms(now_ms)
-        if due_ms == float("inf"):
+        due_ms = max(self._window.next_due_ms(now_ms), now_ms + _TIMER_MS_MIN)
+        if due_ms == _NEVER:
             return
-        loop = asyncio.get_running_loop()
-        due_s = loop.time() + max(0.001, (due_ms - now_ms) / 1000)
         if self._timer is not None:
-            if self._timer.when() <= due_s:
+            # A timer that is due earlier does no harm, and is cheaper than another one.
+            if self._timer_ms <= due_ms:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(due_s, self._on_timer)
+        self._timer_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_later((due_ms - now_ms) / 1000, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._send_due()
+        try:
+            self._send_due()
+        except Exception as error:
+            self._context.report_failure("sending datagrams again", error)
+            self._refuse(FAILED)
 
     # To the broker.
 
     def _ack_soon(self) -> None:
         """One ack at a time: acks that come meanwhile are part of the next one."""
         if self._ack_task is None or self._ack_task.done():
-            self._ack_task = self._context.run_in_background(self._ack())
+            self._ack_task = self._start(self._ack(), "an ack of datagrams")
 
     async def _ack(self) -> None:
         while self._upto > self.position:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from oncemq.client.gateway_api import make_put
-from oncemq.gateways.udp.context import UdpContext, clock_ms
+from oncemq.gateways.udp.context import FAILED, UdpContext, clock_ms
 from oncemq.gateways.udp.extended import packets
 from oncemq.gateways.udp.extended.put_order import PutOrder
 from oncemq.gateways.udp.settings import WINDOW
@@ -58,7 +58,7 @@ class Publisher:
             self._context.counters["repeated"] += 1
             self._send(packets.answer(self.nonce, known))
         elif self._order.has_run:
-            self._context.run_for_packet(self._store())
+            self._context.run_for_packet(self._store(), "storing datagrams", lambda _: self._refuse(FAILED))
 
     def _send(self, packet: bytes) -> None:
         self._context.send(packet, self.address)
@@ -92,8 +92,7 @@ class Publisher:
         if isinstance(result, errors.Gap):
             return False
         if isinstance(result, errors.Fenced | errors.SessionUnknown):
-            self._send(packets.answer(self.nonce, packets.Refused(0, result.code, result.text)))
-            self._on_end(self)
+            self._refuse(result)
             return False
         if isinstance(result, errors.Refused):
             if not await self._use_number(put.number):
@@ -119,6 +118,11 @@ class Publisher:
         except errors.OnceMQError:
             return False
         return True
+
+    def _refuse(self, error: errors.OnceMQError) -> None:
+        """Tell the publisher that its session has ended."""
+        self._send(packets.answer(self.nonce, packets.Refused(0, error.code, error.text)))
+        self._on_end(self)
 
     def _answer(self, answer: packets.Answer) -> None:
         self._order.note_answer(answer)

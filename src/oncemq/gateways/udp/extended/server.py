@@ -7,9 +7,10 @@ Publishers and subscribers are identified by their epochs, which are unique at t
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Coroutine
 
 from oncemq.gateways.subscription import open_subscription
-from oncemq.gateways.udp.context import UdpContext, clock_ms
+from oncemq.gateways.udp.context import FAILED, UdpContext, clock_ms
 from oncemq.gateways.udp.extended import packets
 from oncemq.gateways.udp.extended.delivery import Delivery
 from oncemq.gateways.udp.extended.publisher import Publisher
@@ -84,8 +85,10 @@ class ExtendedServer:
     def _hello(self, hello: packets.Hello, address: Address) -> None:
         identity = self._identity(hello)
         known = self._by_identity.get(identity)
-        if hello.role == packets.PROVE:
+        if hello.role == packets.PROVE and not hello.topic:
             self._welcome(hello, address, 0, 0, 0)
+        elif hello.role == packets.PROVE:
+            self._run(self._tell_end(hello, address), hello.nonce, address)
         elif known is not None and known.nonce == hello.nonce:
             known.move(address)
             self._welcome_peer(hello, known)
@@ -96,8 +99,15 @@ class ExtendedServer:
             self._context.send(packets.not_now(hello.nonce, 0, errors.LimitReached.code, text), address)
         elif (identity, hello.nonce) not in self._greeting:
             self._greeting.add((identity, hello.nonce))
-            if not self._context.run_for_packet(self._greet(hello, address)):
+            if not self._run(self._greet(hello, address), hello.nonce, address):
                 self._greeting.discard((identity, hello.nonce))
+
+    def _run(self, work: Coroutine[None, None, None], nonce: int, address: Address) -> bool:
+        """Start the work for a packet of a peer that is not served yet, or is about to leave."""
+        refused = packets.answer(nonce, packets.Refused(0, FAILED.code, FAILED.text))
+        return self._context.run_for_packet(
+            work, "an extended packet", lambda _: self._context.send(refused, address)
+        )
 
     def _refuse(self, hello: packets.Hello) -> packets.Refused | None:
         refusal = refuse_name(hello.name, "name", 200)
@@ -115,16 +125,29 @@ class ExtendedServer:
         try:
             start = self._start_publisher if hello.role == packets.PUBLISHER else self._start_subscriber
             peer = await start(hello, address)
-        except errors.Refused as error:
-            refused = packets.Refused(0, error.code, error.text)
-            self._context.send(packets.answer(hello.nonce, refused), address)
         except errors.OnceMQError as error:
-            self._context.send(packets.not_now(hello.nonce, 0, error.code, error.text), address)
+            self._decline(hello, address, error)
         else:
             self._admit(peer)
             self._welcome_peer(hello, peer)
         finally:
             self._greeting.discard((self._identity(hello), hello.nonce))
+
+    async def _tell_end(self, hello: packets.Hello, address: Address) -> None:
+        """Answer a hello that asks for the end of a topic."""
+        try:
+            found = await find_topic_end(self._context, hello.topic)
+        except errors.OnceMQError as error:
+            self._decline(hello, address, error)
+        else:
+            self._welcome(hello, address, 0, found.topic_id, found.end_offset)
+
+    def _decline(self, hello: packets.Hello, address: Address, error: errors.OnceMQError) -> None:
+        if isinstance(error, errors.Refused):
+            packet = packets.answer(hello.nonce, packets.Refused(0, error.code, error.text))
+        else:
+            packet = packets.not_now(hello.nonce, 0, error.code, error.text)
+        self._context.send(packet, address)
 
     async def _start_publisher(self, hello: packets.Hello, address: Address) -> Publisher:
         session = f"{self._context.settings.name}/{hello.name}"
@@ -178,7 +201,7 @@ class ExtendedServer:
         if peer is not None and peer.address != address:
             self._challenge(bye, address)
         elif isinstance(peer, Delivery) and bye.unsubscribes:
-            self._context.run_for_packet(self._unsubscribe(peer))
+            self._run(self._unsubscribe(peer), peer.nonce, address)
         elif peer is None and bye.unsubscribes:
             self._challenge(bye, address)
         else:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from oncemq.client.gateway_api import Loss, loss_of
 from oncemq.gateways.batches import iterate_values, verified_batches
 from oncemq.gateways.subscription import OpenSubscription, subscribe_and_open
+from oncemq.gateways.tasks import cancel, start_awaited
 from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.plain import packets
 from oncemq.gateways.udp.tokens import Address
@@ -50,7 +51,7 @@ class Feed:
 
     def start(self) -> None:
         if self._task is None or self._task.done():
-            self._task = self._context.run_in_background(self._run())
+            self._task = self._context.run_in_background(self._run(), "a feed of plain packets")
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -61,12 +62,12 @@ class Feed:
     async def wait_until_open(self) -> None:
         """Wait until no further message can be missed. Raises BrokerAway."""
         assert self._task is not None
-        opening = asyncio.ensure_future(self._is_open.wait())
+        opening = start_awaited(self._is_open.wait())
         try:
             # If the task has ended, the subscription will not be opened.
             await asyncio.wait((opening, self._task), timeout=_OPEN_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            opening.cancel()
+            await cancel(opening)
         if not self._is_open.is_set():
             raise errors.BrokerAway(f"the subscription to '{self.topic}' is not open yet")
 
@@ -91,6 +92,9 @@ class Feed:
                 # The broker is unreachable, or the subscription was moved or deleted. The addresses are still
                 # subscribed, so it is opened again.
                 log.debug("feed of '%s': %s", self.topic, error)
+                await asyncio.sleep(_PAUSE_S)
+            except Exception as error:
+                self._context.report_failure("a feed of plain packets", error)
                 await asyncio.sleep(_PAUSE_S)
 
     async def _open(self) -> OpenSubscription:

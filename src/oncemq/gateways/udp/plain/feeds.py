@@ -149,7 +149,7 @@ class Feeds:
         self._leaving.add(address)
         self._context.counters["subscribers_forgotten"] += 1
         log.info("%s:%d is gone: its plain subscriptions are deleted", *address)
-        self._context.run_in_background(self._delete_address(address))
+        self._context.run_in_background(self._delete_address(address), "deleting a plain subscriber")
 
     async def _delete_address(self, address: Address) -> None:
         try:
@@ -160,7 +160,7 @@ class Feeds:
 
     def _topic_gone(self, feed: Feed) -> None:
         log.info("topic '%s' was deleted, and its plain subscriptions too", feed.topic)
-        self._context.run_in_background(self._drop(feed.topic))
+        self._context.run_in_background(self._drop(feed.topic), "ending a feed of plain packets")
 
     async def _drop(self, topic: str) -> None:
         async with self._locked(topic) as feed:

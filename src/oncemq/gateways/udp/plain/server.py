@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from oncemq.gateways.udp.context import UdpContext, clock_ms, log
+from oncemq.gateways.udp.context import FAILED, UdpContext, clock_ms, log
 from oncemq.gateways.udp.plain import packets
 from oncemq.gateways.udp.plain.feeds import Feeds
+from oncemq.gateways.udp.plain.packets import format_error
 from oncemq.gateways.udp.settings import LIST_BYTES_MAX
 from oncemq.gateways.udp.tokens import Address
 from oncemq.protocol import errors
@@ -32,17 +33,18 @@ class PlainServer:
             if packet.startswith(packets.ERROR):
                 # The peer answers malformed packets with errors too: two such peers would never stop.
                 return
-            self._reply(address, size, packets.format_error(error))
+            self._reply(address, size, format_error(error))
             return
         if isinstance(request, packets.Subscribe | packets.Unsubscribe) and not self.is_ready:
             context.counters["dropped_busy"] += 1
             return
-        context.run_for_packet(self._answer(request, address, size))
+        work = self._answer(request, address, size)
+        context.run_for_packet(work, "a plain packet", lambda _: self._reply(address, size, format_error(FAILED)))
 
     def receive_oversized(self, address: Address, size: int) -> None:
         """Refuse a packet that is too long."""
         limit = self._context.settings.packet_bytes_max
-        self._reply(address, size, packets.format_error(errors.TooLarge(f"a packet may have at most {limit} bytes")))
+        self._reply(address, size, format_error(errors.TooLarge(f"a packet may have at most {limit} bytes")))
 
     async def _answer(self, request: packets.Request, address: Address, size: int) -> None:
         try:
@@ -51,7 +53,7 @@ class PlainServer:
             # No reply: the client repeats its packet.
             raise
         except errors.OnceMQError as error:
-            text = packets.format_error(error)
+            text = format_error(error)
         self._reply(address, size, text)
 
     async def _perform(self, request: packets.Request, address: Address, size: int) -> str:

@@ -32,6 +32,9 @@ values (%s, %s, %s, %s)
 insert into oncemq.journal_lease
 values (true, 0, '', '', 0, 'epoch', 'epoch', 'epoch', 0, %s)
 
+-- name: begin_after
+update oncemq.journal_lease set last_sequence = %s, last_position = %s
+
 -- name: meta
 select schema_version, journal_version, journal_id, extent_bytes, are_tables_current from oncemq.journal_meta
 

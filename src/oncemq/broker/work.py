@@ -1,0 +1,146 @@
+"""What commands cost, and how much of it a round and one peer's turn may do.
+
+The cost is counted in units, so that a test and the simulator see the same rounds in every run. One unit is about the
+work of a small put, ten microseconds. The time is a second bound, for what costs more than its units say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oncemq.broker.clock import Clock
+from oncemq.engine.decide.decision import Decision
+from oncemq.engine.state.state import State
+from oncemq.protocol import commands, replies
+from oncemq.protocol.patterns import is_pattern
+
+#: Work of one peer until another peer gets its turn.
+TURN_UNITS_MAX = 250
+TURN_MS_MAX = 4
+#: Work of all turns of a round.
+ROUND_UNITS_MAX = 1_000
+ROUND_MS_MAX = 20
+#: The clock is read after this many units.
+_CLOCK_EVERY_UNITS = 10
+
+#: Parts of each kind that are as much work as a unit.
+_ENTRIES_PER_UNIT = 4
+_TOPICS_PER_UNIT = 4
+_SLICES_PER_UNIT = 8
+_PATTERNS_PER_UNIT = 16
+_PUT_BYTES_PER_UNIT = 64 * 1024
+#: Payloads that are read after the sync.
+_FETCH_BYTES_PER_UNIT = 16 * 1024
+
+
+class WorkBudget:
+    """Counts the work of a round."""
+
+    __slots__ = ("_clock", "_clock_units", "_left_units", "_round_end_ms", "_turn_end_ms", "_turn_units")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left_units = ROUND_UNITS_MAX
+        self._round_end_ms = clock.now_ms() + ROUND_MS_MAX
+        self.start_turn()
+
+    def start_turn(self) -> None:
+        self._turn_units = TURN_UNITS_MAX
+        self._turn_end_ms = self._clock.now_ms() + TURN_MS_MAX
+        self._clock_units = 0
+
+    def spend(self, units: int) -> None:
+        self._left_units -= units
+        self._turn_units -= units
+        self._clock_units += units
+        if self._clock_units >= _CLOCK_EVERY_UNITS:
+            self._clock_units = 0
+            self._check_time()
+
+    def _check_time(self) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._turn_end_ms:
+            self._turn_units = 0
+        if now_ms >= self._round_end_ms:
+            self._left_units = 0
+
+    @property
+    def is_turn_unused(self) -> bool:
+        return self._turn_units == TURN_UNITS_MAX
+
+    @property
+    def is_turn_over(self) -> bool:
+        return self._turn_units <= 0 or self._left_units <= 0
+
+    @property
+    def is_round_over(self) -> bool:
+        return self._left_units <= 0
+
+
+def units_of(state: State, command: commands.Command, decision: Decision) -> int:
+    """Return the cost of a command that was decided."""
+    if isinstance(command, commands.Numbered | commands.Keyed):
+        operation = command.operation
+        units = 1
+        if isinstance(operation, commands.Put):
+            units += operation.envelope.size // _PUT_BYTES_PER_UNIT
+        elif (cost := _OPERATIONS.get(type(operation))) is not None:
+            units += cost(state, operation)
+        # A new topic is compared with all patterns.
+        return units + len(state.patterns) // _PATTERNS_PER_UNIT if getattr(decision.event, "topic_name", "") else units
+    if decision.slices:
+        fetch_bytes = sum(entry.size for entry in decision.slices)
+        return 1 + len(decision.slices) // _SLICES_PER_UNIT + fetch_bytes // _FETCH_BYTES_PER_UNIT
+    if isinstance(command, commands.Extend):
+        return 1 + len(command.tokens) // _ENTRIES_PER_UNIT
+    entries = _ENTRIES.get(type(decision.reply))
+    return 1 + len(entries(decision.reply)) // _ENTRIES_PER_UNIT if entries is not None else 1
+
+
+_ENTRIES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    replies.TopicsReply: lambda reply: reply.topics,
+    replies.SubscriptionsReply: lambda reply: reply.subscriptions,
+    replies.PatternsReply: lambda reply: reply.patterns,
+    replies.SessionsReply: lambda reply: reply.sessions,
+    replies.RegistryListReply: lambda reply: reply.entries,
+    replies.HelloReply: lambda reply: reply.verdicts,
+}
+
+
+def _by_pattern(state: State, operation: commands.Subscribe | commands.Unsubscribe | commands.Seek) -> int:
+    return len(state.topics) // _TOPICS_PER_UNIT if is_pattern(operation.topic) else 0
+
+
+def _settle(_state: State, operation: commands.Settle) -> int:
+    return (len(operation.done) + len(operation.returned)) // _ENTRIES_PER_UNIT
+
+
+def _transact(state: State, operation: commands.Transact) -> int:
+    payload_bytes = sum(put.envelope.size for put in operation.puts)
+    settles = sum(1 + _settle(state, settle) for settle in operation.settles)
+    return len(operation.acks) + len(operation.puts) + settles + payload_bytes // _PUT_BYTES_PER_UNIT
+
+
+def _stage(_state: State, operation: commands.Stage) -> int:
+    return operation.envelope.size // _PUT_BYTES_PER_UNIT
+
+
+def _commit(_state: State, operation: commands.Commit) -> int:
+    return sum(len(stages) for _, stages in operation.by_topic())
+
+
+def _abort(_state: State, operation: commands.Abort) -> int:
+    return len(operation.stages) // _ENTRIES_PER_UNIT
+
+
+_OPERATIONS: dict[type, Callable[[State, Any], int]] = {
+    commands.Subscribe: _by_pattern,
+    commands.Unsubscribe: _by_pattern,
+    commands.Seek: _by_pattern,
+    commands.Settle: _settle,
+    commands.Transact: _transact,
+    commands.Stage: _stage,
+    commands.Commit: _commit,
+    commands.Abort: _abort,
+}

@@ -1,0 +1,299 @@
+"""One peer with heavy requests does not hold up the others: rounds have a budget, and peers take turns."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from oncemq.broker import waiting
+from oncemq.protocol.commands import (
+    START_EARLIEST,
+    Command,
+    CreateTopic,
+    Hello,
+    Read,
+    RegistryList,
+    RegistrySet,
+    Subscribe,
+    Topics,
+)
+from oncemq.protocol.frames import decode_response
+from oncemq.protocol.limits import Limits
+from oncemq.protocol.replies import GetReply, NotNow, PutReply, RegistryListReply, SubscribeReply, TopicsReply
+from tests.broker.rig import FakeClock, Rig, code, expect
+
+TOPICS = 1_000
+
+
+def _with_topics(limits: Limits | None = None, count: int = TOPICS) -> Rig:
+    rig = Rig(limits=limits)
+    created = [rig.numbered(CreateTopic(f"topic.{number:05}")) for number in range(count)]
+    rig.post(created)
+    _finish(rig)
+    rig.answers()
+    return rig
+
+
+def _finish(rig: Rig) -> int:
+    """Run rounds until nothing is left to do. Return their number."""
+    rounds = 0
+    while rig.network.arriving or rig.broker.busy:
+        rig.rounds()
+        rounds += 1
+        assert rounds < 20_000, "the broker does not finish"
+    return rounds
+
+
+def _answered(rig: Rig) -> list[tuple[bytes, int]]:
+    """Return peer and request id of each response, in the order in which they were sent."""
+    return [(peer, decode_response(frames)[0].request_id) for peer, frames in rig.network.sent]
+
+
+def test_a_put_is_answered_while_the_long_request_of_another_peer_goes_on() -> None:
+    rig = _with_topics()
+    lists = rig.post([Topics()] * 100, peer=b"heavy")
+    command, payload = rig.put_command(b"one", topic="topic.00000")
+    put = rig.post([command], [payload], peer=b"light")
+    rig.rounds()
+    assert _answered(rig) == [(b"light", put)]
+    _finish(rig)
+    replies, _ = rig.answers()[lists]
+    assert len(replies) == 100
+
+
+def test_a_request_that_arrives_later_does_not_wait_for_a_long_request_either() -> None:
+    rig = _with_topics()
+    lists = [rig.post([Topics()] * 100, peer=b"heavy") for _ in range(20)]
+    rig.rounds(3)
+    assert _answered(rig) == []
+    for _ in range(5):
+        command, payload = rig.put_command(b"one", topic="topic.00000")
+        put = rig.post([command], [payload], peer=b"light")
+        rig.rounds()
+        assert (b"light", put) in _answered(rig)
+    _finish(rig)
+    assert set(lists) < set(rig.answers())
+
+
+def test_the_requests_of_one_peer_are_decided_in_the_order_of_their_arrival() -> None:
+    rig = _with_topics()
+    rig.do(Subscribe("topic.00000", "kitchen"))
+    rig.hello("first")
+    rig.hello("second")
+    rig.network.sent.clear()
+    expected = []
+    for number in range(30):
+        peer = b"first" if number % 2 else b"second"
+        session = peer.decode()
+        puts = [
+            rig.put_command(b"%d" % number, topic="topic.00000", session=session) for _ in range(1 + 70 * (number % 5))
+        ]
+        lists: list[Command] = [Topics()] * (number % 3)
+        commands = [command for command, _ in puts] + lists
+        expected.append((peer, rig.post(commands, [payload for _, payload in puts], peer=peer)))
+    rounds = _finish(rig)
+    assert rounds > 10
+    sent = _answered(rig)
+    for peer in (b"first", b"second"):
+        assert [entry for entry in sent if entry[0] == peer] == [entry for entry in expected if entry[0] == peer]
+    # A number that was decided out of order would be answered with GAP.
+    refused = [reply for replies, _ in rig.answers().values() for reply in replies if isinstance(reply, NotNow)]
+    assert refused == []
+
+
+def test_a_long_request_is_answered_once_with_all_of_its_results() -> None:
+    rig = _with_topics()
+    request = rig.post([Topics(limit=10)] * 3_000, peer=b"heavy")
+    assert _finish(rig) > 5
+    replies, _ = rig.answers()[request]
+    assert len(replies) == 3_000
+    assert {type(reply) for reply in replies} == {TopicsReply}
+
+
+def test_many_small_puts_of_one_peer_still_share_one_sync() -> None:
+    rig = _with_topics(count=1)
+    puts = [rig.put_command(b"x", topic="topic.00000") for _ in range(500)]
+    for command, payload in puts:
+        rig.post([command], [payload])
+    syncs = rig.story.count("sync")
+    rig.rounds()
+    assert len(rig.answers()) == 500
+    assert rig.story.count("sync") == syncs + 1
+
+
+def test_peers_whose_puts_fill_each_group_still_take_turns() -> None:
+    rig = Rig(limits=Limits(group_bytes_max=10_000))
+    rig.subscribe()
+    for _ in range(60):
+        command, payload = rig.put_command(bytes(3_000), session="heavy")
+        rig.post([command], [payload], peer=b"heavy")
+    rig.rounds(2)
+    rig.network.sent.clear()
+    command, payload = rig.put_command(b"one", session="light")
+    put = rig.post([command], [payload], peer=b"light")
+    rig.rounds(2)
+    assert (b"light", put) in _answered(rig)
+
+
+def test_a_turn_also_ends_when_its_time_is_over() -> None:
+    class SlowClock(FakeClock):
+        def now_ms(self) -> int:
+            self.time_ms += 1
+            return self.time_ms
+
+    rig = _with_topics(count=1)
+    clock = SlowClock()
+    clock.time_ms = rig.clock.time_ms
+    rig.broker.clock = clock
+    slow = rig.post([Read("topic.00000", START_EARLIEST, 1)] * 400, peer=b"slow")
+    light = rig.post([Read("topic.00000", START_EARLIEST, 1)], peer=b"light")
+    rig.rounds()
+    assert _answered(rig) == [(b"light", light)]
+    _finish(rig)
+    assert len(rig.answers()[slow][0]) == 400
+
+
+# The size of replies.
+
+
+def test_the_reply_to_many_lists_is_bounded_and_the_rest_is_answered_with_overloaded() -> None:
+    rig = _with_topics(Limits(get_bytes_max=200_000))
+    request = rig.post([Topics()] * 1_000)
+    _finish(rig)
+    [(_, frames)] = rig.network.sent
+    replies, _ = rig.answers()[request]
+    kinds = [type(reply) for reply in replies]
+    assert kinds[0] is TopicsReply
+    assert code(replies[-1]) == "OVERLOADED"
+    # Once the reply is full, it stays full: otherwise a numbered command behind a refused one would be a gap.
+    assert kinds == sorted(kinds, key=lambda kind: kind is NotNow)
+    assert sum(map(len, frames)) < 600_000
+
+
+def test_repeated_hellos_count_towards_the_size_of_the_reply() -> None:
+    rig = Rig(limits=Limits(get_bytes_max=50_000))
+    rig.hello("alice")
+    for number in range(500):
+        command, payload = rig.put_command(b"x", topic=f"t{number}", create=True)
+        rig.post([msgspec.structs.replace(command, seen_below=1)], [payload])
+    _finish(rig)
+    rig.answers()
+    request = rig.post([Hello("alice", rig.epochs["alice"], 1, 1000)] * 1_000)
+    _finish(rig)
+    [(_, frames)] = rig.network.sent
+    assert sum(map(len, frames)) < 300_000
+    assert code(rig.answers()[request][0][-1]) == "OVERLOADED"
+
+
+def test_a_page_of_large_entries_is_cut_by_size_and_continues() -> None:
+    rig = Rig()
+    for number in range(40):
+        rig.do(RegistrySet("mine", f"key {number:02}", bytes(30_000)))
+    found: list[str] = []
+    after = ""
+    pages = 0
+    while True:
+        page = expect(RegistryListReply, rig.ask(RegistryList("mine", after=after)))
+        found += [entry.key for entry in page.entries]
+        pages += 1
+        after = page.after
+        if not after:
+            break
+    assert found == [f"key {number:02}" for number in range(40)]
+    assert 5 < pages < 40
+
+
+def test_gets_of_many_small_batches_are_bounded_by_their_number() -> None:
+    rig = Rig()
+    owner = rig.subscribe()
+    puts = [rig.put_command(b"x") for _ in range(1_500)]
+    for first in range(0, 1_500, 500):
+        chunk = puts[first : first + 500]
+        rig.post([command for command, _ in chunk], [payload for _, payload in chunk])
+    _finish(rig)
+    rig.answers()
+    request = rig.post([owner.get()] * 50)
+    _finish(rig)
+    replies, _ = rig.answers()[request]
+    assert len(expect(GetReply, replies[0]).batches) == 1_500
+    assert code(replies[-1]) == "OVERLOADED"
+    assert sum(isinstance(reply, GetReply) for reply in replies) == 2
+
+
+# The queue of requests.
+
+
+def test_a_peer_that_fills_the_queue_does_not_keep_others_out() -> None:
+    rig = _with_topics()
+    flood = [rig.post([Topics()] * 100, peer=b"heavy") for _ in range(1_500)]
+    rig.rounds(2)
+    late = [rig.post([Topics()] * 100, peer=b"heavy") for _ in range(10)]
+    command, payload = rig.put_command(b"one", topic="topic.00000")
+    put = rig.post([command], [payload], peer=b"light")
+    rig.rounds()
+    sent = rig.answers()
+    assert isinstance(sent[put][0][0], PutReply)
+    # What exceeds the peer's share is refused before it is decided.
+    assert [code(reply) for request in late for reply in sent[request][0]] == ["OVERLOADED"] * 1_000
+    assert not set(flood) & set(sent)
+
+
+def test_a_stop_refuses_requests_that_are_not_finished() -> None:
+    rig = _with_topics()
+    lists = [rig.post([Topics()] * 1_000, peer=b"heavy") for _ in range(3)]
+    rig.rounds()
+    rig.broker.stop()
+    answered = rig.answers()
+    assert set(answered) == set(lists)
+    for request in lists:
+        replies, _ = answered[request]
+        assert len(replies) == 1_000
+        assert code(replies[-1]) == "STOPPING"
+
+
+# Waiting requests.
+
+
+def test_a_thousand_waiting_reads_are_woken_over_several_rounds_and_each_is_answered_once() -> None:
+    rig = _with_topics(count=1)
+    rig.do(Subscribe("topic.00000", "kitchen"))
+    reads = [rig.post([Read("topic.00000", 0, 1 << 20, 60_000)], peer=b"reader") for _ in range(1_500)]
+    _finish(rig)
+    assert len(rig.broker.waiting) == 1_500
+    rig.answers()
+    command, payload = rig.put_command(b"one", topic="topic.00000")
+    put = rig.post([command], [payload])
+    rig.rounds()
+    assert 0 < len(rig.broker.waiting) < 1_500
+    _finish(rig)
+    assert set(rig.answers()) == {put, *reads}
+    assert len(rig.broker.waiting) == 0
+
+
+def test_one_peer_cannot_wait_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "WAITING_PER_PEER_MAX", 5)
+    rig = _with_topics(count=1)
+    reads = [rig.post([Read("topic.00000", 0, 1 << 20, 60_000)], peer=b"reader") for _ in range(7)]
+    other = rig.post([Read("topic.00000", 0, 1 << 20, 60_000)], peer=b"other")
+    rig.rounds()
+    answered = rig.answers()
+    assert [code(answered[request][0][0]) for request in reads[5:]] == ["OVERLOADED"] * 2
+    assert other not in answered
+    assert len(rig.broker.waiting) == 6
+    rig.rounds(forward_ms=61_000)
+    again = rig.post([Read("topic.00000", 0, 1 << 20, 60_000)], peer=b"reader")
+    rig.rounds()
+    assert again not in rig.answers()
+
+
+def test_a_subscription_to_all_topics_uses_up_a_turn() -> None:
+    rig = _with_topics()
+    subscribes = rig.post([rig.numbered(Subscribe("#", f"s{number}"), "heavy") for number in range(20)], peer=b"heavy")
+    command, payload = rig.put_command(b"one", topic="topic.00000")
+    rig.network.sent.clear()
+    put = rig.post([command], [payload], peer=b"light")
+    rig.rounds()
+    assert _answered(rig) == [(b"light", put)]
+    _finish(rig)
+    replies, _ = rig.answers()[subscribes]
+    assert {type(reply) for reply in replies} == {SubscribeReply}
