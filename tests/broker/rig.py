@@ -62,8 +62,8 @@ class FakeClock:
     def now_ms(self) -> int:
         return self.time_ms
 
-    def not_before(self, recorded_ms: int) -> None:
-        self.time_ms = max(self.time_ms, recorded_ms)
+    def continue_from(self, time_ms: int) -> None:
+        self.time_ms = time_ms
 
 
 class TellingJournal(MemoryJournal):
@@ -103,13 +103,14 @@ class Rig:
         self.clock = FakeClock()
         self.limits = limits or Limits()
         self.policy = policy or Policy(look_every_ms=0)
+        self.trust_clock = False
         self.broker = self._broker()
         self.numbers: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
         self._requests = 0
 
     def _broker(self) -> Broker:
-        return Broker(self.journal, self.network, self.clock, self.limits, self.policy)
+        return Broker(self.journal, self.network, self.clock, self.limits, self.policy, trust_clock=self.trust_clock)
 
     def restart(self) -> None:
         """Crash: only what was synced is kept."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
+import pytest
 
 from oncemq.broker.housekeeping import Policy
-from oncemq.journal.contract import Record
+from oncemq.journal.contract import RECORD_HEADER_BYTES, Record
+from oncemq.journal.files.group import boundaries
+from oncemq.journal.files.journal import FileJournal
+from oncemq.journal.files.layout import segment_path
 from oncemq.journal.memory import MemoryJournal
+from oncemq.journal.worker import InlineWorker
 from oncemq.protocol import commands, replies
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.limits import Limits
-from tests.broker.rig import Owner, Rig, expect, offsets
+from tests.broker.rig import Owner, Rig, code, expect, offsets
 from tests.engine.world import image_of
+from tests.simulation.environment.disk import SimDisk
 
 EXTENT_BYTES = 64 * 1024
 EAGER = Policy(
@@ -221,3 +229,132 @@ def test_expiry_counts_in_the_group_that_records_it() -> None:
         rig.put(bytes(3_000) + b"%d" % number)
     rig.rounds(3, forward_ms=1)
     assert not rig.broker.engine.state.stages
+
+
+# Damage.
+
+
+def _file_rig() -> tuple[Rig, SimDisk]:
+    disk = SimDisk(Random(1))
+    journal = FileJournal(disk, InlineWorker(), segment_bytes=EXTENT_BYTES, block_bytes=512, journal_id=bytes(16))
+    return Rig(journal, policy=EAGER), disk
+
+
+def _flip_bit(disk: SimDisk, extent: int, at: int) -> None:
+    file = disk.open(segment_path(extent))
+    [byte] = file.read(at, 1)
+    file.write(at, [bytes([byte ^ 1])])
+
+
+def _group_of(rig: Rig, position: int) -> int:
+    """Return the position of the group that holds the record at a position."""
+    journal = rig.journal
+    assert isinstance(journal, FileJournal)
+    extent = position // EXTENT_BYTES
+    data = journal._segments.file(extent).read(0, EXTENT_BYTES)
+    starts = [extent * EXTENT_BYTES + at for at in boundaries(data, 0, 512)]
+    return max(start for start in starts if start <= position)
+
+
+def _positions(rig: Rig, owner: Owner) -> list[int]:
+    index = rig.broker.engine.state.topics_by_id[owner.opened.topic_id].index
+    return list(index.positions[index.head :])
+
+
+def _put_more(rig: Rig, quick: Owner, count: int) -> None:
+    for _ in range(count):
+        reply = rig.put(bytes(1_000), topic="quick")
+        rig.ask(quick.ack(reply.first_offset + 1))
+        _settle_a_little(rig)
+
+
+def test_a_damaged_group_header_does_not_keep_its_batches_from_being_moved(caplog: pytest.LogCaptureFixture) -> None:
+    rig, disk = _file_rig()
+    quick, slow = _put_on_two_topics(rig, 400)
+    old = _extents(rig)
+    for position in _positions(rig, slow)[:3]:
+        _flip_bit(disk, position // EXTENT_BYTES, _group_of(rig, position) % EXTENT_BYTES + 25)
+    rig.ask(quick.ack(360))
+    _put_more(rig, quick, 300)
+    assert min(old) not in _extents(rig)
+    assert len(_extents(rig)) < 10
+    assert offsets(rig.ask(slow.get())) == list(range(40))
+    assert rig.broker.counters["extents_damaged"] == 1
+    assert rig.broker.counters["records_unreadable"] == 0
+    assert len([line for line in caplog.messages if "damaged" in line]) == 1
+
+
+def test_what_cannot_be_read_stays_in_its_extent_and_the_rest_of_the_journal_is_still_freed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig, disk = _file_rig()
+    quick, slow = _put_on_two_topics(rig, 400)
+    old = _extents(rig)
+    first, second, *_ = _positions(rig, slow)
+    _flip_bit(disk, first // EXTENT_BYTES, first % EXTENT_BYTES)
+    _flip_bit(disk, second // EXTENT_BYTES, second % EXTENT_BYTES + RECORD_HEADER_BYTES)
+    rig.ask(quick.ack(360))
+    _put_more(rig, quick, 300)
+    assert _extents(rig) & old == {min(old)}
+    assert len(_extents(rig)) < 10
+    assert code(rig.ask(slow.get())) == code(rig.ask(slow.get(1))) == "RECORD_CORRUPT"
+    assert offsets(rig.ask(slow.get(2))) == list(range(2, 40))
+    assert (rig.broker.counters["extents_damaged"], rig.broker.counters["records_unreadable"]) == (1, 2)
+    assert len([line for line in caplog.messages if "its space is not used again" in line]) == 1
+    # Once a consumer has skipped the damaged messages, the extent is freed.
+    rig.ask(slow.ack(2))
+    _settle(rig)
+    assert min(old) not in _extents(rig)
+
+
+def test_delayed_and_staged_batches_of_a_damaged_group_are_moved() -> None:
+    rig, disk = _file_rig()
+    quick = rig.subscribe("quick", "q")
+    late = rig.subscribe("late", "l")
+    command, payload = rig.put_command(b"delayed", topic="late", due_ms=rig.clock.time_ms + 600_000)
+    rig.ask(command, payload)
+    payload = encode_batch([b"staged"])
+    envelope = commands.Envelope(1, len(payload), checksum(payload))
+    rig.do(commands.Stage("stage", "late", "w", 0, envelope), payload=payload)
+    for position in list(rig.broker.engine.state.unpublished):
+        _flip_bit(disk, position // EXTENT_BYTES, _group_of(rig, position) % EXTENT_BYTES + 25)
+    _put_more(rig, quick, 600)
+    assert 1 not in _extents(rig)
+    rig.do(commands.Commit("w", 0, "late", (("stage", 1),)))
+    rig.rounds(forward_ms=600_000)
+    assert offsets(rig.ask(late.get())) == [0, 1]
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 4])
+def test_a_read_error_that_passes_is_not_seen_by_the_client(failures: int) -> None:
+    rig, disk = _file_rig()
+    owner = rig.subscribe()
+    for value in (b"one", b"two"):
+        rig.put(value)
+    disk.fail_reads(failures)
+    assert offsets(rig.ask(owner.get())) == [0, 1]
+
+
+def test_a_read_error_that_stays_is_reported_to_the_client_and_the_broker_goes_on() -> None:
+    rig, disk = _file_rig()
+    owner = rig.subscribe()
+    rig.put(b"one")
+    disk.fail_reads(100)
+    assert code(rig.ask(owner.get())) == "RECORD_CORRUPT"
+    disk.fail_reads(0)
+    rig.put(b"two")
+    assert offsets(rig.ask(owner.get())) == [0, 1]
+
+
+def test_a_read_error_that_passes_does_not_stop_copy_forward() -> None:
+    rig, disk = _file_rig()
+    quick, slow = _put_on_two_topics(rig, 400)
+    old = _extents(rig)
+    rig.ask(quick.ack(360))
+    for _ in range(30):
+        disk.fail_reads(2)
+        _put_more(rig, quick, 10)
+    assert min(old) not in _extents(rig)
+    assert rig.broker.counters["extents_damaged"] == 0
+    disk.fail_reads(0)
+    assert offsets(rig.ask(slow.get())) == list(range(40))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from oncemq.journal.memory import MemoryJournal
 from oncemq.protocol import commands, errors
-from oncemq.protocol.batch import encode_batch
+from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import HealthReply, NotNow, PutReply
 from tests.broker.rig import Rig, TellingJournal, code, expect, offsets
@@ -190,3 +191,25 @@ def test_an_empty_batch_payload_is_kept_byte_for_byte() -> None:
     rig.rounds()
     _, [payloads] = rig.answers()[request]
     assert [bytes(payload) for payload in payloads] == [encode_batch([b"", b"", b"x"])]
+
+
+def test_a_command_that_no_group_can_hold_is_refused_and_not_postponed() -> None:
+    rig = Rig(MemoryJournal(extent_bytes=64 * 1024))
+    rig.subscribe()
+    payload = encode_batch([b"x"])
+    put = commands.Put("orders", commands.Envelope(1, len(payload), checksum(payload)))
+    command = rig.numbered(commands.Transact((), (), (put,) * 100))
+    request = rig.post([command], [payload] * 100)
+    rig.rounds()
+    [reply], _ = rig.answers()[request]
+    assert code(reply) == "TOO_LARGE"
+
+
+def test_a_batch_is_limited_by_the_segments_of_the_journal() -> None:
+    rig = Rig(MemoryJournal(extent_bytes=64 * 1024))
+    rig.subscribe()
+    limit = rig.hello().batch_bytes_max
+    assert 50_000 < limit < 64 * 1024
+    command, payload = rig.put_command(bytes(limit + 1))
+    assert code(rig.ask(command, payload)) == "TOO_LARGE"
+    rig.put(bytes(limit - 100))

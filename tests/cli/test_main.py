@@ -137,6 +137,16 @@ def test_unknown_free_space_is_shown_as_unknown(connect: Any, writable_bytes: in
     assert run("health").stdout.splitlines()[-1] == f"space for messages  {room}"
 
 
+def test_health_says_what_to_do_about_a_clock_that_is_behind(connect: Any) -> None:
+    found = HealthReply("1", "b", "j", 0, 0, 0, 0, -1, {"clock_behind_ms": 5 * 24 * 3_600_000, "groups": 1})
+    connect(SimpleNamespace(health=lambda: found))
+    *_, clock, groups = run("health").stdout.splitlines()
+    assert clock.startswith("clock ")
+    assert "5 d behind" in clock
+    assert "--trust-clock" in clock
+    assert groups.startswith("groups ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -84,6 +84,13 @@ def test_a_clean_stop_confirms_the_last_group_once(backend: Backend, journal: Jo
     assert [group.events for group in groups] == [b"last", b""]
 
 
+def test_an_empty_group_records_the_time(backend: Backend, journal: Journal) -> None:
+    write(journal, events=b"last", time_ms=5)
+    write(journal, events=b"", time_ms=9_000)
+    groups = list(backend.reopen().load().groups)
+    assert [(group.time_ms, group.events) for group in groups] == [(5, b"last"), (9_000, b"")]
+
+
 def test_a_slot_is_within_one_extent_and_large_enough(journal: Journal) -> None:
     for size in (100, 20_000, 15_000, 100, 31_000):
         place = journal.next_slot(size)

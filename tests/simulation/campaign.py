@@ -30,6 +30,7 @@ DISK_FAULTS = (
     "write flipped",
     "name lost",
     "sync failed",
+    "read failed",
     "no space",
     "full for a while",
 )
@@ -48,7 +49,7 @@ CLIENT_FATES = (
     "staged too late",
     "OUTBOX_REWOUND",
 )
-#: Events that brokers on a shared journal must survive.
+#: Events that brokers must survive, most of them on a shared journal.
 TURNS = (
     "take-over",
     "fenced",
@@ -59,6 +60,7 @@ TURNS = (
     "replaced before its sync",
     "replaced before its answers",
     "replaced before its hold",
+    "clock leaps",
 )
 OUTBOX_FAULTS = ("killed before a write", "killed within a write", "killed after a write", "restored from a copy")
 

@@ -15,9 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+import msgspec
+
 from oncemq.broker.clock import SystemClock
 from oncemq.broker.loop import Broker
-from oncemq.broker.network import Arrival
+from oncemq.broker.network import Arrival, Network
+from oncemq.config.sources import from_environment
 from oncemq.journal.contract import Journal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
@@ -75,7 +78,7 @@ class _Hub:
         self._has_delivered = False
         self._journal = journal
         try:
-            self._broker = Broker(journal, self, SystemClock(), LIMITS)
+            self._broker = _start_broker(journal, self)
         except BaseException:
             journal.close()
             raise
@@ -196,6 +199,12 @@ def attach(url: str) -> Link:
         if hub is None or hub.pid != os.getpid():
             hub = _hubs[key] = _Hub(key, _open_journal(scheme, rest))
         return hub.link()
+
+
+def _start_broker(journal: Journal, network: Network) -> Broker:
+    # The clock's settings have no other source here. What else a server can set stays as it is.
+    limits = msgspec.structs.replace(LIMITS, clock_leap_ms_max=from_environment("clock_leap_ms_max"))
+    return Broker(journal, network, SystemClock(), limits, trust_clock=from_environment("trust_clock"))
 
 
 def _open_journal(scheme: str, rest: str) -> Journal:

@@ -40,6 +40,11 @@ class GroupBuilder:
         self._position = 0
         self._used_bytes = 0
 
+    @property
+    def capacity_bytes(self) -> int:
+        """The space of an empty group: what needs more is never accepted."""
+        return self._journal.group_capacity_bytes
+
     def next_slot(self, need_bytes: int) -> WriteSlot | None:
         """Return the position of the next record and the space that is left. None means that this group is full, and
         that the next group may have space."""

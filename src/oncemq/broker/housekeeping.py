@@ -2,7 +2,7 @@
 
 Copy-forward frees an extent that holds few live records: these records are appended again as ordinary events, and the
 next release recycles the extent. It scans the extent itself for records, so that no map from extents to batches has to
-be kept.
+be kept. Only if the scan misses live records, because their group is damaged, does it search the whole index for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.engine.engine import Engine
-from oncemq.engine.record_locator import RecordLocator
+from oncemq.engine.record_locator import ExtentSearch, RecordLocator
 from oncemq.engine.snapshot.capture import Capture
 from oncemq.journal.contract import Extent, Journal, RecordHead, RecordRef, SnapshotWriter
 from oncemq.protocol import errors
@@ -23,6 +23,8 @@ log = logging.getLogger("oncemq.broker")
 
 #: Maximum bytes of an extent that one scan reads.
 _SCAN_BYTES = 1024 * 1024
+#: Maximum entries of the index that one round searches.
+_SEARCH_ENTRIES = 20_000
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,8 @@ class Housekeeping:
         self._capture: Capture | None = None
         self._writer: SnapshotWriter | None = None
         self._extent_copy: _ExtentCopy | None = None
-        #: Extents with a record that can't be read. They are never copied and so never released.
+        #: Extents with a record that can't be read. They are not copied again until the next start, and are released
+        #: when nothing in them is needed.
         self._damaged: set[int] = set()
         self.next_look_ms = 0
 
@@ -83,7 +86,7 @@ class Housekeeping:
         if self._extent_copy is None:
             extent = self._extent_to_copy(full)
             if extent is not None:
-                self._extent_copy = _ExtentCopy(journal, extent.number)
+                self._extent_copy = _ExtentCopy(journal, self._engine, extent.number)
 
     # Snapshots.
 
@@ -146,16 +149,10 @@ class Housekeeping:
         if extent_copy is None:
             return
         if extent_copy.extent not in self._engine.state.live:
-            # Its last live record was deleted in the meantime, and the extent may have been released.
-            self._extent_copy = None
+            # Its last live record was moved or deleted, and the extent may have been released.
+            self._end_copy(extent_copy)
             return
-        try:
-            extent_copy.has_space = self._copy_some(builder, extent_copy)
-        except errors.RecordCorrupt as error:
-            # The record and its extent stay: messages that can't be read are never deleted automatically.
-            log.error("a stored batch can't be moved: %s", error)
-            self._damaged.add(extent_copy.extent)
-            self._extent_copy = None
+        extent_copy.has_space = self._copy_some(builder, extent_copy)
 
     def _copy_some(self, builder: GroupBuilder, extent_copy: _ExtentCopy) -> bool:
         """Return False if the journal has no space for the next record."""
@@ -164,7 +161,8 @@ class Housekeeping:
         for _ in range(self._policy.copy_round_records):
             head = extent_copy.next()
             if head is None:
-                self._extent_copy = None
+                if extent_copy.is_over:
+                    self._end_copy(extent_copy)
                 return True
             first_offset = locator.offset_of(head)
             if first_offset is None:
@@ -173,7 +171,12 @@ class Housekeeping:
             if slot is None or slot.free_bytes <= 0:
                 extent_copy.put_back(head)
                 return slot is None
-            self._copy(builder, head, first_offset, slot.position)
+            try:
+                self._copy(builder, head, first_offset, slot.position)
+            except errors.RecordCorrupt as error:
+                # The next one waits for the next round, since reading from a failing disk may take long.
+                extent_copy.skip(head, error)
+                return True
             left_bytes -= head.size
             if left_bytes <= 0:
                 break
@@ -187,27 +190,84 @@ class Housekeeping:
         builder.add_payload(moved, head.count, checksum, payload)
         self._counters["records_moved"] += 1
 
+    def _end_copy(self, extent_copy: _ExtentCopy) -> None:
+        self._extent_copy = None
+        self._counters["extents_damaged"] += extent_copy.is_damaged
+        self._counters["records_unreadable"] += len(extent_copy.unreadable)
+        if extent_copy.extent in self._engine.state.live:
+            # Messages that can't be read are never deleted automatically.
+            self._damaged.add(extent_copy.extent)
+        if extent_copy.is_damaged:
+            log.error("%s", extent_copy.report())
+
 
 class _ExtentCopy:
     """The extent that is being copied, and the records of it that were not looked at yet."""
 
-    def __init__(self, journal: Journal, extent: int) -> None:
+    def __init__(self, journal: Journal, engine: Engine, extent: int) -> None:
         self._journal = journal
+        self._engine = engine
         self.extent = extent
         #: False: the disk has no space for even one copy, so the loop need not hurry.
         self.has_space = True
+        #: All records were returned.
+        self.is_over = False
+        #: Positions of live records that could not be read.
+        self.unreadable: set[int] = set()
+        self._damage = ""
         self._position = 0
         self._heads: deque[RecordHead] = deque()
         self._is_scanned = False
+        self._search: ExtentSearch | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        return self._search is not None
 
     def next(self) -> RecordHead | None:
-        while not self._heads:
-            if self._is_scanned:
-                return None
+        """Return the next record. None: all were returned, or the search for more continues in the next round."""
+        while not self._heads and not self._is_scanned:
+            self._scan()
+        if not self._heads and not self.is_over:
+            self._search_index()
+        return self._heads.popleft() if self._heads else None
+
+    def _scan(self) -> None:
+        try:
             heads, self._position = self._journal.scan(self.extent, self._position, _SCAN_BYTES)
-            self._heads.extend(heads)
-            self._is_scanned = self._position == 0
-        return self._heads.popleft()
+        except errors.RecordCorrupt as error:
+            self._note(error)
+            heads, self._position = [], 0
+        self._heads.extend(heads)
+        self._is_scanned = self._position == 0
+
+    def _search_index(self) -> None:
+        """Find the live records that the scan has missed, because their group is damaged."""
+        if self._search is None:
+            if self.extent not in self._engine.state.live:
+                self.is_over = True
+                return
+            self._search = ExtentSearch(self._engine.state, self.extent)
+        heads = self._search.next_heads(_SEARCH_ENTRIES)
+        self._heads.extend(head for head in heads if head.position not in self.unreadable)
+        self.is_over = self._search.is_over and not self._heads
+
+    def skip(self, head: RecordHead, error: errors.RecordCorrupt) -> None:
+        """Leave a record that can't be read where it is."""
+        self.unreadable.add(head.position)
+        self._note(error)
+
+    def _note(self, error: errors.RecordCorrupt) -> None:
+        self._damage = self._damage or error.text
+
+    def report(self) -> str:
+        """Return what is damaged, and what the consequence is."""
+        if not self.unreadable:
+            return f"extent {self.extent} of the journal has damaged groups; all messages in them were read and moved"
+        return (
+            f"extent {self.extent} of the journal is damaged: {len(self.unreadable)} batches in it can't be read, and "
+            f"its space is not used again while they are needed. The first one: {self._damage}"
+        )
 
     def put_back(self, head: RecordHead) -> None:
         self._heads.appendleft(head)

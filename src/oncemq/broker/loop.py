@@ -10,17 +10,17 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from oncemq.broker.clock import Clock
+from oncemq.broker.clock import Clock, start_clock
 from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
 from oncemq.broker.network import Network
-from oncemq.broker.recovery import count_missing_extents, recover
+from oncemq.broker.recovery import count_missing_extents, fitting, recover
 from oncemq.broker.request import Request
 from oncemq.broker.request_queue import PeerQueue, RequestQueue
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
 from oncemq.broker.waiting import WaitingRequests
-from oncemq.journal.contract import Journal
+from oncemq.journal.contract import Group, Journal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame, decode_request, encode_not_now, encode_refusal
 from oncemq.protocol.limits import Limits
@@ -34,6 +34,10 @@ log = logging.getLogger("oncemq.broker")
 CONFIRM_IDLE_MS = 50
 #: The longest wait of the loop, so that housekeeping runs at least this often.
 LOOP_WAIT_MS_MAX = 500
+#: How often idle time is recorded while `clock_leap_ms_max` passes.
+_TIME_RECORDS_PER_LEAP = 4
+#: A clean stop records the time if nothing was recorded for this long.
+_RECORD_TIME_AT_STOP_MS = 60_000
 #: While more requests than this wait, a peer that is alone goes on without a look at what has arrived.
 _RECEIVE_BELOW = 100
 _QUEUE_FULL = errors.Overloaded("too many requests of this connection wait; send it again later")
@@ -42,16 +46,28 @@ _WARN_OF_TEXT_EVERY_MS = 60_000
 
 class Broker:
     def __init__(
-        self, journal: Journal, network: Network, clock: Clock, limits: Limits, policy: Policy | None = None
+        self,
+        journal: Journal,
+        network: Network,
+        clock: Clock,
+        limits: Limits,
+        policy: Policy | None = None,
+        *,
+        trust_clock: bool = False,
     ) -> None:
+        """`trust_clock` confirms a leap of the clock (clock.py)."""
         self.journal = journal
         self.network = network
         self.clock = clock
-        self.limits = limits
+        self.limits = limits = fitting(limits, journal)
         self.counters: Counter[str] = Counter()
         self.engine = recover(journal, limits, self.counters)
         count_missing_extents(self.engine, journal, self.counters)
-        clock.not_before(self.engine.state.time_ms)
+        behind_ms = start_clock(clock, self.engine.state.time_ms, limits.clock_leap_ms_max, is_trusted=trust_clock)
+        if behind_ms:
+            self.counters["clock_behind_ms"] = behind_ms
+        #: Idle time is recorded this often, so that the next start does not take it for a leap of the clock.
+        self._record_time_every_ms = limits.clock_leap_ms_max // _TIME_RECORDS_PER_LEAP
         self.started_ms = clock.now_ms()
         self.housekeeping = Housekeeping(journal, self.engine, policy or Policy(), self.counters)
         self.waiting = WaitingRequests()
@@ -169,7 +185,17 @@ class Broker:
         elif self._confirm_due_ms is not None and builder.now_ms >= self._confirm_due_ms:
             self.journal.confirm()
             self._confirm_due_ms = None
+        else:
+            self._record_time(builder.now_ms, self._record_time_every_ms)
         self.housekeeping.after_round(builder)
+
+    def _record_time(self, now_ms: int, every_ms: int) -> None:
+        """Record the time in an empty group, if nothing was recorded for this long and there is space."""
+        recorded_ms = self.engine.state.time_ms
+        if recorded_ms and now_ms - recorded_ms >= every_ms and self.journal.next_slot(1).free_bytes:
+            self.journal.append(Group(now_ms, b"", ()))
+            self.journal.sync()
+            self.engine.pass_time(now_ms)
 
     @property
     def busy(self) -> bool:
@@ -200,6 +226,7 @@ class Broker:
                 self._send(queue.peer, encode_not_now(frames, errors.Stopping("the broker is stopping")))
         for waiting in self.waiting.take_all():
             self._refuse_rest(waiting.request)
+        self._record_time(self.clock.now_ms(), _RECORD_TIME_AT_STOP_MS)
         self.housekeeping.last_snapshot()
         self.journal.close()
 

@@ -19,6 +19,8 @@ from oncemq.protocol.limits import Limits
 
 log = logging.getLogger("oncemq.broker")
 
+#: Space in a group that the largest batch leaves to its event and headers.
+_PUT_OVERHEAD_BYTES = 8 * 1024
 #: The events of the first group of a copy (journal_copy.py). A later snapshot marks the copy as complete; without
 #: one, the copy must not be served. No event has this name.
 UNFINISHED_COPY = msgspec.msgpack.encode([["unfinished copy"]])
@@ -57,6 +59,7 @@ def replay(journal: Journal, loaded: LoadedJournal, engine: Engine) -> Iterator[
                 raise unfinished_copy(journal.describe())
             for event in _decode_events(group.events) if group.events else ():
                 engine.apply(group.time_ms, event)
+            engine.pass_time(group.time_ms)
             yield group
     except (msgspec.MsgspecError, ValueError, ApplyFailed) as error:
         raise errors.JournalCorrupt(f"{journal.describe()} holds an event that can't be applied: {error}") from error
@@ -87,3 +90,19 @@ def new_engine(journal: Journal, limits: Limits) -> Engine:
     public_id = hashlib.sha256(journal.journal_id).digest()[:16]
     first_topic_id = (int.from_bytes(public_id[:4], "little") >> 4 << 24) + 1
     return Engine(public_id.hex(), first_topic_id, journal.extent_bytes, limits)
+
+
+def fitting(limits: Limits, journal: Journal) -> Limits:
+    """Return limits under which every batch fits into a segment. The size of the segments is that with which the
+    journal was created, so they may be too small for `batch_bytes_max`."""
+    bytes_max = max(1, journal.group_capacity_bytes - _PUT_OVERHEAD_BYTES)
+    if limits.batch_bytes_max <= bytes_max:
+        return limits
+    log.info(
+        "%s has segments of %d bytes: a batch has at most %d bytes, not %d (batch_bytes_max)",
+        journal.describe(),
+        journal.extent_bytes,
+        bytes_max,
+        limits.batch_bytes_max,
+    )
+    return msgspec.structs.replace(limits, batch_bytes_max=bytes_max)

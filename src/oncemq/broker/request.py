@@ -166,6 +166,9 @@ def _read(journal: Journal, topic_id: int, slices: Sequence[Slice]) -> list[tupl
         return list(journal.read(wanted))
     except errors.RecordCorrupt as error:
         found = _read_until_damage(journal, wanted)
+        if len(found) == len(wanted):
+            log.warning("topic %x could be read at the second attempt only: %s", topic_id, error)
+            return found
         log.error("offset %d of topic %x can't be read: %s", slices[len(found)].first_offset, topic_id, error)
         if found:
             return found

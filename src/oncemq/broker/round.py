@@ -227,6 +227,8 @@ class Round:
     def _step(self, command: Command, payloads: tuple[Frame, ...]) -> Decision | None:
         """Decide a command and record its event. Return None if the group has no space."""
         need = need_bytes(command)
+        if need > self._builder.capacity_bytes:
+            return Decision(_too_large(need, self._builder.capacity_bytes))
         slot = self._builder.next_slot(need)
         if slot is None:
             return None
@@ -296,6 +298,11 @@ class Round:
             pattern = subscription.pattern
             if pattern is not None and (target := (pattern.pattern, pattern.subscriber)) in self._waiting:
                 self._to_wake[target] = None
+
+
+def _too_large(need: int, capacity: int) -> Refusal:
+    text = f"the command may need {need} bytes of the journal; a segment of this journal has space for {capacity}"
+    return Refusal("TOO_LARGE", text)
 
 
 def _parts(event: Event) -> tuple[Event | CommittedPart, ...]:

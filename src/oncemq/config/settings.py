@@ -96,6 +96,13 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
     write_timeout_ms: Annotated[
         int, at_least(1000, "How long a client may read nothing of what was sent to it before it is disconnected.")
     ] = 30_000
+    trust_clock: Annotated[
+        bool,
+        described(
+            "Accept the system clock at the start, even if it is further ahead of the journal than "
+            "`clock_leap_ms_max`. Everything whose time is over by this clock expires: check the clock first."
+        ),
+    ] = False
     segment_bytes: Annotated[
         int,
         Meta(
@@ -191,4 +198,6 @@ LIMIT_DESCRIPTIONS = {
     "delayed_max": "Maximum number of delayed batches that are not due yet, of all topics together.",
     "members_max": "Maximum number of consumers of one shared subscription.",
     "leased_max": "Maximum number of messages that are leased to the consumers of one shared subscription.",
+    "clock_leap_ms_max": "How far the system clock may be ahead of the end of the journal at a start. If it is further "
+    "ahead, the broker continues from the recorded time, until `--trust-clock` confirms the clock.",
 }

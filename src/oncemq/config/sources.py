@@ -190,6 +190,14 @@ def load_serve(flags: Mapping[str, Any], environment: Mapping[str, str] = os.env
     return settings
 
 
+def from_environment(field: str, environment: Mapping[str, str] = os.environ) -> Any:
+    """Return one setting from its variable, or its default. Raise SettingInvalid."""
+    setting = _BY_FIELD[field]
+    if setting.variable not in environment:
+        return setting.default
+    return convert(setting, environment[setting.variable], setting.variable)
+
+
 def _load_options(gateway: str, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Options:
     settings = GATEWAY_SETTINGS[gateway]
     chosen = _gather(settings, flags, environment)

@@ -109,6 +109,10 @@ class Engine:
             times.append(next(iter(self.state.keys)).time_ms + self.limits.key_ms)
         return min((time for time in times if time is not None), default=None)
 
+    def pass_time(self, time_ms: int) -> None:
+        """Note that this time was recorded without an event."""
+        self.state.time_ms = max(self.state.time_ms, time_ms)
+
     def apply(self, time_ms: int, event: events.Event) -> replies.Verdict | None:
         """Apply an event and return its verdict. Raises ApplyFailed: the state is then undefined."""
         try:

@@ -138,6 +138,8 @@ class Journal(Protocol):
     #: Random, created with the journal.
     journal_id: bytes
     extent_bytes: int
+    #: Maximum size of the records and events of one group. It is less than `extent_bytes`.
+    group_capacity_bytes: int
     #: Bytes written since the newest snapshot, which a restart has to replay.
     replay_bytes: int
     #: Increases with each take-over. 0 if there are no take-overs, except in a copy, which has the term of its source.

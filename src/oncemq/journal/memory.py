@@ -80,6 +80,7 @@ class MemoryJournal:
         """`extents_max` 0 means that only the machine's memory limits the journal."""
         self.journal_id = journal_id
         self.extent_bytes = extent_bytes
+        self.group_capacity_bytes = extent_bytes - GROUP_HEADER_BYTES
         self.replay_bytes = 0
         self.term = 0
         self.tables_wanted: TablesWanted = ""
@@ -185,7 +186,7 @@ class MemoryJournal:
 
     def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
-        need_bytes = min(need_bytes, self.extent_bytes - GROUP_HEADER_BYTES)
+        need_bytes = min(need_bytes, self.group_capacity_bytes)
         if need_bytes > self._free_bytes() and self._free_extents() > 0:
             number = self._active + 1
             self._extents[number] = []
@@ -310,7 +311,7 @@ class MemoryJournal:
 
     def writable_bytes(self) -> int:
         ordinary = self._free_extents() - RESERVE_EXTENTS
-        return 0 if ordinary < 0 else max(0, self._free_bytes()) + ordinary * (self.extent_bytes - GROUP_HEADER_BYTES)
+        return 0 if ordinary < 0 else max(0, self._free_bytes()) + ordinary * self.group_capacity_bytes
 
     def close(self) -> None:
         if not self._closed and self._unsynced is None and self.term == self._store.term:

@@ -6,7 +6,10 @@ protocol are constants.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 NAME_BYTES_MAX = 255
 #: For idempotency keys, registry keys and stages.
@@ -80,3 +83,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Members of one shared subscription, and messages that they have in flight together.
     members_max: int = 10_000
     leased_max: int = 1_000_000
+    #: How far the wall clock may be ahead of the last recorded time at a start. A larger leap has to be confirmed.
+    clock_leap_ms_max: Annotated[int, Meta(ge=60_000)] = 7 * 24 * 3600 * 1000

@@ -126,7 +126,7 @@ def run_broker(
 
 def _recover(journal: Journal, network: ZmqNetwork, settings: ServeSettings) -> Broker:
     policy = Policy(snapshot_bytes=settings.snapshot_bytes, snapshot_events=settings.snapshot_events)
-    broker = Broker(journal, network, SystemClock(), settings.limits, policy)
+    broker = Broker(journal, network, SystemClock(), settings.limits, policy, trust_clock=settings.trust_clock)
     broker.counters.update(network.counters.counts)
     network.counters.counts = broker.counters
     for warning in getattr(journal, "warnings", ()):

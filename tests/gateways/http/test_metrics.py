@@ -11,6 +11,7 @@ import yaml
 import oncemq
 from oncemq.gateways.http.metrics import endpoint
 from oncemq.gateways.http.metrics.exposition import Exposition, Family
+from oncemq.protocol.replies import HealthReply
 from tests.gateways.http.v1 import V1, v1
 
 __all__ = ["v1"]
@@ -103,6 +104,14 @@ def test_the_broker_is_told_and_its_counters_rise(v1: V1) -> None:
     assert value_of(after, endpoint.TOPICS) == 1
     [build] = [labels for name, labels in after if name == endpoint.BUILD.name]
     assert ("version", oncemq.__version__) in build
+
+
+def test_a_clock_that_is_behind_is_a_gauge_and_no_counter() -> None:
+    shown = Exposition()
+    endpoint._add_health(shown, HealthReply("1", "b", "j", 0, 0, 0, 0, -1, {"clock_behind_ms": 5_000}))
+    text = shown.encode().decode()
+    assert "# TYPE oncemq_clock_behind_seconds gauge\noncemq_clock_behind_seconds 5.0\n" in text
+    assert "oncemq_clock_behind_ms" not in text
 
 
 def test_dead_letters_are_counted(v1: V1) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from oncemq.broker import journal_check, round
+from oncemq.broker import clock, journal_check, loop, round
 from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.broker.housekeeping import Housekeeping
 from oncemq.broker.loop import Broker
 from oncemq.engine.engine import Engine
 from oncemq.journal.contract import GROUP_HEADER_BYTES, RecordHead
 from oncemq.journal.files import group as group_module
+from oncemq.journal.files import record_reader
 from oncemq.journal.files import recovery as recovery_module
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.files.layout import Layout
@@ -48,6 +49,14 @@ def damaged_payload_is_stored() -> Sequence[Patch]:
         __hash__ = int.__hash__
 
     return [(round, "checksum", lambda _payload: Anything())]
+
+
+@bug("a leap of the clock is believed, although nobody has confirmed it")
+def leap_of_the_clock_is_believed() -> Sequence[Patch]:
+    def start(at: clock.Clock, recorded_ms: int, leap_ms_max: int, *, is_trusted: bool) -> int:
+        return clock.start_clock(at, recorded_ms, leap_ms_max, is_trusted=True)
+
+    return [(loop, "start_clock", start)]
 
 
 @bug("a snapshot is started at one group and contains the state of a later one")
@@ -103,6 +112,11 @@ def release_ignores_the_index() -> Sequence[Patch]:
         real(self, {})
 
     return [(FileJournal, "release", release)]
+
+
+@bug("a read that fails is not repeated")
+def read_is_not_repeated() -> Sequence[Patch]:
+    return [(record_reader, "READ_TRIES", 1)]
 
 
 @bug("the checksums of groups are not checked")

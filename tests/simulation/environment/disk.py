@@ -138,6 +138,7 @@ class SimDisk:
         self._folders: dict[str, _Folder] = {"": _Folder()}
         self._writes_until_failure = 0
         self._syncs_until_failure = 0
+        self._reads_to_fail = 0
         self._operations_until_crash = 0
 
     def describe(self) -> str:
@@ -152,6 +153,10 @@ class SimDisk:
     def fail_sync(self, count: int = 1) -> None:
         self._syncs_until_failure = count
 
+    def fail_reads(self, count: int) -> None:
+        """Make the next reads of segments fail."""
+        self._reads_to_fail = count
+
     def crash_after(self, operations: int) -> None:
         """Raise SimCrash after this many more operations (writes, syncs, changes of names); -1 = never."""
         self._operations_until_crash = operations + 1
@@ -165,6 +170,7 @@ class SimDisk:
         self.life += 1
         self.locked.clear()
         self._writes_until_failure = self._syncs_until_failure = self._operations_until_crash = 0
+        self._reads_to_fail = 0
 
     def power_loss(self) -> None:
         self.faults["power loss"] += 1
@@ -258,7 +264,9 @@ class SimDisk:
             raise OSError(errno.ENOSPC, f"simulated full disk: {path}")
 
     def check_read(self, path: str) -> None:
-        if path in self.unreadable:
+        is_chosen = self._reads_to_fail > 0 and path.startswith("segments/")
+        self._reads_to_fail -= is_chosen
+        if is_chosen or path in self.unreadable:
             self.faults["read failed"] += 1
             raise OSError(errno.EIO, f"simulated read failure: {path}")
 

@@ -38,6 +38,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int
     policy: Policy
     limits: Limits
+    #: Probability that the clock is far ahead at a start of the broker.
+    clock_leap: float
 
 
 def has_standby(seed: int) -> bool:
@@ -72,6 +74,7 @@ def faults_of(seed: int) -> Faults:
         duration_ms=1_700,
         policy=_policy_of(random),
         limits=_limits_of(random),
+        clock_leap=random.choice((0.0, 0.0, 0.2)),
     )
 
 
@@ -98,4 +101,5 @@ def _limits_of(random: Random) -> Limits:
         registry_entries_max=3,
         stage_ms=random.choice((300, 900)),
         stages_max=random.choice((4, 30)),
+        clock_leap_ms_max=2_000,
     )

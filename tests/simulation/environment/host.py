@@ -9,6 +9,7 @@ from oncemq.broker.loop import Broker
 from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Group
 from oncemq.journal.files.journal import FileJournal
+from oncemq.journal.files.record_reader import READ_TRIES
 from oncemq.journal.worker import StepWorker
 from oncemq.protocol import errors
 from tests.simulation.environment.disk import SimCrash, SimDisk
@@ -21,6 +22,8 @@ BLOCK_BYTES = 512
 JOURNAL_ID = bytes(range(1, 17))
 #: Capacity of the disk while it is not full. A full disk has less than two segments of free space.
 ROOMY_BYTES = 1 << 30
+#: Probability of a read error per round.
+READ_ERRORS = 0.01
 
 #: Syncs at which crashes are injected, in normal operation and in recovery.
 RUNNING = ("group", "segment name", "segment head", "begun segment", "snapshot", "snapshot name")
@@ -79,8 +82,7 @@ class WatchedJournal(FileJournal):
 
     def append(self, group: Group) -> None:
         super().append(group)
-        if group.events:
-            self._host.appended = (group.time_ms, group.events)
+        self._host.appended = (group.time_ms, group.events)
 
     def sync(self) -> None:
         super().sync()
@@ -93,6 +95,7 @@ class Host(StateCheck):
         super().__init__(world)
         self._network = network
         self._random = world.random("host")
+        self._read_random = world.random("reads")
         self.disk = AimedDisk(world.random("disk"), ROOMY_BYTES)
         self.disk.fates = world.faults.fates
         self.broker: Broker | None = None
@@ -134,6 +137,7 @@ class Host(StateCheck):
     def _start(self) -> None:
         world = self._world
         self.worker = StepWorker()
+        self._maybe_leap()
         journal = WatchedJournal(self, self.disk, self.worker, world.faults.segment_bytes)
         broker = Broker(journal, self._network, self, world.faults.limits, world.faults.policy)
         self.disk.crash_after(-1)
@@ -202,6 +206,9 @@ class Host(StateCheck):
     def _run_once(self) -> None:
         broker = self.broker
         assert broker is not None
+        if not self._world.healed and self._read_random.random() < READ_ERRORS:
+            # Fewer than the attempts that the journal makes.
+            self.disk.fail_reads(self._read_random.randrange(1, READ_TRIES))
         broker.run_once(0)
         for _ in range(int(self._random.random() * 3)):
             self.worker.advance()

@@ -42,8 +42,7 @@ class WatchedJournal:
     def append(self, group: Group) -> None:
         self._pair.reached("append", self._member)
         self._journal.append(group)
-        if group.events:
-            self._pair.appended = (group.time_ms, group.events)
+        self._pair.appended = (group.time_ms, group.events)
 
     def sync(self) -> None:
         self._pair.reached("sync", self._member)
@@ -162,6 +161,7 @@ class StandbyPair(StateCheck):
         world = self.world
         if self.active is not None:
             self._gone()
+        self._maybe_leap()
         self.journal = self.journal.take_over()
         journal = cast("Journal", WatchedJournal(self, member, self.journal))
         member.broker = Broker(journal, member.end, self, world.faults.limits, world.faults.policy)

@@ -17,6 +17,7 @@ from tests.simulation.environment.world import Violation, World
 
 #: Maximum time for which a topic may exceed its quota.
 QUOTA_MS_MAX = 150
+LEAP_MS = 10 * 365 * 24 * 3600 * 1000
 
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 _decode_images = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -42,6 +43,9 @@ class StateCheck:
         #: The group that was written and is not known to be synced.
         self.appended: tuple[int, bytes] | None = None
         self._over_quota_ms = 0
+        self._clock_random = world.random("clock")
+        #: How far the clock is ahead at this start.
+        self._leap_ms = 0
 
     def _compare_with_reference(self, broker: Broker, journal: Journal) -> None:
         if self.reference is None:
@@ -71,9 +75,10 @@ class StateCheck:
         time_ms, events = self.appended
         self.appended = None
         tally = self._world.tally
-        for event in _decode_events(events):
+        for event in _decode_events(events) if events else ():
             tally["event: " + type(event).__name__] += 1
             self.reference.apply(time_ms, event)
+        self.reference.pass_time(time_ms)
 
     def group_synced(self) -> None:
         if self.appended is not None:
@@ -82,11 +87,23 @@ class StateCheck:
     # The clock of the brokers.
 
     def now_ms(self) -> int:
-        return self._world.now_ms
+        return self._world.now_ms - self._world.clock_behind_ms + self._leap_ms
 
-    def not_before(self, recorded_ms: int) -> None:
-        if recorded_ms > self._world.now_ms:
-            raise Violation(f"inconsistent: time {recorded_ms} was recorded at {self._world.now_ms}")
+    def continue_from(self, time_ms: int) -> None:
+        if time_ms > self.now_ms():
+            raise Violation(f"inconsistent: time {time_ms} was recorded at {self.now_ms()}")
+        # The clock stays like this: if it caught up later, delays would be shorter than the checks expect.
+        self._leap_ms = 0
+        self._world.clock_behind_ms = self._world.now_ms - time_ms
+
+    def _maybe_leap(self) -> None:
+        """Let the clock be far ahead at this start, if the broker has a recorded time to continue from."""
+        self._leap_ms = 0
+        has_time = self.reference is not None and self.reference.state.time_ms > 0
+        if self._clock_random.random() < self._world.faults.clock_leap and has_time and not self._world.healed:
+            self._leap_ms = LEAP_MS
+            self._world.tally["broker: clock leaps"] += 1
+            self._world.note("CLOCK is ten years ahead")
 
     def _check_quotas(self, broker: Broker) -> None:
         """Check that a topic does not exceed its quota for long while the broker can write."""

@@ -32,6 +32,9 @@ class World:
         #: Whether the broker is running and can write, and since when.
         self.is_available = False
         self.available_since_ms = START_MS
+        #: How far the clock of the brokers is behind. It falls behind when it leaps at a start, and continues from the
+        #: last recorded time.
+        self.clock_behind_ms = 0
         self.tally: Counter[str] = Counter()
         self.transcript: deque[str] = deque(maxlen=TRANSCRIPT_LINES)
         self.digest = 0

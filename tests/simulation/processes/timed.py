@@ -30,7 +30,7 @@ class TimedProducer(Producer):
 
     @property
     def is_settled(self) -> bool:
-        return super().is_settled and self.world.now_ms > self._last_due_ms + NOTICED_MS
+        return super().is_settled and self.world.now_ms > self._last_due_ms + self.world.clock_behind_ms + NOTICED_MS
 
     def _made(self, operation: commands.Put, attempt: Attempt) -> commands.Put:
         random = self.random.random
@@ -102,7 +102,7 @@ class TimedConsumer(Consumer):
         assert attempt is not None
         if not attempt.ttl_ms:
             return
-        expired_ms = message.timestamp_ms + attempt.ttl_ms
+        expired_ms = message.timestamp_ms + self.world.clock_behind_ms + attempt.ttl_ms
         if sent_ms > max(expired_ms, self.world.available_since_ms) + NOTICED_MS and self.world.is_available:
             raise Violation(f"{self.name} asked for {message.offset} {sent_ms - expired_ms} ms after it had expired")
 

@@ -36,6 +36,7 @@ def health(as_json: bool, reach: Reach) -> None:
     if as_json:
         click.echo(json_line(found))
         return
+    counters = dict(found.counters)
     facts = [
         ("version", found.version),
         ("broker", found.broker_id),
@@ -44,11 +45,19 @@ def health(as_json: bool, reach: Reach) -> None:
         ("topics", f"{found.topics:,}"),
         ("sessions", f"{found.sessions:,}"),
         ("space for messages", _space_text(found)),
-        *((name.replace("_", " "), f"{value:,}") for name, value in sorted(found.counters.items())),
+        *_clock(counters.pop("clock_behind_ms", 0)),
+        *((name.replace("_", " "), f"{value:,}") for name, value in sorted(counters.items())),
     ]
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         click.echo(f"{name.ljust(width)}  {value}")
+
+
+def _clock(behind_ms: int) -> list[tuple[str, str]]:
+    if not behind_ms:
+        return []
+    text = f"{duration_text(behind_ms)} behind the system clock: check it, then restart the broker with --trust-clock"
+    return [("clock", click.style(text, fg="red"))]
 
 
 def _space_text(found: HealthReply) -> str:

@@ -79,6 +79,7 @@ class FileJournal:
             raise
         self.journal_id = self._layout.journal_id
         self.extent_bytes = self._layout.segment_bytes
+        self.group_capacity_bytes = self._layout.capacity_bytes
         self.replay_bytes = 0
         self.tables_wanted: TablesWanted = ""
         #: Damage that recovery found and repaired, for the log.

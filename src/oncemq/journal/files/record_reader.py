@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 from oncemq.disk.contract import DiskFile
@@ -12,6 +13,10 @@ from oncemq.journal.files.segments import Segments
 from oncemq.journal.verification import record_corrupt, record_damage
 from oncemq.protocol import errors
 
+log = logging.getLogger("oncemq.journal")
+
+#: A read that fails is repeated, since the next attempt may succeed.
+READ_TRIES = 3
 #: Neighbours with less than this between them are read together, up to the second limit.
 GAP_BYTES_MAX = 64 * 1024
 RUN_BYTES_MAX = 4 * 1024 * 1024
@@ -36,6 +41,22 @@ def runs(wanted: Sequence[RecordRef], segment_bytes: int) -> Iterator[tuple[int,
         first = stop
 
 
+def _read(file: DiskFile, number: int, at: int, size: int) -> bytes:
+    """Read from segment `number`, and repeat a read that fails. Raise OSError if the last attempt fails too."""
+    failure: OSError | None = None
+    for attempts_left in reversed(range(READ_TRIES)):
+        try:
+            data = file.read(at, size)
+            break
+        except OSError as error:
+            if not attempts_left:
+                raise
+            failure = error
+    if failure is not None:
+        log.warning("%s at byte %d was read only when the read was repeated: %s", segment_path(number), at, failure)
+    return data
+
+
 def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
     """Return payloads and checksums. Raise RecordCorrupt."""
     result: list[tuple[bytes, int]] = []
@@ -43,7 +64,7 @@ def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]
         start = wanted[first].position
         number, at = divmod(start, layout.segment_bytes)
         try:
-            data = segments.file(number).read(at, end - start)
+            data = _read(segments.file(number), number, at, end - start)
         except FileNotFoundError:
             raise record_corrupt(segment_path(number), wanted[first], "the file of its segment is missing") from None
         except OSError as error:
@@ -80,13 +101,13 @@ def scan_segment(
     base = number * layout.segment_bytes
     stop = at + bytes_max
     while at < min(stop, end):
-        header = file.read(at, GROUP_HEADER_BYTES)
+        header = _read(file, number, at, GROUP_HEADER_BYTES)
         size = stored_bytes(header, layout) if header[:8] == MAGIC else 0
         if not 0 < size <= end - at:
             at += layout.block_bytes
             continue
         try:
-            group = decode(file.read(at, size), 0, base + at, layout, check_payloads=False)
+            group = decode(_read(file, number, at, size), 0, base + at, layout, check_payloads=False)
         except BadGroup:
             at += layout.block_bytes
             continue

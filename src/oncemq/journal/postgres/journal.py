@@ -62,6 +62,7 @@ class PostgresJournal:
     ) -> None:
         self.journal_id = taken.journal_id
         self.extent_bytes = taken.extent_bytes
+        self.group_capacity_bytes = taken.extent_bytes - GROUP_HEADER_BYTES
         self.replay_bytes = 0
         self.term = lease.term
         self.warnings = warnings

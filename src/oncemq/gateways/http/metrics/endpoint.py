@@ -41,6 +41,11 @@ UPTIME = Family("oncemq_uptime_seconds", "gauge", "Seconds since the broker was 
 TOPICS = Family("oncemq_topics", "gauge", "Number of topics.")
 SESSIONS = Family("oncemq_sessions", "gauge", "Number of sessions, named and anonymous.")
 WRITABLE = Family("oncemq_writable_bytes", "gauge", "Bytes that puts may still write; absent if unknown.")
+CLOCK_BEHIND = Family(
+    "oncemq_clock_behind_seconds",
+    "gauge",
+    "How far the broker's clock is behind the system clock, because a leap of the system clock is not confirmed.",
+)
 LEFT_OUT = Family("oncemq_metrics_left_out", "gauge", "Objects of a kind that this scrape left out.")
 
 TOPIC_MESSAGES = Family("oncemq_topic_messages_total", "counter", "Messages put so far: the next offset.")
@@ -71,6 +76,8 @@ COUNTERS = {
     "snapshots": "Snapshots written.",
     "records_moved": "Batches copied forward, so that their segment could be used again.",
     "groups_replayed": "Groups replayed at the start.",
+    "extents_damaged": "Segments with damaged groups, found while batches were copied forward.",
+    "records_unreadable": "Batches that could not be copied forward, because the disk has damaged them.",
 }
 
 
@@ -208,7 +215,9 @@ def _add_health(shown: Exposition, health: HealthReply) -> None:
     shown.add(SESSIONS, health.sessions)
     if health.is_free_space_known:
         shown.add(WRITABLE, health.writable_bytes)
-    for name, value in sorted({**dict.fromkeys(COUNTERS, 0), **health.counters}.items()):
+    counters = {**dict.fromkeys(COUNTERS, 0), **health.counters}
+    shown.add(CLOCK_BEHIND, counters.pop("clock_behind_ms", 0) / 1000)
+    for name, value in sorted(counters.items()):
         help_text = COUNTERS.get(name, "A counter of the broker.")
         shown.add(Family(f"oncemq_{re.sub(r'[^a-zA-Z0-9_]', '_', name)}_total", "counter", help_text), value)
 

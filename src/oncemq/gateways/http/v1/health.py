@@ -23,9 +23,11 @@ class Healthy(msgspec.Struct, frozen=True):
     sessions: int
     #: How many bytes puts may still write before the disk is full.
     writable_bytes: int
+    #: How far the broker's clock is behind the system clock, because a leap of the system clock is not confirmed.
+    clock_behind_ms: int
 
 
-_EXAMPLE = Healthy("ok", "0.1.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_000_000, 5_000, 3, 2, 50_000_000_000)
+_EXAMPLE = Healthy("ok", "0.1.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_000_000, 5_000, 3, 2, 50_000_000_000, 0)
 
 
 @endpoint(
@@ -40,4 +42,5 @@ _EXAMPLE = Healthy("ok", "0.1.0", "77c4f8d2", "file:./oncemq-data", 1_790_000_00
 async def health(call: Call[None, None]) -> Answer:
     """Asks the broker itself; 503 if it is unreachable."""
     reply = await call.link.query(Health(), HealthReply)
-    return answer(struct_from(Healthy, reply, status="ok"))
+    behind_ms = reply.counters.get("clock_behind_ms", 0)
+    return answer(struct_from(Healthy, reply, status="ok", clock_behind_ms=behind_ms))
