@@ -115,3 +115,33 @@ def test_a_negative_offset_without_meaning_is_refused_everywhere() -> None:
     assert code(world.do(commands.Seek("orders", "bob", -3))) == "RANGE_GONE"
     assert code(world.do(commands.Seek("#", "eve", -3))) == "UNSUPPORTED"
     assert code(world.send(commands.Read("orders", -3, ROOMY)).reply) == "RANGE_GONE"
+
+
+# A strict limit.
+
+
+def _strict(world: World, bytes_max: int, position: int = 0) -> list[tuple[replies.GetReply, int, object]]:
+    """Return the reply, the number of batches, and what it waits for: of a get and of a read."""
+    opened = world.open("orders", "eve")
+    get = commands.Get(opened.topic_id, "eve", opened.epoch, position, bytes_max)
+    found = []
+    for decision in (world.send(get), world.send(commands.Read("orders", position, bytes_max))):
+        assert isinstance(decision.reply, replies.GetReply)
+        found.append((decision.reply, len(decision.slices), decision.waits_for))
+    return found
+
+
+def test_a_first_batch_beyond_a_strict_limit_is_announced_and_not_returned() -> None:
+    world = World()
+    world.do(commands.Subscribe("orders", "eve"))
+    world.do(put("orders", 1, 100))
+    world.do(put("orders", 1, 1_000))
+    for reply, count, waits_for in _strict(world, -500):
+        assert (count, waits_for, reply.next_position, reply.end_offset) == (1, 0, 1, 2)
+    for reply, count, waits_for in _strict(world, -500, position=1):
+        assert (count, waits_for, reply.next_position, reply.end_offset) == (0, 0, 1, 2)
+    for _, count, _ in _strict(world, 500, position=1):
+        assert count == 1
+    # At the end there is nothing to announce: the command waits.
+    for reply, count, waits_for in _strict(world, -500, position=2):
+        assert (count, waits_for, reply.next_position) == (0, reply.topic_id, 2)

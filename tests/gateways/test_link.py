@@ -47,3 +47,32 @@ def test_a_message_that_comes_between_two_slices_of_a_wait_is_new(monkeypatch: p
         assert (link.slices, len(payloads), reply.next_position) == (2, 1, 1)
 
     asyncio.run(waiting())
+
+
+def test_a_large_reply_is_requested_only_after_space_was_reserved_for_it() -> None:
+    reserved: list[int] = []
+
+    async def reserve(reply_bytes: int) -> None:
+        reserved.append(reply_bytes)
+
+    async def read(link: Link, position: int, bytes_max: int) -> tuple[list[int], int]:
+        reserved.clear()
+        _, payloads = await link.wait(Read("t", position, bytes_max, 1))
+        return reserved.copy(), sum(map(len, payloads))
+
+    async def reading() -> None:
+        link = Link(["memory:link-reserve"], label="test", reserve=reserve)
+        await link.operate(CreateTopic("t", retain_ms=3_600_000))
+        for value in (b"small", b"x" * 200_000, b"small", b"small"):
+            await link.put("t", value)
+        assert (await read(link, 2, 1))[0] == [0]
+        assert (await read(link, 2, 300_000))[0] == [0]
+        # What one message needs is not known: it may be as large as a batch.
+        asked, received = await read(link, 1, 1)
+        assert asked[0] == 0
+        assert asked[1] >= received > 200_000
+        asked, received = await read(link, 0, 300_000)
+        assert (asked, received > 200_000) == ([0, 300_000], True)
+        link.close()
+
+    asyncio.run(reading())

@@ -66,6 +66,10 @@ class Peer:
     def close(self) -> None:
         self._writer.close()
 
+    def abort(self) -> None:
+        """End the connection as when the client is killed."""
+        self._writer.transport.abort()
+
 
 class Served:
     """A gateway, and its broker in memory."""

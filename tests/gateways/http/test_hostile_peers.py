@@ -12,7 +12,7 @@ import pytest
 
 from oncemq.gateways.http import connections, gateway, server
 from oncemq.gateways.http.connections import Connections
-from oncemq.gateways.http.framework import byte_budget, request
+from oncemq.gateways.http.framework import byte_budget, memory, request
 from oncemq.gateways.http.framework.memory import GatewayMemory
 from tests.gateways.http.served import Peer, Served, eventually, run, serving
 
@@ -303,3 +303,23 @@ def test_connections_leave_descriptors_for_other_things(monkeypatch: pytest.Monk
     table = Connections(5000)
     table.fit_descriptors()
     assert table.count_max == 924
+
+
+def test_nothing_large_is_fetched_for_a_client_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_budget, "_PERIOD_S", 0.05)
+
+    async def visit() -> None:
+        async with serving(buffer_bytes_max=_RESERVED) as served:
+            await _store_much(served)
+            (first,) = await _unread(served, 1)
+            await eventually(lambda: _memory_of(served).replies.used_bytes)
+            waiting = await _unread(served, 10)
+            await _connected(served)
+            sent: list[int] = []
+            monkeypatch.setattr(memory.RequestMemory, "note_reply", lambda _, size: sent.append(size))
+            for peer in (*waiting, first):
+                peer.abort()
+            await eventually(lambda: not served.gateway._server._app.admission.taken)
+            assert max(sent, default=0) < _LARGE
+
+    run(visit())
