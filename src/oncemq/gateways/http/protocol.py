@@ -81,7 +81,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(transport)
         if not self._open.add(self):
-            self._refuse(errors.Overloaded("there are too many connections"), 503)
+            # It has no place, so it must not linger.
+            self._send_refusal(errors.Overloaded("there are too many connections"), 503)
+            self._is_discarding = True
+            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open.remove(self)
@@ -248,11 +251,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._is_discarding = True
             self.abort()
             return
+        self._send_refusal(error, status)
+        self._linger()
+
+    def _send_refusal(self, error: errors.OnceMQError, status: int) -> None:
         answer = answer_of(error, status)
         head = [STATUS_LINE[status], *(b"%s: %s\r\n" % header for header in answer.headers)]
         head.append(b"content-type: %s\r\ncontent-length: %d\r\n" % (answer.media.encode(), len(answer.body)))
         self.transport.write(b"".join((*head, b"connection: close\r\n\r\n", answer.body)))
-        self._linger()
 
     def _linger(self) -> None:
         """Close the connection when the client has read the response, or soon."""
