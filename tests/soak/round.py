@@ -76,6 +76,8 @@ class Round:
         #: Name → when it starts again.
         self._returning: dict[str, float] = {}
         self._sampled_s = 0.0
+        #: Clients that end are not started again.
+        self._is_finishing = False
         self._attack: ForkedProcess | None = None
         self.problems: list[str] = []
         self.kills: Counter[str] = Counter()
@@ -154,7 +156,7 @@ class Round:
         if self._server.has_died():
             self.problems.append(f"the broker ended by itself: {self._server.broker.log_tail(3)}")
             self._server.start()
-        for client in CLIENTS:
+        for client in CLIENTS if not self._is_finishing else ():
             code = self._processes[client.name].poll()
             if code is not None and code > 0:
                 self.problems.append(f"{client.name} ended with exit code {code}")
@@ -174,6 +176,7 @@ class Round:
             self._restart(name)
         if self._attack is not None:
             self._attack.kill()
+        self._is_finishing = True
         for stage in STAGES:
             self._finish_clients([client for client in CLIENTS if client.stage == stage])
             self._do("ends", lambda: note_ends(self._context))
@@ -188,7 +191,7 @@ class Round:
             while (code := self._processes[client.name].poll()) is None and time.monotonic() < until_s:
                 self._look()
                 time.sleep(_POLL_S)
-            if code is None or code < 0:
+            if code != 0:
                 self.problems.append(f"{client.name} did not finish (exit code {code})")
                 self._processes[client.name].kill()
 
