@@ -23,7 +23,7 @@ _FAST: dict[str, Any] = {"timeout_s": 0.03, "tries": 3}
 
 class SilentBroker:
     def __init__(self) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self.url = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)

@@ -14,9 +14,9 @@ from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import Envelope, Operation, Put, Stage, Transact
 from oncemq.protocol.replies import Reply
 
-_GOOD = encode_batch([b"x"], headers=[{"a": b"b"}])
+GOOD = encode_batch([b"x"], headers=[{"a": b"b"}])
 #: Its head is right, and its headers are not.
-_BAD = _GOOD[:-8] + b"\xff" * 4 + _GOOD[-4:]
+BAD = GOOD[:-8] + b"\xff" * 4 + GOOD[-4:]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_every_kind_of_put_is_checked(client: oncemq.Client) -> None:
 
 def test_a_consumer_is_told_what_can_not_be_decoded_and_how_to_skip_it(client: oncemq.Client) -> None:
     subscription = client.subscribe("t", "s", auto_ack=False)
-    send(client, Put("t", envelope(_BAD)), _BAD)
+    send(client, Put("t", envelope(BAD)), BAD)
     client.put("t", b"behind")
     for _ in range(2):
         with pytest.raises(errors.Undecodable, match=r"^offset 0 of 't' can't be decoded: .* ack offset 0, .* to 1$"):
@@ -86,7 +86,7 @@ def test_a_consumer_is_told_what_can_not_be_decoded_and_how_to_skip_it(client: o
 
 def test_after_a_seek_a_consumer_continues_behind_what_can_not_be_decoded(client: oncemq.Client) -> None:
     subscription = client.subscribe("t", "s")
-    send(client, Put("t", envelope(_BAD)), _BAD)
+    send(client, Put("t", envelope(BAD)), BAD)
     client.put("t", b"behind")
     with pytest.raises(errors.Undecodable):
         subscription.get(timeout_s=0)
@@ -100,7 +100,8 @@ def test_a_batch_that_no_worker_can_decode_becomes_one_dead_letter(client: oncem
     workers = client.subscribe_shared("t", "s", tries_max=2, dead_topic="dead", lease_s=0.1)
     send(client, Put("t", envelope(bad, 2)), bad)
     client.put("t", b"behind")
-    errors_seen, values = 0, []
+    errors_seen = 0
+    values: list[bytes] = []
     until_s = time.monotonic() + 20
     while not values or not client.dead_letters("dead"):
         assert time.monotonic() < until_s

@@ -133,10 +133,9 @@ class SimNetwork:
         random = self._random.random
         slow_link = self._slow_links.get(peer)
         if slow_link is not None:
-            # A stream: it delays packets, but loses none.
             delay_ms = slow_link[arrive == self.deliver].carry(frames)
             world.tally["network: slow"] += 1
-            world.after(1 + delay_ms, lambda: arrive(peer, frames))
+            world.after(1 + delay_ms, lambda: self._arrive_slowly(peer, frames, arrive))
             return
         if world.healed:
             world.after(1 + int(random() * 2), lambda: arrive(peer, frames))
@@ -152,6 +151,11 @@ class SimNetwork:
             world.tally["network: duplicated"] += 1
             self._deliver_later(peer, frames, arrive)
         self._deliver_later(peer, frames, arrive)
+
+    def _arrive_slowly(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
+        """A stream loses nothing, except what was under way when its client reconnected."""
+        if peer in self._receivers:
+            arrive(peer, frames)
 
     def _deliver_later(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
         world = self._world

@@ -63,7 +63,7 @@ def view_of(message: Message) -> MessageView:
 
 def task_of(message: Message, tries: int) -> TaskView:
     """Return a leased message as it appears in JSON."""
-    return struct_from(TaskView, view_of(message), tries=tries)
+    return struct_from(TaskView, view_of(message), tries=tries, error=UNSET)
 
 
 def undecodable_tasks(topic_id: int, head: TaskHead, error: str) -> list[TaskView]:
