@@ -58,6 +58,14 @@ class NativePeer:
                 return decode_response(self._socket.recv_multipart())[0].replies
         return ()
 
+    def answered_count(self) -> int:
+        """Receive the responses that have arrived. Return their number."""
+        count = 0
+        while self._socket.poll(0):
+            self._socket.recv_multipart()
+            count += 1
+        return count
+
     def ask(self, commands: Sequence[Command], stopping: Stopping, payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
         self.send(commands, payloads)
         return self.receive(stopping)
@@ -100,7 +108,7 @@ def list_topics(address: str, stopping: Stopping) -> None:
 def pipeline_lists(address: str, stopping: Stopping) -> None:
     """Many requests with lists in flight at the same time."""
     peer = NativePeer(address)
-    for _ in range(200):
+    for _ in range(50):
         peer.send([Topics()] * 100)
     while not stopping():
         if peer.receive(stopping):

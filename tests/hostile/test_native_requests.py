@@ -1,0 +1,54 @@
+"""Heavy requests of one peer: the puts of another peer are answered in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from oncemq.protocol.commands import Topics
+from oncemq.testing.broker_process import BrokerProcess
+from tests.forking import ForkedBroker
+from tests.hostile.native_requests import ATTACKS, NativePeer, create_topics
+
+TOPICS = 100
+PUTS = 10
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = ForkedBroker(tmp_path_factory.mktemp("hostile") / "data")
+    process.start()
+    create_topics(process.url, TOPICS)
+    yield process
+    process.kill()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_puts_are_answered_during_the_attack(broker: BrokerProcess, name: str) -> None:
+    stopping = threading.Event()
+    attacker = threading.Thread(target=ATTACKS[name], args=(broker.url, stopping.is_set))
+    attacker.start()
+    try:
+        with broker.connect() as client:
+            client.create_topic("victim")
+            offsets = [client.put("victim", "x").offset for _ in range(PUTS)]
+    finally:
+        stopping.set()
+        attacker.join()
+    assert offsets == list(range(offsets[0], offsets[0] + PUTS))
+
+
+def test_a_put_overtakes_the_long_request_of_another_peer(broker: BrokerProcess) -> None:
+    peer = NativePeer(broker.url)
+    with broker.connect() as client:
+        client.create_topic("overtaking")
+        for _ in range(20):
+            peer.send([Topics()] * 1_000)
+        # All of these lists take much longer than five puts.
+        for _ in range(5):
+            client.put("overtaking", "x")
+        answered = peer.answered_count()
+    peer.close()
+    assert answered < 20
