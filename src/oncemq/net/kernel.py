@@ -129,6 +129,6 @@ def resident_bytes() -> int:
 
 def return_free_memory() -> None:
     """Return memory to the system that the allocator keeps for later, where the C library can do that."""
-    library = ctypes.CDLL(None) if IS_MEASURED else None
+    library: Any = ctypes.CDLL(None) if IS_MEASURED else None
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
