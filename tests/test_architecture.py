@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names files and functions that exist."""
+"""ARCHITECTURE.md names files and functions that exist, and asyncio tasks are started in one place."""
 
 from __future__ import annotations
 
@@ -36,6 +36,18 @@ def test_the_paths_of_a_put_and_of_a_get_are_there() -> None:
 @pytest.mark.parametrize(("path", "function"), HOPS)
 def test_each_hop_is_in_its_file(path: str, function: str) -> None:
     assert function in names_in(SOURCE / path)
+
+
+def starts_of_tasks(path: Path) -> list[int]:
+    """Return the lines of a module that start asyncio tasks directly."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    names = ("create_task", "ensure_future", "TaskGroup")
+    return [node.lineno for node in nodes if isinstance(node, ast.Attribute) and node.attr in names]
+
+
+def test_every_asyncio_task_is_started_where_its_failure_is_reported() -> None:
+    found = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if starts_of_tasks(path)}
+    assert found == {"gateways/tasks.py"}
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import zmq
 
 from oncemq.config.settings import ServeSettings
-from oncemq.net.connection import wire_bytes
+from oncemq.net.connection import source_of, wire_bytes
 from oncemq.net.counters import Counters
 from oncemq.net.guard import Guard
 from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
@@ -30,7 +30,6 @@ _ARRIVALS_MAX = 1_000
 _ARRIVAL_BYTES_MAX = 8 * 1024 * 1024
 #: Below this size a copy is cheaper than keeping ZeroMQ's buffer.
 _COPY_BELOW_BYTES = 32 * 1024
-_SOURCE = int(zmq.SRCFD)
 
 
 class Network(Protocol):
@@ -99,7 +98,7 @@ class ZmqNetwork:
             length = len(frame)
             size += length + (9 if length > 255 else 2)
             frames.append(frame.bytes if length < _COPY_BELOW_BYTES else frame.buffer)
-        self._listener.note_received(frame.get(_SOURCE), size, peer)
+        self._listener.note_received(source_of(frame), size, peer)
         return frames, size
 
     def is_reading(self, peer: bytes) -> bool:

@@ -6,12 +6,15 @@ is in the broker's sessions, keys and registry, so that it may be killed at any 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
 class Gateway(Protocol):
     #: Where it listens, for people. Set by `start`.
     addresses: list[str]
+    #: Called if the gateway can't continue. Whoever runs the gateway may set it.
+    on_failure: Callable[[], None]
 
     async def start(self) -> None:
         """Listen. Raises ListenFailed."""

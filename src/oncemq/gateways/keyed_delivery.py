@@ -80,8 +80,8 @@ class KeyedDelivery:
         self.delivered: BoundedDict[_Owner, DeliveredKeys] = BoundedDict()
         #: Keys that have found no message since the last delivery.
         self._empty_keys: BoundedDict[_Owner, tuple[str, ...]] = BoundedDict()
-        #: (subscriber, topic, hash of the key): a later key has overtaken it, or its subscription was deleted. A request
-        #: that repeats one is late.
+        #: (subscriber, topic, hash of a key) that a later key has overtaken, or whose subscription was deleted: a
+        #: request that repeats it is late.
         self._outdated: BoundedDict[tuple[str, str, str], bool] = BoundedDict()
 
     async def deliver(self, reader: SubscriptionReader, key: str) -> Message:

@@ -11,6 +11,7 @@ import asyncio
 from oncemq.gateways.bounded_dict import BoundedDict
 from oncemq.gateways.link import Link
 from oncemq.gateways.subscription import OpenSubscription, SubscriptionKey, open_subscription
+from oncemq.gateways.tasks import start_awaited
 
 
 class SubscriptionCache:
@@ -30,7 +31,7 @@ class SubscriptionCache:
             return known
         task = self._opening.get(key)
         if task is None:
-            task = self._opening[key] = asyncio.ensure_future(self.open_anew(key))
+            task = self._opening[key] = start_awaited(self.open_anew(key))
             task.add_done_callback(lambda _: self._opening.pop(key, None))
         # A caller that is cancelled must not cancel the opening for the others.
         return await asyncio.shield(task)

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 
-from oncemq.net.connection import wire_bytes
+from oncemq.gateways.tasks import report_failure
+from oncemq.net.connection import source_of, wire_bytes
 from oncemq.net.counters import Counters
 from oncemq.net.guard import Guard
 from oncemq.net.listener import Listener
 from oncemq.net.policy import ListenerLimits
 from oncemq.protocol import errors
 
-log = logging.getLogger("oncemq.gateways")
-
 #: Messages that are read before other tasks of the event loop run.
 _TURN_MESSAGES = 500
 _NOW = int(zmq.NOBLOCK)
-_SOURCE = int(zmq.SRCFD)
 #: A subscription is a command, whose name has this many bytes and is not a part of the message.
 _COMMAND_BYTES = 12
 
@@ -127,7 +124,10 @@ class ZmqReader:
     def _drain(self) -> None:
         if self._is_reading:
             self._read_turn()
-            self._after_turn()
+            try:
+                self._after_turn()
+            except Exception as error:
+                report_failure("finishing a turn of reading", error)
 
     def _read_turn(self) -> None:
         read, receive = self._read, self._receive
@@ -140,8 +140,8 @@ class ZmqReader:
                 return
             try:
                 receive(frames)
-            except Exception:
-                log.exception("a peer's message could not be handled")
+            except Exception as error:
+                report_failure("handling a peer's message", error)
         self.read_soon()
 
     def _read(self) -> list[bytes]:
@@ -155,7 +155,7 @@ class ZmqReader:
         if self._listener is not None:
             begin = 1 if self._has_routing_ids else 0
             size = sum(wire_bytes(len(frame)) for frame in frames[begin:]) + self._overhead_bytes
-            self._listener.note_received(frame.get(_SOURCE), size, frames[0] if begin else b"")
+            self._listener.note_received(source_of(frame), size, frames[0] if begin else b"")
         return frames
 
     def stop_reading(self) -> None:

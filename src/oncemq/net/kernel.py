@@ -27,11 +27,15 @@ _COUNTS, _COUNTS_AT = struct.Struct("=QQ8xI"), 120
 _INFO_BYTES = _COUNTS_AT + _COUNTS.size
 #: The struct linger: on, 0 seconds.
 _DROP_AT_CLOSE = struct.pack("=ii", 1, 0)
+#: An option of mallopt, and its value.
+_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES = -3, 256 * 1024
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 IS_MEASURED = sys.platform == "linux"
 
 _libc: Any = ctypes.PyDLL(None) if IS_MEASURED else None
+#: The same library. Its calls may take long, so they release the interpreter's lock.
+_allocator: Any = ctypes.CDLL(None) if IS_MEASURED else None
 
 
 class _Memory(threading.local):
@@ -129,6 +133,11 @@ def resident_bytes() -> int:
 
 def return_free_memory() -> None:
     """Return memory to the system that the allocator keeps for later, where the C library can do that."""
-    library: Any = ctypes.CDLL(None) if IS_MEASURED else None
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
+    if hasattr(_allocator, "malloc_trim"):
+        _allocator.malloc_trim(0)
+
+
+def return_large_blocks() -> None:
+    """From now on, return large blocks to the system as soon as they are freed, where the C library can do that."""
+    if hasattr(_allocator, "mallopt"):
+        _allocator.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)

@@ -10,17 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
 
 from oncemq.gateways.contract import Gateway
+from oncemq.gateways.tasks import handle_loop_failure
+from oncemq.net import kernel
 from oncemq.net.descriptors import raise_limit
+from oncemq.protocol import errors
 
 #: prctl: the signal that this process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
-#: mallopt: blocks of at least this size are returned to the system when they are freed.
-_M_MMAP_THRESHOLD = -3
-_RETURNED_BYTES = 256 * 1024
-#: How often smaller blocks are returned, if the process has grown by so much.
+#: How often freed memory is returned, if the process has grown by at least so much.
 _TRIM_EVERY_S = 10.0
 _TRIM_BYTES = 32 * 2**20
 
@@ -46,17 +45,25 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None]) -> int:
     stopped = asyncio.Event()
+    failed = asyncio.Event()
+
+    def fail() -> None:
+        failed.set()
+        stopped.set()
+
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(handle_loop_failure)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with AsyncExitStack() as started:
         for gateway in gateways:
+            gateway.on_failure = fail
             await gateway.start()
             started.push_async_callback(gateway.stop)
         started.callback(_FreedMemory(loop).stop)
         announce([address for gateway in gateways for address in gateway.addresses])
         await stopped.wait()
-    return 0
+    return errors.OnceMQError.exit_code if failed.is_set() else 0
 
 
 class _FreedMemory:
@@ -64,28 +71,18 @@ class _FreedMemory:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._library: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
-        self._size = 0
-        self._timer: asyncio.TimerHandle | None = None
-        # Other C libraries have neither function, and return memory by themselves.
-        if hasattr(self._library, "mallopt") and hasattr(self._library, "malloc_trim"):
-            self._library.mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
-            self._trim()
+        kernel.return_large_blocks()
+        self._size = kernel.resident_bytes()
+        self._timer = loop.call_later(_TRIM_EVERY_S, self._trim)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _trim(self) -> None:
-        if _resident_bytes() > self._size + _TRIM_BYTES:
-            self._library.malloc_trim(0)
-            self._size = _resident_bytes()
+        if kernel.resident_bytes() > self._size + _TRIM_BYTES:
+            kernel.return_free_memory()
+            self._size = kernel.resident_bytes()
         self._timer = self._loop.call_later(_TRIM_EVERY_S, self._trim)
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _end_with_parent() -> None:

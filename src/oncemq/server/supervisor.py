@@ -99,7 +99,12 @@ class Supervisor:
         pause_s = _PAUSE_S
         while True:
             began_s = time.monotonic()
-            code = self._run_once(command)
+            try:
+                code = self._run_once(command)
+            except OSError as error:
+                # There are too many processes or descriptors, or too little memory, at the moment.
+                log.error("the gateway can't be started: %s", error)
+                code = errors.OnceMQError.exit_code
             if self._ended.is_set() or self._is_stopping():
                 return
             if code == errors.SettingInvalid.exit_code:

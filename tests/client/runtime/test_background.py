@@ -88,3 +88,42 @@ def test_a_task_that_becomes_due_earlier_wakes_the_thread(
             task.due_ms = now_ms()
             client._context.add_task(task)
             assert task.has_run.wait(20)
+
+
+class FailingTask:
+    """Is always due, and always fails."""
+
+    due_ms = 0.0
+
+    def run(self) -> None:
+        raise ZeroDivisionError("a mistake of the task")
+
+
+class CountingTask(FailingTask):
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self) -> None:
+        self.runs += 1
+
+
+def test_a_task_that_fails_keeps_no_other_task_from_running(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "_IDLE_WAIT_MS", 5.0)
+    never = threading.Event()
+    with oncemq.connect(f"memory:{request.node.name}") as client:
+        counting = CountingTask()
+        client._context.add_task(FailingTask())
+        client._context.add_task(counting)
+        assert any(counting.runs >= 2 or never.wait(0.005) for _ in range(4000))
+
+
+@on_event_loop
+async def test_a_task_that_fails_on_a_loop_is_run_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+    async with oncemq.aio.connect("memory:failing-tasks") as client:
+        counting = CountingTask()
+        client._context.add_task(FailingTask())
+        client._context.add_task(counting)
+        await wait_until(lambda: counting.runs >= 2)
+        assert caplog.text.count("a background task failed") <= counting.runs + 1

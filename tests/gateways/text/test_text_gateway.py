@@ -359,6 +359,23 @@ def test_a_peer_that_does_not_read_holds_nobody_up_and_gets_its_replies_later(ga
         assert {dealer.recv() for _ in range(80)} == {b"OK " + content}
 
 
+def test_a_peer_whose_task_failed_is_told_and_served_again(
+    gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    with dealing(gateway.url) as dealer:
+        with monkeypatch.context() as patch:
+            patch.setattr("oncemq.gateways.text.peers.Peers._serve_one", fail)
+            for number in range(3):
+                dealer.send_string(f"put orders {number}")
+            replies = [dealer.recv_string().split(" ")[1] for _ in range(2)]
+        assert replies == ["BROKER_BUG"] * 2
+        dealer.send_string("sub orders alice")
+        assert dealer.recv_string() == "OK SUBSCRIBED"
+
+
 def test_peers_that_are_made_up_take_no_room() -> None:
     async def answer(_: list[bytes]) -> bytes:
         return b"OK"

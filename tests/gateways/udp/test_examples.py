@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import runpy
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,3 +88,38 @@ def test_a_line_that_is_refused_is_a_failure(gateway: str, tmp_path: Path) -> No
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr == "line 1 was refused: NAME_INVALID\n"
+
+
+def test_a_late_reply_to_a_plain_packet_does_not_acknowledge_the_next_one(tmp_path: Path) -> None:
+    """The gateway's reply to the first packet is doubled, and the first copy of the next message is lost."""
+    gateway = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    gateway.bind(("127.0.0.1", 0))
+    gateway.settimeout(30)
+    copies: list[tuple[str, int]] = []
+
+    def serve() -> None:
+        subscriber = ("", 0)
+        while len(copies) < 2:
+            packet, address = gateway.recvfrom(65_536)
+            if packet == b'1 "Cooking Recipes"':
+                for _ in range(2):
+                    gateway.sendto(b"Acknowledged!", address)
+            elif packet.startswith(b"1 "):
+                copies.append(address)
+                if len(copies) == 2:
+                    gateway.sendto(b"Acknowledged!", address)
+                    gateway.sendto(b"Cooking Recipes: boil the water first", subscriber)
+            else:
+                subscriber = address
+                gateway.sendto(b"[]" if packet == b"4 list" else b"Subscribed to Cooking Recipes!", address)
+        packet, address = gateway.recvfrom(65_536)
+        gateway.sendto(b"Unsubscribed!", address)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    host, port = gateway.getsockname()
+    said = run(tmp_path, "plain.py", f"{host}:{port}")
+    thread.join(30)
+    gateway.close()
+    assert said[3:] == ["Acknowledged!", "Cooking Recipes: boil the water first", "Unsubscribed!"]
+    assert copies[0] == copies[1], "a repetition comes from the same port"

@@ -51,6 +51,8 @@ class Background(ABC):
         self._driver = driver
         #: Replaced, never changed: the thread reads it without the lock.
         self._tasks: tuple[PeriodicTask, ...] = ()
+        #: After a failure, no task runs before this time: a task that has failed may still be due.
+        self._retry_ms = 0.0
 
     def add(self, task: PeriodicTask) -> None:
         """Run a task whenever it is due. Call this again when its `due_ms` became earlier."""
@@ -71,7 +73,7 @@ class Background(ABC):
         """Run no task any more: the driver was stopped, or is about to be."""
 
     def _next_due_ms(self) -> float:
-        return min((task.due_ms for task in self._tasks), default=_NEVER)
+        return max(min((task.due_ms for task in self._tasks), default=_NEVER), self._retry_ms)
 
     def _run_due(self) -> None:
         """Run the tasks that are due. The lock is held."""
@@ -80,12 +82,22 @@ class Background(ABC):
             at_ms = now_ms()
             due = [task for task in self._tasks if task.due_ms <= at_ms]
             for task in due:
-                task.run()
+                self._run_task(task)
             if due:
                 self._driver.pump()
         except errors.OnceMQError as error:
             # An embedded broker failed. The next caller gets the same error.
             log.warning("%s", error)
+
+    def _run_task(self, task: PeriodicTask) -> None:
+        try:
+            task.run()
+        except errors.OnceMQError:
+            raise
+        except Exception:
+            # The other tasks must run: without them, messages would stay in their buffers and leases would expire.
+            log.exception("a background task failed, and is run again later")
+            self._retry_ms = now_ms() + _IDLE_WAIT_MS
 
 
 class BackgroundThread(Background):
@@ -166,4 +178,5 @@ class BackgroundTimer(Background):
         except Exception:
             # Whatever it was: without this timer, messages would stay in their buffers.
             log.exception("a background task failed; the timer continues")
+            self._retry_ms = now_ms() + _IDLE_WAIT_MS
         self.wake(self._next_due_ms())

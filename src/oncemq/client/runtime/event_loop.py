@@ -27,6 +27,8 @@ log = logging.getLogger("oncemq.client")
 T = TypeVar("T")
 
 _NEVER = float("inf")
+#: Pause after an unexpected failure.
+_RETRY_S = 0.25
 
 
 class EventLoopDriver(Driver):
@@ -138,6 +140,10 @@ class EventLoopDriver(Driver):
         except errors.OnceMQError as error:
             # Every task that waits has got this error, and the next caller will get it.
             log.debug("%s", error)
+        except Exception:
+            # Every task that waits has got this error. Requests in flight still need their deadlines.
+            log.exception("the client failed while it sent or received; it continues")
+            self.loop.call_later(_RETRY_S, self.pump_soon)
 
     def _pump_on_time(self) -> None:
         self._timer = None

@@ -12,10 +12,7 @@ import asyncio
 from enum import Enum, auto
 from typing import Protocol
 
-try:
-    import resource
-except ImportError:  # Windows has no such limit.
-    resource = None  # type: ignore[assignment]
+from oncemq.net.descriptors import connection_descriptors_max
 
 #: How long a client may take for a request's head, from its connection or its first byte.
 HEAD_S = 10.0
@@ -27,8 +24,6 @@ _READ_BYTES = 64 * 1024
 #: read, before some of them are closed.
 HELD_BYTES_MAX = 32 * 2**20
 _SWEEP_S = 1.0
-#: Descriptors that are not for connections.
-_RESERVED_DESCRIPTORS = 100
 #: Below this number no connection is worth the reserve.
 _CONNECTIONS_MIN = 16
 
@@ -76,10 +71,7 @@ class Connections:
 
     def fit_descriptors(self) -> None:
         """Lower the limit to the number of descriptors that this process may open, without a reserve."""
-        if resource is not None:
-            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if soft != resource.RLIM_INFINITY:
-                self.count_max = min(self.count_max, max(_CONNECTIONS_MIN, soft - _RESERVED_DESCRIPTORS))
+        self.count_max = min(self.count_max, max(_CONNECTIONS_MIN, connection_descriptors_max()))
 
     def add(self, connection: Connection) -> bool:
         """Add a new connection, in place of another one if necessary. Returns False if there is no space for it."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from oncemq.gateways.http.connections import Connections
 from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.gateways.tasks import start
 from oncemq.protocol import errors
 
 #: Response headers that a web page may read.
@@ -41,18 +43,26 @@ class HttpGateway:
         self._connections = Connections(settings.connections_max + _IDLE_CONNECTIONS)
         self._server = _make_server(settings, self._connections)
         self._serving: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        #: Called if the server has ended without `stop`.
+        self.on_failure: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Listen. Raises ListenFailed. The broker may be unreachable: then requests are answered with an error."""
         self._connections.fit_descriptors()
         listening = listen(self._settings)
         self.addresses = [f"http://{self._settings.host_text}:{listening.getsockname()[1]}"]
-        self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
+        self._serving = start(self._serve(listening), "the HTTP server", lambda _: self.on_failure())
+
+    async def _serve(self, listening: socket.socket) -> None:
+        await self._server.serve(sockets=[listening])
+        if not self._is_stopping:
+            raise RuntimeError("uvicorn has ended")
 
     async def stop(self) -> None:
         if self._serving is not None:
-            self._server.should_exit = True
-            await self._serving
+            self._is_stopping = self._server.should_exit = True
+            await asyncio.wait([self._serving])
             self._serving = None
 
 

@@ -26,7 +26,7 @@ from oncemq.gateways.push.messages import (
 from oncemq.gateways.push.publishers.reliable import ReliablePublishers
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
-from oncemq.gateways.tasks import drain
+from oncemq.gateways.tasks import drain, report_failure, start
 from oncemq.gateways.zmq_reader import ZmqReader
 from oncemq.protocol import errors
 
@@ -74,7 +74,7 @@ class AckServer:
             self._send(envelope, error_of(errors.Overloaded("too many requests are in progress")))
             return
         self._bytes += size
-        task = asyncio.ensure_future(self._answer(envelope, body))
+        task = start(self._answer(envelope, body), "a push request")
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._finish(done, size))
 
@@ -95,8 +95,8 @@ class AckServer:
         except errors.OnceMQError as error:
             self._counters.add("requests_refused")
             answer = error_of(error)
-        except Exception:
-            log.exception("a request could not be answered")
+        except Exception as error:
+            report_failure("a push request", error)
             answer = error_of(errors.BrokerBug("the gateway failed; its log has the details"))
         self._send(envelope, answer)
 

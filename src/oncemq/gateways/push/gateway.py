@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import zmq
 
@@ -26,7 +26,7 @@ from oncemq.gateways.push.publishers.intake import Intake
 from oncemq.gateways.push.publishers.reliable import ReliablePublishers
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
-from oncemq.gateways.tasks import cancel
+from oncemq.gateways.tasks import cancel, keep_running, start
 from oncemq.gateways.zmq_reader import ZmqReader
 from oncemq.protocol import errors
 
@@ -46,6 +46,7 @@ class PushGateway:
 
     def __init__(self, brokers: str | Sequence[str], settings: PushSettings | None = None) -> None:
         self.addresses: list[str] = []
+        self.on_failure: Callable[[], None] = lambda: None
         self.counters = Counters()
         self._urls = split_urls(brokers)
         self._settings = settings or PushSettings()
@@ -69,7 +70,7 @@ class PushGateway:
         subscribers = ReliableSubscribers(settings, link, feed, counters)
         started.push_async_callback(subscribers.stop)
         for work in (lambda: self._resume(feed, subscribers), feed.run, subscribers.run):
-            started.push_async_callback(cancel, asyncio.ensure_future(_keep_running(work)))
+            started.push_async_callback(cancel, start(keep_running(work, "push maintenance"), "push maintenance"))
         server = AckServer(settings, subscribers, ReliablePublishers(link, settings.name), counters)
         started.push_async_callback(server.stop, _DRAIN_S)
         publish = self._listen_to_publishers(intake)
@@ -101,18 +102,6 @@ class PushGateway:
         """Store and answer what has arrived, for a short time, then close everything."""
         await self._started.aclose()
         log.info("stopped: %s", self.counters.counts)
-
-
-async def _keep_running(work: Callable[[], Awaitable[None]]) -> None:
-    """Run until it returns, in spite of bugs."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            log.exception("this is a bug; the gateway continues")
-            await asyncio.sleep(_PAUSE_S)
-        else:
-            return
 
 
 async def _drain(publish: ZmqReader, intake: Intake) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oncemq.gateways.link import Link
+from oncemq.gateways.tasks import report_failure
 from oncemq.gateways.text.peers import Peers
 from oncemq.gateways.text.requests import format_error, parse
 from oncemq.gateways.text.server import TextServer
@@ -27,6 +28,7 @@ class TextGateway:
     def __init__(self, broker: Sequence[str] | Link, settings: TextSettings | None = None) -> None:
         """`broker`: the addresses of the broker and its standbys, or a link to it, which `stop` does not close."""
         self.addresses: list[str] = []
+        self.on_failure: Callable[[], None] = lambda: None
         self._broker = broker
         self._settings = settings or TextSettings()
         self._link: Link | None = None
@@ -55,9 +57,9 @@ class TextGateway:
             return format_error(error)
         except asyncio.CancelledError:
             raise
-        except Exception:
+        except Exception as error:
             # No request may stop the gateway, or stay without a reply.
-            log.exception("a request failed because of an error in the gateway")
+            report_failure("a text request", error)
             return format_error(errors.BrokerBug("the gateway failed; its log has the details"))
 
     def _one_frame(self, body: list[bytes]) -> bytes:

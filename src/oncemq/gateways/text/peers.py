@@ -10,10 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import zmq
 
-from oncemq.gateways.tasks import drain
+from oncemq.gateways.tasks import drain, start
 from oncemq.gateways.text.requests import format_error
 from oncemq.gateways.text.settings import TextSettings
 from oncemq.gateways.zmq_reader import ZmqReader
@@ -29,6 +30,7 @@ _PAUSE_S_MAX = 0.5
 #: The envelope must be kept for the reply. Proxies on the way never add this much.
 _ENVELOPE_BYTES_MAX = 4096
 _OVERLOADED = format_error(errors.Overloaded("too many requests are in progress; send it again later"))
+_FAILED = format_error(errors.BrokerBug("the gateway failed; its log has the details"))
 
 Envelope = tuple[bytes, ...]
 
@@ -86,7 +88,7 @@ class Peers:
         peer = self._peers.get(name)
         if peer is None:
             peer = self._peers[name] = _Peer()
-            task = asyncio.ensure_future(self._serve(name, peer))
+            task = start(self._serve(name, peer), "a text client", lambda _: self._drop(name, peer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         size = sum(map(len, body))
@@ -124,6 +126,17 @@ class Peers:
         while peer.waiting:
             await self._serve_one(peer, peer.waiting.popleft())
         del self._peers[name]
+
+    def _drop(self, name: Envelope, peer: _Peer) -> None:
+        """Serving a peer has failed. Its waiting requests are answered with an error."""
+        del self._peers[name]
+        for waiting in peer.waiting:
+            if waiting.body is None:
+                self._refused_runs -= 1
+            else:
+                self._count(peer, -1, -waiting.size)
+            with suppress(zmq.ZMQError):
+                self._socket.send((*waiting.envelope, _FAILED))
 
     async def _serve_one(self, peer: _Peer, waiting: _Waiting) -> None:
         if waiting.body is None:

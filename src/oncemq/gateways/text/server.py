@@ -18,6 +18,7 @@ from oncemq.gateways.put_batcher import BATCH_BYTES_MAX
 from oncemq.gateways.subscription import SubscriptionKey
 from oncemq.gateways.subscription_cache import SubscriptionCache
 from oncemq.gateways.subscription_reader import SubscriptionReader, retry_when_stale
+from oncemq.gateways.tasks import start_awaited
 from oncemq.gateways.text.requests import Request, format_done, format_message
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, Find, Keyed, Operation, Subscribe, Unsubscribe
@@ -103,16 +104,10 @@ class TextServer:
         """A get that comes while another one is in progress is a repetition of that one: the client had a timeout."""
         task = self._unnamed.get(key)
         if task is None:
-            task = self._unnamed[key] = asyncio.ensure_future(self._get(*key, NO_KEY))
-            task.add_done_callback(lambda done: self._finish_unnamed(key, done))
+            task = self._unnamed[key] = start_awaited(self._get(*key, NO_KEY))
+            task.add_done_callback(lambda _: self._unnamed.pop(key))
         # A gateway that stops must not leave a get unfinished.
         return await asyncio.shield(task)
-
-    def _finish_unnamed(self, key: SubscriptionKey, task: asyncio.Task[bytes]) -> None:
-        del self._unnamed[key]
-        if not task.cancelled():
-            # Retrieve the exception: if no caller waits any more, asyncio would log it.
-            task.exception()
 
 
 def _keyed(request: Request, operation: Operation) -> Keyed:

@@ -7,7 +7,7 @@ subscriptions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oncemq.gateways.link import Link
 from oncemq.gateways.tasks import keep_running
@@ -34,6 +34,7 @@ class UdpGateway:
     def __init__(self, broker: Sequence[str] | Link, settings: UdpSettings) -> None:
         """`broker`: the addresses of the broker and its standbys, or a link to it, which `stop` does not close."""
         self.addresses: list[str] = []
+        self.on_failure: Callable[[], None] = lambda: None
         self._broker = broker
         self._settings = settings
         self._endpoint: Endpoint | None = None

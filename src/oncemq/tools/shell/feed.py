@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 
 from oncemq.client.consumer.sync import PatternSubscription, Subscription
 from oncemq.protocol import errors
 from oncemq.tools.shell.display import Display
+
+log = logging.getLogger("oncemq.shell")
 
 _BATCH_MAX = 64
 #: Between two attempts while the broker does not answer.
@@ -51,6 +54,10 @@ class Feed:
                 return
             except OSError:
                 # The reader of the output has exited. Messages that were not shown are not acked.
+                return
+            except Exception as error:
+                log.exception("the feed of '%s' failed", self._subscription.topic)
+                self._display.error(f"{self._subscription.topic} is no longer shown: {error!r}")
                 return
 
     def _show_next(self) -> None:

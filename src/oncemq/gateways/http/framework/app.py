@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from oncemq.gateways.http.framework.request import BodyLate, RequestParser, read
 from oncemq.gateways.http.framework.router import Router
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.link import Link
-from oncemq.gateways.tasks import cancel
+from oncemq.gateways.tasks import cancel, start_awaited
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.http")
@@ -167,10 +167,12 @@ class App:
         finally:
             places.leave()
 
-    async def _while_connected(self, working: Awaitable[Answer | Streamed], receive: Receive) -> Answer | Streamed:
+    async def _while_connected(
+        self, working: Coroutine[Any, Any, Answer | Streamed], receive: Receive
+    ) -> Answer | Streamed:
         """Wait for a slow answer. Raises Disconnected, Stopping."""
-        answering = asyncio.ensure_future(working)
-        ending = asyncio.ensure_future(self._wait_for_end(receive))
+        answering = start_awaited(working)
+        ending = start_awaited(self._wait_for_end(receive))
         try:
             await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -185,8 +187,8 @@ class App:
 
     async def _wait_for_end(self, receive: Receive) -> None:
         """Wait until the client has disconnected or the gateway stops."""
-        gone = asyncio.ensure_future(_wait_for_disconnect(receive))
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        gone = start_awaited(_wait_for_disconnect(receive))
+        stopping = start_awaited(self._stopping.wait())
         try:
             await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -195,8 +197,8 @@ class App:
     async def _send_stream(self, streamed: Streamed, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", streamed.media.encode()), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = asyncio.ensure_future(_send_parts(streamed, send))
-        ending = asyncio.ensure_future(self._wait_for_end(receive))
+        sending = start_awaited(_send_parts(streamed, send))
+        ending = start_awaited(self._wait_for_end(receive))
         try:
             await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:

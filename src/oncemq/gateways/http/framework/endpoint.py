@@ -20,7 +20,7 @@ responses.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -103,7 +103,7 @@ class Call(Generic[P, B]):
         self.state = state
 
 
-Handler = Callable[[Call[Any, Any]], Awaitable[Answer | Streamed]]
+Handler = Callable[[Call[Any, Any]], Coroutine[Any, Any, Answer | Streamed]]
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

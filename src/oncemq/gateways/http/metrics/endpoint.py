@@ -17,6 +17,7 @@ from oncemq.gateways.http.framework.endpoint import TEXT, Answer, Call, Endpoint
 from oncemq.gateways.http.lookups import just_before
 from oncemq.gateways.http.metrics.exposition import MEDIA, Exposition, Family
 from oncemq.gateways.link import Link
+from oncemq.gateways.tasks import failures
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Health, Patterns, Subscriptions, Topics
 from oncemq.protocol.limits import LIST_PAGE_MAX, NAME_BYTES_MAX
@@ -64,6 +65,8 @@ DEAD = Family("oncemq_dead_letters", "gauge", "Dead letters that nobody has hand
 
 PATTERN_LAG = Family("oncemq_pattern_lag_messages", "gauge", "Messages that are not acked, on all matching topics.")
 PATTERN_TOPICS = Family("oncemq_pattern_topics", "gauge", "Matching topics.")
+
+FAILURES = Family("oncemq_gateway_failures_total", "counter", "Unexpected failures in the gateway's process.")
 
 #: The broker's counters since its start, by the broker's names.
 COUNTERS = {
@@ -124,6 +127,8 @@ async def _scrape(link: Link, parameters: MetricsParameters) -> bytes:
     shown = Exposition()
     health = await link.query(Health(), HealthReply)
     _add_health(shown, health)
+    for name, count in sorted(failures.items()):
+        shown.add(FAILURES, count, {"what": name})
     topics = await _topics(link, prefix, limit)
     for topic in topics:
         _add_topic(shown, topic)

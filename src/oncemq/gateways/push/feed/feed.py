@@ -19,7 +19,7 @@ from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.registry import NAMESPACE
 from oncemq.gateways.registry import iterate_entries
 from oncemq.gateways.subscription import unsubscribe
-from oncemq.gateways.tasks import cancel
+from oncemq.gateways.tasks import cancel, start
 from oncemq.protocol import errors
 from oncemq.protocol.commands import RegistrySet
 from oncemq.protocol.push_feed import topic_of
@@ -179,7 +179,7 @@ class Feed:
         follower.close()
         # While a former follower of the topic is still ending, this one has not started: there is nothing to end.
         if topic not in self._ending:
-            self._ending[topic] = asyncio.ensure_future(self._unfollow(follower))
+            self._ending[topic] = start(self._unfollow(follower), "ending a push feed")
 
     async def _unfollow(self, follower: TopicFollower) -> None:
         topic = follower.topic

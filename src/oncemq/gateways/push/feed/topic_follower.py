@@ -19,6 +19,7 @@ from oncemq.gateways.link import Link
 from oncemq.gateways.push.feed.feed_socket import SLOT_BYTES
 from oncemq.gateways.push.subscribers.registry import NAMESPACE
 from oncemq.gateways.subscription import OpenSubscription, subscribe_and_open
+from oncemq.gateways.tasks import report_failure, start, start_awaited
 from oncemq.protocol import errors
 from oncemq.protocol.batch import split
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, RegistrySet
@@ -85,7 +86,7 @@ class TopicFollower:
         self._pause_s = _PAUSE_S
         self._take_back_s = feed.take_back_s
         self._fenced_s = 0.0
-        self.task = asyncio.ensure_future(self._run())
+        self.task = start(self._run(), "a push feed")
 
     @property
     def is_wanted(self) -> bool:
@@ -104,7 +105,7 @@ class TopicFollower:
     def keep_running(self) -> None:
         """Start the task again if it has ended."""
         if self.task.done():
-            self.task = asyncio.ensure_future(self._run())
+            self.task = start(self._run(), "a push feed")
 
     def close(self) -> None:
         """Stop following. Await the task afterwards."""
@@ -137,7 +138,7 @@ class TopicFollower:
         else:
             self._acked = -1
             if not isinstance(error, errors.OnceMQError):
-                log.exception("the feed of '%s' has failed", self.topic)
+                report_failure("a push feed", error)
             self._feed.counters.report("feed_waits", f"the feed of '{self.topic}' has to wait: {error}")
             await asyncio.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
@@ -172,14 +173,14 @@ class TopicFollower:
         return opened
 
     async def _follow(self, subscription: OpenSubscription) -> None:
-        getting = asyncio.ensure_future(self._get(subscription, self.position))
+        getting = start_awaited(self._get(subscription, self.position))
         try:
             while True:
                 reply, payloads = await getting
                 self.is_live = True
                 batches = verified_batches(self.topic, reply, payloads)
                 # The next batches are fetched while these are sent. That get acks only what was sent before.
-                getting = asyncio.ensure_future(self._get(subscription, reply.next_position))
+                getting = start_awaited(self._get(subscription, reply.next_position))
                 for head, payload in batches:
                     await self._send(head, payload)
                 if reply.next_position > self.position:
@@ -202,7 +203,7 @@ class TopicFollower:
             return
         if self._acking is None or self._acking.done():
             self._acked = self.position
-            self._acking = asyncio.ensure_future(self._ack(self._subscription, self.position))
+            self._acking = start(self._ack(self._subscription, self.position), "an ack of a push feed")
 
     async def _ack(self, subscription: OpenSubscription, upto: int) -> None:
         try:

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 
 from oncemq.gateways.link import Link
+from oncemq.gateways.tasks import start_awaited
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Hello, Numbered, Put
 from oncemq.protocol.replies import HelloReply, Reply
@@ -80,7 +81,7 @@ class Origin:
         """All numbers share one hello: each new one fences what was sent under the former one."""
         hello = self._hello
         if hello is None or (hello.done() and (hello.cancelled() or hello.exception() is not None)):
-            hello = self._hello = asyncio.ensure_future(self._say_hello())
+            hello = self._hello = start_awaited(self._say_hello())
         return hello
 
     async def _say_hello(self) -> int:

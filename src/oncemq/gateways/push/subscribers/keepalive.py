@@ -10,7 +10,7 @@ import time
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
-from oncemq.gateways.tasks import cancel
+from oncemq.gateways.tasks import cancel, start
 from oncemq.protocol import errors
 
 #: How many cursors are checked at a time.
@@ -34,7 +34,7 @@ class Keepalive:
         if now_s < cursor.check_due_s and not cursor.is_in_doubt:
             return
         if cursor not in self._checks and len(self._checks) < _CHECKS_MAX:
-            self._checks[cursor] = task = asyncio.ensure_future(self._check(cursor))
+            self._checks[cursor] = task = start(self._check(cursor), "checking a push subscription")
             task.add_done_callback(lambda _: self._checks.pop(cursor))
 
     async def _check(self, cursor: SubscriberCursor) -> None:

@@ -18,7 +18,7 @@ from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.callback import CallbackSocket
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
 from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
-from oncemq.gateways.tasks import cancel
+from oncemq.gateways.tasks import cancel, report_failure, start
 from oncemq.protocol import errors
 from oncemq.protocol.message import Message
 
@@ -48,7 +48,7 @@ class Retransmission:
             return
         if self._due_cursor(subscriber, now_s) is None:
             return
-        task = subscriber.calling = asyncio.ensure_future(self._call(subscriber))
+        task = subscriber.calling = start(self._call(subscriber), "a retransmission")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: subscriber.end_call())
@@ -68,7 +68,7 @@ class Retransmission:
                         return
         except Exception as error:
             if not isinstance(error, errors.OnceMQError):
-                log.exception("the call to '%s' failed", subscriber.name)
+                report_failure("a retransmission", error)
             self._counters.report("retransmit_waits", f"'{subscriber.name}' has to wait: {error}")
             self._pause(subscriber)
 

@@ -24,6 +24,7 @@ from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.feed.topic_follower import TopicFollower
 from oncemq.gateways.subscription import OpenSubscription, subscribe_and_open, unsubscribe
+from oncemq.gateways.tasks import start_awaited
 from oncemq.protocol import errors
 from oncemq.protocol.batch import decode_stored
 from oncemq.protocol.commands import START_EARLIEST, START_NEW, Read
@@ -235,8 +236,7 @@ class SubscriberCursor:
         wanted, epoch = self.acked, self.epoch
         while self._confirmed < wanted and self.epoch == epoch:
             if self._confirming is None or self._confirming.done():
-                self._confirming = asyncio.ensure_future(self._ack())
-                self._confirming.add_done_callback(_retrieve_exception)
+                self._confirming = start_awaited(self._ack())
             # Callers that come meanwhile share the next one.
             await asyncio.shield(self._confirming)
         return self._confirmed
@@ -294,9 +294,3 @@ class SubscriberCursor:
             self.skip_to(reply.next_position)
             self.missed_below = self.acked
         return messages
-
-
-def _retrieve_exception(confirming: asyncio.Task[None]) -> None:
-    """Retrieve the exception: if no caller waits any more, asyncio would log it."""
-    if not confirming.cancelled():
-        confirming.exception()

@@ -25,7 +25,7 @@ from oncemq.gateways.push.subscribers.registry import Registered, decode_registe
 from oncemq.gateways.push.subscribers.retransmission import Retransmission
 from oncemq.gateways.push.subscribers.subscriber import Subscriber
 from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
-from oncemq.gateways.tasks import cancel
+from oncemq.gateways.tasks import cancel, start
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_EARLIEST, START_NEW
 from oncemq.protocol.names import refuse_name, refuse_topic_name
@@ -215,7 +215,7 @@ class ReliableSubscribers:
 
     def _drop_unsubscribed_soon(self, subscriber: Subscriber) -> None:
         if subscriber.dropping is None or subscriber.dropping.done():
-            subscriber.dropping = asyncio.ensure_future(self._drop_unsubscribed(subscriber.name))
+            subscriber.dropping = start(self._drop_unsubscribed(subscriber.name), "dropping push subscriptions")
 
     async def _drop_unsubscribed(self, name: str) -> None:
         """An operator has deleted subscriptions: drop their cursors and entries, so that the next gateway does not

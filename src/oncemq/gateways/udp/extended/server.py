@@ -105,9 +105,7 @@ class ExtendedServer:
     def _run(self, work: Coroutine[None, None, None], nonce: int, address: Address) -> bool:
         """Start the work for a packet of a peer that is not served yet, or is about to leave."""
         refused = packets.answer(nonce, packets.Refused(0, FAILED.code, FAILED.text))
-        return self._context.run_for_packet(
-            work, "an extended packet", lambda _: self._context.send(refused, address)
-        )
+        return self._context.run_for_packet(work, "an extended packet", lambda _: self._context.send(refused, address))
 
     def _refuse(self, hello: packets.Hello) -> packets.Refused | None:
         refusal = refuse_name(hello.name, "name", 200)
