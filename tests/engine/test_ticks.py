@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
+from oncemq.engine.decide import ticks
 from oncemq.engine.decide.ticks import EXPIRED_PER_TICK_MAX, TICK_BYTES_MAX
 from oncemq.engine.events import (
     Event,
@@ -106,3 +109,34 @@ def test_after_a_replay_processed_entries_are_not_due_again() -> None:
     replica = world.replayed()
     next_ms = replica.next_tick_ms()
     assert next_ms is None or next_ms > world.now_ms
+
+
+def test_retention_deletes_many_batches_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ticks, "TRIMMED_PER_TICK_MAX", 10)
+    world = World()
+    world.do(commands.CreateTopic("kept", retain_ms=1_000))
+    for _ in range(35):
+        world.do(put("kept"))
+    topic = world.engine.state.topics["kept"]
+    world.now_ms += 1_000
+    lengths = []
+    while len(topic.index):
+        world.tick(0)
+        lengths.append(len(topic.index))
+    assert lengths == [25, 15, 5, 0]
+
+
+def test_a_smaller_quota_deletes_many_batches_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ticks, "TRIMMED_PER_TICK_MAX", 10)
+    world = World()
+    world.do(commands.CreateTopic("kept", retain_bytes=1 << 30, quota_bytes=1 << 30, overflow=commands.DROP))
+    for _ in range(35):
+        world.do(put("kept"))
+    topic = world.engine.state.topics["kept"]
+    size = topic.stored_bytes // 35
+    world.do(commands.CreateTopic("kept", 0, 1 << 30, 10 * size, commands.DROP, True))
+    lengths = []
+    while topic.is_over_quota:
+        world.tick(0)
+        lengths.append(len(topic.index))
+    assert lengths == [25, 15, 10]
