@@ -69,7 +69,7 @@ def _fill(world: World, topic: str, subscriber: str) -> None:
         world.do(put(topic))
 
 
-def ticks(world: World) -> Iterator[list[Event]]:
+def ticks_of(world: World) -> Iterator[list[Event]]:
     """Return a count within sensible limits."""
     for _ in range(1_000):
         next_ms = world.engine.next_tick_ms()
@@ -86,7 +86,7 @@ def test_each_tick_fits_its_reserved_space() -> None:
     sizes: list[int] = []
     for _ in range(2):
         world.now_ms += 2 * DAY_MS
-        for events in ticks(world):
+        for events in ticks_of(world):
             seen += events
             sizes.append(sum(map(event_bytes, events)))
     assert max(sizes) <= TICK_BYTES_MAX

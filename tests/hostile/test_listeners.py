@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,30 @@ def test_a_client_that_never_reads_its_replies_is_cut_off(
     assert client.health().counters["replies_dropped"] > 0
 
 
+def send_by_version_1(url: str) -> None:
+    """Send messages in version 1 of ZeroMQ's protocol: length (1) | flags | body, first the routing id."""
+    host, port = url.rpartition("/")[2].split(":")
+    with socket.create_connection((host, int(port))) as peer:
+        peer.sendall(b"\x01\x00" + b"\x06\x00hello" * 100)
+        peer.settimeout(0.2)
+        with suppress(OSError):
+            while peer.recv(4096):
+                pass
+
+
+def test_a_peer_of_an_old_version_of_the_protocol_harms_nobody(
+    broker: BrokerProcess, client: Client, text: Any, push: PushProcess
+) -> None:
+    pushes = [push.settings.publish, push.settings.acks, push.settings.feed]
+    for url in (broker.url, text.url, *pushes):
+        send_by_version_1(url)
+    client.put("orders", b"one pizza")
+    with asking(text.url, b"put orders one pizza") as ask:
+        ask()
+    with publishing(push) as publish:
+        publish()
+
+
 @contextmanager
 def asking(url: str, request: bytes) -> Iterator[Ask]:
     req = Req(url)
@@ -182,19 +207,19 @@ def test_a_text_client_that_never_reads_is_cut_off(text: Any) -> None:
 
 @contextmanager
 def publishing(push: PushProcess, content: bytes = b"one pizza") -> Iterator[Ask]:
-    socket: Any = zmq.Context.instance().socket(zmq.REQ)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVTIMEO, 20_000)
-    socket.connect(push.settings.acks)
+    req: Any = zmq.Context.instance().socket(zmq.REQ)
+    req.setsockopt(zmq.LINGER, 0)
+    req.setsockopt(zmq.RCVTIMEO, 20_000)
+    req.connect(push.settings.acks)
     numbers = iter(range(1, 10**9))
 
     def publish() -> object:
         request = {"type": "publish", "origin": "me", "topic": "orders", "id": str(next(numbers))}
-        socket.send_multipart([json.dumps(request).encode(), content])
-        return socket.recv()
+        req.send_multipart([json.dumps(request).encode(), content])
+        return req.recv()
 
     yield publish
-    socket.close(0)
+    req.close(0)
 
 
 @pytest.mark.parametrize("attack", [endless, tiny])

@@ -19,8 +19,8 @@ def wire_bytes(size: int) -> int:
 
 
 def source_of(frame: Any) -> int:
-    """Return the descriptor of the connection from which a frame came; -1 if libzmq does not know it. That is so for peers
-    that use version 1 of its protocol, which carries no metadata."""
+    """Return the descriptor of the connection from which a frame came; -1 if libzmq does not know it. That is so for
+    peers that use version 1 of its protocol, which carries no metadata."""
     try:
         return int(frame.get(_SOURCE))
     except zmq.ZMQError:

@@ -34,8 +34,8 @@ class Listener:
     # The thread of the socket.
 
     def note_received(self, descriptor: int, size: int, peer: bytes = b"") -> None:
-        """Count a message of `size` bytes on the wire. `peer` is the routing id by which replies are sent. What can't be
-        attributed to a connection (see `source_of`) counts as not processed."""
+        """Count a message of `size` bytes on the wire. `peer` is the routing id by which replies are sent. A message
+        without a known connection (see `source_of`) counts as not processed."""
         if descriptor < 0:
             return
         connection = self.connections.get(descriptor)
