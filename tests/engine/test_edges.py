@@ -124,7 +124,7 @@ def _strict(world: World, bytes_max: int, position: int = 0) -> list[tuple[repli
     """Return the reply, the number of batches, and what it waits for: of a get and of a read."""
     opened = world.open("orders", "eve")
     get = commands.Get(opened.topic_id, "eve", opened.epoch, position, bytes_max)
-    found = []
+    found: list[tuple[replies.GetReply, int, object]] = []
     for decision in (world.send(get), world.send(commands.Read("orders", position, bytes_max))):
         assert isinstance(decision.reply, replies.GetReply)
         found.append((decision.reply, len(decision.slices), decision.waits_for))
