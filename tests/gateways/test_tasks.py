@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable
 
@@ -91,7 +90,7 @@ def test_a_callback_that_fails_is_counted() -> None:
         async def start(self) -> None:
             loop = asyncio.get_running_loop()
             loop.call_soon(lambda: asyncio.get_running_loop().call_soon(self.on_failure))
-            loop.call_soon(os.fspath, None)
+            loop.call_soon(lambda: 1 // 0)
 
     before = tasks.failures["a callback of the event loop"]
     run([Bystander()], lambda _: None)

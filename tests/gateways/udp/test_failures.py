@@ -24,12 +24,12 @@ class PlainHandle:
 
 
 class PlainHandleLoop(asyncio.SelectorEventLoop):
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         timer = super().call_at(when, callback, *args, context=context)
         # asyncio's own coroutines know what its timers are.
         return timer if callback.__module__.startswith("asyncio") else PlainHandle(timer)
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
 

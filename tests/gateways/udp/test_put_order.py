@@ -7,7 +7,7 @@ import random
 import pytest
 
 from oncemq.gateways.udp.extended.packets import Answer, Done, Put, Refused
-from oncemq.gateways.udp.extended.put_order import WAITING_BYTES_MAX, PutOrder
+from oncemq.gateways.udp.extended.put_order import WAITING_BYTES_MAX, PutOrder, WaitingBytes
 
 
 def put(number: int, content: bytes = b"x") -> Put:
@@ -85,3 +85,17 @@ def test_each_number_is_decided_once_and_in_order_whatever_comes(seed: int) -> N
             order.end_run(run)
     assert stored == list(range(1, len(stored) + 1))
     assert len(stored) > 100
+
+
+def test_puts_of_all_publishers_that_wait_have_a_common_limit() -> None:
+    waiting_bytes = WaitingBytes(100)
+    orders = [PutOrder(8, 0, (), waiting_bytes) for _ in range(3)]
+    for order in orders:
+        order.add(Put(0, 1, 2, False, "t", b"x" * 60))
+    assert [len(order) for order in orders] == [1, 1, 0]
+    # The put that is next is always taken.
+    orders[2].add(Put(0, 1, 1, False, "t", b"x" * 60))
+    assert len(orders[2]) == 1
+    for order in orders:
+        order.drop_waiting()
+    assert waiting_bytes.total == 0

@@ -6,14 +6,24 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 
 from oncemq.gateways.link import Link
 from oncemq.gateways.tasks import cancel, report_failure, start
 from oncemq.gateways.udp.endpoint import Endpoint
+from oncemq.gateways.udp.extended.put_order import WaitingBytes
 from oncemq.gateways.udp.peers import Peers
-from oncemq.gateways.udp.settings import PACKET_TASKS_MAX, UdpSettings
-from oncemq.gateways.udp.tokens import Address, Tokens
+from oncemq.gateways.udp.settings import (
+    HELD_BYTES_FREE,
+    HELD_BYTES_MAX,
+    PACKET_TASKS_BYTES_MAX,
+    PACKET_TASKS_MAX,
+    SOURCE_TASKS_MAX,
+    WAITING_BYTES_TOTAL_MAX,
+    UdpSettings,
+)
+from oncemq.gateways.udp.tokens import Address, Tokens, source_of
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.gateways.udp")
@@ -37,6 +47,10 @@ class UdpContext:
         self.peers = Peers(settings, clock_ms())
         self.counters: Counter[str] = Counter()
         self._endpoint = endpoint
+        self.waiting_bytes = WaitingBytes(WAITING_BYTES_TOTAL_MAX)
+        self._source_tasks: Counter[str] = Counter()
+        self._packet_bytes = 0
+        self._held_bytes = 0
         self._packet_tasks: set[asyncio.Task[None]] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
 
@@ -60,16 +74,44 @@ class UdpContext:
 
     # Tasks that wait for the broker.
 
-    def run_for_packet(self, work: Coroutine[None, None, None], name: str, on_failure: OnFailure) -> bool:
+    def run_for_packet(
+        self, work: Coroutine[None, None, None], name: str, on_failure: OnFailure, address: Address, size: int = 0
+    ) -> bool:
         """Start the work for one packet. If the broker is unreachable or refuses, the sender repeats the packet.
-        `on_failure` tells the sender of any other failure. False: there are too many tasks, and the packet is
-        dropped."""
-        if len(self._packet_tasks) >= PACKET_TASKS_MAX:
+        `on_failure` tells the sender of any other failure. False: the sender's packets, or those of all senders,
+        take too many tasks or bytes, and the packet is dropped."""
+        source = source_of(address)
+        if (
+            len(self._packet_tasks) >= PACKET_TASKS_MAX
+            or self._source_tasks[source] >= SOURCE_TASKS_MAX
+            or self._packet_bytes + size > PACKET_TASKS_BYTES_MAX
+        ):
             work.close()
             self.counters["dropped_busy"] += 1
             return False
-        self._start(self._packet_tasks, work, name, on_failure)
+        self._source_tasks[source] += 1
+        self._packet_bytes += size
+        task = self._start(self._packet_tasks, work, name, on_failure)
+        task.add_done_callback(lambda _: self._end_packet(source, size))
         return True
+
+    def _end_packet(self, source: str, size: int) -> None:
+        self._packet_bytes -= size
+        self._source_tasks[source] -= 1
+        if not self._source_tasks[source]:
+            del self._source_tasks[source]
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count fetched messages while they wait to be sent. Raises Overloaded if there are too many."""
+        counted = max(0, size - HELD_BYTES_FREE)
+        if counted and self._held_bytes and self._held_bytes + counted > HELD_BYTES_MAX:
+            raise errors.Overloaded("too many large messages wait for subscribers")
+        self._held_bytes += counted
+        try:
+            yield
+        finally:
+            self._held_bytes -= counted
 
     def run_in_background(
         self, work: Coroutine[None, None, None], name: str, on_failure: OnFailure | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from oncemq.gateways.udp.tokens import Address, is_loopback
+from oncemq.gateways.udp.tokens import Address, source_of
 
 #: Maximum number of sources with a bucket. Beyond it, the source that was silent for longest is forgotten and starts
 #: again with a full bucket; the bucket for all sources limits how this can be abused.
@@ -45,9 +45,7 @@ class Rates:
         return self._bucket(now_ms, address).take(now_ms) and self._all.take(now_ms)
 
     def _bucket(self, now_ms: float, address: Address) -> Bucket:
-        # A remote host can use any number of ports, so all its ports share a bucket. On this machine, different ports
-        # are different programs.
-        source = f"{address[0]} {address[1]}" if is_loopback(address) else address[0]
+        source = source_of(address)
         bucket = self._sources.get(source)
         if bucket is None:
             bucket = self._sources[source] = Bucket(self._per_source_per_s, now_ms)

@@ -24,6 +24,14 @@ PUBLISHER_SILENT_MS = 600_000
 LIST_BYTES_MAX = 1200
 #: Maximum number of packets that wait for the broker. Further packets are dropped, and peers repeat them.
 PACKET_TASKS_MAX = 2048
+#: The part of them that packets from one source may take, and the maximum of their bytes.
+SOURCE_TASKS_MAX = 256
+PACKET_TASKS_BYTES_MAX = 16 * 1024 * 1024
+#: Puts of all publishers that wait for missing ones. Further ones are dropped, and publishers repeat them.
+WAITING_BYTES_TOTAL_MAX = 64 * 1024 * 1024
+#: Messages that were fetched for subscribers whose window is full. A delivery may hold the first part in any case.
+HELD_BYTES_MAX = 32 * 1024 * 1024
+HELD_BYTES_FREE = 128 * 1024
 
 
 class UdpSettings(UdpOptions, frozen=True, kw_only=True):
@@ -33,6 +41,16 @@ class UdpSettings(UdpOptions, frozen=True, kw_only=True):
     loopback_is_validated: bool = True
     #: How long a get waits at the broker: the longest time in which a restart of the broker goes unnoticed.
     wait_ms: int = 2000
+
+    @property
+    def source_peers_max(self) -> int:
+        """Maximum number of extended peers of one source, so that others find a place."""
+        return max(16, self.peers_max // 4)
+
+    @property
+    def source_subscriptions_max(self) -> int:
+        """Maximum number of plain subscriptions of one source."""
+        return max(16, self.plain_subscriptions_max // 4)
 
     @property
     def feed_name(self) -> str:

@@ -56,6 +56,12 @@ def _hash(key: bytes, address: Address) -> int:
     return int.from_bytes(digest, "big") or 1
 
 
+def source_of(address: Address) -> str:
+    """Return what limits per source count. A remote host can use any number of ports, so all its ports are one source.
+    On this machine, different ports are different programs."""
+    return f"{address[0]} {address[1]}" if is_loopback(address) else address[0]
+
+
 def is_loopback(address: Address) -> bool:
     host = address[0]
     return host == "::1" or host.startswith(("127.", "::ffff:127."))

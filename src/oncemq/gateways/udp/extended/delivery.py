@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from oncemq.gateways.batches import iterate_values, verified_batches
 from oncemq.gateways.subscription import OpenSubscription
@@ -21,6 +22,8 @@ from oncemq.protocol import errors
 
 _GET_BYTES = 64 * 1024
 _PAUSE_S = 0.2
+#: How long fetched messages wait for space in the window.
+_HOLD_S = 1.0
 #: Packets that are due within this time are sent together.
 _TIMER_MS_MIN = 1.0
 _NEVER = float("inf")
@@ -117,14 +120,25 @@ class Delivery:
         self._on_end(self)
 
     async def _advance(self, position: int) -> int:
-        """Get and send the messages from a position on. Returns the next position."""
+        """Get and send the messages from a position on. Returns the next position. Raises Overloaded."""
+        while not await self._is_space_soon():
+            pass
         reply, payloads = await self._subscription.get(position, _GET_BYTES, self._context.settings.wait_ms)
-        for offset, value in iterate_values(verified_batches(self.topic, reply, payloads)):
-            while not self._window.has_capacity:
-                self._has_space.clear()
-                await self._has_space.wait()
-            self._send_message(offset, value)
+        with self._context.holding(sum(map(len, payloads))):
+            for offset, value in iterate_values(verified_batches(self.topic, reply, payloads)):
+                if not await self._is_space_soon():
+                    # A subscriber that acks nothing must not hold what was fetched.
+                    return offset
+                self._send_message(offset, value)
         return reply.next_position
+
+    async def _is_space_soon(self) -> bool:
+        """Wait for space in the window for at most `_HOLD_S`."""
+        if not self._window.has_capacity:
+            self._has_space.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._has_space.wait(), _HOLD_S)
+        return self._window.has_capacity
 
     def _send_message(self, offset: int, value: bytes) -> None:
         if offset < self._upto:

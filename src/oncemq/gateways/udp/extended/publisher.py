@@ -37,7 +37,7 @@ class Publisher:
         self._context = context
         self._on_end = on_end
         answers = [_answer_of(number, verdict) for number, verdict in session.verdicts]
-        self._order = PutOrder(WINDOW, session.last_number, answers)
+        self._order = PutOrder(WINDOW, session.last_number, answers, context.waiting_bytes)
 
     @property
     def position(self) -> int:
@@ -48,7 +48,8 @@ class Publisher:
         self.heard_ms = clock_ms()
 
     def end(self) -> None:
-        """There is nothing to stop: puts in flight get their outcome, and the next hello returns it."""
+        """Puts in flight get their outcome, and the next hello returns it."""
+        self._order.drop_waiting()
 
     def receive(self, put: packets.Put) -> None:
         """Store a put, or answer it again."""
@@ -58,7 +59,9 @@ class Publisher:
             self._context.counters["repeated"] += 1
             self._send(packets.answer(self.nonce, known))
         elif self._order.has_run:
-            self._context.run_for_packet(self._store(), "storing datagrams", lambda _: self._refuse(FAILED))
+            self._context.run_for_packet(
+                self._store(), "storing datagrams", lambda _: self._refuse(FAILED), self.address
+            )
 
     def _send(self, packet: bytes) -> None:
         self._context.send(packet, self.address)

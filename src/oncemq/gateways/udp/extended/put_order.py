@@ -15,9 +15,20 @@ from oncemq.gateways.udp.extended.packets import Answer, Put
 WAITING_BYTES_MAX = 256 * 1024
 
 
+class WaitingBytes:
+    """The bytes that wait for missing puts, of all publishers together."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.total = 0
+        self.bytes_max = bytes_max
+
+
 class PutOrder:
-    def __init__(self, window: int, last_number: int, answers: Iterable[Answer] = ()) -> None:
+    def __init__(
+        self, window: int, last_number: int, answers: Iterable[Answer] = (), waiting_bytes: WaitingBytes | None = None
+    ) -> None:
         self._window = window
+        self._all_bytes = waiting_bytes or WaitingBytes(WAITING_BYTES_MAX)
         #: The first number without a known outcome.
         self.next_number = last_number + 1
         self._answers = {answer.number: answer for answer in answers}
@@ -35,10 +46,22 @@ class PutOrder:
             return self._answers.get(put.number)
         # The first copy is kept: during a run, it is the one that was sent.
         is_new = put.number < self.next_number + self._window and put.number not in self._waiting
-        if is_new and (put.number == self.next_number or self._bytes < WAITING_BYTES_MAX):
+        if is_new and (put.number == self.next_number or self._has_capacity()):
             self._waiting[put.number] = put
-            self._bytes += len(put.content)
+            self._count(len(put.content))
         return None
+
+    def _has_capacity(self) -> bool:
+        return self._bytes < WAITING_BYTES_MAX and self._all_bytes.total < self._all_bytes.bytes_max
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._all_bytes.total += size
+
+    def drop_waiting(self) -> None:
+        """The publisher is no longer served. It repeats what has no outcome."""
+        for number in list(self._waiting):
+            self._drop(number)
 
     @property
     def has_run(self) -> bool:
@@ -73,4 +96,4 @@ class PutOrder:
     def _drop(self, number: int) -> None:
         put = self._waiting.pop(number, None)
         if put is not None:
-            self._bytes -= len(put.content)
+            self._count(-len(put.content))

@@ -16,7 +16,7 @@ from oncemq.gateways.udp.extended.delivery import Delivery
 from oncemq.gateways.udp.extended.publisher import Publisher
 from oncemq.gateways.udp.plain.feed import find_topic_end
 from oncemq.gateways.udp.settings import PUBLISHER_SILENT_MS, SUBSCRIBER_SILENT_MS, WINDOW
-from oncemq.gateways.udp.tokens import Address
+from oncemq.gateways.udp.tokens import Address, source_of
 from oncemq.protocol import commands, errors
 from oncemq.protocol.names import refuse_name, refuse_topic_name
 from oncemq.protocol.replies import HelloReply
@@ -34,7 +34,8 @@ class ExtendedServer:
         self._by_epoch: dict[int, Peer] = {}
         #: Session, or topic and subscriber → the peer.
         self._by_identity: dict[Identity, Peer] = {}
-        self._greeting: set[tuple[Identity, int]] = set()
+        #: (identity, nonce) of hellos in progress → their source.
+        self._greeting: dict[tuple[Identity, int], str] = {}
         self._succeeded: OrderedDict[tuple[Identity, int], None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -94,18 +95,31 @@ class ExtendedServer:
             self._welcome_peer(hello, known)
         elif (error := self._refuse(hello)) is not None:
             self._context.send(packets.answer(hello.nonce, error), address)
-        elif known is None and len(self._by_epoch) + len(self._greeting) >= self._context.settings.peers_max:
-            text = f"the limit of {self._context.settings.peers_max} peers is reached"
-            self._context.send(packets.not_now(hello.nonce, 0, errors.LimitReached.code, text), address)
+        elif known is None and (limit := self._reached_limit(address)):
+            self._context.send(packets.not_now(hello.nonce, 0, errors.LimitReached.code, limit), address)
         elif (identity, hello.nonce) not in self._greeting:
-            self._greeting.add((identity, hello.nonce))
+            self._greeting[identity, hello.nonce] = source_of(address)
             if not self._run(self._greet(hello, address), hello.nonce, address):
-                self._greeting.discard((identity, hello.nonce))
+                del self._greeting[identity, hello.nonce]
+
+    def _reached_limit(self, address: Address) -> str:
+        """Return which limit prevents another peer; empty if none does."""
+        settings, source = self._context.settings, source_of(address)
+        if len(self._by_epoch) + len(self._greeting) >= settings.peers_max:
+            return f"the limit of {settings.peers_max} peers is reached"
+        sources = [source_of(peer.address) for peer in self._by_epoch.values()] + list(self._greeting.values())
+        if sources.count(source) >= settings.source_peers_max:
+            return f"the limit of {settings.source_peers_max} peers per source is reached"
+        return ""
 
     def _run(self, work: Coroutine[None, None, None], nonce: int, address: Address) -> bool:
         """Start the work for a packet of a peer that is not served yet, or is about to leave."""
         refused = packets.answer(nonce, packets.Refused(0, FAILED.code, FAILED.text))
-        return self._context.run_for_packet(work, "an extended packet", lambda _: self._context.send(refused, address))
+
+        def tell(_: BaseException) -> None:
+            self._context.send(refused, address)
+
+        return self._context.run_for_packet(work, "an extended packet", tell, address)
 
     def _refuse(self, hello: packets.Hello) -> packets.Refused | None:
         refusal = refuse_name(hello.name, "name", 200)
@@ -129,7 +143,7 @@ class ExtendedServer:
             self._admit(peer)
             self._welcome_peer(hello, peer)
         finally:
-            self._greeting.discard((self._identity(hello), hello.nonce))
+            self._greeting.pop((self._identity(hello), hello.nonce), None)
 
     async def _tell_end(self, hello: packets.Hello, address: Address) -> None:
         """Answer a hello that asks for the end of a topic."""

@@ -8,6 +8,7 @@ no subscription without subscribers is left behind, even if the gateway crashes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,7 +16,7 @@ from oncemq.gateways.registry import iterate_entries
 from oncemq.gateways.subscription import unsubscribe
 from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.plain.feed import Feed, find_topic_end
-from oncemq.gateways.udp.tokens import Address
+from oncemq.gateways.udp.tokens import Address, source_of
 from oncemq.protocol import errors
 from oncemq.protocol.commands import RegistrySet
 from oncemq.protocol.replies import RegistryEntry
@@ -37,6 +38,7 @@ class Feeds:
         self._context = context
         self._feeds: dict[str, Feed] = {}
         self._count = 0
+        self._source_counts: Counter[str] = Counter()
         #: Addresses that are being deleted.
         self._leaving: set[Address] = set()
 
@@ -56,8 +58,8 @@ class Feeds:
         feed = self._feed(topic)
         if topic_id > feed.topic_id:
             # The addresses so far were subscribed to a deleted topic of the same name.
-            self._count -= len(feed.addresses)
-            feed.addresses.clear()
+            for former in list(feed.addresses):
+                self._discard(feed, former)
             feed.topic_id = topic_id
         if topic_id == feed.topic_id:
             self._add(feed, address, first)
@@ -69,9 +71,19 @@ class Feeds:
         return feed
 
     def _add(self, feed: Feed, address: Address, first: int) -> None:
-        self._count += address not in feed.addresses
+        if address not in feed.addresses:
+            self._count += 1
+            self._source_counts[source_of(address)] += 1
         feed.addresses[address] = first
         self._context.peers.add(clock_ms(), address)
+
+    def _discard(self, feed: Feed, address: Address) -> None:
+        if feed.addresses.pop(address, None) is not None:
+            self._count -= 1
+            source = source_of(address)
+            self._source_counts[source] -= 1
+            if not self._source_counts[source]:
+                del self._source_counts[source]
 
     @asynccontextmanager
     async def _locked(self, topic: str) -> AsyncIterator[Feed]:
@@ -100,6 +112,10 @@ class Feeds:
         settings = self._context.settings
         if self._count >= settings.plain_subscriptions_max:
             raise errors.LimitReached(f"the limit of {settings.plain_subscriptions_max} plain subscriptions is reached")
+        if self._source_counts[source_of(address)] >= settings.source_subscriptions_max:
+            raise errors.LimitReached(
+                f"the limit of {settings.source_subscriptions_max} plain subscriptions per source is reached"
+            )
         found = await find_topic_end(self._context, feed.topic)
         if not feed.addresses:
             feed.topic_id = found.topic_id
@@ -135,8 +151,7 @@ class Feeds:
     async def _remove(self, feed: Feed, address: Address) -> None:
         settings = self._context.settings
         await self._context.link.operate(RegistrySet(settings.name, key_of(address, feed.topic), None))
-        if feed.addresses.pop(address, None) is not None:
-            self._count -= 1
+        self._discard(feed, address)
         if not any(address in other.addresses for other in self._feeds.values()):
             self._context.peers.remove(address)
 

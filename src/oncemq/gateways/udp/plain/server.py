@@ -39,7 +39,8 @@ class PlainServer:
             context.counters["dropped_busy"] += 1
             return
         work = self._answer(request, address, size)
-        context.run_for_packet(work, "a plain packet", lambda _: self._reply(address, size, format_error(FAILED)))
+        told = format_error(FAILED)
+        context.run_for_packet(work, "a plain packet", lambda _: self._reply(address, size, told), address, size)
 
     def receive_oversized(self, address: Address, size: int) -> None:
         """Refuse a packet that is too long."""

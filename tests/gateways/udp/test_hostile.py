@@ -1,0 +1,92 @@
+"""Hostile peers: the gateway's memory is bounded, and others are served."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from examples.datagrams.peers import FROM_THE_EARLIEST, Publisher, Subscriber
+
+from oncemq.testing.broker_process import BrokerProcess
+from tests.gateways.hosts import TIMEOUT_S
+from tests.gateways.udp.rig import GatewayProcess, GatewayThread
+from tests.hostile import udp_peers
+
+_MEMORY_BYTES_MAX = 100 * 1024 * 1024
+
+
+@pytest.fixture
+def gateway(broker: BrokerProcess) -> Iterator[GatewayProcess]:
+    gateway = GatewayProcess([broker.url])
+    gateway.start()
+    yield gateway
+    gateway.kill()
+
+
+def serve_somebody(gateway: tuple[str, int], name: str) -> None:
+    """Another publisher and subscriber get through."""
+    with closing(Publisher(gateway, name, timeout_s=TIMEOUT_S)) as publisher:
+        publisher.put(name, b"0", create=True)
+        publisher.flush()
+        with closing(Subscriber(gateway, name, "honest", timeout_s=TIMEOUT_S)) as subscriber:
+            for number in range(20):
+                publisher.put(name, b"%d" % number)
+            publisher.flush()
+            got = [content for _, (_, content) in zip(range(20), subscriber.messages(TIMEOUT_S), strict=False)]
+            assert got == [b"%d" % number for number in range(20)]
+
+
+def test_a_flood_from_many_ports_takes_bounded_memory(gateway: GatewayProcess) -> None:
+    before = gateway.memory_bytes
+    flood = threading.Thread(target=udp_peers.flood, args=(gateway.address, 50, 3000))
+    flood.start()
+    serve_somebody(gateway.address, "beside the flood")
+    flood.join()
+    assert gateway.memory_bytes - before < _MEMORY_BYTES_MAX
+
+
+def test_puts_that_wait_for_a_missing_one_take_bounded_memory(gateway: GatewayProcess) -> None:
+    before = gateway.memory_bytes
+    udp_peers.withhold_first_put(gateway.address, 20, 63)
+    serve_somebody(gateway.address, "beside withheld puts")
+    assert gateway.memory_bytes - before < _MEMORY_BYTES_MAX
+
+
+def test_subscribers_that_ack_nothing_hold_bounded_memory(broker: BrokerProcess, gateway: GatewayProcess) -> None:
+    with broker.connect() as client:
+        client.create_topic("bulky", retain_ms=3_600_000)
+        client.put_many("bulky", [bytes(1000)] * 3000)
+    before = gateway.memory_bytes
+    assert udp_peers.ack_nothing(gateway.address, "bulky", 60, 0.5) == 60
+    serve_somebody(gateway.address, "beside mute subscribers")
+    assert gateway.memory_bytes - before < _MEMORY_BYTES_MAX
+
+
+def test_what_is_held_for_a_subscriber_that_acks_nothing_is_dropped_and_fetched_again(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncemq.gateways.udp.extended.delivery._HOLD_S", 0.01)
+    monkeypatch.setattr("oncemq.gateways.udp.context.HELD_BYTES_FREE", 0)
+    with broker.connect() as client:
+        client.create_topic("held", retain_ms=3_600_000)
+        client.put_many("held", [b"%d" % number for number in range(500)])
+    gateway = GatewayThread([broker.url], name="holding")
+    try:
+        with closing(Subscriber(gateway.address, "held", "slow", position=FROM_THE_EARLIEST)) as subscriber:
+            got = [int(content) for _, (_, content) in zip(range(500), subscriber.messages(TIMEOUT_S), strict=False)]
+        assert got == list(range(500))
+        assert gateway.gateway._context._held_bytes == 0
+    finally:
+        gateway.stop()
+
+
+def test_one_source_leaves_room_for_others(broker: BrokerProcess) -> None:
+    gateway = GatewayThread([broker.url], name="roomy", peers_max=40, plain_subscriptions_max=40)
+    try:
+        assert udp_peers.claim_names(gateway.address, 40) == 16
+        assert udp_peers.subscribe_from_one_port(gateway.address, 20) == 16
+        serve_somebody(gateway.address, "beside a claimer")
+    finally:
+        gateway.stop()
