@@ -17,6 +17,7 @@ from oncemq.net.connection import source_of, wire_bytes
 from oncemq.net.counters import Counters
 from oncemq.net.guard import Guard
 from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
+from oncemq.net.unix_socket import set_mode
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import REQUEST_HEADER_BYTES_MAX
@@ -61,6 +62,8 @@ class ZmqNetwork:
         self._listener = self._guard.watch(self._socket, "the broker", _limits(settings), self.counters)
         #: As bound: port `*` or 0 is replaced by the real one.
         self.addresses = [self._bind(address) for address in addresses or settings.listen]
+        for address in self.addresses:
+            set_mode(address, settings.socket_mode)
 
     def _bind(self, address: str) -> str:
         try:

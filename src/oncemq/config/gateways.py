@@ -22,6 +22,16 @@ def at_least(bound: int, description: str) -> Meta:
     return Meta(ge=bound, description=description)
 
 
+SocketMode = Annotated[
+    str,
+    Meta(
+        pattern="^0?[0-7]{3}$",
+        examples=["0660"],
+        description="Mode of the files of Unix sockets (`ipc://`), in octal digits, whatever the umask is. To connect, "
+        "a user needs the right to write: 0660 admits the group of the broker's process.",
+    ),
+]
+
 Name = Annotated[
     str,
     Meta(
@@ -115,6 +125,7 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
             "for subscribers on this machine."
         ),
     ] = ()
+    socket_mode: SocketMode = "0600"
     message_bytes_max: Annotated[
         int, at_least(1024, "Maximum size of a frame. A peer that sends a larger one is disconnected.")
     ] = 8 * 2**20

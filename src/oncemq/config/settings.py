@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from oncemq.config.addresses import DEFAULT_URL
 from oncemq.config.database_url import describe
-from oncemq.config.gateways import HttpOptions, PushOptions, TextOptions, UdpOptions, at_least, described
+from oncemq.config.gateways import HttpOptions, PushOptions, SocketMode, TextOptions, UdpOptions, at_least, described
 from oncemq.protocol.limits import Limits
 
 
@@ -30,6 +30,7 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
             min_length=1, description="Addresses for clients: `tcp://HOST:PORT` or `ipc://PATH`, separated by commas."
         ),
     ] = (DEFAULT_URL,)
+    socket_mode: SocketMode = "0600"
     data: Annotated[str, Meta(min_length=1, description="Folder in which the broker stores everything.")] = (
         "./oncemq-data"
     )

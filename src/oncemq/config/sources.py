@@ -125,6 +125,8 @@ def _bounds(meta: Meta | None) -> str:
         bounds.append("not empty")
     if meta.max_length:
         bounds.append(f"at most {meta.max_length} characters")
+    if meta.examples:
+        bounds.append(f"such as {meta.examples[0]}")
     return "".join(f", {bound}" for bound in bounds)
 
 

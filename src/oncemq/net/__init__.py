@@ -7,6 +7,7 @@ has read and sent, and disconnects peers that exceed their limits. A ZeroMQ clie
 
     counters.py     counts by name, and log lines at a limited rate
     descriptors.py  the limit of open files
+    unix_socket.py  the mode of a Unix socket
     kernel.py       what the kernel knows about a connection and about this process
     connection.py   the account of one connection
     listener.py     the connections of one listener, and the part that the thread of the socket uses

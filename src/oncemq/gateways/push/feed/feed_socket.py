@@ -20,6 +20,7 @@ import zmq
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.zmq_reader import ZmqReader
+from oncemq.net.unix_socket import set_mode
 
 #: How long a full queue may delay the feed, and how long it may not after that.
 PATIENCE_S = 1.0
@@ -52,6 +53,7 @@ class FeedSocket:
         for url in settings.feed_listen:
             self._socket.bind(url)
             self.addresses.append(self._socket.address)
+            set_mode(self._socket.address, settings.socket_mode)
         self._send_frame = self._socket.socket.send
 
     def _receive(self, frames: list[bytes]) -> None:
