@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import zmq
 
 from oncemq.config.settings import ServeSettings
-from oncemq.net.connection import source_of, wire_bytes
+from oncemq.net.connection import wire_bytes
 from oncemq.net.counters import Counters
 from oncemq.net.guard import Guard
 from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
@@ -101,7 +101,7 @@ class ZmqNetwork:
             length = len(frame)
             size += length + (9 if length > 255 else 2)
             frames.append(frame.bytes if length < _COPY_BELOW_BYTES else frame.buffer)
-        self._listener.note_received(source_of(frame), size, peer)
+        self._listener.note_received(frame, size, peer)
         return frames, size
 
     def is_reading(self, peer: bytes) -> bool:

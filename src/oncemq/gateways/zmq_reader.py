@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 
 from oncemq.gateways.tasks import report_failure
-from oncemq.net.connection import source_of, wire_bytes
+from oncemq.net.connection import wire_bytes
 from oncemq.net.counters import Counters
 from oncemq.net.guard import Guard
 from oncemq.net.listener import Listener
@@ -155,7 +155,7 @@ class ZmqReader:
         if self._listener is not None:
             begin = 1 if self._has_routing_ids else 0
             size = sum(wire_bytes(len(frame)) for frame in frames[begin:]) + self._overhead_bytes
-            self._listener.note_received(source_of(frame), size, frames[0] if begin else b"")
+            self._listener.note_received(frame, size, frames[0] if begin else b"")
         return frames
 
     def stop_reading(self) -> None:

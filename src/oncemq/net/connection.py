@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import zmq
-
 from oncemq.net import kernel
 
-_SOURCE = int(zmq.SRCFD)
 #: What a peer may send that is no message: the handshake at first, later heartbeats between two measurements.
 _OVERHEAD_BYTES = 4096
 
@@ -16,15 +11,6 @@ _OVERHEAD_BYTES = 4096
 def wire_bytes(size: int) -> int:
     """Return the size of a frame as it is transferred."""
     return size + (9 if size > 255 else 2)
-
-
-def source_of(frame: Any) -> int:
-    """Return the descriptor of the connection from which a frame came; -1 if libzmq does not know it. That is so for
-    peers that use version 1 of its protocol, which carries no metadata."""
-    try:
-        return int(frame.get(_SOURCE))
-    except zmq.ZMQError:
-        return -1
 
 
 class Connection:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import threading
 import time
 
+import zmq
+
 from oncemq.net.connection import Connection
 from oncemq.net.counters import Counters
 from oncemq.net.policy import ListenerLimits
 
+_SOURCE = int(zmq.SRCFD)
 #: A peer with less than this is served even if all peers together are over the limit.
 _SMALL_BYTES = 2**20
 
@@ -33,10 +36,13 @@ class Listener:
 
     # The thread of the socket.
 
-    def note_received(self, descriptor: int, size: int, peer: bytes = b"") -> None:
-        """Count a message of `size` bytes on the wire. `peer` is the routing id by which replies are sent. A message
-        without a known connection (see `source_of`) counts as not processed."""
-        if descriptor < 0:
+    def note_received(self, last_frame: zmq.Frame, size: int, peer: bytes = b"") -> None:
+        """Count a message of `size` bytes on the wire. `peer` is the routing id by which replies are sent."""
+        try:
+            descriptor = last_frame.get(_SOURCE)
+        except zmq.ZMQError:
+            # libzmq itself made it (the subscriptions of a subscriber end with its connection), or the peer uses version
+            # 1 of its protocol, which has no such property. Then what it sends counts as not processed.
             return
         connection = self.connections.get(descriptor)
         if connection is None:
