@@ -78,6 +78,20 @@ def test_a_put_behind_commands_that_were_given_up_ends() -> None:
     assert behind.done
 
 
+def test_a_command_that_others_give_up_does_not_renew_the_time_limit() -> None:
+    rig = CoreRig(timeout_ms=100, tries=3, window=1)
+    rig.greet(window=1)
+    pending = rig.put()
+    for _ in range(3):
+        rig.sent()
+        other = rig.put()
+        assert rig.pass_ms(100)
+        rig.core.give_up(other, errors.ClientClosed("not wanted"))
+        if not pending.done:
+            rig.resume(last_number=0)
+    assert isinstance(pending.error, errors.BrokerAway)
+
+
 def test_each_answer_to_a_numbered_command_gives_the_next_one_its_full_time() -> None:
     rig = CoreRig(timeout_ms=100, tries=3, request_commands_max=1)
     rig.greet()

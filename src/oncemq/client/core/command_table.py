@@ -120,6 +120,7 @@ class CommandTable:
         self.requests.complete(command)
         if command.number or command.outbox_number:
             self.window.complete(command)
+            self.window.decided_count += 1
         else:
             self.unnumbered.pop(command, None)
         if command.pending is not None:

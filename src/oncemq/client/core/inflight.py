@@ -100,7 +100,6 @@ class InflightWindow:
 
     def complete(self, command: PendingCommand) -> None:
         """Its answer has been seen."""
-        self.decided_count += 1
         if command.number:
             self._inflight.pop(command.number, None)
         else:
