@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncemq.engine.decide import ticks
+from oncemq.engine.decide import ticks as ticks_module
 from oncemq.engine.decide.ticks import EXPIRED_PER_TICK_MAX, TICK_BYTES_MAX
 from oncemq.engine.events import (
     Event,
@@ -112,7 +112,7 @@ def test_after_a_replay_processed_entries_are_not_due_again() -> None:
 
 
 def test_retention_deletes_many_batches_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticks, "TRIMMED_PER_TICK_MAX", 10)
+    monkeypatch.setattr(ticks_module, "TRIMMED_PER_TICK_MAX", 10)
     world = World()
     world.do(commands.CreateTopic("kept", retain_ms=1_000))
     for _ in range(35):
@@ -127,7 +127,7 @@ def test_retention_deletes_many_batches_over_several_ticks(monkeypatch: pytest.M
 
 
 def test_a_smaller_quota_deletes_many_batches_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticks, "TRIMMED_PER_TICK_MAX", 10)
+    monkeypatch.setattr(ticks_module, "TRIMMED_PER_TICK_MAX", 10)
     world = World()
     world.do(commands.CreateTopic("kept", retain_bytes=1 << 30, quota_bytes=1 << 30, overflow=commands.DROP))
     for _ in range(35):

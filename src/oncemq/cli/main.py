@@ -40,7 +40,7 @@ COMMANDS = {
     "dead": Lazy("oncemq.cli.admin.dead:dead", _ADMIN, "List, retry and delete dead letters."),
     "sessions": Lazy("oncemq.cli.admin.sessions:sessions", _ADMIN, "List and delete sessions."),
     "keys": Lazy("oncemq.cli.admin.keys:keys", _ADMIN, "List and free idempotency keys."),
-    "registry": Lazy("oncemq.cli.admin.registry:registry", _ADMIN, "List and delete what gateways have stored."),
+    "registry": Lazy("oncemq.cli.admin.registry:registry", _ADMIN, "List and delete entries of the registry."),
     "journal": Lazy(
         "oncemq.cli.admin.journal:journal", _ADMIN, "Check, export, cut and copy the journal of a stopped broker."
     ),
