@@ -41,8 +41,8 @@ class Listener:
         try:
             descriptor = last_frame.get(_SOURCE)
         except zmq.ZMQError:
-            # libzmq itself made it: the subscriptions of a subscriber end with its connection. Or the peer uses version 1
-            # of its protocol, which has no such property: then what it sends counts as not processed.
+            # libzmq itself made it: the subscriptions of a subscriber end with its connection. Or the peer uses version
+            # 1 of its protocol, which has no such property: then what it sends counts as not processed.
             return
         connection = self.connections.get(descriptor)
         if connection is None:
