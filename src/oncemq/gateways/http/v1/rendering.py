@@ -66,10 +66,15 @@ def task_of(message: Message, tries: int) -> TaskView:
     return struct_from(TaskView, view_of(message), tries=tries, error=UNSET)
 
 
-def undecodable_tasks(topic_id: int, head: TaskHead, error: str) -> list[TaskView]:
+def undecodable_tasks(topic: str, topic_id: int, head: TaskHead, error: str) -> list[TaskView]:
     """Return leased messages that can't be decoded."""
-    offsets = range(head.first_offset, head.first_offset + head.count)
-    return [TaskView(offset, head.time_ms, f"{topic_id}-{offset}", tries=head.tries, error=error) for offset in offsets]
+    messages = [
+        Message(topic, offset, b"", None, {}, head.time_ms, topic_id)
+        for offset in range(head.first_offset, head.first_offset + head.count)
+    ]
+    return [
+        TaskView(each.offset, head.time_ms, each.idempotency_key, tries=head.tries, error=error) for each in messages
+    ]
 
 
 def _text_or_bytes(value: bytes | None) -> tuple[str | UnsetType, bytes | UnsetType]:

@@ -309,7 +309,7 @@ def _taken(topic: str, opened: OpenReply, reply: TakeReply, payloads: Sequence[F
                 payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, head.count
             )
         except errors.Undecodable as error:
-            tasks += undecodable_tasks(reply.topic_id, head, error.text)
+            tasks += undecodable_tasks(topic, reply.topic_id, head, error.text)
         else:
             tasks += [task_of(message, head.tries) for message in messages]
     sharing = opened.sharing
