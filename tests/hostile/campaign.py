@@ -104,9 +104,9 @@ class Servers:
             Case("push feed: endless message", "gateway", "push", large, (self.feed, "SUB", 1000)),
             Case("push feed: tiny frames", "gateway", "push", tiny, (self.feed, "SUB")),
             Case(
-                "push feed: unread messages",
+                "push feed: unread feed",
                 "gateway",
-                "push feed",
+                "feed",
                 attacks.unread_feed,
                 (self.feed, "SUB", [b"victim"]),
             ),

@@ -83,6 +83,10 @@ def test_if_memory_is_short_peers_with_short_frames_go_before_slow_ones(peers: P
     assert ended(cuts) == [tiny]
     cuts = policy.under_pressure([slow, tiny, fast], Memory(130 * MIB, 125 * MIB), received.__getitem__, NOW_S)
     assert ended(cuts) == [tiny, slow]
+    cuts = policy.under_pressure([slow, tiny, fast], Memory(30 * MIB, 25 * MIB), received.__getitem__, NOW_S)
+    assert ended(cuts) == [tiny]
+    cuts = policy.under_pressure([slow, fast], Memory(30 * MIB, 25 * MIB), received.__getitem__, NOW_S)
+    assert ended(cuts) == []
 
 
 def test_memory_that_no_peer_can_explain_ends_nobody(peers: Peers) -> None:

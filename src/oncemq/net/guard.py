@@ -184,14 +184,15 @@ class Guard:
         connections = [each for _, found in everyone for each in found if not each.is_cut]
         accounted = sum(each.unprocessed + each.unread for each in connections)
         growth = resident - self._baseline
-        if growth - accounted > policy.UNEXPLAINED_BYTES_MAX and now_s >= self._calm_until_s:
+        if growth - accounted > policy.EVIDENT_BYTES_MAX and now_s >= self._calm_until_s:
             self._relieve(connections, Memory(growth, growth - accounted), now_s)
         elif accounted < _SMALL_BYTES:
             self._baseline = min(self._baseline, resident)
 
     def _relieve(self, connections: list[Connection], memory: Memory, now_s: float) -> None:
         cuts = policy.under_pressure(connections, memory, _peek, now_s)
-        if not cuts and not policy.can_explain(connections, memory.unexplained):
+        is_short = memory.unexplained > policy.UNEXPLAINED_BYTES_MAX
+        if is_short and not cuts and not policy.can_explain(connections, memory.unexplained):
             # The process needs it for something else.
             self._baseline += memory.unexplained
         for listener in self._listeners.values():

@@ -22,7 +22,9 @@ from oncemq.net.connection import Connection
 _MIB = 2**20
 #: What the kernel holds for a connection in addition to what libzmq has read.
 KERNEL_BYTES = 8 * _MIB
-#: Memory of the process that no account explains.
+#: Memory of the process that no account explains. From the first on, connections that evidently send short frames are
+#: ended: freeing millions of frames takes libzmq so long that other peers notice. From the second on, suspects are too.
+EVIDENT_BYTES_MAX = 16 * _MIB
 UNEXPLAINED_BYTES_MAX = 64 * _MIB
 #: Memory of the shortest frames, in multiples of their size.
 _MEMORY_PER_BYTE = 32
@@ -109,11 +111,12 @@ def under_pressure(
     connections: Sequence[Connection], memory: Memory, peek: Callable[[Connection], bytes], now_s: float
 ) -> list[Cut]:
     """Return the connections that must be ended because the process has more memory than the accounts explain."""
+    is_short = memory.unexplained > UNEXPLAINED_BYTES_MAX
     silent = [each for each in connections if now_s - each.progress_s > _STALLED_S]
-    if silent:
+    if silent and is_short:
         return [Cut(each, "peers_cut_unread", "memory is short, and it does not read") for each in silent]
     suspects = [(each, each.unprocessed > 0 and are_short_frames(peek(each))) for each in connections]
-    suspects = [(each, evident) for each, evident in suspects if evident or is_suspect(each, now_s)]
+    suspects = [(each, evident) for each, evident in suspects if evident or (is_short and is_suspect(each, now_s))]
     suspects.sort(key=lambda suspect: (not suspect[1], suspect[0].stalled_since_s))
     chosen = _covering((each for each, _ in suspects), memory.growth, _memory_max)
     return [Cut(each, "peers_cut_unfinished", "memory is short, and its message never ends") for each in chosen]
