@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import zmq
 
-from oncemq.gateways.tasks import drain, start
+from oncemq.gateways.tasks import drain, report_failure, start
 from oncemq.gateways.text.requests import format_error
 from oncemq.gateways.text.settings import TextSettings
 from oncemq.gateways.zmq_reader import ZmqReader
@@ -48,12 +48,13 @@ class _Waiting:
 
 
 class _Peer:
-    __slots__ = ("requests", "waiting")
+    __slots__ = ("bytes", "requests", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[_Waiting] = deque()
-        #: How many requests with a body wait or are being answered.
+        #: How many requests with a body wait or are being answered, and their size.
         self.requests = 0
+        self.bytes = 0
 
 
 class Peers:
@@ -88,7 +89,7 @@ class Peers:
         peer = self._peers.get(name)
         if peer is None:
             peer = self._peers[name] = _Peer()
-            task = start(self._serve(name, peer), "a text client", lambda _: self._drop(name, peer))
+            task = start(self._serve(name, peer), "a text client")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         size = sum(map(len, body))
@@ -102,7 +103,12 @@ class Peers:
         limits = self._settings
         if self._requests >= limits.requests_max or peer.requests >= limits.peer_requests_max:
             return False
-        return not self._requests or self._bytes + size <= limits.requests_bytes_max
+        if not self._requests:
+            return True
+        # One peer may take half of the bytes. A single request of it may be larger.
+        if peer.requests and peer.bytes + size > limits.requests_bytes_max // 2:
+            return False
+        return self._bytes + size <= limits.requests_bytes_max
 
     def _note_refused(self, peer: _Peer, envelope: Envelope) -> None:
         """Count refused requests in runs, so that they take no memory."""
@@ -118,25 +124,21 @@ class Peers:
 
     def _count(self, peer: _Peer, requests: int, size: int) -> None:
         peer.requests += requests
+        peer.bytes += size
         self._requests += requests
         self._bytes += size
 
     async def _serve(self, name: Envelope, peer: _Peer) -> None:
         """Answer the peer's requests until none waits."""
         while peer.waiting:
-            await self._serve_one(peer, peer.waiting.popleft())
+            waiting = peer.waiting.popleft()
+            try:
+                await self._serve_one(peer, waiting)
+            except Exception as error:
+                report_failure("a text client", error)
+                with suppress(zmq.ZMQError):
+                    self._socket.send((*waiting.envelope, _FAILED))
         del self._peers[name]
-
-    def _drop(self, name: Envelope, peer: _Peer) -> None:
-        """Serving a peer has failed. Its waiting requests are answered with an error."""
-        del self._peers[name]
-        for waiting in peer.waiting:
-            if waiting.body is None:
-                self._refused_runs -= 1
-            else:
-                self._count(peer, -1, -waiting.size)
-            with suppress(zmq.ZMQError):
-                self._socket.send((*waiting.envelope, _FAILED))
 
     async def _serve_one(self, peer: _Peer, waiting: _Waiting) -> None:
         if waiting.body is None:

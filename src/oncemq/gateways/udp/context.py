@@ -15,6 +15,7 @@ from oncemq.gateways.udp.endpoint import Endpoint
 from oncemq.gateways.udp.extended.put_order import WaitingBytes
 from oncemq.gateways.udp.peers import Peers
 from oncemq.gateways.udp.settings import (
+    FETCHES_MAX,
     HELD_BYTES_FREE,
     HELD_BYTES_MAX,
     PACKET_TASKS_BYTES_MAX,
@@ -51,6 +52,8 @@ class UdpContext:
         self._source_tasks: Counter[str] = Counter()
         self._packet_bytes = 0
         self._held_bytes = 0
+        #: Limits how many deliveries fetch stored messages at a time.
+        self.fetches = asyncio.Semaphore(FETCHES_MAX)
         self._packet_tasks: set[asyncio.Task[None]] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
 

@@ -32,6 +32,8 @@ WAITING_BYTES_TOTAL_MAX = 64 * 1024 * 1024
 #: Messages that were fetched for subscribers whose window is full. A delivery may hold the first part in any case.
 HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_BYTES_FREE = 128 * 1024
+#: Deliveries that fetch and send stored messages at a time.
+FETCHES_MAX = 8
 
 
 class UdpSettings(UdpOptions, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from oncemq.protocol import errors
 _GET_BYTES = 64 * 1024
 _PAUSE_S = 0.2
 #: How long fetched messages wait for space in the window.
-_HOLD_S = 1.0
+_HOLD_S = 0.2
 #: Packets that are due within this time are sent together.
 _TIMER_MS_MIN = 1.0
 _NEVER = float("inf")
@@ -57,6 +57,8 @@ class Delivery:
         self._first = self._upto
         self._window = SendWindow(WINDOW, WINDOW_BYTES, self.heard_ms, random.Random())
         self._has_space = asyncio.Event()
+        #: There are messages to fetch without waiting.
+        self._has_backlog = True
         self._ack_task: asyncio.Task[None] | None = None
         self._timer: asyncio.Handle | None = None
         self._timer_ms = _NEVER
@@ -123,13 +125,22 @@ class Delivery:
         """Get and send the messages from a position on. Returns the next position. Raises Overloaded."""
         while not await self._is_space_soon():
             pass
-        reply, payloads = await self._subscription.get(position, _GET_BYTES, self._context.settings.wait_ms)
+        if self._has_backlog:
+            # A get returns at least one batch, which may be large.
+            async with self._context.fetches:
+                return await self._fetch(position, 0)
+        return await self._fetch(position, self._context.settings.wait_ms)
+
+    async def _fetch(self, position: int, wait_ms: int) -> int:
+        reply, payloads = await self._subscription.get(position, _GET_BYTES, wait_ms)
         with self._context.holding(sum(map(len, payloads))):
             for offset, value in iterate_values(verified_batches(self.topic, reply, payloads)):
                 if not await self._is_space_soon():
                     # A subscriber that acks nothing must not hold what was fetched.
+                    self._has_backlog = True
                     return offset
                 self._send_message(offset, value)
+        self._has_backlog = reply.end_offset > reply.next_position
         return reply.next_position
 
     async def _is_space_soon(self) -> bool:
