@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oncemq.gateways.http.framework import request
+from oncemq.gateways.http.framework.memory import CONNECTION
 from oncemq.gateways.http.framework.origin_check import OriginCheck
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.protocol import errors
@@ -86,3 +87,37 @@ def test_headers_of_a_message_have_a_bound(v1: V1) -> None:
 
 def test_topic_ids_are_numbers_that_no_reader_of_json_rounds(v1: V1) -> None:
     assert v1.subscribe("t", "s")["topic_id"] < 2**53
+
+
+class _Connection:
+    """A client's connection, closed or open."""
+
+    def __init__(self, is_closed: bool) -> None:
+        self._is_closed = is_closed
+
+    def is_gone(self) -> bool:
+        return self._is_closed
+
+    def abort(self) -> None:
+        pass
+
+
+def test_a_response_to_a_connection_that_was_just_closed_is_dropped(v1: V1) -> None:
+    """uvloop raises RuntimeError between the end of a connection and the news of it."""
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            raise RuntimeError("the handler is closed")
+
+    def scope(is_closed: bool) -> dict[str, Any]:
+        extensions = {CONNECTION: _Connection(is_closed)}
+        path = "/v1/topics"
+        about = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "extensions": extensions}
+        return {**about, "query_string": b"", "headers": [(b"host", b"127.0.0.1:8002")]}
+
+    v1.run(v1.app(scope(is_closed=True), receive, send))
+    with pytest.raises(RuntimeError):
+        v1.run(v1.app(scope(is_closed=False), receive, send))

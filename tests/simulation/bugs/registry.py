@@ -139,7 +139,7 @@ HINTS: dict[str, int] = {
     "pattern_seek_keeps_the_epoch": 2,
     "release_ignores_snapshots": 11,
     "release_ignores_the_index": 1,
-    "replayed_commit_publishes_again": 4,
+    "replayed_commit_publishes_again": 548,
     "reply_before_the_sync": 6,
     "retention_ignores_subscribers": 2,
     "returned_is_lost_in_a_restart": 13,

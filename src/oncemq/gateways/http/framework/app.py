@@ -82,7 +82,7 @@ class App:
         memory = RequestMemory(self._memory, scope)
         current_memory.set(memory)
         try:
-            await self._serve_one(scope, receive, send, memory)
+            await self._serve_one(scope, receive, _while_connected(send, memory), memory)
         except asyncio.CancelledError:
             # The gateway has stopped; it has closed this connection, which has an unfinished response.
             if not self._stopping.is_set():
@@ -211,6 +211,20 @@ class App:
 
 def _wait_ms_of(call: Call[Any, Any]) -> int:
     return max(getattr(part, "wait_ms", 0) for part in (call.parameters, call.body))
+
+
+def _while_connected(send: Send, memory: RequestMemory) -> Send:
+    """Return a `send` that does nothing when the connection is closed. uvloop closes it as soon as a write fails, and
+    tells uvicorn later; until then, uvicorn's `send` fails."""
+
+    async def send_if_connected(message: MutableMapping[str, Any]) -> None:
+        try:
+            await send(message)
+        except RuntimeError:
+            if not memory.is_client_gone():
+                raise
+
+    return send_if_connected
 
 
 async def _send_answer(answer: Answer, send: Send, memory: RequestMemory) -> None:

@@ -78,6 +78,9 @@ class RequestMemory:
             if self._connection.is_gone():
                 raise Disconnected
 
+    def is_client_gone(self) -> bool:
+        return self._connection.is_gone()
+
     def note_reply(self, reply_bytes: int) -> None:
         """The reply is encoded, and has this size."""
         if self._reply is not None:
