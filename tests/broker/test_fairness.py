@@ -270,6 +270,18 @@ def test_a_thousand_waiting_reads_are_woken_over_several_rounds_and_each_is_answ
     assert len(rig.broker.waiting) == 0
 
 
+def test_many_waiting_requests_that_get_nothing_are_tried_once() -> None:
+    rig = _with_topics(count=1)
+    for _ in range(2_500):
+        rig.post([Read("topic.00000", 0, 1 << 20, 60_000)], peer=b"reader")
+    _finish(rig)
+    rig.do(Subscribe("topic.00000", "kitchen"))
+    assert rig.broker.busy
+    rig.rounds(3)
+    assert not rig.broker.busy
+    assert len(rig.broker.waiting) == 2_500
+
+
 def test_one_peer_cannot_wait_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "WAITING_PER_PEER_MAX", 5)
     rig = _with_topics(count=1)

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from oncemq.broker.clock import Clock
 from oncemq.broker.event_log import is_logged, log_level, log_lines
 from oncemq.broker.group_builder import NO_SPACE, GroupBuilder
 from oncemq.broker.request import Request
-from oncemq.broker.waiting import WAITING_PER_PEER_MAX, WaitingRequest, WaitingRequests, WaitTarget, wait_ms_of
+from oncemq.broker.waiting import (
+    EVERYONE,
+    WAITING_PER_PEER_MAX,
+    WaitingRequest,
+    WaitingRequests,
+    WaitTarget,
+    wait_ms_of,
+)
 from oncemq.broker.work import ROUND_UNITS_MAX, WorkBudget, units_of
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
@@ -162,28 +169,32 @@ class Round:
 
     def wake(self) -> None:
         """Answer the waiting requests that have messages now, and those whose deadline has passed."""
-        self._wake_all(list(self._to_wake))
+        self._wake_all(dict.fromkeys(self._to_wake, EVERYONE))
         for waiting in self._waiting.take_expired(self._builder.now_ms, ROUND_UNITS_MAX):
             self._finish(waiting.request)
         for request in self._replaced:
             self._finish(request)
 
-    def _wake_all(self, targets: Iterable[WaitTarget]) -> None:
-        """Wake the requests that wait for the targets. What exceeds the budget is left to the next round."""
+    def _wake_all(self, targets: Mapping[WaitTarget, int]) -> None:
+        """Wake so many of the requests that wait for each target. What exceeds the budget is left to the next round."""
         budget = WorkBudget(self._clock)
-        for target in targets:
+        for target, count in targets.items():
             if budget.is_round_over:
-                self._waiting.unserved[target] = None
+                self._waiting.unserved[target] = count
             else:
-                self._wake(target, budget)
+                self._wake(target, count, budget)
 
-    def _wake(self, target: WaitTarget, budget: WorkBudget) -> None:
+    def _wake(self, target: WaitTarget, count: int, budget: WorkBudget) -> None:
         #: Shared subscriptions that have no more messages: their other members need no attempt.
         exhausted: set[tuple[str, int]] = set()
         tried: list[WaitingRequest] = []
-        for waiting in self._waiting.take_target(target):
+        untried = 0
+        for index, waiting in enumerate(self._waiting.take_target(target)):
+            if index >= count:
+                tried.append(waiting)
+                continue
             if budget.is_round_over:
-                self._waiting.unserved[target] = None
+                untried += 1
                 self._waiting.put_back(waiting)
                 continue
             command = waiting.request.commands[0]
@@ -195,12 +206,15 @@ class Round:
         # Those that were not tried come first in the next round.
         for waiting in tried:
             self._waiting.put_back(waiting)
+        if untried:
+            unserved = self._waiting.unserved
+            unserved[target] = max(untried, unserved.get(target, 0))
 
     def _retry(self, waiting: WaitingRequest, budget: WorkBudget) -> bool:
         """Answer a waiting request. Return False if there are no messages for it, or no space in the group."""
         decision = self._decide_again(waiting.request)
         if decision is None:
-            self._waiting.unserved[waiting.key[0]] = None
+            self._waiting.unserved[waiting.key[0]] = EVERYONE
             return False
         budget.spend(units_of(self._engine.state, waiting.request.commands[0], decision))
         if decision.waits_for:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from heapq import heapify, heappop, heappush
 
@@ -12,6 +13,9 @@ from oncemq.protocol.commands import Get, GetAny, Read, Take
 _STALE_MIN = 1_000
 #: Requests of one peer that wait at the same time. A gateway is one peer with many callers.
 WAITING_PER_PEER_MAX = 10_000
+
+#: Try all requests that wait for a target.
+EVERYONE = sys.maxsize
 
 #: What a request waits for: the id of a topic, or a pattern and its subscriber.
 WaitTarget = int | tuple[str, str]
@@ -41,8 +45,9 @@ def _key(request: Request, target: WaitTarget) -> _Key:
 class WaitingRequests:
     def __init__(self) -> None:
         self._by_target: dict[WaitTarget, dict[_Key, WaitingRequest]] = {}
-        #: Targets with a request that was not answered because the group was full: the next round tries again.
-        self.unserved: dict[WaitTarget, None] = {}
+        #: Targets with requests that the last round could not try, because its budget was used up or its group was full.
+        #: The next round tries so many of them, the first ones.
+        self.unserved: dict[WaitTarget, int] = {}
         #: By deadline. An entry may belong to a request that was answered in the meantime.
         self._heap: list[tuple[int, int, WaitingRequest]] = []
         self._entries = 0
