@@ -160,3 +160,22 @@ def test_sorted_names_are_the_names_in_order(count: int) -> None:
     for name in [*left[::100], "a", "z"]:
         assert list(ordered.after(name)) == [other for other in left if other > name]
         assert list(ordered.after(name, inclusive=True)) == [other for other in left if other >= name]
+
+
+def test_the_oldest_key_is_found_at_once_after_older_keys_were_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = KeyTable()
+    for number in range(2_000):
+        table.add(KeyEntry("web", f"{number}", 0, replies.Done(), number))
+    for number in range(1, 900):
+        table.free("web", f"{number}")
+    table.expire(1)
+    looks: list[str] = []
+    get = KeyTable.get
+
+    def counted(table: KeyTable, principal: str, key: str) -> KeyEntry | None:
+        looks.append(key)
+        return get(table, principal, key)
+
+    monkeypatch.setattr(KeyTable, "get", counted)
+    assert next(iter(table)).key == "900"
+    assert looks == ["900"]

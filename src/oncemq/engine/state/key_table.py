@@ -26,7 +26,7 @@ class KeyTable:
     def __init__(self) -> None:
         #: Principal → its keys, the oldest first.
         self._by_principal: dict[str, dict[str, KeyEntry]] = {}
-        #: All keys, the oldest first. Some may have been freed.
+        #: All keys, the oldest first. Some may have been freed, but not the first one.
         self._by_age: deque[KeyEntry] = deque()
         self._count = 0
         #: The principals, and the keys of each, in the order of their names, once they were listed. Derived.
@@ -38,7 +38,7 @@ class KeyTable:
 
     def __iter__(self) -> Iterator[KeyEntry]:
         """Yield all keys, the oldest first."""
-        return (entry for entry in self._by_age if self.get(entry.principal, entry.key) is entry)
+        return filter(self._exists, self._by_age)
 
     def get(self, principal: str, key: str) -> KeyEntry | None:
         return self.of(principal).get(key)
@@ -62,17 +62,24 @@ class KeyTable:
 
     def expire(self, count: int) -> None:
         """Remove the oldest keys."""
-        while count:
-            entry = self._by_age.popleft()
-            if self.get(entry.principal, entry.key) is entry:
-                self._remove(entry)
-                count -= 1
+        for _ in range(count):
+            self._remove(self._by_age.popleft())
+            self._drop_freed()
 
     def free(self, principal: str, key: str) -> None:
         """Remove a key before it expires."""
         self._remove(self._by_principal[principal][key])
+        self._drop_freed()
         if len(self._by_age) > 2 * self._count + _STALE_MIN:
             self._by_age = deque(self)
+
+    def _drop_freed(self) -> None:
+        """Find the oldest key. Each round asks for it."""
+        while self._by_age and not self._exists(self._by_age[0]):
+            self._by_age.popleft()
+
+    def _exists(self, entry: KeyEntry) -> bool:
+        return self.get(entry.principal, entry.key) is entry
 
     def _remove(self, entry: KeyEntry) -> None:
         principal = entry.principal
