@@ -45,7 +45,7 @@ def _key(request: Request, target: WaitTarget) -> _Key:
 class WaitingRequests:
     def __init__(self) -> None:
         self._by_target: dict[WaitTarget, dict[_Key, WaitingRequest]] = {}
-        #: Targets with requests that the last round could not try, because its budget was used up or its group was full.
+        #: Targets with requests that the last round did not try, because its budget was used up or its group was full.
         #: The next round tries so many of them, the first ones.
         self.unserved: dict[WaitTarget, int] = {}
         #: By deadline. An entry may belong to a request that was answered in the meantime.
