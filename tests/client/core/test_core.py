@@ -72,6 +72,34 @@ def test_large_batches_have_requests_of_their_own() -> None:
     assert [len(request.commands) for request in rig.sent()] == [1, 1, 1]
 
 
+def test_large_payloads_in_flight_are_fewer_than_a_busy_broker_accepts() -> None:
+    rig = CoreRig()
+    rig.greet()
+    pendings = [rig.put(bytes(10 * 2**20)) for _ in range(5)]
+    assert rig.numbers() == [1, 2]
+    rig.answer(rig.requests[-2], stored(0))
+    assert rig.core.has_outgoing(rig.now_ms)
+    assert rig.numbers() == [3]
+    rig.core.disconnected()
+    rig.resume(last_number=2, verdicts=((2, stored(1)),))
+    assert rig.numbers() == [3, 4]
+    rig.answer_last(stored(3))
+    rig.answer(rig.requests[-2], stored(2))
+    assert rig.numbers() == [5]
+    rig.answer_last(stored(4))
+    assert [offset_of(pending) for pending in pendings] == [0, 1, 2, 3, 4]
+
+
+def test_a_payload_of_any_size_is_sent_alone() -> None:
+    rig = CoreRig()
+    rig.greet()
+    rig.put(bytes(25 * 2**20))
+    rig.put()
+    assert rig.numbers() == [1]
+    rig.answer_last(stored(0))
+    assert rig.numbers() == [2]
+
+
 def test_no_more_commands_than_the_window_are_in_flight() -> None:
     rig = CoreRig(window=3)
     rig.greet(window=3)

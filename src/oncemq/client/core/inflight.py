@@ -15,6 +15,9 @@ from oncemq.client.core.pending import PendingCommand
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Void
 
+#: Payloads in flight. A broker that is busy disconnects a peer that has sent much more than one large batch.
+_BYTES_MAX = 24 * 1024 * 1024
+
 
 class InflightWindow:
     """Commands in flight, and behind them the queue of those that wait for the window to move."""
@@ -25,6 +28,9 @@ class InflightWindow:
         #: number → command, in order of number: those that are not decided, as far as this client knows.
         self._inflight: dict[int, PendingCommand] = {}
         self._queue: deque[PendingCommand] = deque()
+        #: number → size of its payloads when it was sent, and their sum
+        self._sizes: dict[int, int] = {}
+        self._bytes = 0
         #: Something in flight must be sent again.
         self._must_resend = False
         #: How many commands were decided.
@@ -93,15 +99,21 @@ class InflightWindow:
             command.number = number
             self.next_number = number + 1
             self._inflight[number] = command
+            self._sizes[number] = size = command.payload_bytes
+            self._bytes += size
             yield command
 
     def _has_room(self) -> bool:
-        return self._upcoming_number - self.seen_below < self.size
+        """Whether the next command of the queue fits. A single one always does."""
+        if self._upcoming_number - self.seen_below >= self.size:
+            return False
+        return not self._bytes or self._bytes + self._queue[0].payload_bytes <= _BYTES_MAX
 
     def complete(self, command: PendingCommand) -> None:
         """Its answer has been seen."""
         if command.number:
             self._inflight.pop(command.number, None)
+            self._bytes -= self._sizes.pop(command.number, 0)
         else:
             self._queue.remove(command)
 
@@ -123,6 +135,8 @@ class InflightWindow:
         """The numbers belonged to another session: queue what callers wait for again, in order, and return it."""
         requeued = [command for command in self._inflight.values() if command.pending is not None]
         self._inflight.clear()
+        self._sizes.clear()
+        self._bytes = 0
         self._must_resend = False
         for command in requeued:
             command.number = 0
