@@ -302,7 +302,7 @@ def test_connections_leave_descriptors_for_other_things(monkeypatch: pytest.Monk
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     table = Connections(5000)
     table.fit_descriptors()
-    assert table.count_max == 924
+    assert table.count_max == 768
 
 
 def test_nothing_large_is_fetched_for_a_client_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

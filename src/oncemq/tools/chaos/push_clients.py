@@ -22,16 +22,35 @@ _TIMEOUT_S = 0.25
 
 
 def publish_reliably(worker: Worker) -> None:
-    """Send each message until it is acknowledged."""
+    """Send each message until it is acknowledged. First comes the one that an earlier process has sent last: a request
+    of that process may still be on its way, and its message must not be stored after later ones."""
     stream = MessageStream(worker.log, f"{worker.name}.{worker.incarnation}")
     requests = PushRequests(worker.context.acks, timeout_s=_TIMEOUT_S)
+    open_attempt = _open_attempt(worker)
     while not worker.stop.is_set:
-        topic, [message] = attempt(worker, stream, 1)
+        topic, message = open_attempt or _next_attempt(worker, stream)
+        open_attempt = None
         head = {"type": "publish", "origin": worker.name, "id": message, "topic": topic}
         stream.acknowledge(topic, [message], requests.ask(head, value_of(message))["offset"])
         worker.count(ACKNOWLEDGED, 1)
         time.sleep(worker.random.uniform(0, _PAUSE_S_MAX))
     requests.close()
+
+
+def _next_attempt(worker: Worker, stream: MessageStream) -> tuple[str, str]:
+    topic, [message] = attempt(worker, stream, 1)
+    return topic, message
+
+
+def _open_attempt(worker: Worker) -> tuple[str, str] | None:
+    """Return topic and id of the message that an earlier process has sent, if its acknowledgement is missing."""
+    found: tuple[str, str] | None = None
+    for entry in read_events(worker.context.log_path(worker.name)):
+        if entry[0] == "attempted":
+            found = entry[1], entry[2]
+        elif entry[0] == "acknowledged":
+            found = None
+    return found
 
 
 def subscribe_reliably(worker: Worker) -> None:
