@@ -7,8 +7,9 @@ import itertools
 import multiprocessing
 import select
 import time
-from collections.abc import Callable
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from oncemq.protocol.commands import Read
@@ -23,6 +24,7 @@ TINY_BYTES_MAX = 30_000_000
 _UNREAD_REQUESTS = 1000
 #: Before a peer that was disconnected connects again.
 _PAUSE_S = 1.0
+_BEGIN_S = 60.0
 _RECEIVE_BUFFER_BYTES = 4096
 
 
@@ -66,14 +68,23 @@ def read_request(topic: str, bytes_max: int) -> list[bytes]:
     return [bytes(frame) for frame in encode_request(1, [Read(topic, 0, bytes_max)])]
 
 
-def start(attack: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """Run an attack again and again, until the process is ended."""
-    process = _spawn.Process(target=_repeat, args=(attack, arguments), daemon=True)
+@contextmanager
+def running(attack: Callable[..., object], *arguments: Any) -> Iterator[None]:
+    """Run an attack again and again, in a process of its own."""
+    begun = _spawn.Event()
+    process = _spawn.Process(target=_repeat, args=(begun, attack, arguments), daemon=True)
     process.start()
-    return process
+    try:
+        assert begun.wait(_BEGIN_S), "the attack does not begin"
+        yield
+        assert process.is_alive(), "the attack has failed"
+    finally:
+        process.kill()
+        process.join()
 
 
-def _repeat(attack: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _repeat(begun: Event, attack: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    begun.set()
     for _ in itertools.count():
         with contextlib.suppress(OSError, AssertionError):
             attack(*arguments)

@@ -2,170 +2,109 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-import zmq
-
-from oncemq.testing.broker_process import BrokerProcess, free_port
 from tests.hostile import attacks
+from tests.hostile.cases import Case, cases
+from tests.hostile.others import OTHERS, TIMEOUT_S, UNSERVED, Operation
+from tests.hostile.servers import Servers
+
+_GROWTH_MIB_MAX = 200
+CRITERION = (
+    f"The attacked process grows by at most {_GROWTH_MIB_MAX} MiB and does not end, "
+    f"and each operation of another peer succeeds within {TIMEOUT_S:.0f} s."
+)
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 2**20
-_CONTENT = b"x" * (4 * _MIB)
-_LARGE_MESSAGES = 20
-_FEED_BYTES = 64 * 1024
-_TIMEOUT_MS = 30_000
 _WARM_UP_S = 1.0
 _WATCH_S = 0.005
 
 
-class Case(NamedTuple):
-    name: str
-    #: The process whose memory is measured: "broker" or "gateway".
-    process: str
-    #: Which peer measures its latency: "native", "text", "push" or "feed".
-    other: str
-    attack: Callable[..., None]
-    arguments: tuple[Any, ...]
+class Latency(NamedTuple):
+    p50_ms: float
+    p99_ms: float
+
+
+#: The least latency of an operation that was not answered.
+_UNSERVED = Latency(1000 * TIMEOUT_S, 1000 * TIMEOUT_S)
 
 
 class Figures(NamedTuple):
     name: str
     idle_mib: float
     peak_mib: float
-    p50_ms: float
-    p99_ms: float
-    attacked_p50_ms: float
-    attacked_p99_ms: float
-
-
-class Servers:
-    """A broker with text and push gateways."""
-
-    def __init__(self, folder: Path) -> None:
-        text, push = free_port(), free_port()
-        self.text = f"tcp://127.0.0.1:{text}"
-        self.publish, self.feed, self.acks = (f"tcp://127.0.0.1:{push + number}" for number in range(3))
-        self.ipc = f"ipc://{folder}/broker.sock"
-        flags = (f"--listen={self.ipc}", f"--text=127.0.0.1:{text}", f"--push=127.0.0.1:{push}")
-        self.broker = BrokerProcess(folder / "data", *flags)
-
-    def start(self) -> None:
-        self.broker.start()
-        with self.broker.connect() as client:
-            for topic in ("large", "victim"):
-                client.create_topic(topic)
-            client.subscribe("large", "hostile")
-            for _ in range(_LARGE_MESSAGES):
-                client.put("large", _CONTENT)
-        with _asking(self.text) as ask:
-            ask([b"sub victim v"])
-        with _asking(self.acks) as ask:
-            ask(_publish("victim", b"x"))
+    #: Without an attack, before and after it: their difference shows the noise of the machine.
+    before: Latency
+    attacked: Latency
+    after: Latency
+    #: What violates the criterion, besides the growth.
+    failure: str = ""
 
     @property
-    def gateway_pid(self) -> int:
-        children = Path(f"/proc/{self.broker.pid}/task/{self.broker.pid}/children")
-        found = [int(each) for task in children.parent.parent.iterdir() for each in _children(task)]
-        assert found, "there is no gateway process"
-        return found[0]
+    def growth_mib(self) -> float:
+        return self.peak_mib - self.idle_mib
 
-    def cases(self) -> list[Case]:
-        read = attacks.read_request("large", 8 * _MIB)
-        get = [b"", b"get large hostile"]
-        large, tiny, unread = attacks.unfinished, attacks.tiny_frames, attacks.unread_replies
-        native, acks = self.broker.url, self.acks
-        return [
-            Case("native: endless message", "broker", "native", large, (native, "DEALER", _MIB)),
-            Case("native: tiny frames", "broker", "native", tiny, (native, "DEALER")),
-            Case("native: unread replies", "broker", "native", unread, (native, "DEALER", read)),
-            Case("native ipc: endless message", "broker", "native", large, (self.ipc, "DEALER", _MIB)),
-            Case("native ipc: tiny frames", "broker", "native", tiny, (self.ipc, "DEALER")),
-            Case("native ipc: unread replies", "broker", "native", unread, (self.ipc, "DEALER", read)),
-            Case("text: endless message", "gateway", "text", large, (self.text, "REQ", _MIB)),
-            Case("text: tiny frames", "gateway", "text", tiny, (self.text, "REQ")),
-            Case("text: unread replies", "gateway", "text", unread, (self.text, "REQ", get)),
-            Case("push publish: endless message", "gateway", "push", large, (self.publish, "PUB", _MIB)),
-            Case("push publish: tiny frames", "gateway", "push", tiny, (self.publish, "PUB")),
-            Case("push acks: endless message", "gateway", "push", large, (acks, "REQ", _MIB)),
-            Case("push acks: tiny frames", "gateway", "push", tiny, (acks, "REQ")),
-            Case(
-                "push acks: unread replies", "gateway", "push", unread, (acks, "REQ", [b"", *_publish("large", b"x")])
-            ),
-            Case("push feed: endless message", "gateway", "push", large, (self.feed, "SUB", 1000)),
-            Case("push feed: tiny frames", "gateway", "push", tiny, (self.feed, "SUB")),
-            Case(
-                "push feed: unread feed",
-                "gateway",
-                "feed",
-                attacks.unread_feed,
-                (self.feed, "SUB", [b"victim"]),
-            ),
-        ]
+    @property
+    def quiet(self) -> Latency:
+        return Latency(max(self.before.p50_ms, self.after.p50_ms), max(self.before.p99_ms, self.after.p99_ms))
 
-    @contextmanager
-    def operation(self, other: str) -> Iterator[Callable[[], object]]:
-        """An operation of a peer that behaves."""
-        if other == "native":
-            with self.broker.connect(timeout_s=30.0) as client:
-                yield lambda: client.put("victim", b"x" * 100)
-        elif other == "text":
-            with _asking(self.text) as ask:
-                yield lambda: ask([b"put victim " + b"x" * 100])
-        else:
-            content = b"x" * (_FEED_BYTES if other == "feed" else 100)
-            with _asking(self.acks) as ask:
-                yield lambda: ask(_publish("victim", content))
+    @property
+    def p99_ratio(self) -> float:
+        return self.attacked.p99_ms / self.quiet.p99_ms
 
-
-def _children(task: Path) -> list[str]:
-    return (task / "children").read_text(encoding="ascii").split()
-
-
-def _publish(topic: str, content: bytes) -> list[bytes]:
-    return [json.dumps({"type": "publish", "origin": os.urandom(8).hex(), "topic": topic, "id": "1"}).encode(), content]
-
-
-@contextmanager
-def _asking(url: str) -> Iterator[Callable[[list[bytes]], bytes]]:
-    """A REQ socket, as a function from requests to replies."""
-    socket: Any = zmq.Context.instance().socket(zmq.REQ)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVTIMEO, _TIMEOUT_MS)
-    socket.connect(url)
-
-    def ask(request: list[bytes]) -> bytes:
-        socket.send_multipart(request)
-        reply: bytes = socket.recv()
-        return reply
-
-    yield ask
-    socket.close(0)
+    @property
+    def is_good(self) -> bool:
+        return self.growth_mib <= _GROWTH_MIB_MAX and not self.failure
 
 
 def measure(servers: Servers, case: Case, seconds: float) -> Figures:
+    """Measure a case: `seconds` with the attack, and half as long before and after it."""
+    servers.prepare(case.needs)
     pid = servers.broker.pid if case.process == "broker" else servers.gateway_pid
-    with servers.operation(case.other) as operation:
-        _latencies(operation, _WARM_UP_S)
+    warm_up_s = min(_WARM_UP_S, seconds)
+    with OTHERS[case.other](servers) as operation:
+        other = _Other(operation)
+        other.latency(warm_up_s)
         idle = _resident_bytes(pid)
-        quiet = _latencies(operation, seconds)
+        before = other.latency(seconds / 2)
+        # What the attack has begun may take memory even after it.
         with _PeakMemory(pid) as memory:
-            attacker = attacks.start(case.attack, *case.arguments)
-            try:
-                attacked = _latencies(operation, seconds)
-            finally:
-                attacker.kill()
-                attacker.join()
-    return Figures(case.name, idle / _MIB, memory.peak_bytes / _MIB, *_quantiles(quiet), *_quantiles(attacked))
+            with attacks.running(case.attack, *case.arguments):
+                attacked = other.latency(seconds)
+            other.latency(warm_up_s)
+            after = other.latency(seconds / 2)
+    failure = other.failure or ("" if _resident_bytes(pid) else "the attacked process has ended")
+    return Figures(case.name, idle / _MIB, memory.peak_bytes / _MIB, before, attacked, after, failure)
+
+
+class _Other:
+    """A peer that behaves, until it is not served."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.failure = ""
+        self._operation = operation
+
+    def latency(self, seconds: float) -> Latency:
+        if self.failure:
+            return _UNSERVED
+        found: list[float] = []
+        until_s = time.perf_counter() + seconds
+        try:
+            while (began_s := time.perf_counter()) < until_s:
+                self._operation()
+                found.append(time.perf_counter() - began_s)
+        except UNSERVED as error:
+            self.failure = f"another peer is not served: {error!r}"
+            return _UNSERVED
+        return _quantiles(found)
 
 
 class _PeakMemory:
@@ -190,24 +129,19 @@ class _PeakMemory:
             self.peak_bytes = max(self.peak_bytes, _resident_bytes(self._pid))
 
 
-def _latencies(operation: Callable[[], object], seconds: float) -> list[float]:
-    found: list[float] = []
-    until_s = time.perf_counter() + seconds
-    while (began_s := time.perf_counter()) < until_s:
-        operation()
-        found.append(time.perf_counter() - began_s)
-    return found
-
-
-def _quantiles(latencies_s: list[float]) -> tuple[float, float]:
+def _quantiles(latencies_s: list[float]) -> Latency:
     if len(latencies_s) < 2:
-        return 1000 * latencies_s[0], 1000 * latencies_s[0]
+        return Latency(1000 * latencies_s[0], 1000 * latencies_s[0])
     hundredths = statistics.quantiles(latencies_s, n=100, method="inclusive")
-    return 1000 * hundredths[49], 1000 * hundredths[98]
+    return Latency(1000 * hundredths[49], 1000 * hundredths[98])
 
 
 def _resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+    """Return the memory of a process; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def run(seconds: float, only: str, show: Callable[[Figures], None]) -> None:
@@ -216,7 +150,7 @@ def run(seconds: float, only: str, show: Callable[[Figures], None]) -> None:
         servers = Servers(Path(folder))
         try:
             servers.start()
-            for case in servers.cases():
+            for case in cases(servers):
                 if case.name.startswith(only):
                     show(measure(servers, case, seconds))
         finally:

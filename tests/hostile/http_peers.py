@@ -8,7 +8,6 @@ import resource
 import selectors
 import socket
 import time
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 _RECEIVE_BUFFER_BYTES = 4096
@@ -157,19 +156,3 @@ def huge_claims(url: str, path: str, count: int = 100, seconds: float = 60.0) ->
 
 def _get(path: str) -> bytes:
     return b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode()
-
-
-def attacks(large: str, small: str, waiting: str, put: str) -> dict[str, Callable[[str], None]]:
-    """Return the attacks by name, for these paths: a get of a large message, one of a small message, one that waits,
-    and a put. Each takes the gateway's address."""
-    return {
-        "http: silent connections": silent_connections,
-        "http: unfinished heads": unfinished_heads,
-        "http: unread responses": lambda url: unread_responses(url, large),
-        "http: unread small responses": lambda url: unread_small_responses(url, small),
-        "http: slow bodies": lambda url: slow_bodies(url, put),
-        "http: long polls": lambda url: long_polls(url, waiting),
-        "http: pipelined requests": lambda url: pipelined_requests(url, small),
-        "http: endless heads": endless_heads,
-        "http: huge claims": lambda url: huge_claims(url, put),
-    }

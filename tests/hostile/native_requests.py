@@ -167,3 +167,8 @@ ATTACKS: dict[str, Callable[[str, Stopping], None]] = {
     "idempotency keys": use_up_keys,
     "registry entries": use_up_the_registry,
 }
+
+
+def run_endlessly(name: str, address: str) -> None:
+    """Run an attack until the process is ended."""
+    ATTACKS[name](address, lambda: False)
