@@ -104,8 +104,8 @@ fuzz: $(READY) ## Send INPUTS of nonsense to each of the text, push and datagram
 fuzz-http: $(READY) ## Send the HTTP gateway EXAMPLES made-up requests for each endpoint (EXAMPLES=1000, SEED=7)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/gateways/http/test_schemathesis.py $(if $(SEED),--hypothesis-seed $(SEED))
 
-hostile: $(READY) ## Attack each ZeroMQ listener with each kind of hostile peer; measure memory and latency (SECONDS=10, ONLY=text)
-	$(BIN)/python -m tests.hostile --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY))
+hostile: $(READY) ## Attack each listener with each kind of hostile peer; measure memory and others' latency (SECONDS=10, ONLY=http)
+	$(BIN)/python -m tests.hostile --seconds $(SECONDS) $(if $(ONLY),--only "$(ONLY)")
 
 crash: $(READY) ## Kill real brokers and clients, KILLS times in each campaign (KILLS=1000, ONLY=outbox, SEED=7)
 	$(BIN)/python -m tests.acceptance --kills $(KILLS) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))

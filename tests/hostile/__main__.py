@@ -8,16 +8,25 @@ import sys
 
 import click
 
-from tests.hostile.campaign import CRITERION, Figures, run
+from tests.hostile.campaign import CRITERION, Figures, Latency, run
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog=CRITERION)
-    parser.add_argument("--seconds", type=float, default=5.0, help="How long each case is measured, without and with.")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="How long each case is measured with the attack, and without it: half before, half after.",
+    )
     parser.add_argument("--only", default="", help="Only cases whose names start with this.")
     parser.add_argument("--json", action="store_true", help="Print the figures as JSON.")
     options = parser.parse_args()
     found: list[Figures] = []
+    if not options.json:
+        click.echo(
+            f"Criterion: {CRITERION}\nLatencies of another peer: before → during → after the attack, × during / quiet."
+        )
 
     def show(figures: Figures) -> None:
         found.append(figures)
@@ -28,7 +37,7 @@ def main() -> int:
     if not found:
         parser.error(f"no case's name starts with '{options.only}'")
     failed = [figures.name for figures in found if not figures.is_good]
-    click.echo(_json(found) if options.json else f"{CRITERION}\nFailed: {', '.join(failed) or 'none'}.")
+    click.echo(_json(found) if options.json else f"Failed: {', '.join(failed) or 'none'}.")
     return bool(failed)
 
 
@@ -48,9 +57,9 @@ def _json(found: list[Figures]) -> str:
             "name": figures.name,
             "idle_mib": round(figures.idle_mib, 1),
             "growth_mib": round(figures.growth_mib, 1),
-            "before": figures.before._asdict(),
-            "attacked": figures.attacked._asdict(),
-            "after": figures.after._asdict(),
+            "before": _rounded(figures.before),
+            "attacked": _rounded(figures.attacked),
+            "after": _rounded(figures.after),
             "p99_ratio": round(figures.p99_ratio, 2),
             "is_good": figures.is_good,
             "failure": figures.failure,
@@ -58,6 +67,10 @@ def _json(found: list[Figures]) -> str:
         for figures in found
     ]
     return json.dumps({"criterion": CRITERION, "cases": cases}, indent=2)
+
+
+def _rounded(latency: Latency) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in latency._asdict().items()}
 
 
 if __name__ == "__main__":
