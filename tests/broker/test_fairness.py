@@ -6,6 +6,9 @@ import msgspec
 import pytest
 
 from oncemq.broker import waiting
+from oncemq.broker.request_queue import QUEUE_BYTES_MAX
+from oncemq.client.options import ConnectSettings
+from oncemq.config.settings import ServeSettings
 from oncemq.protocol.commands import (
     START_EARLIEST,
     Command,
@@ -309,3 +312,9 @@ def test_a_subscription_to_all_topics_uses_up_a_turn() -> None:
     _finish(rig)
     replies, _ = rig.answers()[subscribes]
     assert {type(reply) for reply in replies} == {SubscribeReply}
+
+
+def test_what_a_client_has_in_flight_by_default_is_within_the_limits_of_a_peer() -> None:
+    in_flight_bytes = ConnectSettings(urls=()).buffer_bytes + Limits().batch_bytes_max
+    assert in_flight_bytes <= ServeSettings().peer_bytes_max
+    assert in_flight_bytes <= QUEUE_BYTES_MAX

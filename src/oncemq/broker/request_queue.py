@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from oncemq.broker.request import Request
 from oncemq.protocol.frames import Frame
 
-#: When this many requests or bytes wait, a peer can add only what its share allows.
+#: When this many requests or bytes wait, a peer can add only what its share allows. A client has at most 64 MiB in
+#: flight by default (`buffer_bytes`), so one that is alone is never refused.
 QUEUE_REQUESTS_MAX = 1_000
-QUEUE_BYTES_MAX = 16 * 1024 * 1024
+QUEUE_BYTES_MAX = 96 * 1024 * 1024
 
 
 class PeerQueue:

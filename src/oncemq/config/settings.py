@@ -89,7 +89,7 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
             "one client has not read. A client beyond the first is disconnected; replies beyond the second are "
             "dropped. The largest request is always accepted, and 8 MiB are added for what the network holds.",
         ),
-    ] = 32 * 2**20
+    ] = 96 * 2**20
     peers_bytes_max: Annotated[
         int,
         at_least(1, "The same for all clients together. Those that have been stalled longest are disconnected."),
