@@ -178,4 +178,10 @@ def test_the_oldest_key_is_found_at_once_after_older_keys_were_freed(monkeypatch
 
     monkeypatch.setattr(KeyTable, "get", counted)
     assert next(iter(table)).key == "900"
+    assert len(list(table)) == 1_100
+    assert looks == []
+    table.free("web", "1000")
+    looks.clear()
+    assert next(iter(table)).key == "900"
     assert looks == ["900"]
+    assert "1000" not in [entry.key for entry in table]

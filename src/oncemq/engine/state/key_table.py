@@ -38,6 +38,9 @@ class KeyTable:
 
     def __iter__(self) -> Iterator[KeyEntry]:
         """Yield all keys, the oldest first."""
+        if len(self._by_age) == self._count:
+            # None was freed, and a snapshot copies the whole table at once.
+            return iter(self._by_age)
         return filter(self._exists, self._by_age)
 
     def get(self, principal: str, key: str) -> KeyEntry | None:
