@@ -14,6 +14,7 @@ from oncemq.gateways.http import connections, gateway, server
 from oncemq.gateways.http.connections import Connections
 from oncemq.gateways.http.framework import byte_budget, memory, request
 from oncemq.gateways.http.framework.memory import GatewayMemory
+from oncemq.gateways.link import Link
 from tests.gateways.http.served import Peer, Served, eventually, run, serving
 
 _LINE = b"POST /v1/topics/t/messages?create=true HTTP/1.1\r\nHost: localhost\r\n"
@@ -213,6 +214,84 @@ def test_slow_uploads_take_limited_memory_and_keep_no_other_out(monkeypatch: pyt
         assert bodies.used_bytes == 0
 
     run(visit())
+
+
+def test_a_body_that_is_complete_may_wait_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_budget, "_PERIOD_S", 0.01)
+    learn_limits, checks = Link._learn_limits, []
+
+    async def visit() -> None:
+        async with serving(buffer_bytes_max=2 * _LARGE) as served:
+            is_answering = asyncio.Event()
+
+            async def wait(self: Link, payload: Any) -> None:
+                await is_answering.wait()
+                await learn_limits(self, payload)
+
+            monkeypatch.setattr(Link, "_learn_limits", wait)
+            uploads = [asyncio.ensure_future(_upload(served, b"x" * _LARGE))]
+            await eventually(lambda: served.gateway._server._app.admission.taken)
+            uploads += [asyncio.ensure_future(_upload(served, b"x" * _LARGE)) for _ in range(2)]
+            _count_checks(monkeypatch, _memory_of(served).bodies, checks)
+            await eventually(lambda: len(checks) > 3)
+            monkeypatch.setattr(byte_budget, "_PERIOD_S", 60.0)
+            is_answering.set()
+            assert await asyncio.gather(*uploads) == [201] * 3
+
+    run(visit())
+
+
+def test_a_response_that_waits_for_the_broker_is_not_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_budget, "_PERIOD_S", 0.01)
+    ask, checks = Link._ask, []
+
+    async def visit() -> None:
+        async with serving(buffer_bytes_max=_RESERVED) as served:
+            await _store_much(served)
+            is_answering = asyncio.Event()
+
+            async def wait(self: Link, command: Any, *rest: Any) -> Any:
+                if getattr(command, "bytes_max", 0) > _LARGE:
+                    await is_answering.wait()
+                return await ask(self, command, *rest)
+
+            monkeypatch.setattr(Link, "_ask", wait)
+            path, parameters = "/v1/topics/t/subscriptions/s/messages", {"position": 0, "bytes_max": 8 * 2**20}
+            gets = [asyncio.ensure_future(served.client.get(path, params=parameters)) for _ in range(3)]
+            _count_checks(monkeypatch, _memory_of(served).replies, checks)
+            await eventually(lambda: len(checks) > 3)
+            monkeypatch.setattr(byte_budget, "_PERIOD_S", 60.0)
+            is_answering.set()
+            assert [len(got.json()["messages"]) for got in await asyncio.gather(*gets)] == [9] * 3
+
+    run(visit())
+
+
+def test_a_stream_that_is_read_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+
+    async def visit() -> None:
+        async with serving() as served:
+            await _store_much(served)
+            monkeypatch.setattr(byte_budget.Reservation, "note_moved", lambda _, size: moved.append(size))
+            async with served.client.stream("GET", "/v1/topics/t/subscriptions/s/events") as response:
+                async for _ in response.aiter_bytes():
+                    if sum(moved) > 3 * _LARGE:
+                        break
+            assert max(moved) <= 2**17
+
+    run(visit())
+
+
+def _count_checks(monkeypatch: pytest.MonkeyPatch, budget: byte_budget.ByteBudget, checks: list[int]) -> None:
+    """Note each time that holders are checked because others wait."""
+    check = budget._check_holders
+
+    def noting() -> None:
+        checks.append(len(budget._waiting))
+        check()
+
+    monkeypatch.setattr(budget, "_check_holders", noting)
 
 
 def test_unfinished_small_bodies_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:

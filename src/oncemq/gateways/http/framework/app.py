@@ -122,7 +122,7 @@ class App:
             if endpoint.is_changing:
                 self._origin_check.check_change(headers)
             call = await self._parse(endpoint, path, headers, scope, receive, memory)
-            return await self._run(endpoint, call, receive, send)
+            return await self._run(endpoint, call, receive, send, memory)
         except errors.OnceMQError as error:
             if endpoint.error_format is None:
                 raise
@@ -145,7 +145,9 @@ class App:
         call.body = parser.body(body, call.media)
         return call
 
-    async def _run(self, endpoint: Endpoint, call: Call[Any, Any], receive: Receive, send: Send) -> Answer | None:
+    async def _run(
+        self, endpoint: Endpoint, call: Call[Any, Any], receive: Receive, send: Send, memory: RequestMemory
+    ) -> Answer | None:
         """Run a handler, while there is a place for it. A client that has not sent its whole request yet has no place,
         so it can't keep others out. Raises Overloaded, BrokerAway."""
         waits = endpoint.waits and bool(_wait_ms_of(call))
@@ -156,7 +158,7 @@ class App:
             answer = await (self._while_connected(working, receive) if waits else working)
             if isinstance(answer, Answer):
                 return answer
-            await self._send_stream(answer, receive, send)
+            await self._send_stream(answer, receive, send, memory)
             return None
         except asyncio.CancelledError:
             if not self._stopping.is_set() or endpoint.is_stream:
@@ -194,10 +196,10 @@ class App:
         finally:
             await cancel(gone, stopping)
 
-    async def _send_stream(self, streamed: Streamed, receive: Receive, send: Send) -> None:
+    async def _send_stream(self, streamed: Streamed, receive: Receive, send: Send, memory: RequestMemory) -> None:
         headers = [(b"content-type", streamed.media.encode()), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = start_awaited(_send_parts(streamed, send))
+        sending = start_awaited(_send_parts(streamed, send, memory))
         ending = start_awaited(self._wait_for_end(receive))
         try:
             await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -205,7 +207,7 @@ class App:
             await cancel(sending, ending)
         if self._stopping.is_set() and sending.cancelled():
             await send({"type": "http.response.body", "body": b""})
-        elif not sending.cancelled() and sending.exception() is not None:
+        elif not sending.cancelled() and not isinstance(sending.exception(), Disconnected | None):
             log.error("a stream failed", exc_info=sending.exception())
 
 
@@ -253,9 +255,12 @@ async def _send_all_but_last(body: memoryview, send: Send, memory: RequestMemory
     return bytes(body[start:])
 
 
-async def _send_parts(streamed: Streamed, send: Send) -> None:
+async def _send_parts(streamed: Streamed, send: Send, memory: RequestMemory) -> None:
     async for part in streamed.parts:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
+        memory.start_sending()
+        last = part if len(part) <= _PART_BYTES else await _send_all_but_last(memoryview(part), send, memory)
+        await send({"type": "http.response.body", "body": last, "more_body": True})
+        memory.note_sent(len(last))
     await send({"type": "http.response.body", "body": b""})
 
 

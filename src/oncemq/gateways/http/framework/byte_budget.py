@@ -1,7 +1,8 @@
 """A limit for the bytes that large request bodies, or large responses, occupy together.
 
 Each one reserves its bytes before they exist, and waits until there is space. A client that makes too little progress
-while others wait is disconnected, so that clients that send or read nothing can't keep others out.
+while others wait is disconnected, so that clients that send or read nothing can't keep others out. This applies during
+the transfer only: a client whose request waits for the broker is not slow.
 """
 
 from __future__ import annotations
@@ -16,14 +17,23 @@ _PERIOD_S = 1.0
 
 
 class Reservation:
-    __slots__ = ("_abort", "_budget", "_is_marked", "_moved_bytes", "reserved_bytes")
+    __slots__ = ("_abort", "_budget", "_is_marked", "_is_transferring", "_moved_bytes", "reserved_bytes")
 
     def __init__(self, budget: ByteBudget, reserved_bytes: int, abort: Callable[[], None]) -> None:
         self._budget = budget
         self._abort = abort
         self._moved_bytes = 0
         self._is_marked = False
+        self._is_transferring = False
         self.reserved_bytes = reserved_bytes
+
+    def start_transfer(self) -> None:
+        """From now on, the client must send or read. May be called more than once."""
+        self._is_transferring = True
+
+    def end_transfer(self) -> None:
+        """The client has nothing to do."""
+        self._is_transferring = self._is_marked = False
 
     def note_moved(self, moved_bytes: int) -> None:
         """Bytes were received from the client, or accepted by its connection."""
@@ -42,6 +52,8 @@ class Reservation:
 
     def abort_if_stalled(self) -> None:
         """Abort the connection if it moved too little since the last call."""
+        if not self._is_transferring:
+            return
         if self._is_marked and self._moved_bytes < _PROGRESS_BYTES:
             self._abort()
         self._is_marked = True

@@ -63,8 +63,9 @@ class RequestMemory:
         self._reply: Reservation | None = None
 
     async def reserve_body(self, body_bytes: int) -> Reservation:
-        """Wait until there is space for a body of this size."""
+        """Wait until there is space for a body of this size, which the client must send then."""
         self._body = await self._memory.bodies.reserve(_COPIES * body_bytes, self._connection.abort)
+        self._body.start_transfer()
         return self._body
 
     async def reserve_reply(self, reply_bytes: int) -> None:
@@ -82,9 +83,15 @@ class RequestMemory:
         return self._connection.is_gone()
 
     def note_reply(self, reply_bytes: int) -> None:
-        """The reply is encoded, and has this size."""
+        """The reply is encoded, and has this size. The client must read it."""
         if self._reply is not None:
             self._reply.shrink(_COPIES * reply_bytes)
+        self.start_sending()
+
+    def start_sending(self) -> None:
+        """The client must read what is sent from now on, until the next reservation."""
+        if self._reply is not None:
+            self._reply.start_transfer()
 
     def note_sent(self, sent_bytes: int) -> None:
         """The connection has accepted a part of the reply."""

@@ -216,6 +216,8 @@ class _BodyReader:
                 until_s += now_s() - waited_from_s
             if self._reservation is not None:
                 self._reservation.note_moved(len(part))
+        if self._reservation is not None:
+            self._reservation.end_transfer()
         return b"".join(parts)
 
     async def _reserve(self, body_bytes: int) -> None:
