@@ -18,6 +18,8 @@ from oncemq.net.policy import ListenerLimits
 _SOURCE = int(zmq.SRCFD)
 #: A peer with less than this is served even if all peers together are over the limit.
 _SMALL_BYTES = 2**20
+#: How long the news of a connection may be slower than its first message.
+_EARLY_S = 10.0
 
 
 class Listener:
@@ -31,6 +33,9 @@ class Listener:
         #: The guard does not watch it any more.
         self.ended = threading.Event()
         self._peers: dict[bytes, Connection] = {}
+        #: By descriptor: messages came from them, but there is no news of them. Most of them are closed already, and
+        #: their descriptors may belong to something else, so they are neither counted nor measured.
+        self._early: dict[int, Connection] = {}
         #: Bytes that peers have not read, as far as measured.
         self._unread = 0
 
@@ -46,11 +51,23 @@ class Listener:
             return
         connection = self.connections.get(descriptor)
         if connection is None:
-            connection = self.accept(descriptor)
+            connection = self._early_connection(descriptor)
         connection.delivered += size
         if connection.peer != peer:
+            self._forget_peer(connection)
             connection.peer = peer
             self._peers[peer] = connection
+
+    def _early_connection(self, descriptor: int) -> Connection:
+        made = Connection(descriptor, time.monotonic())
+        early = self._early.get(descriptor)
+        if early is not None and early.cookie == made.cookie:
+            return early
+        if early is not None:
+            self._forget_peer(early)
+        self._early[descriptor] = made
+        # The news may have come meanwhile.
+        return self.connections.get(descriptor, made)
 
     def is_reading(self, peer: bytes) -> bool:
         """Whether a peer reads its replies. If not, the next one must not be sent."""
@@ -84,14 +101,17 @@ class Listener:
             each.refresh_acked()
         self._unread = sum(each.unread for each in waiting)
 
-    # The thread of the guard. The other one also accepts, if a message is faster than the news of its connection.
+    # The thread of the guard.
 
     def accept(self, descriptor: int) -> Connection:
-        """Return the connection with this descriptor. It is a new one, unless it is known already."""
+        """Return the connection with this descriptor, of which there is news."""
         made = Connection(descriptor, time.monotonic())
+        early = self._early.pop(descriptor, None)
+        if early is not None and early.cookie == made.cookie:
+            made = early
+        elif early is not None:
+            self._forget_peer(early)
         known = self.connections.get(descriptor)
-        if known is not None and known.cookie == made.cookie:
-            return known
         if known is not None:
             self.forget(known)
         self.connections[descriptor] = made
@@ -104,11 +124,18 @@ class Listener:
         """Remove a connection that is closed."""
         if self.has(connection):
             del self.connections[connection.descriptor]
+        self._forget_peer(connection)
+
+    def _forget_peer(self, connection: Connection) -> None:
         if self._peers.get(connection.peer) is connection:
-            del self._peers[connection.peer]
+            self._peers.pop(connection.peer, None)
 
     def measure(self, now_s: float) -> list[Connection]:
         """Measure all connections. Return those that are open."""
+        for early in list(self._early.values()):
+            if now_s - early.stalled_since_s > _EARLY_S:
+                self._early.pop(early.descriptor, None)
+                self._forget_peer(early)
         found = list(self.connections.values())
         for each in found:
             each.measure(now_s)

@@ -1,0 +1,77 @@
+"""The connections of a listener, as far as its guard knows them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+import zmq
+
+from oncemq.net import listener as listener_module
+from oncemq.net.counters import Counters
+from oncemq.net.guard import Guard
+from oncemq.net.listener import Listener
+from oncemq.net.policy import ListenerLimits
+
+LIMITS = ListenerLimits(connections_max=3, peer_bytes_max=2**20)
+
+
+def eventually(is_true: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+
+
+def test_clients_that_were_gone_before_their_message_was_read_take_no_place() -> None:
+    counters = Counters(logging.getLogger("test"))
+    with zmq.Context() as context, zmq.Context() as clients, context.socket(zmq.ROUTER) as router:
+        listener = Guard.here().watch(router, "a test", LIMITS, counters)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        visitors = [clients.socket(zmq.DEALER) for _ in range(3)]
+        for visitor in visitors:
+            visitor.connect(f"tcp://127.0.0.1:{port}")
+            visitor.send(b"bye")
+        eventually(lambda: len(listener.connections) == 3)
+        for visitor in visitors:
+            visitor.close(1000)
+        eventually(lambda: not listener.connections)
+        # Something else has the descriptors of the connections when their messages are read.
+        others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+        for _ in range(3):
+            assert router.poll(10_000)
+            peer, message = router.recv_multipart(copy=False)
+            listener.note_received(message, 5, peer.bytes)
+        with clients.socket(zmq.DEALER) as client:
+            client.connect(f"tcp://127.0.0.1:{port}")
+            client.send(b"hello")
+            assert router.poll(10_000)
+            eventually(lambda: len(listener.connections) == 1)
+        assert not counters.counts
+        for other in others:
+            os.close(other)
+        Guard.here().end(router, listener)
+
+
+def test_peers_without_a_connection_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = Listener("a test", LIMITS, Counters(logging.getLogger("test")))
+    frame = type("Frame", (), {"get": lambda *_: 1_000_000})()
+    for number in range(5):
+        listener.note_received(frame, 5, b"peer %d" % number)
+    assert len(listener._peers) == 1
+    monkeypatch.setattr(listener_module, "_EARLY_S", -1.0)
+    assert listener.measure(time.monotonic()) == []
+    assert not listener._peers
+    assert not listener._early
+
+
+def test_a_message_that_is_faster_than_the_news_of_its_connection_is_counted() -> None:
+    listener = Listener("a test", LIMITS, Counters(logging.getLogger("test")))
+    frame = type("Frame", (), {"get": lambda *_: 1_000_000})()
+    listener.note_received(frame, 5, b"peer")
+    assert listener.accept(1_000_000).delivered == 5
+    listener.note_received(frame, 5, b"peer")
+    assert listener.connections[1_000_000].delivered == 10
