@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import oncemq
-from oncemq.broker.journal_check import check
+from oncemq.broker.offline.check import check
 from oncemq.cli.main import cli
 from oncemq.disk.os_disk import OsDisk
 from oncemq.journal.files.journal import FileJournal

@@ -21,7 +21,7 @@ log = logging.getLogger("oncemq.broker")
 
 #: Space in a group that the largest batch leaves to its event and headers.
 _PUT_OVERHEAD_BYTES = 8 * 1024
-#: The events of the first group of a copy (journal_copy.py). A later snapshot marks the copy as complete; without
+#: The events of the first group of a copy (offline/copy.py). A later snapshot marks the copy as complete; without
 #: one, the copy must not be served. No event has this name.
 UNFINISHED_COPY = msgspec.msgpack.encode([["unfinished copy"]])
 

@@ -3,7 +3,7 @@
 libzmq limits the number of messages that wait in a queue, and the size of a frame. It limits neither the bytes of a
 queue nor the number of frames of a message, and it hands over a message only when all its frames have arrived. So this
 package compares what the kernel has received from each peer, and what the peer has acknowledged, with what the listener
-has read and sent, and disconnects peers that exceed their limits. A ZeroMQ client reconnects by itself.
+has read and sent, and disconnects peers that exceed their limits. A ZeroMQ client reconnects automatically.
 
     counters.py     counts by name, and log lines at a limited rate
     descriptors.py  the limit of open files

@@ -22,8 +22,9 @@ from oncemq.net.connection import Connection
 _MIB = 2**20
 #: What the kernel holds for a connection in addition to what libzmq has read.
 KERNEL_BYTES = 8 * _MIB
-#: Memory of the process that no account explains. From the first on, connections that evidently send short frames are
-#: ended: freeing millions of frames takes libzmq so long that other peers notice. From the second on, suspects are too.
+#: Limits of the memory of the process that no account explains. Above the first one, connections that evidently send
+#: short frames are ended: freeing millions of frames delays libzmq, and with it other peers. Above the second one,
+#: suspects are ended too.
 EVIDENT_BYTES_MAX = 16 * _MIB
 UNEXPLAINED_BYTES_MAX = 64 * _MIB
 #: Memory of the shortest frames, in multiples of their size.

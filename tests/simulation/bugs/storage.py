@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from oncemq.broker import clock, journal_check, loop, round
+from oncemq.broker import clock, loop, round
 from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.broker.housekeeping import Housekeeping
 from oncemq.broker.loop import Broker
+from oncemq.broker.offline import check as journal_check
 from oncemq.engine.engine import Engine
 from oncemq.journal.contract import GROUP_HEADER_BYTES, RecordHead
 from oncemq.journal.files import group as group_module

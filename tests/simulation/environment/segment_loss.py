@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from oncemq.broker.journal_check import check
+from oncemq.broker.offline.check import check
 from oncemq.broker.recovery import recover
 from oncemq.disk.overlay import OverlayDisk
 from oncemq.journal.files.journal import FileJournal

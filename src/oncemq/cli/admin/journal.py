@@ -85,7 +85,7 @@ def check(ctx: click.Context, /, folder: str, as_json: bool) -> None:
     With --json, `problems` lists the damage, `refusal` says why a broker would not start, `lost_messages` counts the
     messages that can't be read, and `last_groups` lists the positions of the last groups.
     """
-    from oncemq.broker.journal_check import check as check_disk
+    from oncemq.broker.offline.check import check as check_disk
     from oncemq.disk.os_disk import OsDisk
     from oncemq.protocol.errors import JournalCorrupt
 
@@ -219,7 +219,7 @@ def cut(folder: str, position: int, accepts_loss: bool, yes: bool, as_json: bool
     acked them: the acks are lost with the cut, and the messages are gone. The error names the positions that are
     possible.
     """
-    from oncemq.broker.journal_cut import cut as cut_disk
+    from oncemq.broker.offline.cut import cut as cut_disk
     from oncemq.disk.os_disk import OsDisk
 
     if not yes:
@@ -261,7 +261,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
     for location in (source, target):
         _check_scheme(location)
 
-    from oncemq.broker.journal_copy import copy as copy_journal
+    from oncemq.broker.offline.copy import copy as copy_journal
 
     with _progress("Copying") as progress:
         copied = copy_journal(source, target, progress)

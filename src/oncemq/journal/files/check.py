@@ -2,7 +2,7 @@
 nothing.
 
 Whether a broker starts with the journal, and whether it can read every message, is checked with the code of the broker
-(broker/journal_check.py).
+(broker/offline/check.py).
 
 The caller holds the lock of the journal, because the files of a running broker change all the time. If the lock file
 can't be opened, it continues with a warning.

@@ -29,7 +29,7 @@ def cut(disk: Disk, position: int, progress: Progress | None = None, *, keeps_by
     """Delete the group at `position` and everything after it, in a journal whose lock the caller holds. It can be
     repeated if it was interrupted. `keeps_bytes` False is for a trial on a view of the disk. Raise JournalError.
 
-    Whether a broker can work with what is left, the caller finds out (broker/journal_cut.py)."""
+    Whether a broker can work with what is left, the caller finds out (broker/offline/cut.py)."""
     layout = open_layout(disk)
     number, at = divmod(position, layout.segment_bytes)
     if at == 0:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from oncemq.broker.housekeeping import Policy
-from oncemq.broker.journal_check import check
+from oncemq.broker.offline.check import check
 from oncemq.broker.recovery import recover
 from oncemq.disk.overlay import OverlayDisk
 from oncemq.engine.snapshot.relocation import NeededRecord, needed_records

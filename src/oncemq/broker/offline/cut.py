@@ -6,7 +6,7 @@ the earlier state may need them. So a cut is tried on a view of the disk first, 
 
 from __future__ import annotations
 
-from oncemq.broker.journal_check import Examination, examine, part_of
+from oncemq.broker.offline.check import Examination, examine, part_of
 from oncemq.broker.recovery import new_engine, replay
 from oncemq.disk.contract import Disk
 from oncemq.disk.overlay import OverlayDisk

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 import oncemq
-from oncemq.broker import journal_copy
-from oncemq.broker.journal_check import check
+from oncemq.broker.offline import copy as journal_copy
+from oncemq.broker.offline.check import check
 from oncemq.broker.recovery import recover
 from oncemq.disk.os_disk import OsDisk
 from oncemq.engine.engine import Engine

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from oncemq.broker.journal_check import check
-from oncemq.broker.journal_cut import cut, first_position
+from oncemq.broker.offline.check import check
+from oncemq.broker.offline.cut import cut, first_position
 from oncemq.disk.overlay import OverlayDisk
 from oncemq.journal.files.export import export
 from oncemq.journal.files.layout import segment_path
 from oncemq.protocol import errors
+from tests.broker.offline.test_check import SEGMENT_BYTES, history, journal_on
 from tests.broker.rig import Rig
-from tests.broker.test_journal_check import SEGMENT_BYTES, history, journal_on
 from tests.simulation.environment.disk import SimDisk
 
 
