@@ -315,6 +315,6 @@ def test_a_subscription_to_all_topics_uses_up_a_turn() -> None:
 
 
 def test_what_a_client_has_in_flight_by_default_is_within_the_limits_of_a_peer() -> None:
-    in_flight_bytes = ConnectSettings(urls=()).buffer_bytes + Limits().batch_bytes_max
+    in_flight_bytes = ConnectSettings(urls=[]).buffer_bytes + Limits().batch_bytes_max
     assert in_flight_bytes <= ServeSettings().peer_bytes_max
     assert in_flight_bytes <= QUEUE_BYTES_MAX
