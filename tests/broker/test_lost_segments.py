@@ -133,7 +133,7 @@ def test_a_pattern_consumer_gets_the_other_topics(folder: Path) -> None:
     lost = lost_offsets(folder)
     found = []
     with connected(folder) as client, client.subscribe_pattern("#", "pattern") as pattern:
-        with pytest.raises(errors.RecordCorrupt):
+        with pytest.raises(errors.RecordCorrupt, match="topic 'orders': offsets"):
             while True:
                 message = pattern.get(0)
                 assert message is not None

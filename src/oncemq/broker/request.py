@@ -139,7 +139,7 @@ def _fetch_any(journal: Journal, reply: GetAnyReply, decision: Decision, payload
         first += count
         found = _read(journal, part.topic_id, slices)
         if isinstance(found, Refusal):
-            refusal = refusal or found
+            refusal = refusal or Refusal(found.code, f"topic '{part.topic}': {found.text}")
         else:
             parts.append(_with_batches(part, slices, found, payloads))
     if refusal is not None and not parts:
