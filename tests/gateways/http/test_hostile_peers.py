@@ -55,7 +55,7 @@ def test_connections_without_a_request_make_way_for_others(monkeypatch: pytest.M
             await _connected(served)
             assert await oldest.until_closed() == b""
             assert await others[0].until_closed() == b""
-            assert len(served.gateway._connections) <= 10
+            assert len(served.gateway._connections) <= 11
 
     run(visit())
 
@@ -128,14 +128,22 @@ def test_many_long_polls_keep_nobody_else_out() -> None:
     run(visit())
 
 
-def test_health_and_metrics_have_places_of_their_own() -> None:
+def test_health_and_metrics_have_places_and_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "_IDLE_CONNECTIONS", 1)
+
     async def visit() -> None:
         async with serving(connections_max=1) as served:
-            places = served.gateway._server._app.admission._answering
-            places.enter()
+            is_answering, wait_for = asyncio.Event(), Link._wait_for
+            assert (await served.client.put("/v1/topics/t")).is_success
+            monkeypatch.setattr(Link, "_wait_for", lambda *_: is_answering.wait())
+            await served.peer(b"PUT /v1/topics/u HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            wait = b"GET /v1/topics/t/messages?position=new&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            await served.peer(wait)
+            await eventually(lambda: served.gateway._server._app.admission.taken == 2)
+            monkeypatch.setattr(Link, "_wait_for", wait_for)
             assert await served.status("/v1/topics") == 503
             assert await served.status("/v1/health") == await served.status("/metrics") == 200
-            places.leave()
+            is_answering.set()
 
     run(visit())
 
@@ -218,7 +226,8 @@ def test_slow_uploads_take_limited_memory_and_keep_no_other_out(monkeypatch: pyt
 
 def test_a_body_that_is_complete_may_wait_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(byte_budget, "_PERIOD_S", 0.01)
-    learn_limits, checks = Link._learn_limits, []
+    learn_limits = Link._learn_limits
+    checks: list[int] = []
 
     async def visit() -> None:
         async with serving(buffer_bytes_max=2 * _LARGE) as served:
@@ -243,7 +252,8 @@ def test_a_body_that_is_complete_may_wait_for_the_broker(monkeypatch: pytest.Mon
 
 def test_a_response_that_waits_for_the_broker_is_not_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(byte_budget, "_PERIOD_S", 0.01)
-    ask, checks = Link._ask, []
+    ask = Link._ask
+    checks: list[int] = []
 
     async def visit() -> None:
         async with serving(buffer_bytes_max=_RESERVED) as served:

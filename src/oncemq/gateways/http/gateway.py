@@ -27,7 +27,8 @@ EXPOSED = (
     "Retry-After",
 )
 
-#: Connections beyond `connections_max`: those that wait for a request.
+#: Connections beyond those of requests that are answered and of requests that wait for messages, `connections_max`
+#: each: for monitoring, and to wait for a request.
 _IDLE_CONNECTIONS = 1000
 #: What the kernel holds of a response that the client can't receive yet.
 _UNSENT_BYTES = 128 * 1024
@@ -40,7 +41,7 @@ class HttpGateway:
         """Raises MissingExtra."""
         self.addresses: list[str] = []
         self._settings = settings
-        self._connections = Connections(settings.connections_max + _IDLE_CONNECTIONS)
+        self._connections = Connections(2 * settings.connections_max + _IDLE_CONNECTIONS)
         self._server = _make_server(settings, self._connections)
         self._serving: asyncio.Task[None] | None = None
         self._is_stopping = False
