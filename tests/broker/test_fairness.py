@@ -7,7 +7,8 @@ import pytest
 
 from oncemq.broker import waiting
 from oncemq.broker.request_queue import QUEUE_BYTES_MAX
-from oncemq.client.options import ConnectSettings
+from oncemq.client.core.inflight import INFLIGHT_BYTES_MAX
+from oncemq.config.gateways import HttpOptions
 from oncemq.config.settings import ServeSettings
 from oncemq.protocol.commands import (
     START_EARLIEST,
@@ -314,7 +315,8 @@ def test_a_subscription_to_all_topics_uses_up_a_turn() -> None:
     assert {type(reply) for reply in replies} == {SubscribeReply}
 
 
-def test_what_a_client_has_in_flight_by_default_is_within_the_limits_of_a_peer() -> None:
-    in_flight_bytes = ConnectSettings(urls=[]).buffer_bytes + Limits().batch_bytes_max
+@pytest.mark.parametrize("in_flight_bytes", [INFLIGHT_BYTES_MAX, HttpOptions().buffer_bytes_max])
+def test_what_clients_and_gateways_have_in_flight_is_within_the_limits_of_a_peer(in_flight_bytes: int) -> None:
+    in_flight_bytes += Limits().batch_bytes_max
     assert in_flight_bytes <= ServeSettings().peer_bytes_max
     assert in_flight_bytes <= QUEUE_BYTES_MAX

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from oncemq.broker.request import Request
 from oncemq.protocol.frames import Frame
 
-#: When this many requests or bytes wait, a peer can add only what its share allows. A client has at most 64 MiB in
-#: flight by default (`buffer_bytes`), so one that is alone is never refused.
+#: When this many requests or bytes wait, a peer can add only what its share allows. A client has at most 24 MiB in
+#: flight, and the HTTP gateway 64 MiB by default, so one that is alone is never refused.
 QUEUE_REQUESTS_MAX = 1_000
 QUEUE_BYTES_MAX = 96 * 1024 * 1024
 

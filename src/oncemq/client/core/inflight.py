@@ -15,8 +15,9 @@ from oncemq.client.core.pending import PendingCommand
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Void
 
-#: Payloads in flight. A broker that is busy disconnects a peer that has sent much more than one large batch.
-_BYTES_MAX = 24 * 1024 * 1024
+#: Maximum bytes of payloads in flight. More makes nothing faster, and a broker that is busy disconnects a peer whose
+#: unread requests exceed a limit.
+INFLIGHT_BYTES_MAX = 24 * 1024 * 1024
 
 
 class InflightWindow:
@@ -107,7 +108,7 @@ class InflightWindow:
         """Whether the next command of the queue fits. A single one always does."""
         if self._upcoming_number - self.seen_below >= self.size:
             return False
-        return not self._bytes or self._bytes + self._queue[0].payload_bytes <= _BYTES_MAX
+        return not self._bytes or self._bytes + self._queue[0].payload_bytes <= INFLIGHT_BYTES_MAX
 
     def complete(self, command: PendingCommand) -> None:
         """Its answer has been seen."""
