@@ -4,31 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from oncemq.protocol.frames import Frame, decode_request, decode_response
 from oncemq.protocol.replies import NotNow
 from tests.simulation.environment.world import Violation
+
+
+class _OpenRequest(msgspec.Struct):
+    request_id: int
+    #: It is answered in order. A request that waits for messages is not.
+    is_ordered: bool
+    #: A later request was answered first. This one can only be refused: what does not fit into the queue is refused at
+    #: once, and its refusal may leave after the answers of the round.
+    is_overtaken: bool = False
 
 
 class RequestCheck:
     """The requests that a broker has taken and not answered."""
 
     def __init__(self) -> None:
-        #: Request id, and whether it is answered in order, by peer. A request that waits for messages is not.
-        self._open: dict[bytes, list[tuple[int, bool]]] = {}
+        self._open: dict[bytes, list[_OpenRequest]] = {}
 
     def took(self, peer: bytes, frames: Sequence[Frame]) -> None:
         request, _ = decode_request(frames)
         waits = any(getattr(command, "wait_ms", 0) for command in request.commands)
-        self._open.setdefault(peer, []).append((request.request_id, not waits))
+        self._open.setdefault(peer, []).append(_OpenRequest(request.request_id, not waits))
 
     def answers(self, peer: bytes, frames: Sequence[Frame]) -> None:
         response, _ = decode_response(frames)
         requests = self._open.get(peer, [])
-        at = next((at for at, (request_id, _) in enumerate(requests) if request_id == response.request_id), None)
-        if at is None:
+        copies = [at for at, each in enumerate(requests) if each.request_id == response.request_id]
+        if not copies:
             raise Violation(f"request {response.request_id} was answered twice")
-        _, is_ordered = requests.pop(at)
-        # What does not fit into the queue is refused at once.
-        is_refused = all(isinstance(reply, NotNow) and reply.code == "OVERLOADED" for reply in response.replies)
-        if is_ordered and not is_refused and any(is_earlier for _, is_earlier in requests[:at]):
-            raise Violation(f"request {response.request_id} was answered before an earlier one of the same peer")
+        is_refused = _is_refused(response.replies)
+        # The network duplicates requests. It is the newest copy that did not fit into the queue.
+        at = copies[-1 if is_refused else 0]
+        request = requests.pop(at)
+        if not request.is_ordered or is_refused:
+            return
+        if request.is_overtaken:
+            raise Violation(f"request {response.request_id} was answered after a later one of the same peer")
+        for earlier in requests[:at]:
+            earlier.is_overtaken = True
+
+
+def _is_refused(replies: Sequence[object]) -> bool:
+    return all(isinstance(reply, NotNow) and reply.code == "OVERLOADED" for reply in replies)
