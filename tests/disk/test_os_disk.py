@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,3 +157,31 @@ def test_a_folder_that_cannot_be_created_is_a_clear_error(tmp_path: Path) -> Non
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(errors.JournalError, match="can't be created"):
         OsDisk(tmp_path / "file" / "data")
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_file_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Many connections at once can use up the descriptors for a moment."""
+    real, failures = os.open, iter(range(5))
+
+    def scarce(*arguments: Any, **named: Any) -> int:
+        if next(failures, None) is not None:
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **named)
+
+    disk = OsDisk(tmp_path)
+    monkeypatch.setattr(os, "open", scarce)
+    disk.open("segment", create=True).close()
+    disk.sync_folder("", "test")
+    assert disk.list("") == ["segment"]
+
+
+def test_without_a_descriptor_the_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any, **__: Any) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("oncemq.disk.os_disk._DESCRIPTOR_WAIT_S", 0.02)
+    disk = OsDisk(tmp_path)
+    monkeypatch.setattr(os, "open", none)
+    with pytest.raises(OSError, match="Too many open files"):
+        disk.open("segment", create=True)

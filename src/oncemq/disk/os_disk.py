@@ -7,12 +7,15 @@ refuses to work, because it is not known there what a sync makes durable.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sys
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from oncemq.protocol import errors
 
@@ -23,6 +26,12 @@ _PART_BYTES_MIN = 16 * 1024
 #: Messages are nobody else's business.
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
+#: How long to wait for a free descriptor. Connections may use those that are in reserve for files only until they are
+#: refused, which takes a moment if many come at once.
+_DESCRIPTOR_WAIT_S = 10.0
+_DESCRIPTOR_PAUSE_S = 0.01
+
+_T = TypeVar("_T")
 
 
 def durable_sync(descriptor: int) -> None:
@@ -40,6 +49,19 @@ def durable_sync(descriptor: int) -> None:
 
 def _unsupported() -> errors.JournalError:
     return errors.JournalError(f"OnceMQ does not know how to sync durably on {sys.platform}; run it on Linux")
+
+
+def _with_descriptor(call: Callable[[], _T]) -> _T:
+    """Make a call that opens a file. If the process has no descriptor left, wait for one: a journal that can't open a
+    file would end the broker."""
+    until_s = time.monotonic() + _DESCRIPTOR_WAIT_S
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or time.monotonic() > until_s:
+                raise
+            time.sleep(_DESCRIPTOR_PAUSE_S)
 
 
 _disks: weakref.WeakSet[OsDisk] = weakref.WeakSet()
@@ -189,7 +211,8 @@ class OsDisk:
     def open(self, path: str, create: bool = False) -> OsFile:
         access = os.O_RDONLY if self._read_only else os.O_RDWR
         flags = access | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        file = OsFile(self, os.open(self._path(path), flags, _FILE_MODE))
+        location = self._path(path)
+        file = OsFile(self, _with_descriptor(lambda: os.open(location, flags, _FILE_MODE)))
         self._files.add(file)
         return file
 
@@ -197,7 +220,8 @@ class OsDisk:
         return os.path.exists(self._path(path))
 
     def list(self, folder: str) -> list[str]:
-        return sorted(os.listdir(self._path(folder)))
+        location = self._path(folder)
+        return sorted(_with_descriptor(lambda: os.listdir(location)))
 
     def make_folder(self, folder: str) -> None:
         os.makedirs(self._path(folder), _FOLDER_MODE, exist_ok=True)
@@ -244,7 +268,7 @@ class OsDisk:
 
 
 def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = _with_descriptor(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
         os.fsync(descriptor)
     finally:
