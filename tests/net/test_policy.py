@@ -47,6 +47,10 @@ def ended(cuts: list[policy.Cut]) -> list[Connection]:
     return [cut.connection for cut in cuts]
 
 
+def memory(growth_mib: int, unexplained_mib: int) -> Memory:
+    return Memory(growth_mib * MIB, unexplained_mib * MIB, growth_mib * MIB)
+
+
 def test_a_peer_with_too_many_unprocessed_bytes_is_ended(peers: Peers) -> None:
     bad, good = peers.add(unprocessed=11 * MIB), peers.add(unprocessed=9 * MIB, stalled_s=60)
     assert ended(policy.over_limit([bad, good], LIMITS, NOW_S)) == [bad]
@@ -79,21 +83,28 @@ def test_if_memory_is_short_peers_with_short_frames_go_before_slow_ones(peers: P
         peers.add(unprocessed=MIB),
     )
     received = {tiny: b"\1\1x" * 100, slow: b"x" * 300, fast: b"x" * 300}
-    cuts = policy.under_pressure([slow, tiny, fast], Memory(100 * MIB, 95 * MIB), received.__getitem__, NOW_S)
+    cuts = policy.under_pressure([slow, tiny, fast], memory(100, 95), received.__getitem__, NOW_S)
     assert ended(cuts) == [tiny]
-    cuts = policy.under_pressure([slow, tiny, fast], Memory(130 * MIB, 125 * MIB), received.__getitem__, NOW_S)
+    cuts = policy.under_pressure([slow, tiny, fast], memory(130, 125), received.__getitem__, NOW_S)
     assert ended(cuts) == [tiny, slow]
-    cuts = policy.under_pressure([slow, tiny, fast], Memory(30 * MIB, 25 * MIB), received.__getitem__, NOW_S)
+    cuts = policy.under_pressure([slow, tiny, fast], memory(30, 25), received.__getitem__, NOW_S)
     assert ended(cuts) == [tiny]
-    cuts = policy.under_pressure([slow, fast], Memory(30 * MIB, 25 * MIB), received.__getitem__, NOW_S)
+    cuts = policy.under_pressure([slow, fast], memory(30, 25), received.__getitem__, NOW_S)
     assert ended(cuts) == []
+
+
+def test_a_large_request_over_a_slow_link_is_no_suspect(peers: Peers) -> None:
+    slow = peers.add(unprocessed=5 * MIB, stalled_s=9)
+    slow.stalled_at_bytes = 72 * MIB
+    assert not policy.under_pressure([slow], memory(80, 75), lambda _: b"x" * 300, NOW_S)
+    assert ended(policy.under_pressure([slow], memory(90, 85), lambda _: b"x" * 300, NOW_S)) == [slow]
 
 
 def test_memory_that_no_peer_can_explain_ends_nobody(peers: Peers) -> None:
     good = peers.add(unprocessed=MIB)
     assert not policy.can_explain([good], 64 * MIB)
     assert policy.can_explain([good], 20 * MIB)
-    assert not policy.under_pressure([good], Memory(64 * MIB, 63 * MIB), lambda _: b"x" * 300, NOW_S)
+    assert not policy.under_pressure([good], memory(64, 63), lambda _: b"x" * 300, NOW_S)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Connection:
         "progress_s",
         "received",
         "sent",
+        "stalled_at_bytes",
         "stalled_since_s",
         "unprocessed",
     )
@@ -51,6 +52,8 @@ class Connection:
         self.unprocessed = 0
         #: When something was last read, or nothing was left to be read.
         self.stalled_since_s = now_s
+        #: The memory of the process at that time; 0 if it was not measured since.
+        self.stalled_at_bytes = 0
         #: When the peer last acknowledged something, or nothing was left to be acknowledged.
         self.progress_s = now_s
         self.is_cut = False
@@ -69,8 +72,8 @@ class Connection:
         """Bytes that were sent and that the peer has not acknowledged, as far as measured."""
         return max(0, self.sent - self.acked)
 
-    def measure(self, now_s: float) -> None:
-        """Compare with the kernel."""
+    def measure(self, now_s: float, resident_bytes: int = 0) -> None:
+        """Compare with the kernel. `resident_bytes` is the memory of the process."""
         if self.is_unix:
             self._measure_unix(now_s)
             return
@@ -85,6 +88,8 @@ class Connection:
             self.progress_s = now_s
         self._settle(self.received - self.delivered)
         self._note_deliveries(self.unprocessed > 0, now_s)
+        if self.stalled_since_s == now_s or not self.stalled_at_bytes:
+            self.stalled_at_bytes = resident_bytes
 
     def refresh_acked(self) -> None:
         """Ask the kernel what the peer has acknowledged."""

@@ -177,7 +177,7 @@ class Guard:
             return
         everyone: list[tuple[Listener, list[Connection]]] = []
         for listener in self._listeners.values():
-            found = listener.measure(now_s)
+            found = listener.measure(now_s, resident)
             everyone.append((listener, found))
             self._cut_all(listener, policy.over_limit(found, listener.limits, now_s))
             self._cut_all(listener, policy.over_total(found, listener.limits, now_s))
@@ -185,7 +185,7 @@ class Guard:
         accounted = sum(each.unprocessed + each.unread for each in connections)
         growth = resident - self._baseline
         if growth - accounted > policy.EVIDENT_BYTES_MAX and now_s >= self._calm_until_s:
-            self._relieve(connections, Memory(growth, growth - accounted), now_s)
+            self._relieve(connections, Memory(growth, growth - accounted, resident), now_s)
         elif accounted < _SMALL_BYTES:
             self._baseline = min(self._baseline, resident)
 

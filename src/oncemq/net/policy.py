@@ -29,6 +29,8 @@ EVIDENT_BYTES_MAX = 16 * _MIB
 UNEXPLAINED_BYTES_MAX = 64 * _MIB
 #: Memory of the shortest frames, in multiples of their size.
 _MEMORY_PER_BYTE = 32
+#: The same of long frames is less than this.
+_SUSPECT_MEMORY_PER_BYTE = 2
 #: Smaller amounts make nobody a suspect.
 _SUSPECT_BYTES = 4096
 #: A peer that is stalled for this long is a suspect. Unix sockets: see `is_suspect`.
@@ -60,10 +62,12 @@ class Cut(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """How much memory the process has more than it had without peers, and the rest that no account explains."""
+    """How much memory the process has more than it had without peers, the rest that no account explains, and all of
+    it."""
 
     growth: int
     unexplained: int
+    resident: int
 
 
 def over_limit(connections: Iterable[Connection], limits: ListenerLimits, now_s: float) -> list[Cut]:
@@ -71,7 +75,7 @@ def over_limit(connections: Iterable[Connection], limits: ListenerLimits, now_s:
     cuts = []
     for each in connections:
         if each.unprocessed > limits.peer_bytes_max:
-            why = f"it has sent {each.unprocessed:,} bytes without a complete message"
+            why = f"it has sent {each.unprocessed:,} bytes that are incomplete or not read yet"
             cuts.append(Cut(each, "peers_cut_unfinished", why))
         elif now_s - each.progress_s > limits.write_timeout_s:
             why = f"it has read nothing for {limits.write_timeout_s:g} seconds"
@@ -117,7 +121,9 @@ def under_pressure(
     if silent and is_short:
         return [Cut(each, "peers_cut_unread", "memory is short, and it does not read") for each in silent]
     suspects = [(each, each.unprocessed > 0 and are_short_frames(peek(each))) for each in connections]
-    suspects = [(each, evident) for each, evident in suspects if evident or (is_short and is_suspect(each, now_s))]
+    suspects = [
+        (each, evident) for each, evident in suspects if evident or (is_short and is_suspect(each, memory, now_s))
+    ]
     suspects.sort(key=lambda suspect: (not suspect[1], suspect[0].stalled_since_s))
     chosen = _covering((each for each, _ in suspects), memory.growth, _memory_max)
     return [Cut(each, "peers_cut_unfinished", "memory is short, and its message never ends") for each in chosen]
@@ -135,13 +141,16 @@ def _memory_max(connection: Connection) -> int:
     return UNEXPLAINED_BYTES_MAX if connection.is_unix else _MEMORY_PER_BYTE * connection.unprocessed
 
 
-def is_suspect(connection: Connection, now_s: float) -> bool:
-    """Whether a connection may be the reason for a lack of memory. For a Unix socket, there is no other sign than that
-    bytes wait to be read all the time, and no message is complete."""
+def is_suspect(connection: Connection, memory: Memory, now_s: float) -> bool:
+    """Whether a connection may be the reason for a lack of memory: since its last complete message, the process has
+    grown by more than what the peer has sent. So a large request over a slow link is no suspect. For a Unix socket,
+    there is no other sign than that bytes wait to be read all the time, and no message is complete."""
     stalled_s = now_s - connection.stalled_since_s
     if connection.is_unix:
         return connection.unprocessed > 0 and stalled_s > _UNIX_STALLED_S
-    return connection.unprocessed > _SUSPECT_BYTES and stalled_s > _STALLED_S
+    growth = memory.resident - connection.stalled_at_bytes
+    is_large = connection.unprocessed > _SUSPECT_BYTES and growth > _SUSPECT_MEMORY_PER_BYTE * connection.unprocessed
+    return is_large and stalled_s > _STALLED_S
 
 
 def are_short_frames(received: bytes) -> bool:
