@@ -5,32 +5,38 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncemq.broker import waiting
-from oncemq.broker.request_queue import QUEUE_BYTES_MAX
+from oncemq.broker import waiting, work
+from oncemq.broker.housekeeping import Policy
+from oncemq.broker.request_queue import ACTIVE_MS, PAYBACK_MS_MAX, QUEUE_BYTES_MAX
 from oncemq.client.core.inflight import INFLIGHT_BYTES_MAX
 from oncemq.config.gateways import HttpOptions
 from oncemq.config.settings import ServeSettings
+from oncemq.engine.decide.decision import Decision
+from oncemq.engine.state.batch_index import Slice
 from oncemq.protocol.commands import (
     START_EARLIEST,
     Command,
     CreateTopic,
+    Envelope,
     Hello,
+    Put,
     Read,
     RegistryList,
     RegistrySet,
     Subscribe,
     Topics,
+    Unsubscribe,
 )
 from oncemq.protocol.frames import decode_response
-from oncemq.protocol.limits import Limits
+from oncemq.protocol.limits import GET_BATCHES_MAX, Limits
 from oncemq.protocol.replies import GetReply, NotNow, PutReply, RegistryListReply, SubscribeReply, TopicsReply
 from tests.broker.rig import FakeClock, Rig, code, expect
 
 TOPICS = 1_000
 
 
-def _with_topics(limits: Limits | None = None, count: int = TOPICS) -> Rig:
-    rig = Rig(limits=limits)
+def _with_topics(limits: Limits | None = None, count: int = TOPICS, policy: Policy | None = None) -> Rig:
+    rig = Rig(limits=limits, policy=policy)
     created = [rig.numbered(CreateTopic(f"topic.{number:05}")) for number in range(count)]
     rig.post(created)
     _finish(rig)
@@ -313,6 +319,160 @@ def test_a_subscription_to_all_topics_uses_up_a_turn() -> None:
     _finish(rig)
     replies, _ = rig.answers()[subscribes]
     assert {type(reply) for reply in replies} == {SubscribeReply}
+
+
+# Overdrafts.
+
+
+class _Heavy:
+    """A broker with two peers: each subscription of the heavy one is more work than a whole round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(work, "_TOPICS_PER_UNIT", 1)
+        monkeypatch.setattr(work, "OVERDRAFT_UNITS_MIN", TOPICS // 2)
+        # With the policy of the rig, housekeeping keeps the loop awake.
+        self.rig = _with_topics(policy=Policy())
+        self.rig.hello("heavy")
+        self.rig.network.sent.clear()
+        self._names = 0
+
+    def subscribe(self, count: int = 1) -> int:
+        """Post a request of the heavy peer that subscribes so many times to all topics. Return its id."""
+        first = self._names
+        self._names += count
+        names = [f"s{number}" for number in range(first, self._names)]
+        return self.rig.post([self.rig.numbered(Subscribe("#", name), "heavy") for name in names], peer=b"heavy")
+
+    def put(self) -> int:
+        """Post a put of the other peer. Return the id of the request."""
+        command, payload = self.rig.put_command(b"one", topic="topic.00000")
+        return self.rig.post([command], [payload], peer=b"light")
+
+    def answered(self) -> list[int]:
+        """Return the requests that were answered since the last call."""
+        found = [request_id for _, request_id in _answered(self.rig)]
+        self.rig.network.sent.clear()
+        return found
+
+    def hold(self) -> int:
+        """Let the heavy peer overdraw two turns while the other is active. Return the id of its next request, which is
+        held."""
+        self.put()
+        before = self.subscribe(2)
+        self.rig.rounds(3)
+        assert before in self.answered()
+        held = self.subscribe()
+        self.rig.rounds()
+        assert self.answered() == []
+        return held
+
+
+def test_a_peer_that_repeats_heavy_commands_waits_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = _Heavy(monkeypatch)
+    held = peers.hold()
+    waited_ms = 0
+    while True:
+        put = peers.put()
+        peers.rig.rounds(forward_ms=10)
+        answered = peers.answered()
+        assert put in answered
+        if held in answered:
+            break
+        waited_ms += 10
+        assert waited_ms < 2 * PAYBACK_MS_MAX, "the peer is never served"
+    assert waited_ms > 10
+
+
+def test_a_long_request_of_heavy_commands_is_finished_though_others_are_always_active(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = _Heavy(monkeypatch)
+    request = peers.subscribe(12)
+    later = peers.subscribe()
+    for _ in range(12 * PAYBACK_MS_MAX // 50):
+        peers.put()
+        peers.rig.rounds(forward_ms=50)
+    sent = [entry for entry in _answered(peers.rig) if entry[0] == b"heavy"]
+    assert sent == [(b"heavy", request), (b"heavy", later)]
+    replies = [reply for request_id in (request, later) for reply in peers.rig.answers().get(request_id, ([], []))[0]]
+    assert {type(reply) for reply in replies} == {SubscribeReply}
+
+
+def test_one_heavy_command_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = _Heavy(monkeypatch)
+    peers.put()
+    requests = [peers.subscribe(), peers.rig.post([Topics(limit=1)], peer=b"heavy")]
+    peers.rig.rounds(3)
+    assert set(requests) < set(peers.answered())
+
+
+def test_a_peer_that_is_alone_does_not_wait_after_heavy_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = _Heavy(monkeypatch)
+    peers.put()
+    peers.rig.rounds()
+    peers.rig.clock.time_ms += ACTIVE_MS
+    request = peers.subscribe(20)
+    _finish(peers.rig)
+    assert request in peers.answered()
+
+
+def test_a_peer_that_pays_back_is_served_once_the_others_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = _Heavy(monkeypatch)
+    held = [peers.hold(), *(peers.subscribe() for _ in range(9))]
+    peers.rig.rounds(forward_ms=ACTIVE_MS)
+    _finish(peers.rig)
+    assert peers.answered() == held
+
+
+def test_the_loop_sleeps_until_the_payback_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = _Heavy(monkeypatch)
+    held = peers.hold()
+    broker = peers.rig.broker
+    # The pending confirmation of the last group would wake the loop earlier.
+    peers.rig.rounds(forward_ms=60)
+    assert not broker.busy
+    wait_ms = broker.wait_ms()
+    assert 1 < wait_ms <= ACTIVE_MS
+    peers.rig.rounds(forward_ms=wait_ms - 1)
+    assert peers.answered() == []
+    assert broker.wait_ms() == 1
+    peers.rig.rounds(forward_ms=1)
+    assert peers.answered() == [held]
+
+
+def test_a_stop_refuses_the_requests_of_a_peer_that_pays_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = _Heavy(monkeypatch)
+    held = [peers.hold(), peers.subscribe()]
+    peers.rig.broker.stop()
+    answered = peers.rig.answers()
+    assert [code(reply) for request in held for reply in answered[request][0]] == ["STOPPING"] * 2
+
+
+def test_subscriptions_that_exist_and_refusals_are_no_overdraft(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = _Heavy(monkeypatch)
+    rig = peers.rig
+    rig.do(Subscribe("#", "known"))
+    repeated = [rig.numbered(Subscribe("#", "known"), "heavy"), rig.numbered(Unsubscribe("#", "nobody"), "heavy")]
+    peers.put()
+    requests = [rig.post([command], peer=b"heavy") for command in repeated]
+    requests += [peers.subscribe(), rig.post([Topics(limit=1)], peer=b"heavy")]
+    rig.rounds(4)
+    assert set(requests) < set(peers.answered())
+
+
+def test_commands_of_the_largest_size_are_no_overdraft() -> None:
+    limits = Limits()
+    rig = _with_topics(limits, count=2 * TOPICS)
+    page = expect(TopicsReply, rig.ask(Topics(limit=1_000_000)))
+    state = rig.broker.engine.state
+    put = rig.numbered(Put("topic.00000", Envelope(1, limits.batch_bytes_max, 0)))
+    fetched = (Slice(0, limits.get_bytes_max // GET_BATCHES_MAX, 0, 1, 0, 0),) * GET_BATCHES_MAX
+    for command, decision in (
+        (Topics(), Decision(page)),
+        (put, Decision(PutReply(1, 0, 1, 0, 0))),
+        (Read("topic.00000", 0, 1), Decision(page, slices=fetched)),
+    ):
+        assert work.units_of(state, command, decision) <= work.OVERDRAFT_UNITS_MIN
 
 
 @pytest.mark.parametrize("in_flight_bytes", [INFLIGHT_BYTES_MAX, HttpOptions().buffer_bytes_max])

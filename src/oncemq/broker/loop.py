@@ -106,12 +106,14 @@ class Broker:
         """Take what has arrived. A peer gets an answer at once to what exceeds its share of a full queue: the
         requests of other peers may be behind it."""
         is_full = self._queue.is_full
-        for peer, frames in self.network.take(wait_ms):
+        arrivals = self.network.take(wait_ms)
+        now_ms = self.clock.now_ms()
+        for peer, frames in arrivals:
             if is_full and self._queue.is_share_used(peer):
                 self.counters["overloaded"] += 1
                 self._refused.append((peer, encode_not_now(frames, _QUEUE_FULL)))
             else:
-                self._queue.add(peer, frames)
+                self._queue.add(peer, frames, now_ms)
 
     def _decide(self, builder: GroupBuilder) -> tuple[list[Request], list[tuple[bytes, list[Frame]]]]:
         """Return the requests that are answered in this round, and refusals of requests that were not decided."""
@@ -132,11 +134,11 @@ class Broker:
         served: set[bytes] = set()
         self._queue.start_round()
         while not current.full and not current.budget.is_round_over:
-            queue = self._queue.next_turn()
+            queue = self._queue.next_turn(self.clock.now_ms())
             if queue is not None:
                 served.add(queue.peer)
                 self._take_turn(current, queue)
-            elif self._queue and len(served) == 1:
+            elif self._queue.has_turns and len(served) == 1:
                 if len(self._queue) < _RECEIVE_BELOW:
                     self._receive(0)
                 self._queue.continue_round()
@@ -152,6 +154,8 @@ class Broker:
                 queue.unfinished = None if current.advance(request) else request
         # A peer that found no space in the group is the first one in the next round. One that filled it is not.
         self._queue.end_turn(queue, is_blocked=current.full and budget.is_turn_unused)
+        if budget.overdraft_units:
+            self._queue.charge(queue.peer, budget.overdraft_units, self.clock.now_ms())
 
     def _next_request(self, current: Round, queue: PeerQueue) -> Request | None:
         """Return the next request of a peer, or None if it can't be decoded."""
@@ -200,7 +204,7 @@ class Broker:
     @property
     def busy(self) -> bool:
         """Whether there is work that can be done without waiting for the network or for time to pass."""
-        return bool(self._queue or self.waiting.unserved or self.housekeeping.busy)
+        return bool(self._queue.has_turns or self.waiting.unserved or self.housekeeping.busy)
 
     def wait_ms(self) -> int:
         """Return how long the loop may wait for the network."""
@@ -210,6 +214,7 @@ class Broker:
         due = [
             self._confirm_due_ms,
             self.waiting.next_deadline_ms(),
+            self._queue.next_release_ms(),
             self.engine.next_tick_ms(),
             self.housekeeping.next_look_ms,
         ]

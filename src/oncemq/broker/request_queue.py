@@ -1,7 +1,8 @@
 """Requests that have arrived and are not finished: one queue per peer, and the order in which peers take turns.
 
 The requests of one peer are decided in the order of their arrival, because sessions number their commands. Different
-peers take turns, so that the requests of one peer do not keep the others waiting.
+peers take turns, so that the requests of one peer do not keep the others waiting. A command is never interrupted, so a
+peer whose commands overdraw its turns by far has to wait between them, unless it is alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,56 @@ from oncemq.protocol.frames import Frame
 #: flight, and the HTTP gateway 64 MiB by default, so one that is alone is never refused.
 QUEUE_REQUESTS_MAX = 1_000
 QUEUE_BYTES_MAX = 96 * 1024 * 1024
+
+#: How long a peer pays back for each unit beyond its turn. This is twenty times the work (work.py), so repeated heavy
+#: commands of one peer get about a twentieth of the time.
+PAYBACK_US_PER_UNIT = 200
+PAYBACK_MS_MAX = 1_000
+#: A peer is active if it had a request within this time.
+ACTIVE_MS = 200
+
+
+class Overdrafts:
+    """Peers that have overdrawn a turn. Each one pays back by waiting.
+
+    The first overdraft delays nothing: a client that subscribes to a pattern reads at once, and a gateway, which is one
+    peer for many clients, goes on. A further overdraft before the first one is paid back holds the peer.
+    """
+
+    def __init__(self) -> None:
+        #: Until when each peer pays back.
+        self._until_ms: dict[bytes, int] = {}
+        self._held: set[bytes] = set()
+        #: The peer that was active last, and when one of the others was.
+        self._last_peer = b""
+        self._last_ms = self._others_ms = -ACTIVE_MS
+
+    def note_active(self, peer: bytes, now_ms: int) -> None:
+        if peer != self._last_peer:
+            self._others_ms = self._last_ms
+            self._last_peer = peer
+        self._last_ms = now_ms
+
+    def charge(self, peer: bytes, units: int, now_ms: int) -> None:
+        """Let a peer pay back these units, in addition to what it has not paid back yet."""
+        self._forget_paid(now_ms)
+        paid_ms = self._until_ms.get(peer)
+        if paid_ms is not None:
+            self._held.add(peer)
+        payback_ms = units * PAYBACK_US_PER_UNIT // 1_000
+        self._until_ms[peer] = min((paid_ms or now_ms) + payback_ms, now_ms + PAYBACK_MS_MAX)
+
+    def _forget_paid(self, now_ms: int) -> None:
+        for peer in [peer for peer, until_ms in self._until_ms.items() if until_ms <= now_ms]:
+            del self._until_ms[peer]
+            self._held.discard(peer)
+
+    def held_until_ms(self, peer: bytes) -> int:
+        """Return the time from which a peer may have a turn; 0 = any time. It is held only while others are active."""
+        if peer not in self._held:
+            return 0
+        others_ms = self._others_ms if peer == self._last_peer else self._last_ms
+        return min(self._until_ms[peer], others_ms + ACTIVE_MS)
 
 
 class PeerQueue:
@@ -41,6 +92,9 @@ class RequestQueue:
         #: Peers that have not had their turn in this round, and those that have and are not finished.
         self._turns: deque[PeerQueue] = deque()
         self._after_turn: deque[PeerQueue] = deque()
+        #: Peers that have no turn in this round, because they pay back.
+        self._held: deque[PeerQueue] = deque()
+        self._overdrafts = Overdrafts()
         self._requests = 0
         self._bytes = 0
 
@@ -48,8 +102,10 @@ class RequestQueue:
         """Return the number of requests that have not been begun."""
         return self._requests
 
-    def __bool__(self) -> bool:
-        return bool(self._by_peer)
+    @property
+    def has_turns(self) -> bool:
+        """Whether a peer can have a turn without waiting for time to pass."""
+        return bool(self._turns or self._after_turn)
 
     @property
     def is_full(self) -> bool:
@@ -63,7 +119,8 @@ class RequestQueue:
         peers = len(self._by_peer)
         return len(queue) >= QUEUE_REQUESTS_MAX // peers or queue.arrived_bytes >= QUEUE_BYTES_MAX // peers
 
-    def add(self, peer: bytes, frames: Sequence[Frame]) -> None:
+    def add(self, peer: bytes, frames: Sequence[Frame], now_ms: int) -> None:
+        self._overdrafts.note_active(peer, now_ms)
         queue = self._by_peer.get(peer)
         if queue is None:
             queue = self._by_peer[peer] = PeerQueue(peer)
@@ -85,18 +142,34 @@ class RequestQueue:
     # Turns.
 
     def start_round(self) -> None:
-        """Let all peers have a turn. Those that had none in the last round come first."""
+        """Let all peers have a turn. Those that had none in the last round come first, and those that pay back last."""
         self._turns += self._after_turn
         self._after_turn.clear()
+        self._turns += self._held
+        self._held.clear()
 
     def continue_round(self) -> None:
         """Let peers have another turn if there are no others."""
         if not self._turns:
             self.start_round()
 
-    def next_turn(self) -> PeerQueue | None:
-        """Return a peer that has had no turn in this round."""
-        return self._turns.popleft() if self._turns else None
+    def next_turn(self, now_ms: int) -> PeerQueue | None:
+        """Return a peer that has had no turn in this round, and does not have to wait."""
+        while self._turns:
+            queue = self._turns.popleft()
+            if self._overdrafts.held_until_ms(queue.peer) <= now_ms:
+                self._overdrafts.note_active(queue.peer, now_ms)
+                return queue
+            self._held.append(queue)
+        return None
+
+    def next_release_ms(self) -> int | None:
+        """Return when the next peer that pays back may have a turn."""
+        return min((self._overdrafts.held_until_ms(queue.peer) for queue in self._held), default=None)
+
+    def charge(self, peer: bytes, overdraft_units: int, now_ms: int) -> None:
+        """Let a peer pay back what its turn was overdrawn by."""
+        self._overdrafts.charge(peer, overdraft_units, now_ms)
 
     def end_turn(self, queue: PeerQueue, *, is_blocked: bool = False) -> None:
         """End a turn. With `is_blocked`, there was no space for the peer's first command: it is the first one again."""
@@ -113,5 +186,6 @@ class RequestQueue:
         self._by_peer.clear()
         self._turns.clear()
         self._after_turn.clear()
+        self._held.clear()
         self._requests = self._bytes = 0
         return queues

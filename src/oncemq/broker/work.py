@@ -11,6 +11,7 @@ from typing import Any
 
 from oncemq.broker.clock import Clock
 from oncemq.engine.decide.decision import Decision
+from oncemq.engine.events import Event, PatternSought, PatternSubscribed, PatternUnsubscribed
 from oncemq.engine.state.state import State
 from oncemq.protocol import commands, replies
 from oncemq.protocol.patterns import is_pattern
@@ -21,12 +22,16 @@ TURN_MS_MAX = 4
 #: Work of all turns of a round.
 ROUND_UNITS_MAX = 1_000
 ROUND_MS_MAX = 20
+#: A command of more units than this overdraws its turn by far. A list, a get, or a put of the largest size is below it.
+OVERDRAFT_UNITS_MIN = 1_000
 #: The clock is read after this many units.
 _CLOCK_EVERY_UNITS = 10
 
 #: Parts of each kind that are as much work as a unit.
 _ENTRIES_PER_UNIT = 3
 _TOPICS_PER_UNIT = 4
+#: Topics that are only compared with a pattern.
+_COMPARISONS_PER_UNIT = 32
 _SLICES_PER_UNIT = 8
 _PATTERNS_PER_UNIT = 16
 _PUT_BYTES_PER_UNIT = 64 * 1024
@@ -37,7 +42,15 @@ _FETCH_BYTES_PER_UNIT = 16 * 1024
 class WorkBudget:
     """Counts the work of a round."""
 
-    __slots__ = ("_clock", "_clock_units", "_left_units", "_round_end_ms", "_turn_end_ms", "_turn_units")
+    __slots__ = (
+        "_clock",
+        "_clock_units",
+        "_left_units",
+        "_round_end_ms",
+        "_turn_end_ms",
+        "_turn_units",
+        "overdraft_units",
+    )
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,8 +62,13 @@ class WorkBudget:
         self._turn_units = TURN_UNITS_MAX
         self._turn_end_ms = self._clock.now_ms() + TURN_MS_MAX
         self._clock_units = 0
+        #: What a single command did beyond the turn. Time does not count: the process may have been interrupted.
+        self.overdraft_units = 0
 
     def spend(self, units: int) -> None:
+        """Count the work of one command."""
+        if units > OVERDRAFT_UNITS_MIN:
+            self.overdraft_units = units - TURN_UNITS_MAX
         self._left_units -= units
         self._turn_units -= units
         self._clock_units += units
@@ -85,6 +103,8 @@ def units_of(state: State, command: commands.Command, decision: Decision) -> int
         units = 1
         if isinstance(operation, commands.Put):
             units += operation.envelope.size // _PUT_BYTES_PER_UNIT
+        elif isinstance(operation, commands.Subscribe | commands.Unsubscribe | commands.Seek):
+            units += _by_pattern(state, operation.topic, decision.event)
         elif (cost := _OPERATIONS.get(type(operation))) is not None:
             units += cost(state, operation)
         # A new topic is compared with all patterns.
@@ -110,8 +130,11 @@ _ENTRIES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 }
 
 
-def _by_pattern(state: State, operation: commands.Subscribe | commands.Unsubscribe | commands.Seek) -> int:
-    return len(state.topics) // _TOPICS_PER_UNIT if is_pattern(operation.topic) else 0
+def _by_pattern(state: State, name: str, event: Event | None) -> int:
+    if not is_pattern(name) or event is None or (isinstance(event, PatternSubscribed) and not event.created):
+        return 0
+    is_changed = isinstance(event, PatternSubscribed | PatternUnsubscribed | PatternSought)
+    return len(state.topics) // (_TOPICS_PER_UNIT if is_changed else _COMPARISONS_PER_UNIT)
 
 
 def _settle(_state: State, operation: commands.Settle) -> int:
@@ -141,9 +164,6 @@ def _remove_keys(_state: State, operation: commands.RemoveKeys) -> int:
 
 
 _OPERATIONS: dict[type, Callable[[State, Any], int]] = {
-    commands.Subscribe: _by_pattern,
-    commands.Unsubscribe: _by_pattern,
-    commands.Seek: _by_pattern,
     commands.Settle: _settle,
     commands.Transact: _transact,
     commands.Stage: _stage,

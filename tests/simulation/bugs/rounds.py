@@ -56,3 +56,12 @@ def unfinished_request_is_answered_twice() -> Sequence[Patch]:
         return is_finished
 
     return [(Round, "advance", advance)]
+
+
+@bug("a peer that pays back an overdraft is never served again")
+def held_peer_is_forgotten() -> Sequence[Patch]:
+    def start_round(self: RequestQueue) -> None:
+        self._turns += self._after_turn
+        self._after_turn.clear()
+
+    return [(RequestQueue, "start_round", start_round)]

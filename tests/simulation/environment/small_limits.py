@@ -12,7 +12,9 @@ from oncemq.engine.state import shared_subscription
 SMALL: tuple[tuple[object, str, int], ...] = (
     (work, "TURN_UNITS_MAX", 3),
     (work, "ROUND_UNITS_MAX", 7),
+    (work, "OVERDRAFT_UNITS_MIN", 3),
     (request_queue, "QUEUE_REQUESTS_MAX", 6),
+    (request_queue, "PAYBACK_US_PER_UNIT", 50_000),
     (ticks, "EXPIRED_PER_TICK_MAX", 6),
     (ticks, "BATCHES_PER_TICK_MAX", 3),
     (ticks, "NAMED_PER_TICK_MAX", 2),
