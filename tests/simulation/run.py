@@ -232,6 +232,8 @@ class Run:
         if not auditor.is_settled:
             raise Violation("stuck: " + auditor.problem())
         auditor.check()
+        for listener in self.network.listeners:
+            listener.check_answered()
         self.context.history.check_outcomes()
         for producer in self.producers:
             if not producer.rival:

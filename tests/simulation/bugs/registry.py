@@ -100,6 +100,7 @@ HINTS: dict[str, int] = {
     "full_topic_is_left_out_of_a_commit": 167,
     "gap_is_accepted": 2,
     "gets_do_not_count_against_idleness": 11,
+    "held_peer_is_forgotten": 16,
     "hello_repetition_bumps_the_epoch": 4,
     "idle_subscription_is_kept": 2,
     "idle_time_does_not_start_anew": 2,

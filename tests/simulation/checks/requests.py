@@ -1,4 +1,5 @@
-"""Checks that a broker answers each request once, and the requests of one peer in the order of their arrival."""
+"""Checks that a broker answers each request once and after a limited time, and the requests of one peer in the order of
+their arrival."""
 
 from __future__ import annotations
 
@@ -10,11 +11,15 @@ from oncemq.protocol.frames import Frame, decode_request, decode_response
 from oncemq.protocol.replies import NotNow
 from tests.simulation.environment.world import Violation
 
+#: A request that does not wait for messages is answered within this time, also if its peer pays back an overdraft.
+ANSWERED_WITHIN_MS = 2_000
+
 
 class _OpenRequest(msgspec.Struct):
     request_id: int
     #: It is answered in order. A request that waits for messages is not.
     is_ordered: bool
+    taken_ms: int
     #: A later request was answered first. This one can only be refused: what does not fit into the queue is refused at
     #: once, and its refusal may leave after the answers of the round.
     is_overtaken: bool = False
@@ -26,10 +31,10 @@ class RequestCheck:
     def __init__(self) -> None:
         self._open: dict[bytes, list[_OpenRequest]] = {}
 
-    def took(self, peer: bytes, frames: Sequence[Frame]) -> None:
+    def took(self, peer: bytes, frames: Sequence[Frame], now_ms: int) -> None:
         request, _ = decode_request(frames)
         waits = any(getattr(command, "wait_ms", 0) for command in request.commands)
-        self._open.setdefault(peer, []).append(_OpenRequest(request.request_id, not waits))
+        self._open.setdefault(peer, []).append(_OpenRequest(request.request_id, not waits, now_ms))
 
     def answers(self, peer: bytes, frames: Sequence[Frame]) -> None:
         response, _ = decode_response(frames)
@@ -47,6 +52,14 @@ class RequestCheck:
             raise Violation(f"request {response.request_id} was answered after a later one of the same peer")
         for earlier in requests[:at]:
             earlier.is_overtaken = True
+
+    def check_answered(self, now_ms: int) -> None:
+        """Check that no request was left without an answer."""
+        for requests in self._open.values():
+            for request in requests:
+                if request.is_ordered and request.taken_ms + ANSWERED_WITHIN_MS < now_ms:
+                    age_ms = now_ms - request.taken_ms
+                    raise Violation(f"request {request.request_id} was taken {age_ms} ms ago and is not answered")
 
 
 def _is_refused(replies: Sequence[object]) -> bool:

@@ -33,8 +33,11 @@ class Listener:
     def take(self, wait_ms: int) -> list[Arrival]:
         arrivals, self.inbox = self.inbox, []
         for peer, frames in arrivals:
-            self._requests.took(peer, frames)
+            self._requests.took(peer, frames, self._network.now_ms)
         return arrivals
+
+    def check_answered(self) -> None:
+        self._requests.check_answered(self._network.now_ms)
 
     def reset(self) -> None:
         """The process has ended: what it received is lost."""
@@ -84,6 +87,10 @@ class SimNetwork:
         self._slow_links: dict[bytes, tuple[SlowLink, SlowLink]] = {}
         self._peers = 0
         self.listeners = [Listener(self) for _ in range(addresses)]
+
+    @property
+    def now_ms(self) -> int:
+        return self._world.now_ms
 
     # Called by clients.
 
