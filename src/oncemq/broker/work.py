@@ -152,7 +152,7 @@ def _stage(_state: State, operation: commands.Stage) -> int:
 
 
 def _commit(_state: State, operation: commands.Commit) -> int:
-    return sum(len(stages) for _, stages in operation.by_topic())
+    return sum(len(stages) for _, stages in operation.by_topic()) // _ENTRIES_PER_UNIT
 
 
 def _abort(_state: State, operation: commands.Abort) -> int:
