@@ -18,7 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from oncemq.gateways.http.connections import Connections, Phase
-from oncemq.gateways.http.framework.memory import CONNECTION, SMALL_BYTES
+from oncemq.gateways.http.framework.memory import CONNECTION, IS_PIPELINED, SMALL_BYTES
 from oncemq.gateways.http.framework.problems import answer_of
 from oncemq.protocol import errors
 
@@ -74,6 +74,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_left = 0
         self._refusal: tuple[errors.OnceMQError, int] | None = None
         self._is_discarding = False
+        #: What is parsed was received before the last response was complete.
+        self._is_ahead = False
 
     # The connection.
 
@@ -94,6 +96,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def abort(self) -> None:
         self.transport.abort()
+
+    async def drain(self) -> None:
+        await self.flow.drain()
 
     def is_gone(self) -> bool:
         """While nothing is read from it, only the kernel knows whether the client has closed the connection."""
@@ -119,7 +124,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if not self.has_unfinished_request:
             self._open.touch(self)
-        if self._parsed < len(self._received):
+        self._is_ahead = self._parsed < len(self._received)
+        if self._is_ahead:
             data = self._received[self._parsed :] + data
         self._received, self._parsed = data, 0
         self._parse()
@@ -187,7 +193,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
+        is_pipelined = self._is_ahead or (self.cycle is not None and not self.cycle.response_complete)
+        self.scope["extensions"] = {CONNECTION: self, IS_PIPELINED: is_pipelined}  # type: ignore[dict-item]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= _HEADERS_MAX:
@@ -243,6 +250,7 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._open.move(self, Phase.RECEIVING if self._is_in_body else Phase.ANSWERING)
         if self._received:
+            self._is_ahead = True
             self.loop.call_soon(self._parse)
 
     def _refuse(self, error: errors.OnceMQError, status: int) -> None:

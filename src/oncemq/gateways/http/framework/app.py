@@ -15,6 +15,7 @@ import msgspec
 from oncemq.gateways.http.framework.admission import Admission
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Streamed
 from oncemq.gateways.http.framework.memory import (
+    IS_PIPELINED,
     Disconnected,
     GatewayMemory,
     RequestMemory,
@@ -25,6 +26,7 @@ from oncemq.gateways.http.framework.origin_check import OriginCheck
 from oncemq.gateways.http.framework.problems import answer_of
 from oncemq.gateways.http.framework.request import BodyLate, RequestParser, read_body
 from oncemq.gateways.http.framework.router import Router
+from oncemq.gateways.http.framework.turns import Turns
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.link import Link
 from oncemq.gateways.tasks import cancel, start_awaited
@@ -34,6 +36,9 @@ log = logging.getLogger("oncemq.http")
 
 #: A response is sent in parts of this size, each after the client has read most of the one before.
 _PART_BYTES = 128 * 1024
+#: How many pipelined requests of all connections are processed at a time. Clients that wait for their responses go
+#: ahead of the others.
+_PIPELINED_MAX = 2
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -55,6 +60,7 @@ class App:
         self._state: Any = None
         self._memory = GatewayMemory(settings)
         self.admission = Admission(settings.connections_max)
+        self._pipelined = Turns(_PIPELINED_MAX)
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -92,7 +98,7 @@ class App:
 
     async def _serve_one(self, scope: Scope, receive: Receive, send: Send, memory: RequestMemory) -> None:
         try:
-            answer = await self._answer(scope, receive, send, memory)
+            answer = await self._answer_in_turn(scope, receive, send, memory)
         except Disconnected:
             return
         except BodyLate:
@@ -106,6 +112,17 @@ class App:
         if answer is not None:
             memory.note_reply(len(answer.body))
             await _send_answer(answer, send, memory)
+
+    async def _answer_in_turn(self, scope: Scope, receive: Receive, send: Send, memory: RequestMemory) -> Answer | None:
+        if not scope.get("extensions", {}).get(IS_PIPELINED):
+            return await self._answer(scope, receive, send, memory)
+        await memory.drain()
+        turn = await self._pipelined.take()
+        try:
+            return await self._answer(scope, receive, send, memory)
+        finally:
+            # It ends before the response is sent: a client that does not read it holds up nobody.
+            turn.end()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, memory: RequestMemory) -> Answer | None:
         """Return the response; None if it was a stream, which is sent already."""

@@ -10,12 +10,17 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from oncemq.gateways.http.framework.byte_budget import ByteBudget, Reservation
+from oncemq.gateways.http.framework.turns import Turn, Turns
 from oncemq.gateways.http.settings import GatewaySettings
 
 #: A body up to this size, and a response of about this size, reserves nothing.
 SMALL_BYTES = 64 * 1024
 #: Name of an extension in the ASGI scope: the client's connection, a `ClientConnection`.
 CONNECTION = "oncemq.connection"
+#: The same: whether the client has sent the request without waiting for the response to the one before.
+IS_PIPELINED = "oncemq.is_pipelined"
+#: Requests that fetch and encode a large response at a time: each takes the event loop for some milliseconds.
+_LARGE_REPLIES_MAX = 1
 
 #: A body exists as bytes and as decoded values. Messages exist as they are stored and as they are sent.
 _COPIES = 2
@@ -32,6 +37,9 @@ class ClientConnection(Protocol):
     def abort(self) -> None:
         """End it at once, with all that is unsent."""
 
+    async def drain(self) -> None:
+        """Wait until the client has read most of the responses before."""
+
 
 class _NoConnection:
     """A server without a network has none."""
@@ -42,6 +50,9 @@ class _NoConnection:
     def abort(self) -> None:
         pass
 
+    async def drain(self) -> None:
+        pass
+
 
 class GatewayMemory:
     """The budgets of all requests of a gateway."""
@@ -49,18 +60,25 @@ class GatewayMemory:
     def __init__(self, settings: GatewaySettings) -> None:
         self.bodies = ByteBudget(settings.buffer_bytes_max)
         self.replies = ByteBudget(settings.buffer_bytes_max)
+        self.large_replies = Turns(_LARGE_REPLIES_MAX)
 
 
 class RequestMemory:
     """What one request has reserved."""
 
-    __slots__ = ("_body", "_connection", "_memory", "_reply")
+    __slots__ = ("_body", "_connection", "_memory", "_reply", "_turn")
 
     def __init__(self, memory: GatewayMemory, scope: MutableMapping[str, Any]) -> None:
         self._memory = memory
         self._connection: ClientConnection = scope.get("extensions", {}).get(CONNECTION) or _NoConnection()
         self._body: Reservation | None = None
         self._reply: Reservation | None = None
+        #: While a large reply is fetched and encoded.
+        self._turn: Turn | None = None
+
+    async def drain(self) -> None:
+        """Wait until the client has read most of the responses before."""
+        await self._connection.drain()
 
     async def reserve_body(self, body_bytes: int) -> Reservation:
         """Wait until there is space for a body of this size, which the client must send then."""
@@ -71,11 +89,13 @@ class RequestMemory:
     async def reserve_reply(self, reply_bytes: int) -> None:
         """Wait until there is space for messages of this size. Releases what was reserved for the messages before.
         Raises Disconnected."""
+        self._end_turn()
         if self._reply is not None:
             self._reply.release()
             self._reply = None
         if reply_bytes:
             self._reply = await self._memory.replies.reserve(_COPIES * reply_bytes, self._connection.abort)
+            self._turn = await self._memory.large_replies.take()
             if self._connection.is_gone():
                 raise Disconnected
 
@@ -90,6 +110,7 @@ class RequestMemory:
 
     def start_sending(self) -> None:
         """The client must read what is sent from now on, until the next reservation."""
+        self._end_turn()
         if self._reply is not None:
             self._reply.start_transfer()
 
@@ -98,7 +119,13 @@ class RequestMemory:
         if self._reply is not None:
             self._reply.note_moved(sent_bytes)
 
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.end()
+            self._turn = None
+
     def release(self) -> None:
+        self._end_turn()
         for reservation in (self._body, self._reply):
             if reservation is not None:
                 reservation.release()
