@@ -1,5 +1,5 @@
-"""Lets few requests of a kind work at a time, in the order of arrival, so that requests of other kinds need not wait for
-all of them."""
+"""Lets few requests of a kind work at a time, in the order of arrival, so that other requests need not wait for all of
+them."""
 
 from __future__ import annotations
 
