@@ -15,6 +15,7 @@ from oncemq.gateways.udp.endpoint import Endpoint
 from oncemq.gateways.udp.extended.put_order import WaitingBytes
 from oncemq.gateways.udp.peers import Peers
 from oncemq.gateways.udp.settings import (
+    BUSY_SOURCE_TASKS_MAX,
     FETCHES_MAX,
     HELD_BYTES_FREE,
     HELD_BYTES_MAX,
@@ -77,6 +78,15 @@ class UdpContext:
 
     # Tasks that wait for the broker.
 
+    def is_busy(self, address: Address, size: int) -> bool:
+        """Whether a packet must be dropped, because those in progress take too many tasks or bytes."""
+        tasks, packet_bytes = len(self._packet_tasks), self._packet_bytes + size
+        if tasks >= PACKET_TASKS_MAX or packet_bytes > PACKET_TASKS_BYTES_MAX:
+            return True
+        is_half_taken = tasks >= PACKET_TASKS_MAX // 2 or packet_bytes > PACKET_TASKS_BYTES_MAX // 2
+        source_tasks_max = BUSY_SOURCE_TASKS_MAX if is_half_taken else SOURCE_TASKS_MAX
+        return self._source_tasks.get(source_of(address), 0) >= source_tasks_max
+
     def run_for_packet(
         self, work: Coroutine[None, None, None], name: str, on_failure: OnFailure, address: Address, size: int = 0
     ) -> bool:
@@ -84,11 +94,7 @@ class UdpContext:
         `on_failure` tells the sender of any other failure. False: the sender's packets, or those of all senders,
         take too many tasks or bytes, and the packet is dropped."""
         source = source_of(address)
-        if (
-            len(self._packet_tasks) >= PACKET_TASKS_MAX
-            or self._source_tasks[source] >= SOURCE_TASKS_MAX
-            or self._packet_bytes + size > PACKET_TASKS_BYTES_MAX
-        ):
+        if self.is_busy(address, size):
             work.close()
             self.counters["dropped_busy"] += 1
             return False

@@ -26,6 +26,8 @@ LIST_BYTES_MAX = 1200
 PACKET_TASKS_MAX = 2048
 #: The part of them that packets from one source may take, and the maximum of their bytes.
 SOURCE_TASKS_MAX = 256
+#: The same while half of all places, or of their bytes, are taken: the rest is for others.
+BUSY_SOURCE_TASKS_MAX = 4
 PACKET_TASKS_BYTES_MAX = 16 * 1024 * 1024
 #: Puts of all publishers that wait for missing ones. Further ones are dropped, and publishers repeat them.
 WAITING_BYTES_TOTAL_MAX = 64 * 1024 * 1024

@@ -29,6 +29,8 @@ ERROR = b"Error "
 MORE = "..."
 
 _NEEDS_QUOTES = frozenset(' ",[]\\')
+#: Bytes at the end of a packet that are removed together.
+_ZEROS = bytes(1024)
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +72,11 @@ def parse(packet: bytes) -> Request:
 
 
 def _trim(packet: bytes) -> bytes:
-    packet = packet.rstrip(b"\0")
+    end = len(packet)
+    # A packet may consist of zeros; `rstrip` compares one byte at a time.
+    while packet.endswith(_ZEROS, 0, end):
+        end -= len(_ZEROS)
+    packet = packet[:end].rstrip(b"\0")
     return packet.removesuffix(b"\n").removesuffix(b"\r")
 
 

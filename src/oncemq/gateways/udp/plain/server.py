@@ -26,6 +26,9 @@ class PlainServer:
     def receive(self, packet: bytes, address: Address) -> None:
         context, size = self._context, len(packet)
         context.peers.note_heard(clock_ms(), address)
+        if context.is_busy(address, size):
+            context.counters["dropped_busy"] += 1
+            return
         try:
             request = packets.parse(packet)
         except errors.OnceMQError as error:
