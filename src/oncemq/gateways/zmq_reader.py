@@ -100,6 +100,10 @@ class ZmqReader:
         finally:
             self.read_soon()
 
+    def is_reading(self, peer: bytes) -> bool:
+        """Whether a peer reads what it is sent. If not, `send` raises zmq.Again."""
+        return self._listener is None or self._listener.is_reading(peer)
+
     @property
     def socket(self) -> Any:
         """The socket itself, for sending many messages. Call `read_soon` afterwards."""

@@ -56,9 +56,11 @@ class Req:
 
 
 @contextmanager
-def dealing(url: str, received_max: int = 1000) -> Iterator[Any]:
+def dealing(url: str, received_max: int = 1000, name: bytes = b"") -> Iterator[Any]:
     """A DEALER socket that receives at most `received_max` replies before they are read."""
     socket: Any = zmq.Context.instance().socket(zmq.DEALER)
+    if name:
+        socket.setsockopt(zmq.IDENTITY, name)
     socket.setsockopt(zmq.RCVHWM, received_max)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RCVTIMEO, int(TIMEOUT_S * 1000))

@@ -147,29 +147,40 @@ class Peers:
                 await self._send(waiting.envelope, _OVERLOADED)
             return
         try:
+            # Nothing is fetched for a peer that does not read.
+            if not await self._patiently(lambda: self._socket.is_reading(waiting.envelope[0])):
+                log.warning("a request was dropped: the peer does not read its replies")
+                return
             reply = await self._answer(waiting.body)
         finally:
             self._count(peer, -1, -waiting.size)
         await self._send(waiting.envelope, reply)
 
     async def _send(self, envelope: Envelope, reply: bytes) -> None:
+        if not await self._patiently(lambda: self._is_sent(envelope, reply)):
+            log.warning("a reply was dropped: the peer does not read its replies")
+
+    def _is_sent(self, envelope: Envelope, reply: bytes) -> bool:
+        try:
+            self._socket.send((*envelope, reply))
+        except zmq.Again:
+            return False
+        except zmq.ZMQError:
+            # The peer is gone.
+            pass
+        return True
+
+    async def _patiently(self, is_done: Callable[[], bool]) -> bool:
+        """Try until it is done. False: the peer has not read its replies for too long."""
         until_s, pause_s = 0.0, _PAUSE_S
-        while True:
-            try:
-                self._socket.send((*envelope, reply))
-            except zmq.Again:
-                now_s = asyncio.get_running_loop().time()
-                until_s = until_s or now_s + self._settings.patience_ms / 1000
-                if now_s > until_s:
-                    log.warning("a reply was dropped: the peer does not read its replies")
-                    return
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-            except zmq.ZMQError:
-                # The peer is gone.
-                return
-            else:
-                return
+        while not is_done():
+            now_s = asyncio.get_running_loop().time()
+            until_s = until_s or now_s + self._settings.patience_ms / 1000
+            if now_s > until_s:
+                return False
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        return True
 
     async def stop(self, drain_s: float) -> None:
         """Requests in progress have `drain_s` to be answered, and their replies the same time to leave."""
