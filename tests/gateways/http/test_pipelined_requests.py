@@ -128,7 +128,7 @@ def test_nothing_is_fetched_for_a_client_that_has_not_read_the_responses_before(
         monkeypatch.setattr(asked, "_answer", answer)
         connection = _UnreadConnection()
         scope = {"type": "http", "extensions": {CONNECTION: connection, IS_PIPELINED: True}}
-        serving = asyncio.ensure_future(asked(scope, _never_called, _never_called))
+        serving = asyncio.ensure_future(asked(scope, _receive_nothing, _send_nothing))
         await asyncio.sleep(0)
         assert not answered
         connection.is_read.set()
@@ -138,7 +138,11 @@ def test_nothing_is_fetched_for_a_client_that_has_not_read_the_responses_before(
     asyncio.run(visit())
 
 
-async def _never_called(*_: object) -> MutableMapping[str, Any]:
+async def _receive_nothing() -> MutableMapping[str, Any]:
+    raise AssertionError
+
+
+async def _send_nothing(_: MutableMapping[str, Any]) -> None:
     raise AssertionError
 
 

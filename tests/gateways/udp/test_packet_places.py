@@ -11,7 +11,7 @@ from oncemq.gateways.udp import context
 from oncemq.gateways.udp.context import UdpContext
 from oncemq.gateways.udp.plain import packets
 from oncemq.gateways.udp.plain.server import PlainServer
-from oncemq.gateways.udp.settings import UdpSettings
+from oncemq.gateways.udp.settings import BUSY_SOURCE_TASKS_MAX, UdpSettings
 from oncemq.gateways.udp.tokens import Address
 
 _GREEDY, _OTHER = ("127.0.0.1", 1), ("127.0.0.1", 2)
@@ -38,7 +38,7 @@ def test_a_source_that_sends_many_packets_leaves_places_for_others(
     async def visit() -> None:
         shared = _context()
         assert _accepted(shared, _GREEDY, 100, size) == 10
-        assert _accepted(shared, _OTHER, 100, size) == context.BUSY_SOURCE_TASKS_MAX
+        assert _accepted(shared, _OTHER, 100, size) == BUSY_SOURCE_TASKS_MAX
         await shared.finish(0)
 
     asyncio.run(visit())
