@@ -201,10 +201,8 @@ class Worker(Process):
         self.ask(command, self._left)
 
     def _left(self, pending: Pending) -> None:
-        if isinstance(pending.error, _PASSING):
-            self._pause()
-        elif not self._handle_error(pending):
-            # A late duplicate of this command may arrive at any time: from now on it is a new member.
+        if isinstance(pending.error, _PASSING) or not self._handle_error(pending):
+            # The command, or a late duplicate of it, may arrive at any time: from now on it is a new member.
             self.world.note(f"{self.name} left")
             self.stop()
             self.world.after(30, self._start_again)
