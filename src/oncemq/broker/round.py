@@ -176,7 +176,7 @@ class Round:
             self._finish(request)
 
     def _wake_all(self, targets: Mapping[WaitTarget, int]) -> None:
-        """Wake so many of the requests that wait for each target. What exceeds the budget is left to the next round."""
+        """Wake the given number of requests for each target. What exceeds the budget is left to the next round."""
         budget = WorkBudget(self._clock)
         for target, count in targets.items():
             if budget.is_round_over:

@@ -46,7 +46,7 @@ class WaitingRequests:
     def __init__(self) -> None:
         self._by_target: dict[WaitTarget, dict[_Key, WaitingRequest]] = {}
         #: Targets with requests that the last round did not try, because its budget was used up or its group was full.
-        #: The next round tries so many of them, the first ones.
+        #: The number says how many of them, from the first one on, the next round tries.
         self.unserved: dict[WaitTarget, int] = {}
         #: By deadline. An entry may belong to a request that was answered in the meantime.
         self._heap: list[tuple[int, int, WaitingRequest]] = []

@@ -32,6 +32,6 @@ class Turns:
         self._free = asyncio.Semaphore(count_max)
 
     async def take(self) -> Turn:
-        """Wait for a turn. It ends by itself after some time."""
+        """Wait for a turn. It ends automatically after some time."""
         await self._free.acquire()
         return Turn(self._free)
