@@ -151,6 +151,20 @@ def test_a_request_that_never_ends_is_cut_off(
     assert client.health().counters["peers_cut_unfinished"] > before
 
 
+def test_each_of_a_series_of_unix_peers_is_cut_off(broker: BrokerProcess, client: Client) -> None:
+    """What they have sent is not counted, and each begins as a good peer, right after another was cut off."""
+
+    def attack() -> None:
+        for _ in range(10):
+            with ZmtpPeer(ipc_of(broker)) as peer:
+                peer.send(read_request("read", 1000))
+                peer.receive()
+                peer.send_unfinished(bytes(64 * 1024), ENDLESS_BYTES // (64 * 1024))
+                assert peer.wait_until_disconnected()
+
+    Watched(broker.pid, put(client)).attack(attack)
+
+
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
 def test_a_client_that_never_reads_its_replies_is_cut_off(
     broker: BrokerProcess, client: Client, transport: str

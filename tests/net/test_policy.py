@@ -21,12 +21,18 @@ class Peers:
         self._pairs: list[socket.socket] = []
 
     def add(
-        self, *, unprocessed: int = 0, unread: int = 0, stalled_s: float = 0.0, silent_s: float = 0.0
+        self,
+        *,
+        unprocessed: int = 0,
+        unread: int = 0,
+        stalled_s: float = 0.0,
+        silent_s: float = 0.0,
+        is_unix: bool = False,
     ) -> Connection:
         ends = socket.socketpair()
         self._pairs += ends
         made = Connection(ends[0].fileno(), NOW_S)
-        made.is_unix = False
+        made.is_unix = is_unix
         made.unprocessed, made.sent = unprocessed, unread
         made.stalled_since_s, made.progress_s = NOW_S - stalled_s, NOW_S - silent_s
         return made
@@ -105,6 +111,19 @@ def test_memory_that_no_peer_can_explain_ends_nobody(peers: Peers) -> None:
     assert not policy.can_explain([good], 64 * MIB)
     assert policy.can_explain([good], 20 * MIB)
     assert not policy.under_pressure([good], memory(64, 63), lambda _: b"x" * 300, NOW_S)
+
+
+def test_memory_that_nothing_explains_ends_only_connections_whose_bytes_nobody_counts(peers: Peers) -> None:
+    counted, uncounted = peers.add(unprocessed=MIB), peers.add(is_unix=True)
+    assert not policy.under_pressure([counted, uncounted], memory(130, 129), lambda _: b"x" * 300, NOW_S)
+    assert not policy.can_explain([counted, uncounted], 64 * MIB)
+    assert ended(policy.uncounted([counted, uncounted])) == [uncounted]
+
+
+def test_a_unix_socket_whose_bytes_were_seen_explains_any_memory(peers: Peers) -> None:
+    seen = peers.add(unprocessed=1, stalled_s=0.1, is_unix=True)
+    assert policy.can_explain([seen], 500 * MIB)
+    assert ended(policy.under_pressure([seen], memory(130, 129), lambda _: b"x" * 300, NOW_S)) == [seen]
 
 
 @pytest.mark.parametrize(

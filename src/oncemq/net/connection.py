@@ -13,6 +13,10 @@ def wire_bytes(size: int) -> int:
     return size + (9 if size > 255 else 2)
 
 
+def _without_overhead(incoming: int) -> int:
+    return incoming if incoming > _OVERHEAD_BYTES else 0
+
+
 class Connection:
     """`delivered` and `sent` are written by the thread of the socket only, the rest by the guard, except `acked`, which
     both refresh."""
@@ -72,8 +76,8 @@ class Connection:
         """Bytes that were sent and that the peer has not acknowledged, as far as measured."""
         return max(0, self.sent - self.acked)
 
-    def measure(self, now_s: float, resident_bytes: int = 0) -> None:
-        """Compare with the kernel. `resident_bytes` is the memory of the process."""
+    def measure(self, now_s: float, used_bytes: int = 0) -> None:
+        """Compare with the kernel. `used_bytes` is the memory of the process."""
         if self.is_unix:
             self._measure_unix(now_s)
             return
@@ -89,7 +93,7 @@ class Connection:
         self._settle(self.received - self.delivered)
         self._note_deliveries(self.unprocessed > 0, now_s)
         if self.stalled_since_s == now_s or not self.stalled_at_bytes:
-            self.stalled_at_bytes = resident_bytes
+            self.stalled_at_bytes = used_bytes
 
     def refresh_acked(self) -> None:
         """Ask the kernel what the peer has acknowledged."""
@@ -114,7 +118,7 @@ class Connection:
         if queues is None:
             self.progress_s = now_s
             return
-        incoming, outgoing = queues
+        incoming, outgoing = _without_overhead(queues[0]), queues[1]
         if not outgoing:
             self.acked = self.sent
         # `received` has no other use here: it holds the size of the queue at the last measurement.
@@ -124,6 +128,12 @@ class Connection:
         has_delivered = self.delivered != self._delivered_before
         self.unprocessed = incoming if has_delivered else max(self.unprocessed, incoming)
         self._note_deliveries(self.unprocessed > 0, now_s)
+
+    def look_at_queue(self) -> None:
+        """Note what waits to be read from a Unix socket at this moment."""
+        queues = kernel.unix_queues(self.descriptor)
+        if queues is not None:
+            self.unprocessed = max(self.unprocessed, _without_overhead(queues[0]))
 
     def _settle(self, missing: int) -> None:
         """Set `unprocessed`. Bytes that are no part of a message are forgiven when a message was delivered since, and

@@ -1,8 +1,8 @@
 """The thread that watches the connections of all ZeroMQ listeners of the process.
 
-libzmq tells it of each new and each closed connection. While there are connections, it looks at the memory of the
-process many times a second, which costs microseconds. It measures the connections when the memory has grown, and
-otherwise once in a while. Without connections it sleeps.
+libzmq tells it of each new and each closed connection. While there are connections, it asks many times a second how
+much memory is in use, which costs microseconds. It measures the connections when that has grown, and otherwise once in
+a while. Without connections it sleeps.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ from oncemq.net.policy import Cut, ListenerLimits, Memory
 
 log = logging.getLogger("oncemq.net")
 
-#: How often the memory is checked, and how much it may grow before connections are measured.
+#: How often the memory is checked, and how much it may grow before connections are measured. Checking is fast unless
+#: the memory is very fragmented; it takes at most a twentieth of the time.
 _CHECK_MS = 25
+_CHECK_SHARE = 20
 _GROWTH_BYTES = 8 * 2**20
+#: If the memory has grown, this is how often and in which distance the queues of Unix sockets are looked at: they are
+#: often empty for a moment, even if a peer sends all the time.
+_LOOKS = 8
+_LOOK_EVERY_S = 0.0005
 #: How often connections are measured in any case. Measuring takes at most a tenth of the time if the memory grows, and
 #: a hundredth otherwise.
 _MEASURE_EVERY_S = 1.0
@@ -60,10 +66,13 @@ class Guard:
         self._listeners: dict[Any, Listener] = {}
         self._descriptors_max = connection_descriptors_max()
         #: The memory of the process without what its peers cause, and at the last measurement.
-        self._baseline = kernel.resident_bytes()
+        self._baseline = kernel.used_bytes()
         self._measured_at_bytes = self._baseline
         self._measured_s = self._measuring_took_s = 0.0
+        self._check_at_s = 0.0
         self._calm_until_s = 0.0
+        #: The least memory since all Unix sockets were disconnected, until it is known whether that has helped.
+        self._least_bytes: int | None = None
         self._trim_at_s: float | None = None
 
     @classmethod
@@ -147,7 +156,9 @@ class Guard:
 
     def _forget(self, listener: Listener, connection: Connection) -> None:
         listener.forget(connection)
-        if connection.unprocessed + connection.unread > _SMALL_BYTES:
+        # What libzmq held for a Unix socket is not known.
+        held = self._growth_bytes if connection.is_unix else connection.unprocessed + connection.unread
+        if held > (policy.EVIDENT_BYTES_MAX if connection.is_unix else _SMALL_BYTES):
             self._trim_at_s = time.monotonic() + _TRIM_AFTER_S
 
     def _accept(self, listener: Listener, descriptor: int) -> None:
@@ -159,44 +170,69 @@ class Guard:
             self._cut(listener, Cut(connection, "connections_refused", why))
 
     def _check(self, now_s: float) -> None:
-        resident = kernel.resident_bytes()
-        has_grown = resident - self._measured_at_bytes > _GROWTH_BYTES
+        if now_s < self._check_at_s:
+            return
+        used = kernel.used_bytes()
+        self._check_at_s = now_s + _CHECK_SHARE * (time.monotonic() - now_s)
+        # What is in use without peers is never more than what is in use.
+        self._baseline = min(self._baseline, used)
+        self._measured_at_bytes = min(self._measured_at_bytes, used)
+        self._note_relief(used)
+        has_grown = used - self._measured_at_bytes > _GROWTH_BYTES
         pause_s = 10 * self._measuring_took_s if has_grown else max(_MEASURE_EVERY_S, 100 * self._measuring_took_s)
         if now_s - self._measured_s >= pause_s:
-            self._measure(now_s, resident)
-            self._measured_at_bytes = resident
+            self._measure(now_s, used, has_grown=has_grown)
+            self._measured_at_bytes = used
             self._measured_s = now_s
             self._measuring_took_s = time.monotonic() - now_s
         if self._trim_at_s is not None and now_s >= self._trim_at_s:
             self._trim_at_s = None
             kernel.return_free_memory()
 
-    def _measure(self, now_s: float, resident: int) -> None:
+    @property
+    def _growth_bytes(self) -> int:
+        return self._measured_at_bytes - self._baseline
+
+    def _measure(self, now_s: float, used: int, *, has_grown: bool) -> None:
         """Measure all connections, and end those that are over a limit."""
         if not kernel.IS_MEASURED:
             return
         everyone: list[tuple[Listener, list[Connection]]] = []
         for listener in self._listeners.values():
-            found = listener.measure(now_s, resident)
+            found = listener.measure(now_s, used)
             everyone.append((listener, found))
             self._cut_all(listener, policy.over_limit(found, listener.limits, now_s))
             self._cut_all(listener, policy.over_total(found, listener.limits, now_s))
         connections = [each for _, found in everyone for each in found if not each.is_cut]
+        if has_grown:
+            _look_at_queues([each for each in connections if each.is_unix])
         accounted = sum(each.unprocessed + each.unread for each in connections)
-        growth = resident - self._baseline
+        growth = used - self._baseline
         if growth - accounted > policy.EVIDENT_BYTES_MAX and now_s >= self._calm_until_s:
-            self._relieve(connections, Memory(growth, growth - accounted, resident), now_s)
-        elif accounted < _SMALL_BYTES:
-            self._baseline = min(self._baseline, resident)
+            self._relieve(connections, Memory(growth, growth - accounted, used), now_s)
 
     def _relieve(self, connections: list[Connection], memory: Memory, now_s: float) -> None:
         cuts = policy.under_pressure(connections, memory, _peek, now_s)
         is_short = memory.unexplained > policy.UNEXPLAINED_BYTES_MAX
         if is_short and not cuts and not policy.can_explain(connections, memory.unexplained):
-            # The process needs it for something else.
-            self._baseline += memory.unexplained
+            cuts = self._look_further(connections, memory)
         for listener in self._listeners.values():
             self._cut_all(listener, [cut for cut in cuts if listener.has(cut.connection)])
+
+    def _look_further(self, connections: list[Connection], memory: Memory) -> list[Cut]:
+        """Return the connections that may hold memory that nothing explains. If there are none, or if it did not help
+        to end them, the process needs it for something else."""
+        cuts = policy.uncounted(connections) if self._least_bytes is None else []
+        self._least_bytes = memory.used if cuts else None
+        if not cuts:
+            self._baseline += memory.unexplained
+        return cuts
+
+    def _note_relief(self, used: int) -> None:
+        if self._least_bytes is not None:
+            self._least_bytes = min(self._least_bytes, used)
+            if self._least_bytes - self._baseline < policy.UNEXPLAINED_BYTES_MAX:
+                self._least_bytes = None
 
     def _cut_all(self, listener: Listener, cuts: list[Cut]) -> None:
         for cut in cuts:
@@ -215,6 +251,14 @@ class Guard:
         peer = kernel.peer_of(connection.descriptor)
         kernel.shut_down(connection.descriptor)
         listener.counters.report(cut.kind, f"a peer of {listener.name}{peer} was disconnected: {cut.why}")
+
+
+def _look_at_queues(connections: list[Connection]) -> None:
+    if connections:
+        for _ in range(_LOOKS):
+            time.sleep(_LOOK_EVERY_S)
+            for each in connections:
+                each.look_at_queue()
 
 
 def _peek(connection: Connection) -> bytes:

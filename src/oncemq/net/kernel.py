@@ -38,6 +38,23 @@ _libc: Any = ctypes.PyDLL(None) if IS_MEASURED else None
 _allocator: Any = ctypes.CDLL(None) if IS_MEASURED else None
 
 
+class _AllocatorState(ctypes.Structure):
+    """The C library's struct mallinfo2. `uordblks` are the bytes in use in the heaps, `hblkhd` those in blocks of their
+    own."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+if hasattr(_allocator, "mallinfo2"):
+    _allocator.mallinfo2.restype = _AllocatorState
+
+
 class _Memory(threading.local):
     """Where the kernel writes its results. Each thread has one of its own."""
 
@@ -129,6 +146,16 @@ def resident_bytes() -> int:
         return 0
     with open("/proc/self/statm", "rb", buffering=0) as file:
         return int(file.read().split()[1]) * _PAGE_BYTES
+
+
+def used_bytes() -> int:
+    """Return the memory that this process has allocated and not freed. It counts what C code allocates, libzmq's among
+    it, and not the small objects of Python. Where the C library can't tell, return the memory of the process, which
+    falls late: an allocator keeps what was freed."""
+    if not hasattr(_allocator, "mallinfo2"):
+        return resident_bytes()
+    found = _allocator.mallinfo2()
+    return int(found.uordblks + found.hblkhd)
 
 
 def return_free_memory() -> None:

@@ -130,7 +130,7 @@ class Listener:
         if self._peers.get(connection.peer) is connection:
             self._peers.pop(connection.peer, None)
 
-    def measure(self, now_s: float, resident_bytes: int = 0) -> list[Connection]:
+    def measure(self, now_s: float, used_bytes: int = 0) -> list[Connection]:
         """Measure all connections. Return those that are open."""
         for early in list(self._early.values()):
             if now_s - early.stalled_since_s > _EARLY_S:
@@ -138,6 +138,6 @@ class Listener:
                 self._forget_peer(early)
         found = list(self.connections.values())
         for each in found:
-            each.measure(now_s, resident_bytes)
+            each.measure(now_s, used_bytes)
         self._unread = sum(each.unread for each in found)
         return [each for each in found if not each.is_cut]

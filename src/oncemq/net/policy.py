@@ -7,7 +7,7 @@ stalled longest go first.
 libzmq needs 64 bytes of memory for each frame, and the shortest one has 2 bytes. So a few megabytes can take hundreds
 of megabytes of memory. The kernel does not know frames, so this shows only as memory of the process that no account
 explains. Then those connections go whose next bytes look like a series of short frames, and those that have been
-stalled for long.
+stalled for long. If there are none, all Unix sockets go: their peers connect again, and what was unfinished is free.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Cut(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """How much memory the process has more than it had without peers, the rest that no account explains, and all of
+    """How much memory the process uses more than it did without peers, the rest that no account explains, and all of
     it."""
 
     growth: int
     unexplained: int
-    resident: int
+    used: int
 
 
 def over_limit(connections: Iterable[Connection], limits: ListenerLimits, now_s: float) -> list[Cut]:
@@ -129,10 +129,17 @@ def under_pressure(
     return [Cut(each, "peers_cut_unfinished", "memory is short, and its message never ends") for each in chosen]
 
 
+def uncounted(connections: Iterable[Connection]) -> list[Cut]:
+    """Return the connections that may be the reason for any lack of memory: the kernel does not count what it receives
+    from a Unix socket."""
+    why = "memory is short for no known reason, and what the peer of a Unix socket has sent is not known"
+    return [Cut(each, "peers_cut_unfinished", why) for each in connections if each.is_unix]
+
+
 def can_explain(connections: Sequence[Connection], unexplained: int) -> bool:
     """Whether these connections may be the reason for memory that no account explains."""
     return any(each.is_unix and each.unprocessed for each in connections) or (
-        sum(map(_memory_max, connections)) >= unexplained
+        sum(_memory_max(each) for each in connections if not each.is_unix) >= unexplained
     )
 
 
@@ -148,7 +155,7 @@ def is_suspect(connection: Connection, memory: Memory, now_s: float) -> bool:
     stalled_s = now_s - connection.stalled_since_s
     if connection.is_unix:
         return connection.unprocessed > 0 and stalled_s > _UNIX_STALLED_S
-    growth = memory.resident - connection.stalled_at_bytes
+    growth = memory.used - connection.stalled_at_bytes
     is_large = connection.unprocessed > _SUSPECT_BYTES and growth > _SUSPECT_MEMORY_PER_BYTE * connection.unprocessed
     return is_large and stalled_s > _STALLED_S
 
