@@ -8,7 +8,7 @@ import pytest
 from oncemq.broker import waiting, work
 from oncemq.broker.housekeeping import Policy
 from oncemq.broker.request_queue import ACTIVE_MS, PAYBACK_MS_MAX, QUEUE_BYTES_MAX
-from oncemq.client.core.inflight import INFLIGHT_BYTES_MAX
+from oncemq.client.core.commands.inflight import INFLIGHT_BYTES_MAX
 from oncemq.config.gateways import HttpOptions
 from oncemq.config.settings import ServeSettings
 from oncemq.engine.decide.decision import Decision

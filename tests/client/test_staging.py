@@ -11,7 +11,7 @@ import pytest
 import oncemq
 import oncemq.aio
 from oncemq.client import staging
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.runtime.flow import Flow, Until
 from oncemq.client.staging import StageWriter
 from oncemq.protocol import commands, errors

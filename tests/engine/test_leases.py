@@ -7,8 +7,8 @@ import random
 import pytest
 
 from oncemq.engine.decide.decision import Decision
-from oncemq.engine.decide.leases import has_work
-from oncemq.engine.decide.takes import decide_take
+from oncemq.engine.decide.subscriptions.leases import has_work
+from oncemq.engine.decide.subscriptions.takes import decide_take
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Leased, LeasesExpired, LeasesRestarted, MembersLeft
 from oncemq.engine.snapshot.shared_image import capture_shared

@@ -12,7 +12,7 @@ from oncemq.client.runtime.flow import Flow, Until
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
-    from oncemq.client.core.pending import Pending
+    from oncemq.client.core.commands.pending import Pending
     from oncemq.client.runtime.driver import Driver
 
 log = logging.getLogger("oncemq.client")

@@ -15,8 +15,8 @@ from oncemq.protocol import errors
 from oncemq.protocol.replies import expect
 
 if TYPE_CHECKING:
+    from oncemq.client.core.commands.observer import Observer
     from oncemq.client.core.core import Core, Payloads
-    from oncemq.client.core.observer import Observer
     from oncemq.client.runtime.background import Background, PeriodicTask
     from oncemq.client.runtime.driver import Driver
     from oncemq.client.runtime.flow import Flow

@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Sequence
 
 from oncemq.client.consumer.owned_subscription import DELETED, STALE_EPOCH, Loss, OwnedSubscription, loss_of
+from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.core.core import Payloads
-from oncemq.client.core.pending import Pending, again
 from oncemq.client.core.validation import check_headers
 from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import Times, make_put

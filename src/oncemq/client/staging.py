@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from oncemq.client.core.pending import Pending, again
+from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.producer.encoding import Value, as_bytes, check_columns
 from oncemq.client.runtime.flow import Flow, Until
 from oncemq.protocol import commands, errors, replies

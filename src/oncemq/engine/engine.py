@@ -18,13 +18,14 @@ from typing import Any
 
 from oncemq.engine import events
 from oncemq.engine.apply.dispatch import apply
-from oncemq.engine.decide import leases, lists, reads
+from oncemq.engine.decide import lists, reads
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.decision_context import DecisionContext, limit_reached
 from oncemq.engine.decide.keys import refuse_new_key
 from oncemq.engine.decide.operations import decide
-from oncemq.engine.decide.ownership import find_owner, find_shared, note_heard
-from oncemq.engine.decide.takes import decide_take
+from oncemq.engine.decide.subscriptions import leases
+from oncemq.engine.decide.subscriptions.ownership import find_owner, find_shared, note_heard
+from oncemq.engine.decide.subscriptions.takes import decide_take
 from oncemq.engine.decide.ticks import expire
 from oncemq.engine.digest import digest_of
 from oncemq.engine.snapshot.capture import Capture, restore

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from oncemq.broker.network import ZmqNetwork
+from oncemq.client.core.commands.inflight import InflightWindow
 from oncemq.client.core.core import Core
 from oncemq.client.core.handshake import Handshake
-from oncemq.client.core.inflight import InflightWindow
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.outbox.storage import Storage
 from oncemq.client.runtime.transport import ZmqTransport

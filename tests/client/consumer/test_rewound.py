@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import oncemq
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import errors
 from oncemq.protocol.replies import AnyPart, GetAnyReply, OpenReply, TakeReply
 from oncemq.testing.broker_process import BrokerProcess

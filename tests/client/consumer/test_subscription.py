@@ -9,7 +9,7 @@ import pytest
 
 import oncemq
 from oncemq.client.consumer.topic import TopicCursor
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, Command, Get
 from oncemq.protocol.replies import Refusal

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oncemq.client.core.commands.pending import Pending
+from oncemq.client.core.commands.wire import WireBytes
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
-from oncemq.client.core.pending import Pending
-from oncemq.client.core.wire import WireBytes
 from oncemq.client.outbox.contract import Outbox
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import Command, Envelope, Hello, Numbered, Put

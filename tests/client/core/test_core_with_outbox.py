@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
-from oncemq.client.core.pending import Pending
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Envelope, Health, Hello, Open, Operation, Put, Subscribe, Transact, Void
@@ -122,7 +122,7 @@ def test_a_new_process_finishes_what_the_last_one_kept(path: Path, opened: Opene
 def test_a_backlog_larger_than_memory_is_sent_in_order(
     path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncemq.client.core.outbox_queue._COUNT_MAX", 5)
+    monkeypatch.setattr("oncemq.client.core.commands.outbox_queue._COUNT_MAX", 5)
     broker = FakeBroker()
     first = life(path, broker, opened)
     values = [b"%d" % number for number in range(40)]
@@ -142,7 +142,7 @@ def test_a_backlog_larger_than_memory_is_sent_in_order(
 def test_who_holds_a_pending_of_the_backlog_is_answered(
     path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncemq.client.core.outbox_queue._COUNT_MAX", 2)
+    monkeypatch.setattr("oncemq.client.core.commands.outbox_queue._COUNT_MAX", 2)
     process = life(path, FakeBroker(), opened)
     held = [process.core.submit(*put(b"%d" % number)) for number in range(10)]
     process.pump()
@@ -393,7 +393,7 @@ def test_a_hello_that_is_refused_is_tried_again(path: Path, opened: Opened) -> N
 
 
 def test_who_gives_up_only_stops_waiting(path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncemq.client.core.outbox_queue._COUNT_MAX", 2)
+    monkeypatch.setattr("oncemq.client.core.commands.outbox_queue._COUNT_MAX", 2)
     broker = FakeBroker()
     process = life(path, broker, opened)
     pendings: list[Pending] = [process.core.submit(*put(b"%d" % number)) for number in range(4)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq.client.core.wire import WireBytes
+from oncemq.client.core.commands.wire import WireBytes
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Health, Hello, Numbered, Topics, Void
 from oncemq.protocol.replies import Done, HelloReply, NotNow, TopicsReply

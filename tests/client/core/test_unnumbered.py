@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import errors
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import Ack, Command, Envelope, Get, Health, Keyed, Numbered, Put, Topics

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import oncemq
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Extend, Operation, Settle
 from oncemq.protocol.frames import decode_response

@@ -7,10 +7,10 @@ from typing import Any
 
 from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.consumer.topic import TopicCursor
-from oncemq.client.core.command_table import CommandTable
+from oncemq.client.core.commands.command_table import CommandTable
+from oncemq.client.core.commands.inflight import InflightWindow
+from oncemq.client.core.commands.pending import PendingCommand
 from oncemq.client.core.handshake import Handshake
-from oncemq.client.core.inflight import InflightWindow
-from oncemq.client.core.pending import PendingCommand
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import GetReply
 from tests.simulation.bugs.registry import Patch, bug

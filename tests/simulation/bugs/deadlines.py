@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core.command_table import CommandTable
-from oncemq.client.core.pending import PendingCommand
-from oncemq.client.core.requests import RequestTable
-from oncemq.client.core.wire import WireBytes
+from oncemq.client.core.commands.command_table import CommandTable
+from oncemq.client.core.commands.pending import PendingCommand
+from oncemq.client.core.commands.requests import RequestTable
+from oncemq.client.core.commands.wire import WireBytes
 from tests.simulation.bugs.registry import Patch, bug
 
 

@@ -10,9 +10,10 @@ import msgspec
 from oncemq.engine import engine as engine_module
 from oncemq.engine import events
 from oncemq.engine.apply import dispatch, messages, topics
-from oncemq.engine.decide import operations, reads, stages, subscriptions, ticks
+from oncemq.engine.decide import operations, reads, stages, ticks
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.decision_context import DecisionContext, Outcome
+from oncemq.engine.decide.subscriptions import subscribe
 from oncemq.engine.engine import Engine
 from oncemq.engine.snapshot import capture
 from oncemq.engine.state.key_table import KeyEntry, KeyTable
@@ -131,7 +132,7 @@ def session_is_forgotten_at_collection() -> Sequence[Patch]:
 
 @bug("epochs restart for each session and subscription of the same name")
 def epochs_restart() -> Sequence[Patch]:
-    real_open: Any = subscriptions.decide_open
+    real_open: Any = subscribe.decide_open
     real_apply: Any = Engine.apply
 
     def open_(at: DecisionContext, op: commands.Open) -> Outcome:

@@ -9,7 +9,8 @@ import msgspec
 
 from oncemq.engine import events
 from oncemq.engine.apply import leases as leases_applied
-from oncemq.engine.decide import leases, ticks, transactions
+from oncemq.engine.decide import ticks, transactions
+from oncemq.engine.decide.subscriptions import leases
 from oncemq.engine.snapshot import capture, shared_image
 from oncemq.engine.state.shared_subscription import Redeliveries, SharedState
 from oncemq.engine.state.topic import Subscription, Topic

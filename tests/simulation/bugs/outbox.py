@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oncemq.client.core.outbox_queue import OutboxQueue
-from oncemq.client.core.pending import PendingCommand
+from oncemq.client.core.commands.outbox_queue import OutboxQueue
+from oncemq.client.core.commands.pending import PendingCommand
 from oncemq.client.core.sender import RequestSender
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.outbox.storage import Storage

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from oncemq.broker.network import Arrival
-from oncemq.client.core.wire import LOCAL, WireBytes
+from oncemq.client.core.commands.wire import LOCAL, WireBytes
 from oncemq.protocol.frames import Frame
 from tests.simulation.checks.requests import RequestCheck
 from tests.simulation.environment.world import World

@@ -4,9 +4,10 @@ of the simulation have, and the code that defers the rest to the next round woul
 from __future__ import annotations
 
 from oncemq.broker import request_queue, round, work
-from oncemq.client.core import wire
+from oncemq.client.core.commands import wire
 from oncemq.engine import event_bytes
-from oncemq.engine.decide import leases, takes, ticks
+from oncemq.engine.decide import ticks
+from oncemq.engine.decide.subscriptions import leases, takes
 from oncemq.engine.state import shared_subscription
 
 SMALL: tuple[tuple[object, str, int], ...] = (

@@ -3,7 +3,7 @@ answers hellos and nothing else. Their calls must end."""
 
 from __future__ import annotations
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Numbered
 from oncemq.protocol.frames import Frame, decode_request

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from oncemq.client.consumer.sync import Subscription
+from oncemq.client.core.commands.wire import WireBytes
 from oncemq.client.core.core import Core
-from oncemq.client.core.wire import WireBytes
 from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import make_put
 from oncemq.client.runtime.threads import ThreadDriver

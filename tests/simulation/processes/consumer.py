@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncemq.client.consumer.fetch_buffer import FetchBuffer
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import commands, errors
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import AckReply, GetReply, OpenReply, SubscribeReply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.frames import Frame, decode_response, encode_request

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.core.core import Core
-from oncemq.client.core.pending import Pending
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oncemq.client.consumer.fetch_buffer import FetchBuffer
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.commands import BY_PATTERN
 from oncemq.protocol.frames import Frame

@@ -10,10 +10,10 @@ from math import inf, isinf
 
 import msgspec
 
+from oncemq.client.core.commands.pending import Pending
+from oncemq.client.core.commands.wire import WireBytes
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
-from oncemq.client.core.pending import Pending
-from oncemq.client.core.wire import WireBytes
 from oncemq.protocol import errors, replies
 from oncemq.protocol.commands import (
     Command,

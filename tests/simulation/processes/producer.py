@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors
 from oncemq.protocol.replies import PutReply

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import commands, errors
 from oncemq.protocol.patterns import is_pattern
 from tests.simulation.environment.world import Violation

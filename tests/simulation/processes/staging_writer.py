@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors
 from oncemq.protocol.replies import CommitReply, StageReply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import commands
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import GetReply

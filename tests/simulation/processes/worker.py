@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.batch import checksum, decode_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from oncemq.client.consumer.fetch_buffer import FetchBuffer
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.runtime.rpc import ask

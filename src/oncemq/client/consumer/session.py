@@ -11,8 +11,8 @@ from typing import NoReturn, Protocol
 from oncemq.client.consumer.cursor import Cursor, rewound
 from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.context import ClientContext
-from oncemq.client.core.observer import SubscriptionEpoch
-from oncemq.client.core.pending import Pending, again
+from oncemq.client.core.commands.observer import SubscriptionEpoch
+from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
 from oncemq.protocol import errors

@@ -30,17 +30,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from oncemq.client.core.command_table import CommandTable
+from oncemq.client.core.commands.command_table import CommandTable
+from oncemq.client.core.commands.observer import Observer
+from oncemq.client.core.commands.pending import Pending, PendingCommand
+from oncemq.client.core.commands.session import Session
+from oncemq.client.core.commands.wire import WireBytes
 from oncemq.client.core.failover import Failover
 from oncemq.client.core.handshake import Handshake
-from oncemq.client.core.observer import Observer
 from oncemq.client.core.options import Options
-from oncemq.client.core.pending import Pending, PendingCommand
 from oncemq.client.core.responses import ResponseHandler
 from oncemq.client.core.sender import RequestSender
-from oncemq.client.core.session import Session
 from oncemq.client.core.validation import check_command, check_operation, check_payloads, too_large
-from oncemq.client.core.wire import WireBytes
 from oncemq.client.outbox.contract import Outbox, is_transient
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Bye, Command, Keyed, Numbered, Operation

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import isinf
 
-from oncemq.client.core.command_table import CommandTable
+from oncemq.client.core.commands.command_table import CommandTable
+from oncemq.client.core.commands.pending import Pending, PendingCommand
+from oncemq.client.core.commands.requests import SentRequest
 from oncemq.client.core.options import Options
-from oncemq.client.core.pending import Pending, PendingCommand
-from oncemq.client.core.requests import SentRequest
 from oncemq.protocol import errors
 from oncemq.protocol.replies import HelloReply, NotNow, Reply
 

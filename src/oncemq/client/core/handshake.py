@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core.command_table import CommandTable
+from oncemq.client.core.commands.command_table import CommandTable
+from oncemq.client.core.commands.outbox_queue import OutboxQueue
+from oncemq.client.core.commands.pending import PendingCommand
+from oncemq.client.core.commands.requests import SentRequest
 from oncemq.client.core.failover import Failover
 from oncemq.client.core.options import Options
-from oncemq.client.core.outbox_queue import OutboxQueue
-from oncemq.client.core.pending import PendingCommand
-from oncemq.client.core.requests import SentRequest
 from oncemq.client.outbox.contract import is_transient
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Health, Hello

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core.command_table import CommandTable
+from oncemq.client.core.commands.command_table import CommandTable
+from oncemq.client.core.commands.pending import PendingCommand
+from oncemq.client.core.commands.requests import SentRequest
 from oncemq.client.core.failover import Failover
 from oncemq.client.core.handshake import Handshake
-from oncemq.client.core.pending import PendingCommand
-from oncemq.client.core.requests import SentRequest
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Close, RemoveSession, Void
 from oncemq.protocol.frames import Frame, decode_response, opening_of

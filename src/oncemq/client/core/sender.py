@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core.command_table import CommandTable
+from oncemq.client.core.commands.command_table import CommandTable
+from oncemq.client.core.commands.pending import PendingCommand
+from oncemq.client.core.commands.requests import RequestBuilder
 from oncemq.client.core.options import Options
-from oncemq.client.core.pending import PendingCommand
-from oncemq.client.core.requests import RequestBuilder
 from oncemq.client.core.validation import too_large
 from oncemq.protocol.commands import Get, GetAny, Numbered, Read, Take
 from oncemq.protocol.frames import Frame, encode_request

@@ -20,8 +20,8 @@ from oncemq.client.runtime.rpc import wait_for_reply
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
+    from oncemq.client.core.commands.pending import Pending
     from oncemq.client.core.core import Core, Payloads
-    from oncemq.client.core.pending import Pending
     from oncemq.client.options import ConnectSettings
     from oncemq.client.runtime.background import Background
     from oncemq.client.runtime.driver import Driver

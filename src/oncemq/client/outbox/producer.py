@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oncemq.client.core.pending import Pending, again
+from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.producer.producer import H, Producer
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.runtime.driver import now_ms

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.producer.encoding import NO_TIMES, Times, cuts
 from oncemq.client.producer.receipt import Receipt
 from oncemq.protocol.replies import PutReply, expect

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.core.validation import check_name
 from oncemq.client.producer.batch_buffer import Batch, BatchBuffer, PendingMessage
 from oncemq.client.producer.encoding import (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from oncemq.client.core.observer import SubscriptionEpoch
-from oncemq.client.core.pending import PendingCommand
+from oncemq.client.core.commands.observer import SubscriptionEpoch
+from oncemq.client.core.commands.pending import PendingCommand
 from oncemq.client.recording import records
 from oncemq.client.recording.file import RecordFile, time_ms
 from oncemq.client.recording.positions import PositionRecorder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncemq.client.core.observer import SubscriptionEpoch
+from oncemq.client.core.commands.observer import SubscriptionEpoch
 from oncemq.client.recording.file import RecordFile
 from oncemq.client.recording.records import Acked, Displaced, Skipped, epoch_fields, ranges_between
 from oncemq.protocol import errors

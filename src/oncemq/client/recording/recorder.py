@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from oncemq.client.core.observer import Observer, SubscriptionEpoch
-from oncemq.client.core.pending import PendingCommand
+from oncemq.client.core.commands.observer import Observer, SubscriptionEpoch
+from oncemq.client.core.commands.pending import PendingCommand
 from oncemq.client.recording.file import RecordFile
 from oncemq.client.recording.operations import OperationRecorder, number_of
 from oncemq.client.recording.positions import PositionRecorder

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from oncemq.client.core.observer import SubscriptionEpoch
+from oncemq.client.core.commands.observer import SubscriptionEpoch
 from oncemq.protocol.batch import decode_batch, split
 from oncemq.protocol.commands import BY_PATTERN
 from oncemq.protocol.message import Message

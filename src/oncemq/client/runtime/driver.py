@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from oncemq.client.core.pending import Pending, again
+from oncemq.client.core.commands.pending import Pending, again
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:

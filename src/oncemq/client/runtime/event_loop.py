@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.core.core import Core
-from oncemq.client.core.pending import Pending, again
 from oncemq.client.runtime.driver import Driver, now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, Wait, WouldWait
 from oncemq.client.runtime.transport import SLICE_MS, WatchedTransport

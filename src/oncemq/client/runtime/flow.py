@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 
 T = TypeVar("T")
 

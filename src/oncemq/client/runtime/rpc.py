@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Flow
 from oncemq.protocol import errors

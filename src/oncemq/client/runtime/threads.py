@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.core.core import Core
-from oncemq.client.core.pending import Pending
 from oncemq.client.runtime.driver import Driver, now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, Wait
 from oncemq.client.runtime.transport import Transport

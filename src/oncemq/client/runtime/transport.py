@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
-from oncemq.client.core.wire import LOCAL, WireBytes
+from oncemq.client.core.commands.wire import LOCAL, WireBytes
 from oncemq.client.runtime.embedded import EmbeddedLink, attach_embedded
 from oncemq.client.runtime.wire_counter import WireCounter
 from oncemq.config.addresses import DEFAULT_URL, split_addresses

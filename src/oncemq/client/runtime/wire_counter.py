@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import Any
 
-from oncemq.client.core.wire import LOCAL, WireBytes
+from oncemq.client.core.commands.wire import LOCAL, WireBytes
 
 #: `tcpi_bytes_acked` and `tcpi_bytes_received` of Linux's `struct tcp_info`.
 _BYTES = struct.Struct("@QQ")

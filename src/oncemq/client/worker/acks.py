@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.worker.dead_letter_sender import DeadLetterSender
 from oncemq.client.worker.leases import Lease, take_prefix

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.worker.dead_letters import FailedMessage, dead_subscription, make_dead_put
 from oncemq.client.worker.leases import Lease
 from oncemq.client.worker.membership import Membership, ranges_of

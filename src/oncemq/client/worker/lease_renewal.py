@@ -6,7 +6,7 @@ pass without acks it is idle: it sleeps until the next renewal is due, and the n
 
 from __future__ import annotations
 
-from oncemq.client.core.pending import Pending
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.runtime.rpc import wait_for_reply

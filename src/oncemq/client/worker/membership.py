@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from oncemq.client.context import ClientContext
-from oncemq.client.core.pending import again
+from oncemq.client.core.commands.pending import again
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.runtime.rpc import ask
 from oncemq.client.worker.dead_letters import dead_subscription

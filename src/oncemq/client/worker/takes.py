@@ -15,8 +15,8 @@ from itertools import chain
 from operator import length_hint
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from oncemq.client.core.observer import SubscriptionEpoch
-from oncemq.client.core.pending import Pending, again
+from oncemq.client.core.commands.observer import SubscriptionEpoch
+from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.worker.acks import AckSender

@@ -16,7 +16,7 @@ from oncemq.engine.decide.decision_context import (
 from oncemq.engine.decide.keys import decide_remove_keys
 from oncemq.engine.decide.puts import decide_put
 from oncemq.engine.decide.stages import decide_abort, decide_commit, decide_stage
-from oncemq.engine.decide.subscriptions import (
+from oncemq.engine.decide.subscriptions.subscribe import (
     decide_close,
     decide_open,
     decide_seek,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from oncemq.engine import events
 from oncemq.engine.decide.decision import Decision
-from oncemq.engine.decide.ownership import find_exclusive, find_owned_pattern
-from oncemq.engine.decide.positions import refuse_ack_beyond, refuse_offset, start_of
+from oncemq.engine.decide.subscriptions.ownership import find_exclusive, find_owned_pattern
+from oncemq.engine.decide.subscriptions.positions import refuse_ack_beyond, refuse_offset, start_of
 from oncemq.engine.state.batch_index import Slice
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.state import State

@@ -8,11 +8,11 @@ import msgspec
 
 from oncemq.engine import events
 from oncemq.engine.decide.decision_context import DecisionContext, Outcome
-from oncemq.engine.decide.leases import decide_settle
-from oncemq.engine.decide.ownership import find_exclusive, find_shared
-from oncemq.engine.decide.positions import refuse_ack_beyond
 from oncemq.engine.decide.puts import decide_put_part
 from oncemq.engine.decide.reclaim import frees_bytes
+from oncemq.engine.decide.subscriptions.leases import decide_settle
+from oncemq.engine.decide.subscriptions.ownership import find_exclusive, find_shared
+from oncemq.engine.decide.subscriptions.positions import refuse_ack_beyond
 from oncemq.journal.contract import record_bytes
 from oncemq.protocol import commands
 from oncemq.protocol.limits import TRANSACTION_PARTS_MAX

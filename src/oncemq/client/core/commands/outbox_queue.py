@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import isinf
 from weakref import WeakValueDictionary
 
-from oncemq.client.core.inflight import InflightWindow
-from oncemq.client.core.pending import Pending, PendingCommand
+from oncemq.client.core.commands.inflight import InflightWindow
+from oncemq.client.core.commands.pending import Pending, PendingCommand
 from oncemq.client.outbox.contract import Outbox
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Open, Operation, Void

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oncemq.client.core.pending import Pending
-from oncemq.client.core.requests import SentRequest
+from oncemq.client.core.commands.pending import Pending
+from oncemq.client.core.commands.requests import SentRequest
 from oncemq.protocol import errors
 from oncemq.protocol.replies import HelloReply
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from math import isinf
 
-from oncemq.client.core.pending import PendingCommand
+from oncemq.client.core.commands.pending import PendingCommand
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Void
 

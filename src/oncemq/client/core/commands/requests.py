@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from oncemq.client.core.pending import PendingCommand
-from oncemq.client.core.wire import Wire, WireBytes, assumed_ms
+from oncemq.client.core.commands.pending import PendingCommand
+from oncemq.client.core.commands.wire import Wire, WireBytes, assumed_ms
 from oncemq.protocol.commands import Get, GetAny, Read, Take
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import REQUEST_FRAMES_MAX, Limits

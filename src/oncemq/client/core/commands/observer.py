@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from oncemq.client.core.pending import PendingCommand
+from oncemq.client.core.commands.pending import PendingCommand
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Reply
 

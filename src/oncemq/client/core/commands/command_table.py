@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from oncemq.client.core.backoff import Backoff
-from oncemq.client.core.inflight import InflightWindow
-from oncemq.client.core.observer import Observer
+from oncemq.client.core.commands.backoff import Backoff
+from oncemq.client.core.commands.inflight import InflightWindow
+from oncemq.client.core.commands.observer import Observer
+from oncemq.client.core.commands.outbox_queue import OutboxQueue
+from oncemq.client.core.commands.pending import Pending, PendingCommand
+from oncemq.client.core.commands.requests import RequestTable, SentRequest
+from oncemq.client.core.commands.session import Session
 from oncemq.client.core.options import Options
-from oncemq.client.core.outbox_queue import OutboxQueue
-from oncemq.client.core.pending import Pending, PendingCommand
-from oncemq.client.core.requests import RequestTable, SentRequest
-from oncemq.client.core.session import Session
 from oncemq.client.outbox.contract import Outbox, is_transient
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from oncemq.client.core.commands.pending import Pending
 from oncemq.client.core.options import Options
-from oncemq.client.core.pending import Pending
 from oncemq.protocol import errors
 
 #: Obstacles that pass quickly.

@@ -10,7 +10,7 @@ from oncemq.engine.decide.decision_context import (
     refuse_new_topic,
     refuse_subscriptions,
 )
-from oncemq.engine.decide.ownership import (
+from oncemq.engine.decide.subscriptions.ownership import (
     find_by_name,
     find_exclusive,
     find_named,
@@ -18,7 +18,7 @@ from oncemq.engine.decide.ownership import (
     note_heard,
     refuse_epoch,
 )
-from oncemq.engine.decide.positions import seek_position, start_of
+from oncemq.engine.decide.subscriptions.positions import seek_position, start_of
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol import commands

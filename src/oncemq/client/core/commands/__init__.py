@@ -1,0 +1,1 @@
+"""The commands of a session from their submission to their replies, and the requests that carry them."""
