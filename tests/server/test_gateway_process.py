@@ -53,13 +53,19 @@ subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=its_stdin, pass_fds=
 """
 
 
-def test_a_gateway_that_is_busy_ends_with_its_broker_too() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _BLOCKED_GATEWAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+@pytest.mark.parametrize(
+    ("gateway", "said"),
+    [
+        pytest.param(_BUSY_GATEWAY, b"started\n", id="requests are open"),
+        pytest.param(_BLOCKED_GATEWAY, b"blocked\n", id="the event loop is busy"),
+    ],
+)
+def test_a_gateway_without_its_broker_ends(gateway: str, said: bytes) -> None:
+    with subprocess.Popen([sys.executable, "-c", gateway], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == b"blocked\n"
+        assert process.stdout.readline() == said
+        # As when the broker is killed: its end of the pipe is closed.
         process.stdin.close()
         try:
             assert process.wait(_TIMEOUT_S) == 0
@@ -75,18 +81,3 @@ def test_the_kernel_ends_a_gateway_whose_broker_is_killed() -> None:
         parent.send_signal(signal.SIGKILL)
         # The gateway has the other end of this pipe: it is closed when the gateway has ended.
         assert parent.stdout.read() == b""
-
-
-def test_a_gateway_without_its_broker_ends_although_requests_are_open() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _BUSY_GATEWAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"started\n"
-        # As when the broker is killed: its end of the pipe is closed.
-        process.stdin.close()
-        try:
-            assert process.wait(_TIMEOUT_S) == 0
-        finally:
-            process.kill()

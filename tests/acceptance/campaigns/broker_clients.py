@@ -45,12 +45,9 @@ class BrokerClient:
         self._folder = folder
 
     def run(self) -> int:
-        try:
+        with self.log.errors():
             body = PUBLISHERS.get(self.plan.kind) or CONSUMERS[self.plan.kind]
             body(self)
-        except Exception as error:
-            self.log.write_error(error)
-            return 1
         return 0
 
     def connect(self, patience: tuple[float, int] = PATIENT) -> oncemq.Client:

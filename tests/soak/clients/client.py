@@ -72,12 +72,9 @@ class SoakClient:
         self.stop = StopRequest()
 
     def run(self, body: Callable[[SoakClient], None]) -> int:
-        """Run, and return the exit code. An exception is logged: it makes the verdict bad."""
-        try:
+        """Run, and return the exit code."""
+        with self.log.errors():
             body(self)
-        except Exception as error:
-            self.log.write_error(error)
-            raise
         return 0
 
     # Producers.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import xxhash
@@ -38,9 +39,14 @@ class EventLog:
         """Append entries. After this, they survive the death of the process."""
         os.write(self._descriptor, "".join("\t".join(map(str, entry)) + "\n" for entry in entries).encode())
 
-    def write_error(self, error: Exception) -> None:
-        """Append an exception."""
-        self.write(("error", f"{type(error).__name__}: {' '.join(str(error).split())}"))
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Append an exception that ends the block. It makes the verdict bad."""
+        try:
+            yield
+        except Exception as error:
+            self.write(("error", f"{type(error).__name__}: {' '.join(str(error).split())}"))
+            raise
 
 
 def read_events(path: Path) -> Iterator[list[str]]:
