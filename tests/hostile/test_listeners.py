@@ -30,6 +30,8 @@ from tests.hostile.zmtp_peer import ZmtpPeer
 MIB = 2**20
 #: Well above every limit of these listeners.
 ENDLESS_BYTES = 120 * MIB
+#: What each of a series of peers sends, if nothing stops it.
+SERIES_BYTES = 800 * MIB
 #: 1-byte frames, each of which takes 64 bytes of memory.
 TINY_FRAMES = 4_000_000
 GROWTH_BYTES_MAX = 200 * MIB
@@ -159,7 +161,7 @@ def test_each_of_a_series_of_unix_peers_is_cut_off(broker: BrokerProcess, client
             with ZmtpPeer(ipc_of(broker)) as peer:
                 peer.send(read_request("read", 1000))
                 peer.receive()
-                peer.send_unfinished(bytes(64 * 1024), ENDLESS_BYTES // (64 * 1024))
+                peer.send_unfinished(bytes(64 * 1024), SERIES_BYTES // (64 * 1024))
                 assert peer.wait_until_disconnected()
 
     Watched(broker.pid, put(client)).attack(attack)

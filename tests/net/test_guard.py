@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -23,25 +24,29 @@ class Watched:
     """A guard whose process uses as much memory as the test says, and the peers of its Unix listener."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.used = 100 * MIB
+        self.used = self.resident = 100 * MIB
         monkeypatch.setattr(kernel, "used_bytes", lambda: self.used)
-        self.counters = Counters(logging.getLogger(__name__))
-        self._guard = Guard()
-        self._listener = Listener("a test", ListenerLimits(connections_max=10, peer_bytes_max=MIB), self.counters)
-        self._guard._listeners[object()] = self._listener
-        self._now_s = 1000.0
+        monkeypatch.setattr(kernel, "resident_bytes", lambda: self.resident)
+        self.guard = Guard()
+        counters = Counters(logging.getLogger(__name__))
+        self.listener = Listener("a test", ListenerLimits(connections_max=10, peer_bytes_max=MIB), counters)
+        self.guard._listeners[object()] = self.listener
+        # All connections are older.
+        self._now_s = time.monotonic() + 1000
         self._ends: list[socket.socket] = []
 
     def connect(self) -> socket.socket:
         here, there = socket.socketpair()
         self._ends += (here, there)
-        self._guard._accept(self._listener, here.fileno())
+        self.guard._accept(self.listener, here.fileno())
         return there
 
-    def check(self, used_mib: int, after_s: float = 2.0) -> None:
+    def check(self, used_mib: int, after_s: float = 2.0, resident_mib: int = 0) -> None:
+        """Use this much memory, all of it resident if nothing else is said."""
         self._now_s += after_s
         self.used = used_mib * MIB
-        self._guard._check(self._now_s)
+        self.resident = (resident_mib or used_mib) * MIB
+        self.guard._check(self._now_s)
 
     def close(self) -> None:
         for each in self._ends:
@@ -51,7 +56,9 @@ class Watched:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     # The tests tell the guard the time.
-    monkeypatch.setattr("oncemq.net.guard.time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
+    monkeypatch.setattr(
+        "oncemq.net.guard.time", SimpleNamespace(monotonic=lambda: 0.0, thread_time=lambda: 0.0, sleep=lambda _: None)
+    )
     made = Watched(monkeypatch)
     yield made
     made.close()
@@ -107,6 +114,31 @@ def test_memory_that_has_fallen_counts_when_it_grows_again(watched: Watched) -> 
     watched.check(120, after_s=0.01)
     peer = watched.connect()
     watched.check(190, after_s=0.01)
+    assert is_disconnected(peer)
+
+
+def test_memory_that_is_allocated_and_not_used_does_not_count(watched: Watched) -> None:
+    peer = watched.connect()
+    watched.check(300, resident_mib=110)
+    assert not is_disconnected(peer)
+
+
+def test_messages_that_wait_in_the_process_explain_memory(watched: Watched) -> None:
+    peer = watched.connect()
+    watched.listener.held_bytes = lambda: 90 * MIB
+    watched.check(200)
+    assert not is_disconnected(peer)
+    watched.check(260)
+    assert is_disconnected(peer)
+
+
+def test_memory_that_a_recovery_takes_is_no_concern_of_peers(watched: Watched) -> None:
+    peer = watched.connect()
+    with watched.guard.own_growth():
+        watched.check(500)
+    watched.check(560)
+    assert not is_disconnected(peer)
+    watched.check(570)
     assert is_disconnected(peer)
 
 

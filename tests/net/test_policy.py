@@ -54,7 +54,7 @@ def ended(cuts: list[policy.Cut]) -> list[Connection]:
 
 
 def memory(growth_mib: int, unexplained_mib: int) -> Memory:
-    return Memory(growth_mib * MIB, unexplained_mib * MIB, growth_mib * MIB)
+    return Memory(growth_mib * MIB, unexplained_mib * MIB, growth_mib * MIB, is_short=unexplained_mib > 64)
 
 
 def test_a_peer_with_too_many_unprocessed_bytes_is_ended(peers: Peers) -> None:
@@ -114,10 +114,22 @@ def test_memory_that_no_peer_can_explain_ends_nobody(peers: Peers) -> None:
 
 
 def test_memory_that_nothing_explains_ends_only_connections_whose_bytes_nobody_counts(peers: Peers) -> None:
-    counted, uncounted = peers.add(unprocessed=MIB), peers.add(is_unix=True)
-    assert not policy.under_pressure([counted, uncounted], memory(130, 129), lambda _: b"x" * 300, NOW_S)
-    assert not policy.can_explain([counted, uncounted], 64 * MIB)
-    assert ended(policy.uncounted([counted, uncounted])) == [uncounted]
+    counted, uncounted, active = (
+        peers.add(unprocessed=MIB, stalled_s=0.1),
+        peers.add(stalled_s=0.1, is_unix=True),
+        peers.add(stalled_s=0.01, is_unix=True),
+    )
+    everyone = [counted, uncounted, active]
+    assert not policy.under_pressure(everyone, memory(130, 129), lambda _: b"x" * 300, NOW_S)
+    assert not policy.can_explain(everyone, 64 * MIB)
+    assert ended(policy.uncounted(everyone, NOW_S)) == [uncounted]
+
+
+def test_unix_sockets_that_send_complete_messages_may_have_some_in_flight(peers: Peers) -> None:
+    active, idle, silent = (peers.add(stalled_s=stalled_s, is_unix=True) for stalled_s in (0.1, 2, 0.1))
+    active.delivered = idle.delivered = 1
+    assert policy.unexplained_bytes_max([active, idle, silent], NOW_S) == (64 + 24) * MIB
+    assert policy.unexplained_bytes_max([active] * 100, NOW_S) == (64 + 192) * MIB
 
 
 def test_a_unix_socket_whose_bytes_were_seen_explains_any_memory(peers: Peers) -> None:

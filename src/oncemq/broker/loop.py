@@ -206,6 +206,11 @@ class Broker:
         """Whether there is work that can be done without waiting for the network or for time to pass."""
         return bool(self._queue.has_turns or self.waiting.unserved or self.housekeeping.busy)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the requests that have arrived and wait for their turn."""
+        return self._queue.waiting_bytes
+
     def wait_ms(self) -> int:
         """Return how long the loop may wait for the network."""
         if self.busy:

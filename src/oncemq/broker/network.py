@@ -7,7 +7,8 @@ that loses, duplicates and reorders.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import zmq
@@ -116,6 +117,14 @@ class ZmqNetwork:
             # It is gone, or its queue is full because it is slow: it will reconnect and ask again.
             self._listener.note_sent(peer, -size)
             log.debug("reply not delivered to %s: %s", peer.hex(), error)
+
+    def own_growth(self) -> AbstractContextManager[None]:
+        """Memory that the process takes in this block is no concern of its peers."""
+        return self._guard.own_growth()
+
+    def set_held_bytes(self, held_bytes: Callable[[], int]) -> None:
+        """`held_bytes` returns the size of the requests that were taken and wait."""
+        self._listener.held_bytes = held_bytes
 
     def close(self) -> None:
         self._guard.end(self._socket, self._listener)

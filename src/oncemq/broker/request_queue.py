@@ -108,6 +108,10 @@ class RequestQueue:
         return bool(self._turns or self._after_turn)
 
     @property
+    def waiting_bytes(self) -> int:
+        return self._bytes
+
+    @property
     def is_full(self) -> bool:
         return self._requests >= QUEUE_REQUESTS_MAX or self._bytes >= QUEUE_BYTES_MAX
 

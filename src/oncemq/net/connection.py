@@ -54,7 +54,7 @@ class Connection:
         self.acked = 0
         #: Received bytes that were not delivered: an unfinished message, and messages that wait to be read.
         self.unprocessed = 0
-        #: When something was last read, or nothing was left to be read.
+        #: When something was last read, or nothing was left to be read. Unix sockets: when something was last read.
         self.stalled_since_s = now_s
         #: The memory of the process at that time; 0 if it was not measured since.
         self.stalled_at_bytes = 0
@@ -113,7 +113,8 @@ class Connection:
 
     def _measure_unix(self, now_s: float) -> None:
         """The kernel counts no bytes of Unix sockets. What was sent counts until the peer has read everything. What was
-        received shows only while it waits to be read, and then counts until a message was delivered."""
+        received shows only while it waits to be read, and then counts until a message was delivered. As it may not have
+        shown at all, the connection counts as stalled between two messages."""
         queues = kernel.unix_queues(self.descriptor)
         if queues is None:
             self.progress_s = now_s
@@ -127,7 +128,7 @@ class Connection:
         self.received = outgoing
         has_delivered = self.delivered != self._delivered_before
         self.unprocessed = incoming if has_delivered else max(self.unprocessed, incoming)
-        self._note_deliveries(self.unprocessed > 0, now_s)
+        self._note_deliveries(True, now_s)
 
     def look_at_queue(self) -> None:
         """Note what waits to be read from a Unix socket at this moment."""

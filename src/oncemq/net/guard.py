@@ -14,6 +14,8 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import zmq
@@ -27,9 +29,10 @@ from oncemq.net.policy import Cut, ListenerLimits, Memory
 
 log = logging.getLogger("oncemq.net")
 
-#: How often the memory is checked, and how much it may grow before connections are measured. Checking is fast unless
-#: the memory is very fragmented; it takes at most a twentieth of the time.
+#: How often the memory is checked, while it grows and otherwise, and how much it may grow before connections are
+#: measured. Checking is fast unless the memory is very fragmented; it takes at most a twentieth of the time.
 _CHECK_MS = 25
+_CHECK_SOON_MS = 5
 _CHECK_SHARE = 20
 _GROWTH_BYTES = 8 * 2**20
 #: If the memory has grown, this is how often and in which distance the queues of Unix sockets are looked at: they are
@@ -39,10 +42,10 @@ _LOOK_EVERY_S = 0.0005
 #: How often connections are measured in any case. Measuring takes at most a tenth of the time if the memory grows, and
 #: a hundredth otherwise.
 _MEASURE_EVERY_S = 1.0
-#: How long memory takes to be free after a peer was disconnected.
+#: How long memory takes at most to be free after a peer was disconnected.
 _CALM_S = 0.1
 _TRIM_AFTER_S = 0.3
-#: Below this, the accounts of the connections count as empty.
+#: A closed connection that had less than this is not worth to return memory to the system.
 _SMALL_BYTES = 2**20
 _EVENTS = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED)
 _EVENT = struct.Struct("=Hi")
@@ -65,14 +68,21 @@ class Guard:
         self._numbers = itertools.count()
         self._listeners: dict[Any, Listener] = {}
         self._descriptors_max = connection_descriptors_max()
-        #: The memory of the process without what its peers cause, and at the last measurement.
-        self._baseline = kernel.used_bytes()
-        self._measured_at_bytes = self._baseline
+        #: The memory of the process without what its peers cause: as allocated, and as the system counts it.
+        self._used_baseline = kernel.used_bytes()
+        self._resident_baseline = kernel.resident_bytes()
+        self._own_growth = 0
+        #: At the last measurement.
+        self._measured_at_bytes = self._used_baseline
+        self._accounted = 0
         self._measured_s = self._measuring_took_s = 0.0
+        self._is_growing = False
         self._check_at_s = 0.0
+        #: Memory is about to be freed, unless it has fallen already.
         self._calm_until_s = 0.0
-        #: The least memory since all Unix sockets were disconnected, until it is known whether that has helped.
-        self._least_bytes: int | None = None
+        self._cut_at_bytes = 0
+        #: The least unexplained memory since Unix sockets were disconnected, until it is known whether that has helped.
+        self._least_unexplained: int | None = None
         self._trim_at_s: float | None = None
 
     @classmethod
@@ -107,6 +117,18 @@ class Guard:
         watched.monitor(None, 0)
         listener.ended.wait(_STOP_S)
 
+    @contextmanager
+    def own_growth(self) -> Iterator[None]:
+        """Memory that the process takes in this block is no concern of its peers."""
+        with self._lock:
+            self._own_growth += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._own_growth -= 1
+                self._used_baseline, self._resident_baseline = kernel.used_bytes(), kernel.resident_bytes()
+
     # The thread of the guard.
 
     def _run(self) -> None:
@@ -125,14 +147,15 @@ class Guard:
             self._added.clear()
             if not self._listeners:
                 self._thread = None
-        return bool(self._listeners)
+            return bool(self._listeners)
 
     def _wait(self) -> None:
         """Wait for news of connections, or until the memory must be checked."""
         polled: list[tuple[Any, int]] = [(news, int(zmq.POLLIN)) for news in self._listeners]
         polled.append((self._woken.fileno(), int(zmq.POLLIN)))
         has_connections = kernel.IS_MEASURED and any(each.connections for each in self._listeners.values())
-        for ready, _ in zmq.zmq_poll(polled, _CHECK_MS if has_connections else -1):
+        check_ms = _CHECK_SOON_MS if self._is_growing else _CHECK_MS
+        for ready, _ in zmq.zmq_poll(polled, check_ms if has_connections else -1):
             if isinstance(ready, int):
                 self._woken.recv(4096)
             else:
@@ -157,8 +180,8 @@ class Guard:
     def _forget(self, listener: Listener, connection: Connection) -> None:
         listener.forget(connection)
         # What libzmq held for a Unix socket is not known.
-        held = self._growth_bytes if connection.is_unix else connection.unprocessed + connection.unread
-        if held > (policy.EVIDENT_BYTES_MAX if connection.is_unix else _SMALL_BYTES):
+        has_much = self._measured_at_bytes - self._used_baseline > policy.EVIDENT_BYTES_MAX
+        if connection.unprocessed + connection.unread > _SMALL_BYTES or (connection.is_unix and has_much):
             self._trim_at_s = time.monotonic() + _TRIM_AFTER_S
 
     def _accept(self, listener: Listener, descriptor: int) -> None:
@@ -172,73 +195,83 @@ class Guard:
     def _check(self, now_s: float) -> None:
         if now_s < self._check_at_s:
             return
-        used = kernel.used_bytes()
+        used, resident = kernel.used_bytes(), kernel.resident_bytes()
         self._check_at_s = now_s + _CHECK_SHARE * (time.monotonic() - now_s)
-        # What is in use without peers is never more than what is in use.
-        self._baseline = min(self._baseline, used)
-        self._measured_at_bytes = min(self._measured_at_bytes, used)
-        self._note_relief(used)
-        has_grown = used - self._measured_at_bytes > _GROWTH_BYTES
-        pause_s = 10 * self._measuring_took_s if has_grown else max(_MEASURE_EVERY_S, 100 * self._measuring_took_s)
+        self._note_fall(used, resident)
+        growth = min(used - self._used_baseline, resident - self._resident_baseline)
+        self._note_relief(growth)
+        self._is_growing = used - self._measured_at_bytes > _GROWTH_BYTES
+        pause_s = 10 * self._measuring_took_s
+        if not self._is_growing:
+            pause_s = max(_MEASURE_EVERY_S, 10 * pause_s)
         if now_s - self._measured_s >= pause_s:
-            self._measure(now_s, used, has_grown=has_grown)
+            started_s = time.thread_time()
+            self._measure(now_s, used, growth)
             self._measured_at_bytes = used
             self._measured_s = now_s
-            self._measuring_took_s = time.monotonic() - now_s
+            self._measuring_took_s = time.thread_time() - started_s
         if self._trim_at_s is not None and now_s >= self._trim_at_s:
             self._trim_at_s = None
             kernel.return_free_memory()
 
-    @property
-    def _growth_bytes(self) -> int:
-        return self._measured_at_bytes - self._baseline
+    def _note_fall(self, used: int, resident: int) -> None:
+        """What is in use without peers is never more than what is in use."""
+        with self._lock:
+            self._used_baseline = min(self._used_baseline, used)
+            self._resident_baseline = min(self._resident_baseline, resident)
+        self._measured_at_bytes = min(self._measured_at_bytes, used)
+        if used < self._cut_at_bytes - _GROWTH_BYTES:
+            self._calm_until_s = 0.0
 
-    def _measure(self, now_s: float, used: int, *, has_grown: bool) -> None:
+    def _measure(self, now_s: float, used: int, growth: int) -> None:
         """Measure all connections, and end those that are over a limit."""
         if not kernel.IS_MEASURED:
             return
-        everyone: list[tuple[Listener, list[Connection]]] = []
+        connections: list[Connection] = []
         for listener in self._listeners.values():
             found = listener.measure(now_s, used)
-            everyone.append((listener, found))
-            self._cut_all(listener, policy.over_limit(found, listener.limits, now_s))
-            self._cut_all(listener, policy.over_total(found, listener.limits, now_s))
-        connections = [each for _, found in everyone for each in found if not each.is_cut]
-        if has_grown:
+            self._cut_all(listener, policy.over_limit(found, listener.limits, now_s), used)
+            self._cut_all(listener, policy.over_total(found, listener.limits, now_s), used)
+            connections += (each for each in found if not each.is_cut)
+        if self._is_growing:
             _look_at_queues([each for each in connections if each.is_unix])
-        accounted = sum(each.unprocessed + each.unread for each in connections)
-        growth = used - self._baseline
-        if growth - accounted > policy.EVIDENT_BYTES_MAX and now_s >= self._calm_until_s:
-            self._relieve(connections, Memory(growth, growth - accounted, used), now_s)
+        self._accounted = sum(each.unprocessed + each.unread for each in connections)
+        self._accounted += sum(listener.held_bytes() for listener in self._listeners.values())
+        unexplained = growth - self._accounted
+        if unexplained > policy.EVIDENT_BYTES_MAX and now_s >= self._calm_until_s and not self._own_growth:
+            is_short = unexplained > policy.unexplained_bytes_max(connections, now_s)
+            self._relieve(connections, Memory(growth, unexplained, used, is_short), now_s)
 
     def _relieve(self, connections: list[Connection], memory: Memory, now_s: float) -> None:
         cuts = policy.under_pressure(connections, memory, _peek, now_s)
-        is_short = memory.unexplained > policy.UNEXPLAINED_BYTES_MAX
-        if is_short and not cuts and not policy.can_explain(connections, memory.unexplained):
-            cuts = self._look_further(connections, memory)
+        if memory.is_short and not cuts and not policy.can_explain(connections, memory.unexplained):
+            cuts = self._look_further(connections, memory, now_s)
         for listener in self._listeners.values():
-            self._cut_all(listener, [cut for cut in cuts if listener.has(cut.connection)])
+            self._cut_all(listener, [cut for cut in cuts if listener.has(cut.connection)], memory.used)
 
-    def _look_further(self, connections: list[Connection], memory: Memory) -> list[Cut]:
+    def _look_further(self, connections: list[Connection], memory: Memory, now_s: float) -> list[Cut]:
         """Return the connections that may hold memory that nothing explains. If there are none, or if it did not help
         to end them, the process needs it for something else."""
-        cuts = policy.uncounted(connections) if self._least_bytes is None else []
-        self._least_bytes = memory.used if cuts else None
+        cuts = policy.uncounted(connections, now_s) if self._least_unexplained is None else []
+        self._least_unexplained = memory.unexplained if cuts else None
         if not cuts:
-            self._baseline += memory.unexplained
+            with self._lock:
+                self._used_baseline += memory.unexplained
+                self._resident_baseline += memory.unexplained
         return cuts
 
-    def _note_relief(self, used: int) -> None:
-        if self._least_bytes is not None:
-            self._least_bytes = min(self._least_bytes, used)
-            if self._least_bytes - self._baseline < policy.UNEXPLAINED_BYTES_MAX:
-                self._least_bytes = None
+    def _note_relief(self, growth: int) -> None:
+        if self._least_unexplained is not None:
+            self._least_unexplained = min(self._least_unexplained, growth - self._accounted)
+            if self._least_unexplained < policy.UNEXPLAINED_BYTES_MAX:
+                self._least_unexplained = None
 
-    def _cut_all(self, listener: Listener, cuts: list[Cut]) -> None:
+    def _cut_all(self, listener: Listener, cuts: list[Cut], used: int) -> None:
         for cut in cuts:
             if not cut.connection.is_cut:
                 self._cut(listener, cut)
                 self._calm_until_s = time.monotonic() + _CALM_S
+                self._cut_at_bytes = used
                 self._trim_at_s = time.monotonic() + _TRIM_AFTER_S
 
     def _cut(self, listener: Listener, cut: Cut) -> None:

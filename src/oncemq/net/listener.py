@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import zmq
 
@@ -30,6 +31,8 @@ class Listener:
         self.counters = counters
         #: By descriptor.
         self.connections: dict[int, Connection] = {}
+        #: Returns the bytes of messages that were read from the socket and wait in the process.
+        self.held_bytes: Callable[[], int] = lambda: 0
         #: The guard does not watch it any more.
         self.ended = threading.Event()
         self._peers: dict[bytes, Connection] = {}

@@ -7,7 +7,7 @@ stalled longest go first.
 libzmq needs 64 bytes of memory for each frame, and the shortest one has 2 bytes. So a few megabytes can take hundreds
 of megabytes of memory. The kernel does not know frames, so this shows only as memory of the process that no account
 explains. Then those connections go whose next bytes look like a series of short frames, and those that have been
-stalled for long. If there are none, all Unix sockets go: their peers connect again, and what was unfinished is free.
+stalled for long. If there are none, Unix sockets go: their peers connect again, and what was unfinished is free.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ KERNEL_BYTES = 8 * _MIB
 #: suspects are ended too.
 EVIDENT_BYTES_MAX = 16 * _MIB
 UNEXPLAINED_BYTES_MAX = 64 * _MIB
+#: What one client has in flight at most, and all of them together. The bytes of Unix sockets are not counted, so this
+#: is added for each one that sends complete messages.
+_IN_FLIGHT_BYTES = 24 * _MIB
+_IN_FLIGHT_BYTES_MAX = 192 * _MIB
 #: Memory of the shortest frames, in multiples of their size.
 _MEMORY_PER_BYTE = 32
 #: The same of long frames is less than this.
@@ -36,6 +40,8 @@ _SUSPECT_BYTES = 4096
 #: A peer that is stalled for this long is a suspect. Unix sockets: see `is_suspect`.
 _STALLED_S = 1.0
 _UNIX_STALLED_S = 0.075
+#: No peer can send UNEXPLAINED_BYTES_MAX in less than this.
+_UNCOUNTED_S = 0.03
 #: Short frames in a row that are no coincidence, and how many bytes are looked at.
 _SHORT_FRAMES = 32
 PEEK_BYTES = 4096
@@ -62,12 +68,13 @@ class Cut(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """How much memory the process uses more than it did without peers, the rest that no account explains, and all of
-    it."""
+    """How much memory the process uses more than it did without peers, the rest that no account explains, all of it,
+    and whether the rest is too much."""
 
     growth: int
     unexplained: int
     used: int
+    is_short: bool
 
 
 def over_limit(connections: Iterable[Connection], limits: ListenerLimits, now_s: float) -> list[Cut]:
@@ -116,7 +123,7 @@ def under_pressure(
     connections: Sequence[Connection], memory: Memory, peek: Callable[[Connection], bytes], now_s: float
 ) -> list[Cut]:
     """Return the connections that must be ended because the process has more memory than the accounts explain."""
-    is_short = memory.unexplained > UNEXPLAINED_BYTES_MAX
+    is_short = memory.is_short
     silent = [each for each in connections if now_s - each.progress_s > _STALLED_S]
     if silent and is_short:
         return [Cut(each, "peers_cut_unread", "memory is short, and it does not read") for each in silent]
@@ -129,11 +136,23 @@ def under_pressure(
     return [Cut(each, "peers_cut_unfinished", "memory is short, and its message never ends") for each in chosen]
 
 
-def uncounted(connections: Iterable[Connection]) -> list[Cut]:
+def unexplained_bytes_max(connections: Iterable[Connection], now_s: float) -> int:
+    """Return how much memory may be unexplained."""
+    active = sum(
+        each.is_unix and each.delivered > 0 and now_s - each.stalled_since_s < _STALLED_S for each in connections
+    )
+    return UNEXPLAINED_BYTES_MAX + min(active * _IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_MAX)
+
+
+def uncounted(connections: Iterable[Connection], now_s: float) -> list[Cut]:
     """Return the connections that may be the reason for any lack of memory: the kernel does not count what it receives
-    from a Unix socket."""
+    from a Unix socket. One whose last message was complete a moment ago has not had the time."""
     why = "memory is short for no known reason, and what the peer of a Unix socket has sent is not known"
-    return [Cut(each, "peers_cut_unfinished", why) for each in connections if each.is_unix]
+    return [
+        Cut(each, "peers_cut_unfinished", why)
+        for each in connections
+        if each.is_unix and now_s - each.stalled_since_s > _UNCOUNTED_S
+    ]
 
 
 def can_explain(connections: Sequence[Connection], unexplained: int) -> bool:

@@ -65,7 +65,8 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
 
     network = ZmqNetwork(settings)
     try:
-        journal = open_files(settings.folder, segment_bytes=settings.segment_bytes)
+        with network.own_growth():
+            journal = open_files(settings.folder, segment_bytes=settings.segment_bytes)
         return _exit_code(partial(serve_journal, journal, network))
     finally:
         network.close()
@@ -126,8 +127,11 @@ def run_broker(
 
 def _recover(journal: Journal, network: ZmqNetwork, settings: ServeSettings) -> Broker:
     policy = Policy(snapshot_bytes=settings.snapshot_bytes, snapshot_events=settings.snapshot_events)
-    broker = Broker(journal, network, SystemClock(), settings.limits, policy, trust_clock=settings.trust_clock)
-    broker.counters.update(network.counters.counts)
+    with network.own_growth():
+        broker = Broker(journal, network, SystemClock(), settings.limits, policy, trust_clock=settings.trust_clock)
+    network.set_held_bytes(lambda: broker.waiting_bytes)
+    # The guard of the connections counts at the same time.
+    broker.counters.update(network.counters.counts.copy())
     network.counters.counts = broker.counters
     for warning in getattr(journal, "warnings", ()):
         log.warning("%s", warning)

@@ -230,12 +230,12 @@ class RequestTable:
         size_max = max((sent.size for sent in live), default=0)
         if wire is None:
             for sent in live:
-                sent.allowance_ms = assumed_ms(size_max + _repeated_reply_bytes(sent))
+                sent.allowance_ms = assumed_ms(size_max + _repeated_reply_bytes(sent), wire)
             return
         moved = self._wire.report(wire)
         for sent in live:
             is_delivered = sent.end <= moved.acked
-            sent.allowance_ms = assumed_ms(size_max) if is_delivered else 0.0
+            sent.allowance_ms = assumed_ms(size_max, wire) if is_delivered else 0.0
             is_sending = moved.is_sending and not is_delivered
             if is_sending or (moved.is_receiving and sent.arriving_bytes > 0):
                 sent.progress_ms = now_ms
