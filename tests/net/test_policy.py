@@ -54,7 +54,7 @@ def ended(cuts: list[policy.Cut]) -> list[Connection]:
 
 
 def memory(growth_mib: int, unexplained_mib: int) -> Memory:
-    return Memory(growth_mib * MIB, unexplained_mib * MIB, growth_mib * MIB, is_short=unexplained_mib > 64)
+    return Memory(growth_mib * MIB, unexplained_mib * MIB, growth_mib * MIB, policy.UNEXPLAINED_BYTES_MAX)
 
 
 def test_a_peer_with_too_many_unprocessed_bytes_is_ended(peers: Peers) -> None:
@@ -135,7 +135,13 @@ def test_unix_sockets_that_send_complete_messages_may_have_some_in_flight(peers:
 def test_a_unix_socket_whose_bytes_were_seen_explains_any_memory(peers: Peers) -> None:
     seen = peers.add(unprocessed=1, stalled_s=0.1, is_unix=True)
     assert policy.can_explain([seen], 500 * MIB)
-    assert ended(policy.under_pressure([seen], memory(130, 129), lambda _: b"x" * 300, NOW_S)) == [seen]
+    assert ended(policy.under_pressure([seen], memory(90, 89), lambda _: b"x" * 300, NOW_S)) == [seen]
+
+
+def test_the_shorter_memory_is_the_sooner_a_unix_socket_is_ended(peers: Peers) -> None:
+    seen = peers.add(unprocessed=1, stalled_s=0.05, is_unix=True)
+    assert not policy.under_pressure([seen], memory(90, 89), lambda _: b"x" * 300, NOW_S)
+    assert ended(policy.under_pressure([seen], memory(98, 97), lambda _: b"x" * 300, NOW_S)) == [seen]
 
 
 @pytest.mark.parametrize(

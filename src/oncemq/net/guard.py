@@ -239,8 +239,8 @@ class Guard:
         self._accounted += sum(listener.held_bytes() for listener in self._listeners.values())
         unexplained = growth - self._accounted
         if unexplained > policy.EVIDENT_BYTES_MAX and now_s >= self._calm_until_s and not self._own_growth:
-            is_short = unexplained > policy.unexplained_bytes_max(connections, now_s)
-            self._relieve(connections, Memory(growth, unexplained, used, is_short), now_s)
+            unexplained_max = policy.unexplained_bytes_max(connections, now_s)
+            self._relieve(connections, Memory(growth, unexplained, used, unexplained_max), now_s)
 
     def _relieve(self, connections: list[Connection], memory: Memory, now_s: float) -> None:
         cuts = policy.under_pressure(connections, memory, _peek, now_s)

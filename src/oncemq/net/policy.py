@@ -40,6 +40,7 @@ _SUSPECT_BYTES = 4096
 #: A peer that is stalled for this long is a suspect. Unix sockets: see `is_suspect`.
 _STALLED_S = 1.0
 _UNIX_STALLED_S = 0.075
+_UNIX_STALLED_SHORTLY_S = 0.02
 #: No peer can send UNEXPLAINED_BYTES_MAX in less than this.
 _UNCOUNTED_S = 0.03
 #: Short frames in a row that are no coincidence, and how many bytes are looked at.
@@ -69,12 +70,20 @@ class Cut(NamedTuple):
 
 class Memory(NamedTuple):
     """How much memory the process uses more than it did without peers, the rest that no account explains, all of it,
-    and whether the rest is too much."""
+    and the limit of the rest."""
 
     growth: int
     unexplained: int
     used: int
-    is_short: bool
+    unexplained_max: int
+
+    @property
+    def is_short(self) -> bool:
+        return self.unexplained > self.unexplained_max
+
+    @property
+    def is_very_short(self) -> bool:
+        return self.unexplained > 1.5 * self.unexplained_max
 
 
 def over_limit(connections: Iterable[Connection], limits: ListenerLimits, now_s: float) -> list[Cut]:
@@ -173,7 +182,8 @@ def is_suspect(connection: Connection, memory: Memory, now_s: float) -> bool:
     there is no other sign than that bytes wait to be read all the time, and no message is complete."""
     stalled_s = now_s - connection.stalled_since_s
     if connection.is_unix:
-        return connection.unprocessed > 0 and stalled_s > _UNIX_STALLED_S
+        limit_s = _UNIX_STALLED_SHORTLY_S if memory.is_very_short else _UNIX_STALLED_S
+        return connection.unprocessed > 0 and stalled_s > limit_s
     growth = memory.used - connection.stalled_at_bytes
     is_large = connection.unprocessed > _SUSPECT_BYTES and growth > _SUSPECT_MEMORY_PER_BYTE * connection.unprocessed
     return is_large and stalled_s > _STALLED_S
