@@ -23,7 +23,7 @@ TINY_BYTES_MAX = 30_000_000
 #: Requests whose replies are never read.
 _UNREAD_REQUESTS = 1000
 #: Before a peer that was disconnected connects again.
-_PAUSE_S = 1.0
+_PAUSE_S = 0.05
 _BEGIN_S = 60.0
 _RECEIVE_BUFFER_BYTES = 4096
 

@@ -195,8 +195,9 @@ class Guard:
     def _check(self, now_s: float) -> None:
         if now_s < self._check_at_s:
             return
+        started_s = time.thread_time()
         used, resident = kernel.used_bytes(), kernel.resident_bytes()
-        self._check_at_s = now_s + _CHECK_SHARE * (time.monotonic() - now_s)
+        self._check_at_s = now_s + _CHECK_SHARE * (time.thread_time() - started_s)
         self._note_fall(used, resident)
         growth = min(used - self._used_baseline, resident - self._resident_baseline)
         self._note_relief(growth)
