@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zmq
 
+import oncemq
 from oncemq.client.sync import Client
 from oncemq.gateways.text.gateway import TextGateway
 from oncemq.gateways.text.settings import TextSettings
@@ -165,6 +166,20 @@ def test_each_of_a_series_of_peers_is_cut_off(broker: BrokerProcess, client: Cli
                 assert peer.wait_until_disconnected()
 
     Watched(broker.pid, put(client)).attack(attack)
+
+
+def test_good_unix_peers_with_much_in_flight_are_not_cut_off(broker: BrokerProcess, client: Client) -> None:
+    before = client.health().counters
+
+    def produce(_: int) -> None:
+        with oncemq.connect(ipc_of(broker), timeout_s=60) as producer:
+            for _ in range(30):
+                producer.put_nowait("orders", bytes(MIB - 1000))
+
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(produce, range(8)))
+    after = client.health().counters
+    assert after.get("peers_cut_unfinished", 0) == before.get("peers_cut_unfinished", 0)
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncemq.client.core.commands.wire import WireBytes
+from oncemq.client.core.commands.wire import LOCAL, WireBytes
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Health, Hello, Numbered, Topics, Void
 from oncemq.protocol.replies import Done, HelloReply, NotNow, TopicsReply
@@ -257,3 +257,12 @@ def test_without_counts_of_the_wire_a_large_request_is_overdue_at_last() -> None
     rig.sent()
     rig.pass_ms(1000)
     assert rig.pass_ms(30_000)
+
+
+def test_inside_a_machine_a_large_request_is_overdue_soon() -> None:
+    rig = CoreRig(timeout_ms=1000, tries=2)
+    rig.greet()
+    rig.put(b"x" * (8 * _MIB))
+    rig.sent()
+    assert not rig.pass_ms(1000, LOCAL)
+    assert rig.pass_ms(1000, LOCAL)
