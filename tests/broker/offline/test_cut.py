@@ -9,11 +9,12 @@ import pytest
 
 from oncemq.broker.offline.check import check
 from oncemq.broker.offline.cut import cut, first_position
+from oncemq.disk.contract import Disk
 from oncemq.disk.overlay import OverlayDisk
 from oncemq.journal.files.export import export
-from oncemq.journal.files.layout import segment_path
+from oncemq.journal.files.layout import segment_numbers, segment_path
 from oncemq.protocol import errors
-from tests.broker.offline.test_check import SEGMENT_BYTES, history, journal_on
+from tests.broker.offline.test_check import SEGMENT_BYTES, history, journal_on, zero
 from tests.broker.rig import Rig
 from tests.simulation.environment.disk import SimDisk
 
@@ -35,6 +36,16 @@ def positions_of(disk: SimDisk) -> list[int]:
     return output.positions
 
 
+def refusal_of(disk: Disk, position: int) -> errors.JournalError:
+    with pytest.raises(errors.JournalError, match="can't be cut") as refused:
+        cut(disk, position)
+    return refused.value
+
+
+def advice_of(disk: Disk, position: int) -> str:
+    return refusal_of(disk, position).advice
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_broker_works_after_every_cut_that_is_accepted(seed: int) -> None:
     before = history(seed)
@@ -43,8 +54,7 @@ def test_a_broker_works_after_every_cut_that_is_accepted(seed: int) -> None:
     for position in Random(seed).sample(positions_of(before), 25):
         disk = OverlayDisk(before)
         if position < first:
-            with pytest.raises(errors.JournalError, match=f"position {first} on"):
-                cut(disk, position)
+            assert f"can be cut from position {first} on." in advice_of(disk, position)
             continue
         cut(disk, position)
         accepted += 1
@@ -63,6 +73,33 @@ def test_the_position_that_is_named_can_be_cut() -> None:
     assert first > positions_of(disk)[0]
     cut(disk, first)
     assert check(disk).is_good
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_position_that_is_named_can_be_cut_although_an_older_segment_is_damaged(seed: int) -> None:
+    named = 0
+    for number in segment_numbers(history(seed))[:-1]:
+        disk = history(seed)
+        zero(disk, segment_path(number), Random(seed))
+        advice = advice_of(disk, positions_of(disk)[0])
+        if found := re.match(
+            r"The journal can be cut from position (\d+) on(, with `--accept-loss`: \d+ messages)?", advice
+        ):
+            cut(disk, int(found[1]), accepts_loss=bool(found[2]))
+            assert not check(disk).refusal
+            named += 1
+    assert named
+
+
+def test_a_refusal_says_once_what_to_do() -> None:
+    disk = history(1)
+    position = check(disk).last_groups[-3].position
+    disk.damage(segment_path(position // SEGMENT_BYTES), position % SEGMENT_BYTES + 20, b"rot")
+    refused = refusal_of(disk, positions_of(disk)[-1])
+    assert "is damaged, but a good one" in refused.text
+    assert errors.JournalCorrupt.folder_advice not in refused.text + check(disk).refusal
+    assert refused.advice.startswith("Cut at the first damage")
+    assert refused.advice not in refused.text
 
 
 def test_an_accepted_loss_leaves_a_broker_that_serves_the_rest() -> None:
@@ -94,7 +131,6 @@ def test_a_cut_at_damage_makes_a_journal_usable_that_a_broker_refuses() -> None:
     position = check(disk).last_groups[-3].position
     disk.damage(segment_path(position // SEGMENT_BYTES), position % SEGMENT_BYTES + 20, b"rot")
     assert "is damaged" in check(disk).refusal
-    with pytest.raises(errors.JournalError, match="first damage"):
-        cut(disk, positions_of(disk)[-1])
+    assert "first damage" in advice_of(disk, positions_of(disk)[-1])
     cut(disk, position)
     assert check(disk).is_good

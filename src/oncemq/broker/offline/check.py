@@ -50,6 +50,10 @@ class Examination(msgspec.Struct):
     refusal: str = ""
     lost: list[LostBatch] = msgspec.field(default_factory=list)
 
+    @property
+    def lost_messages(self) -> int:
+        return sum(batch.record.count for batch in self.lost)
+
 
 def check(disk: Disk, progress: Progress | None = None) -> Report:
     """Verify everything, without changing anything. Raise JournalError, JournalLocked or JournalVersion."""
@@ -61,7 +65,7 @@ def check(disk: Disk, progress: Progress | None = None) -> Report:
     report.notes[:0] = notes
     report.refusal = examination.refusal
     report.lost_batches = len(examination.lost)
-    report.lost_messages = sum(lost.record.count for lost in examination.lost)
+    report.lost_messages = examination.lost_messages
     report.problems += _lost_problems(examination.lost, layout.segment_bytes)
     return report
 

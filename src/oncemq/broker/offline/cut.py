@@ -31,7 +31,7 @@ def cut(disk: Disk, position: int, progress: Progress | None = None, *, accepts_
     try:
         examination = _try_cut(disk, position, part_of(progress, 0))
         if examination.refusal or (examination.lost and not accepts_loss):
-            raise errors.JournalError(_refusal(disk, position, examination))
+            raise _refusal(disk, position, examination)
         return cut_files(disk, position, part_of(progress, 1))
     finally:
         lock.close()
@@ -43,21 +43,25 @@ def _try_cut(disk: Disk, position: int, progress: Progress | None) -> Examinatio
     return examine(view, progress)
 
 
-def _refusal(disk: Disk, position: int, examination: Examination) -> str:
+def _refusal(disk: Disk, position: int, examination: Examination) -> errors.JournalError:
     if examination.refusal:
         why = f"a broker would not start afterwards: {examination.refusal}"
     else:
-        messages = sum(lost.record.count for lost in examination.lost)
         why = (
-            f"{messages} messages before it can't be read, and the earlier state needs them. Their segments were "
-            "recycled since, or are damaged"
+            f"{examination.lost_messages} messages before it can't be read, and the earlier state needs them. "
+            "Their segments were recycled since, or are damaged"
         )
-    return f"the journal can't be cut at {position}: {why}. {_what_to_do(position, first_position(disk), examination)}."
+    error = errors.JournalError(f"the journal can't be cut at {position}: {why}")
+    error.advice = f"{_what_to_do(disk, position, examination)}."
+    return error
 
 
-def _what_to_do(position: int, first: int, examination: Examination) -> str:
+def _what_to_do(disk: Disk, position: int, examination: Examination) -> str:
+    first = first_position(disk)
     if first > position:
-        return f"The journal can be cut from position {first} on"
+        lost = _try_cut(disk, first, None).lost_messages
+        loss = f", with `--accept-loss`: {lost} messages before it can't be read" if lost else ""
+        return f"The journal can be cut from position {first} on{loss}"
     if not examination.refusal:
         return "`--accept-loss` cuts nevertheless; a broker then answers RECORD_CORRUPT for these messages"
     return f"Cut at the first damage, which is after position {first}" if first else "Restore the folder from a copy"

@@ -194,7 +194,7 @@ class Recovery:
     def _corrupt(self, number: int, at: int, what: str) -> errors.JournalCorrupt:
         error = errors.JournalCorrupt(
             f"{self._disk.describe()}: {segment_path(number)} at byte {at} "
-            f"(position {number * self._layout.segment_bytes + at}): {what}. {errors.JournalCorrupt.folder_advice}"
+            f"(position {number * self._layout.segment_bytes + at}): {what}"
         )
         error.advice = errors.JournalCorrupt.folder_advice
         return error
