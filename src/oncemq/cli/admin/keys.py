@@ -7,8 +7,17 @@ import time
 import click
 
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented, DocumentedGroup
-from oncemq.cli.support.options import PRINCIPAL, Reach, connected, json_option, print_list, reaches_broker, yes_option
-from oncemq.terminal import confirm, duration_text, json_line, table
+from oncemq.cli.support.options import (
+    PRINCIPAL,
+    Reach,
+    connected,
+    existing_keys,
+    json_option,
+    print_list,
+    reaches_broker,
+    yes_option,
+)
+from oncemq.terminal import confirm, count_of, duration_text, json_line, table
 
 
 @click.group(
@@ -25,7 +34,8 @@ def keys() -> None:
     Without a subcommand, it lists who has how many, as `oncemq keys ls` does. A request with a key happens once: the
     broker remembers the key for seven days. Each principal can have a limited number of keys
     (`limits.keys_per_principal_max`); at the limit, its new keys are refused with KEYS_FULL. Requests over HTTP have
-    the principal `http`, unless they name one; those of the text gateway have `text`.
+    the principal `http`, unless they name one; those of the text gateway have `text`, and messages that are pushed with
+    an id have `push/ORIGIN`.
     """
 
 
@@ -58,6 +68,7 @@ def ls(principal: str | None, as_json: bool, reach: Reach) -> None:
 @keys.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1),
+    advice={"REFUSED": "`oncemq keys ls --principal NAME` lists the keys of a principal."},
     examples="""
         oncemq keys rm --principal http order-17 order-18
         oncemq keys rm --principal loadtest --all --yes
@@ -77,11 +88,11 @@ def rm(principal: str, is_all: bool, key: tuple[str, ...], yes: bool, as_json: b
     """
     if is_all == bool(key):
         raise click.UsageError("Give the keys to free, or --all.")
-    if not yes:
-        what = f"all keys of {principal}" if is_all else f"{len(key)} keys of {principal}"
-        confirm(f"Free {what}? Requests that are repeated under them are executed again.")
     with connected(reach) as client:
-        freed = [info.key for info in client.keys(principal)] if is_all else list(key)
+        known = [info.key for info in client.keys(principal)]
+        freed = known if is_all else existing_keys(key, known, f"principal {principal}")
+        what = f"{count_of(len(freed), 'key')} of {principal}"
+        if not yes:
+            confirm(f"Free {what}? Requests that are repeated under them are executed again.")
         client.remove_keys(principal, freed)
-    result = {"principal": principal, "keys": len(freed)}
-    click.echo(json_line(result) if as_json else f"Freed {len(freed)} keys of {principal}.")
+    click.echo(json_line({"principal": principal, "keys": len(freed)}) if as_json else f"Freed {what}.")

@@ -5,7 +5,16 @@ from __future__ import annotations
 import click
 
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented, DocumentedGroup
-from oncemq.cli.support.options import NAMESPACE, Reach, connected, json_option, print_list, reaches_broker, yes_option
+from oncemq.cli.support.options import (
+    NAMESPACE,
+    Reach,
+    connected,
+    existing_keys,
+    json_option,
+    print_list,
+    reaches_broker,
+    yes_option,
+)
 from oncemq.terminal import confirm, json_line, table
 
 
@@ -57,6 +66,7 @@ def ls(namespace: str | None, prefix: str, as_json: bool, reach: Reach) -> None:
 @registry.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1),
+    advice={"REFUSED": "`oncemq registry ls NAMESPACE` lists the keys of a namespace."},
     examples="""
         oncemq registry rm queue producer/P1
         oncemq registry rm queue --prefix producer/loadtest- --yes
@@ -77,10 +87,11 @@ def rm(namespace: str, key: tuple[str, ...], prefix: str | None, yes: bool, as_j
     if (prefix is None) != bool(key):
         raise click.UsageError("Give the keys to delete, or --prefix.")
     with connected(reach) as client:
-        found = list(key) if prefix is None else [entry.key for entry in client.registry_list(namespace, prefix)]
+        known = [entry.key for entry in client.registry_list(namespace, prefix or "")]
+        found = existing_keys(key, known, f"namespace {namespace}") if key else known
+        what = f"{len(found):,} {'entry' if len(found) == 1 else 'entries'} of {namespace}"
         if not yes:
-            confirm(f"Delete {len(found)} entries of {namespace}? The gateway forgets what they say.")
+            confirm(f"Delete {what}? The gateway forgets what they say.")
         for each in found:
             client.registry_set(namespace, each, None)
-    result = {"namespace": namespace, "entries": len(found)}
-    click.echo(json_line(result) if as_json else f"Deleted {len(found)} entries of {namespace}.")
+    click.echo(json_line({"namespace": namespace, "entries": len(found)}) if as_json else f"Deleted {what}.")

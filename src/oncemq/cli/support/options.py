@@ -146,6 +146,15 @@ def print_list(entries: Sequence[Any], as_json: bool, nothing: str, lines: Calla
         click.echo(line)
 
 
+def existing_keys(wanted: Sequence[str], known: Sequence[str], owner: str) -> list[str]:
+    """Return the keys that a command names, each once. Raises Refused if one of them does not exist."""
+    from oncemq.protocol.errors import Refused
+
+    if unknown := sorted({*wanted} - {*known}):
+        raise Refused(f"{owner} has no key '{unknown[0]}', so nothing was deleted")
+    return list(dict.fromkeys(wanted))
+
+
 def connect_options(settings: Any) -> dict[str, Any]:
     """Return the options of `oncemq.connect` that are settings of the client."""
     names = ("timeout_s", "tries", "window", "batch_messages", "batch_bytes", "linger_ms", "record")
