@@ -51,11 +51,11 @@ def printable_json(line: str) -> str:
 
 
 def json_line(entry: Any) -> str:
-    """Return an object (a mapping or a Struct) as one line of JSON."""
+    """Return an object (a mapping or a Struct) as one line of JSON that does not control a terminal."""
     import msgspec
 
     fields = msgspec.structs.asdict(entry) if isinstance(entry, msgspec.Struct) else dict(entry)
-    return msgspec.json.encode(fields).decode()
+    return printable_json(msgspec.json.encode(fields).decode())
 
 
 def table(

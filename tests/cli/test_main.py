@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import logging
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,8 @@ from oncemq.cli.main import cli
 from oncemq.cli.server import logs
 from oncemq.cli.server.gateway import _addresses_text
 from oncemq.cli.support.command import READ_ONLY_ADVICE
+from oncemq.journal.files.check import Report
+from oncemq.journal.files.scan import Problem
 from oncemq.protocol import errors
 from oncemq.protocol.replies import HealthReply, SubscriptionInfo, TopicInfo
 from oncemq.protocol.version import __version__
@@ -398,12 +402,61 @@ def test_log_lines_escape_names_that_would_change_how_a_line_is_read() -> None:
     assert json.loads(line)["text"] == "new topic 'a\u202eb\x1b[1m'"
 
 
-def test_no_color_is_respected_by_logs_errors_and_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    for value, has_colours in (("1", False), ("", True)):
-        monkeypatch.setenv("NO_COLOR", value)
-        assert terminal.has_colours() is has_colours
-        assert ("\033" in terminal.styled("error: ", fg="red")) is has_colours
+def test_tracebacks_are_escaped_line_by_line() -> None:
+    try:
+        raise ValueError("a\u202eb\x1b[1m")
+    except ValueError:
+        record = make_record(exc_info=sys.exc_info())
+    _, first, *_, last = logs.TextFormatter(colours=False).format(record).splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert last == "ValueError: a\\u202eb\\x1b[1m"
+
+
+def test_json_lines_stand_for_the_same_values_without_control_characters() -> None:
+    entry = {"name": "a\u202eb\x9b31m \U0001f355"}
+    line = terminal.json_line(entry)
+    assert "\u202e" not in line
+    assert "\x9b" not in line
+    assert json.loads(line) == entry
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_checked_journal_does_not_control_the_terminal(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Report("data", refusal="\u202e", notes=["\u202e"], problems=[Problem("a file", 0, 7, "topic '\u202e'")])
+    monkeypatch.setattr("oncemq.broker.offline.check.check", lambda *_: report)
+    result = run("journal", "check", ".", *options)
+    assert result.exit_code == 9
+    assert result.stdout.count("\\u202e") == 3
+    assert "\u202e" not in result.output
+
+
+@pytest.mark.parametrize(("value", "has_colours"), [("1", False), ("", True)])
+def test_no_color_is_respected_by_logs_errors_and_warnings(
+    value: str, has_colours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", stderr)
+    monkeypatch.setenv("NO_COLOR", value)
+    root = logging.getLogger()
+    former = root.handlers[:], root.level
+    try:
+        logs.set_up("warning", "text")
+        [handler] = root.handlers
+        handler.handle(make_record())
+    finally:
+        root.handlers[:], level = former
+        root.setLevel(level)
+    terminal.warn("slow")
+    for line in stderr.getvalue().splitlines():
+        assert ("\033" in line) is has_colours
+    assert stderr.getvalue().count("slow") == 2
+
+
+def test_colours_are_chosen_where_no_color_is_respected() -> None:
+    package = Path(oncemq.__file__).parent
+    found = {path for path in package.rglob("*.py") if re.search(r"click\.(style|secho)\b", path.read_text("utf-8"))}
+    assert found == {package / "terminal.py"}
 
 
 def test_an_unknown_case_lists_the_cases_one_per_line() -> None:

@@ -85,7 +85,7 @@ def report(error: OnceMQError, as_json: bool, advice: Mapping[str, str]) -> None
         import json
 
         line = {"code": error.code, "text": error.text, "advice": what_to_do}
-        click.echo(json.dumps(line, ensure_ascii=False), err=True)
+        click.echo(terminal.printable_json(json.dumps(line, ensure_ascii=False)), err=True)
         return
     terminal.error(error.text, "" if what_to_do in error.text else what_to_do)
 
@@ -95,7 +95,7 @@ def _report_unexpected(ctx: click.Context, error: Exception) -> NoReturn:
     import traceback
 
     if os.environ.get("ONCEMQ_TRACEBACK") or logging.getLogger("oncemq").isEnabledFor(logging.DEBUG):
-        click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
+        click.echo(terminal.printable("".join(traceback.format_exception(error))), nl=False, err=True)
     what = f"{type(error).__name__}: {error}".strip(": ").encode("ascii", "backslashreplace").decode()
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

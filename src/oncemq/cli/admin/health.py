@@ -57,7 +57,7 @@ def _clock(behind_ms: int) -> list[tuple[str, str]]:
     if not behind_ms:
         return []
     text = f"{duration_text(behind_ms)} behind the system clock: check it, then restart the broker with --trust-clock"
-    return [("clock", click.style(text, fg="red"))]
+    return [("clock", styled(text, fg="red"))]
 
 
 def _space_text(found: HealthReply) -> str:

@@ -12,7 +12,7 @@ import click
 
 from oncemq.cli.support.command import Documented, DocumentedGroup
 from oncemq.cli.support.options import json_option, yes_option
-from oncemq.terminal import bytes_text, confirm, count_of, is_terminal, json_line, note, warn
+from oncemq.terminal import bytes_text, confirm, count_of, is_terminal, json_line, note, printable, styled, warn
 
 if TYPE_CHECKING:
     from oncemq.journal.files.check import Report
@@ -106,14 +106,13 @@ def _print_report(report: Report) -> None:
     counts += [count_of(report.records, "record"), count_of(len(report.snapshots), "snapshot")]
     click.echo(f"{report.journal}: {', '.join(counts)}, {bytes_text(report.payload_bytes)} of messages.")
     for text in report.notes:
-        click.echo(f"note: {text}")
+        click.echo(printable(f"note: {text}"))
     for problem in report.problems:
         position = f" (position {problem.position})" if problem.position else ""
-        click.echo(
-            click.style("damaged: ", fg="red") + f"{problem.file} at byte {problem.byte}{position}: {problem.what}"
-        )
+        where = f"{problem.file} at byte {problem.byte}{position}"
+        click.echo(styled("damaged: ", fg="red") + printable(f"{where}: {problem.what}"))
     if report.refusal:
-        click.echo(click.style("refused: ", fg="red") + f"a broker does not start: {report.refusal}")
+        click.echo(styled("refused: ", fg="red") + printable(f"a broker does not start: {report.refusal}"))
     elif report.lost_messages:
         click.echo(f"A broker starts, and serves everything except {count_of(report.lost_messages, 'message')}.")
     elif report.problems:

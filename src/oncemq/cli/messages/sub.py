@@ -19,7 +19,7 @@ from oncemq.cli.support.options import (
     reaches_broker,
 )
 from oncemq.protocol.patterns import is_pattern
-from oncemq.terminal import count_of, json_line
+from oncemq.terminal import count_of, json_line, printable
 
 if TYPE_CHECKING:
     from oncemq import Client
@@ -152,7 +152,7 @@ def unsub(topic: str, subscriber: str, as_json: bool, state: str | None, reach: 
         return
     click.echo(f"Unsubscribed {subscriber} from {topic}.")
     for name, messages in deleted.items():
-        click.echo(f"It was the last subscriber: {name} is deleted, with {count_of(messages, 'message')}.")
+        click.echo(f"It was the last subscriber: {printable(name)} is deleted, with {count_of(messages, 'message')}.")
 
 
 def _topics_to_delete(client: Client, topic: str, subscriber: str) -> dict[str, int]:

@@ -10,7 +10,7 @@ import click
 from oncemq.cli.pipeline.spark_command import master_option, spark_session
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
-from oncemq.terminal import count_of, json_line, note, table
+from oncemq.terminal import count_of, json_line, note, printable, table
 
 if TYPE_CHECKING:
     from oncemq.spark.audit import Report
@@ -108,7 +108,7 @@ def _show(report: Report) -> None:
     torn = f"; the last line of {count_of(report.torn, 'file')} was truncated" if report.torn else ""
     note(f"{count_of(report.lines, 'line')} in {count_of(report.files, 'file')}{torn}.")
     for sentence in report.summaries:
-        click.echo(sentence)
+        click.echo(printable(sentence))
     if report.findings:
         rows = [
             (finding.kind.replace("_", " "), finding.topic, finding.subscriber, finding.offset)

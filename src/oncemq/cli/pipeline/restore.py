@@ -12,7 +12,7 @@ from oncemq.cli.pipeline.spark_command import SparkRun, explain_errors, make_rep
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import DURATION_MS, TOPIC, Reach, json_option, reaches_broker
 from oncemq.cli.support.signals import orderly_exit
-from oncemq.terminal import count_of, json_line, note, warn
+from oncemq.terminal import count_of, json_line, note, printable, warn
 
 if TYPE_CHECKING:
     from oncemq.spark.lake.restorer import Restored
@@ -123,7 +123,7 @@ def restore(
         if as_json:
             click.echo(json_line(restored))
         elif not spark.quiet:
-            click.echo(_summary(restored))
+            click.echo(printable(_summary(restored)))
 
 
 def _summary(restored: Restored) -> str:

@@ -19,7 +19,7 @@ import click
 
 from oncemq.cli.support.options import Reach, connected
 from oncemq.cli.support.signals import orderly_exit
-from oncemq.terminal import is_terminal, note
+from oncemq.terminal import is_terminal, note, printable, printable_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,7 +171,7 @@ def explain_errors(has_traceback: bool) -> Iterator[None]:
         yield
     except errors.OnceMQError as error:
         if _wants_traceback(has_traceback):
-            click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
+            click.echo(printable("".join(traceback.format_exception(error))), nl=False, err=True)
         raise
 
 
@@ -235,5 +235,5 @@ def make_reporter(*, has_end: bool, as_json: bool, is_quiet: bool) -> Reporter:
 
 def _write_line(line: str) -> None:
     """Write a line without buffering, so that a reader sees the progress."""
-    click.echo(line)
+    click.echo(printable_json(line))
     sys.stdout.flush()

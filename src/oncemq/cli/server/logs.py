@@ -26,7 +26,7 @@ class TextFormatter(logging.Formatter):
         extras = "".join(f" {name}={value}" for name, value in extras_of(record).items())
         # A message may contain names that clients chose.
         text = f"{_time_text(record)} {level} {record.name}: {printable(record.getMessage() + extras)}"
-        return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+        return text + ("\n" + printable(self.formatException(record.exc_info)) if record.exc_info else "")
 
 
 class JsonFormatter(logging.Formatter):

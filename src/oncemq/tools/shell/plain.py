@@ -32,10 +32,11 @@ class PlainDisplay:
         return self._lock
 
     def message(self, message: Message) -> None:
-        line = message.topic.encode() + b": " + message.value
-        self._write(terminal.printable_bytes(line) if terminal.is_terminal(sys.stdout) else line)
+        self._write(message.topic.encode() + b": " + message.value)
 
     def _write(self, line: bytes) -> None:
+        if terminal.is_terminal(sys.stdout):
+            line = terminal.printable_bytes(line)
         try:
             with self._lock:
                 sys.stdout.buffer.write(line + b"\n")
