@@ -13,6 +13,7 @@ from statistics import median
 
 import msgspec
 
+from oncemq.journal.files.segments import OPEN_FILES_MAX
 from oncemq.tools.faults.processes import children_of
 from tests.soak.server import Server
 
@@ -21,8 +22,8 @@ GROWTH_SHARE_MAX = 0.10
 GROWTH_BYTES_MAX = 16 << 20
 #: No process may ever have more than this.
 BYTES_MAX = 400 << 20
-#: Sockets and threads above the baseline that do not count: libzmq and the gateway keep a few.
-SOCKETS_SLACK = 12
+#: Descriptors and threads above the baseline that do not count: libzmq and the gateway keep a few.
+DESCRIPTORS_SLACK = 12
 THREADS_SLACK = 4
 #: After everything is consumed: reserved segments, those that two snapshots need, and the newest one.
 SEGMENTS_MAX = 16
@@ -36,7 +37,8 @@ class Sample(msgspec.Struct, frozen=True):
 
     #: Resident memory.
     bytes: int = 0
-    sockets: int = 0
+    #: Without the segments that the journal keeps open.
+    descriptors: int = 0
     threads: int = 0
 
 
@@ -62,7 +64,7 @@ def sample_of(pid: int) -> Sample | None:
     folder = Path(f"/proc/{pid}")
     try:
         status = (folder / "status").read_text()
-        links = [_link(path) for path in (folder / "fd").iterdir()]
+        links = [link for path in (folder / "fd").iterdir() if (link := _link(path))]
     except OSError:
         return None
     numbers = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.splitlines())}
@@ -71,9 +73,14 @@ def sample_of(pid: int) -> Sample | None:
     return Sample(
         # Without pages of files, which the kernel drops and reads again as it likes.
         bytes=int(numbers["RssAnon"][0]) << 10,
-        sockets=sum(link.startswith("socket:") for link in links),
+        descriptors=count_descriptors(links),
         threads=int(numbers["Threads"][0]),
     )
+
+
+def count_descriptors(links: Sequence[str]) -> int:
+    """Count the descriptors of a process, given what they refer to, without the segments that a journal keeps open."""
+    return len(links) - min(sum("/segments/" in link for link in links), OPEN_FILES_MAX)
 
 
 def _link(path: Path) -> str:
@@ -154,8 +161,8 @@ class Watch:
         held = []
         for process, pid in self._processes().items():
             sample, baseline = sample_of(pid), self._baseline.get(process, Sample())
-            if sample is not None and sample.sockets > baseline.sockets + SOCKETS_SLACK:
-                held.append(f"{process} holds {sample.sockets} sockets, {baseline.sockets} at the start")
+            if sample is not None and sample.descriptors > baseline.descriptors + DESCRIPTORS_SLACK:
+                held.append(f"{process} holds {sample.descriptors} descriptors, {baseline.descriptors} at the start")
             if sample is not None and sample.threads > baseline.threads + THREADS_SLACK:
                 held.append(f"{process} has {sample.threads} threads, {baseline.threads} at the start")
         return held

@@ -123,7 +123,7 @@ class Run:
     def _progress(self, number: int, phase: Phase, elapsed_s: float) -> str:
         counts, last = self.result.counts, self._watch.last
         used = ", ".join(
-            f"{process} {each.bytes >> 20} MiB {each.sockets} sockets {each.threads} threads"
+            f"{process} {each.bytes >> 20} MiB {each.descriptors} descriptors {each.threads} threads"
             for process, each in sorted(last.items())
         )
         violations = len(self.result.problems)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from oncemq.journal.files.segments import OPEN_FILES_MAX
 from tests.soak.hostile import ATTACKS
 from tests.soak.plan import CLIENTS, faults_of, phase_at
-from tests.soak.resources import BYTES_MAX, GROWTH_BYTES_MAX, Watch, memory_of
+from tests.soak.resources import BYTES_MAX, GROWTH_BYTES_MAX, Watch, count_descriptors, memory_of
 from tests.soak.round import BODIES
 from tests.soak.run import tracebacks
 from tests.soak.server import Server
@@ -73,6 +74,14 @@ def test_memory_that_grows_is_a_violation(tmp_path: Path) -> None:
     growing = memory_of("gateway", [(50 << 20) + number * (GROWTH_BYTES_MAX // 20) for number in range(100)], BYTES_MAX)
     [problem] = watch.problems([flat, growing])
     assert problem.startswith("memory grew: gateway")
+
+
+def test_every_descriptor_counts_except_the_segments_that_a_journal_keeps_open() -> None:
+    others = ["socket:[1]", "pipe:[2]", "anon_inode:[eventpoll]", "/data/snapshots/7", "/data/cut/8 (deleted)"]
+    segment = "/data/segments/000000000001"
+    assert count_descriptors(others) == 5
+    assert count_descriptors([*others, *[segment] * OPEN_FILES_MAX]) == 5
+    assert count_descriptors([*others, *[segment] * (OPEN_FILES_MAX + 3)]) == 8
 
 
 def test_an_exception_in_the_log_is_a_violation(tmp_path: Path) -> None:
