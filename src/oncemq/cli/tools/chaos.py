@@ -74,8 +74,8 @@ def chaos(
     The broker and the clients are killed with SIGKILL and restarted, subscribers leave and come back, and the network
     between them loses, duplicates and delays packets. At the end a checker compares what was acknowledged with what
     the broker has stored and what every subscriber was given: each acknowledged message must be there exactly once and
-    in order. With --push, a publisher and a subscriber of the push gateway take part, and the gateway is killed, too.
-    Exit code 1 means that it is not; all files are then kept for inspection, unless it was --sabotage.
+    in order. Exit code 1 means that it is not; all files are then kept for inspection, unless it was --sabotage. With
+    --push, a publisher and a subscriber of the push gateway take part, and the gateway is killed, too.
 
     The seed determines the schedule of the faults, but the timing of the processes differs from run to run. Ctrl-C ends
     the faults, and the verdict follows. Everything is cleaned up at the end, and other brokers are not affected.

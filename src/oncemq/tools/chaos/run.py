@@ -80,7 +80,7 @@ class Run:
         names = [client.name for client in plan.clients]
         counted = [ATTEMPTED, ACKNOWLEDGED, DELIVERED, *packets]
         self._counters = Counters([*names, NETWORK, PUSH_NETWORK], counted)
-        #: Of the push gateway; its feed and its ack socket have the next ones.
+        # Of the push gateway, if it runs. Its feed and its ack socket have the next ones.
         push_port = free_ports(3)
         push = (f"--push=127.0.0.1:{push_port}", _RETRANSMIT) if plan.has_push else ()
         self._broker = BrokerProcess(folder / BROKER, *_FLAGS, *push)

@@ -39,9 +39,9 @@ class RunContext(msgspec.Struct, frozen=True):
     counters: Counters
     #: The folder in which clients record what they do; "" for none.
     record: str
-    #: The addresses of the push gateway: its feed, and the proxy in front of its ack socket. "" = it does not run.
-    feed: str = ""
-    acks: str = ""
+    #: The addresses of the push gateway, if it runs: its feed, and the proxy in front of its ack socket.
+    feed: str
+    acks: str
 
     def log_path(self, name: str) -> Path:
         return log_path(self.folder, name)
