@@ -1,13 +1,18 @@
-"""The process of the gateways ends with its broker."""
+"""The process of the gateways ends with its broker, and returns the memory that it has freed."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from oncemq.net import kernel
+from oncemq.server import gateway_process
+
+MIB = 2**20
 _TIMEOUT_S = 60.0
 
 #: A gateway whose open requests never end.
@@ -81,3 +86,70 @@ def test_the_kernel_ends_a_gateway_whose_broker_is_killed() -> None:
         parent.send_signal(signal.SIGKILL)
         # The gateway has the other end of this pipe: it is closed when the gateway has ended.
         assert parent.stdout.read() == b""
+
+
+class Timer:
+    """An event loop whose time passes when a test says so."""
+
+    def call_later(self, _: float, callback: Callable[[], None]) -> Timer:
+        self.expire = callback
+        return self
+
+    def cancel(self) -> None:
+        self.expire = _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+class Allocator:
+    """Keeps what was freed until it is asked to return it."""
+
+    def __init__(self) -> None:
+        self.used = self.resident = 50 * MIB
+        self.trims = 0
+
+    def allocate(self, size: int) -> None:
+        self.used += size
+        self.resident = max(self.resident, self.used)
+
+    def free(self, size: int) -> None:
+        self.used -= size
+
+    def return_free_memory(self) -> None:
+        self.resident = self.used
+        self.trims += 1
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
+    found = Allocator()
+    monkeypatch.setattr(kernel, "return_large_blocks", _nothing)
+    monkeypatch.setattr(kernel, "resident_bytes", lambda: found.resident)
+    monkeypatch.setattr(kernel, "used_bytes", lambda: found.used)
+    monkeypatch.setattr(kernel, "return_free_memory", found.return_free_memory)
+    return found
+
+
+def test_freed_memory_returns_to_the_system(allocator: Allocator) -> None:
+    timer = Timer()
+    memory = gateway_process._FreedMemory(timer)  # type: ignore[arg-type]
+    for _ in range(2):
+        # A peak that is over before anybody looks.
+        allocator.allocate(300 * MIB)
+        allocator.free(300 * MIB)
+        timer.expire()
+        assert allocator.resident == 50 * MIB
+        # A peak that lasts.
+        allocator.allocate(300 * MIB)
+        timer.expire()
+        timer.expire()
+        assert allocator.resident == 350 * MIB
+        allocator.free(300 * MIB)
+        timer.expire()
+        assert allocator.resident == 50 * MIB
+    # Only when there was something to return.
+    assert allocator.trims == 4
+    memory.stop()
+    assert timer.expire is _nothing

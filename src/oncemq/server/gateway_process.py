@@ -19,7 +19,7 @@ from oncemq.protocol import errors
 
 #: prctl: the signal that this process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
-#: How often freed memory is returned, if the process has grown by at least so much.
+#: How often freed memory is returned, if there is at least so much more of it than the last time.
 _TRIM_EVERY_S = 10.0
 _TRIM_BYTES = 32 * 2**20
 
@@ -72,17 +72,25 @@ class _FreedMemory:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         kernel.return_large_blocks()
-        self._size = kernel.resident_bytes()
+        self._kept = _kept_bytes()
         self._timer = loop.call_later(_TRIM_EVERY_S, self._trim)
 
     def stop(self) -> None:
         self._timer.cancel()
 
     def _trim(self) -> None:
-        if kernel.resident_bytes() > self._size + _TRIM_BYTES:
+        kept = _kept_bytes()
+        self._kept = min(self._kept, kept)
+        if kept > self._kept + _TRIM_BYTES:
             kernel.return_free_memory()
-            self._size = kernel.resident_bytes()
+            self._kept = _kept_bytes()
         self._timer = self._loop.call_later(_TRIM_EVERY_S, self._trim)
+
+
+def _kept_bytes() -> int:
+    """Return the memory that the C library has freed and not returned, and what is not allocated with it: code, and the
+    small objects of Python."""
+    return kernel.resident_bytes() - kernel.used_bytes()
 
 
 def _end_with_parent() -> None:
