@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from oncemq.protocol import errors
 from oncemq.server import supervisor
 from oncemq.server.serve_gateways import arguments_for, gateway_supervisor
 from oncemq.server.supervisor import Supervisor
+from oncemq.testing.broker_process import free_port, free_ports
 from tests.acceptance.processes import SMALL, wait_until
 from tests.forking import ForkedBroker
 
@@ -85,6 +87,38 @@ def test_a_broker_that_is_killed_during_requests_can_be_restarted_at_once(broker
         broker.wait()
         broker.start()
         broker.wait_until_http()
+
+
+def test_a_broker_with_all_gateways_that_is_killed_can_be_restarted_at_once(tmp_path: Path) -> None:
+    text, push, udp = free_port(), free_ports(3), free_port()
+    flags = (f"--text=127.0.0.1:{text}", f"--push=127.0.0.1:{push}", f"--udp=127.0.0.1:{udp}")
+    broker = ForkedBroker(tmp_path / "data", *SMALL, *flags, http=True)
+    ports = [int(broker.http_url.rpartition(":")[2]), text, push, push + 1, push + 2]
+
+    def is_listening() -> bool:
+        return {*ports} <= bound_ports("tcp", "0A") and udp in bound_ports("udp", "07")
+
+    try:
+        broker.start()
+        wait_until(is_listening, "all gateways listen")
+        [gateway] = gateways_of(broker.pid)
+        # The connections outlive the gateway that accepted them.
+        with ExitStack() as peers:
+            for port in ports:
+                peers.enter_context(socket.create_connection(("127.0.0.1", port)))
+            # Only the broker is killed: the gateway gets no signal.
+            os.kill(broker.pid, signal.SIGKILL)
+            broker.wait()
+            broker.start()
+            wait_until(lambda: is_gone(gateway) and is_listening(), "all gateways listen again")
+    finally:
+        broker.kill()
+
+
+def bound_ports(protocol: str, state: str) -> set[int]:
+    """Return the local ports of the sockets in this state, without touching them."""
+    lines = Path(f"/proc/net/{protocol}").read_text().splitlines()[1:]
+    return {int(words[1].rpartition(":")[2], 16) for words in map(str.split, lines) if words[3] == state}
 
 
 def test_sigterm_ends_the_gateway_before_the_broker(broker: ForkedBroker) -> None:
