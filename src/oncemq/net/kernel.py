@@ -51,7 +51,9 @@ class _AllocatorState(ctypes.Structure):
     )
 
 
-if hasattr(_allocator, "mallinfo2"):
+#: Whether the C library can tell how much memory is in use.
+_KNOWS_USED = hasattr(_allocator, "mallinfo2")
+if _KNOWS_USED:
     _allocator.mallinfo2.restype = _AllocatorState
 
 
@@ -152,10 +154,16 @@ def used_bytes() -> int:
     """Return the memory that this process has allocated and not freed. It counts what C code allocates, libzmq's among
     it, and not the small objects of Python. Where the C library can't tell, return the memory of the process, which
     falls late: an allocator keeps what was freed."""
-    if not hasattr(_allocator, "mallinfo2"):
+    if not _KNOWS_USED:
         return resident_bytes()
     found = _allocator.mallinfo2()
     return int(found.uordblks + found.hblkhd)
+
+
+def kept_bytes() -> int:
+    """Return the memory that the C library has freed and not returned, and what is not allocated with it: code, and the
+    small objects of Python. Where the C library can't tell, return the memory of the process."""
+    return resident_bytes() - (used_bytes() if _KNOWS_USED else 0)
 
 
 def return_free_memory() -> None:

@@ -72,25 +72,19 @@ class _FreedMemory:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         kernel.return_large_blocks()
-        self._kept = _kept_bytes()
+        self._kept = kernel.kept_bytes()
         self._timer = loop.call_later(_TRIM_EVERY_S, self._trim)
 
     def stop(self) -> None:
         self._timer.cancel()
 
     def _trim(self) -> None:
-        kept = _kept_bytes()
+        kept = kernel.kept_bytes()
         self._kept = min(self._kept, kept)
         if kept > self._kept + _TRIM_BYTES:
             kernel.return_free_memory()
-            self._kept = _kept_bytes()
+            self._kept = kernel.kept_bytes()
         self._timer = self._loop.call_later(_TRIM_EVERY_S, self._trim)
-
-
-def _kept_bytes() -> int:
-    """Return the memory that the C library has freed and not returned, and what is not allocated with it: code, and the
-    small objects of Python."""
-    return kernel.resident_bytes() - kernel.used_bytes()
 
 
 def _end_with_parent() -> None:
