@@ -104,7 +104,7 @@ class ReplayedGroup(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     time_ms: int
     events: bytes
-    #: Of the next group. 0: not known; only files can be cut there.
+    #: Position after this group, where the next one begins. 0 = not known: only the file journal sets it.
     end: int = 0
 
 

@@ -101,12 +101,7 @@ class State:
         self.live[extent] = self.live.get(extent, 0) + record_bytes(size)
 
     def count_dead(self, position: int, size: int) -> None:
-        extent = position // self.extent_bytes
-        left = self.live[extent] - record_bytes(size)
-        if left:
-            self.live[extent] = left
-        else:
-            del self.live[extent]
+        self._count_extent_dead(position // self.extent_bytes, record_bytes(size))
 
     def count_all_dead(self, positions: Iterable[int], sizes: Iterable[int]) -> None:
         """Count many records as dead. They are mostly in few extents, so each extent is updated once."""
@@ -116,11 +111,14 @@ class State:
             extent = position // extent_bytes
             dead[extent] = dead.get(extent, 0) + record_bytes(size)
         for extent, dead_bytes in dead.items():
-            left = self.live[extent] - dead_bytes
-            if left:
-                self.live[extent] = left
-            else:
-                del self.live[extent]
+            self._count_extent_dead(extent, dead_bytes)
+
+    def _count_extent_dead(self, extent: int, dead_bytes: int) -> None:
+        left = self.live[extent] - dead_bytes
+        if left:
+            self.live[extent] = left
+        else:
+            del self.live[extent]
 
     def reclaim(self, topic: Topic) -> None:
         """Delete the batches that are no longer needed."""
