@@ -14,11 +14,13 @@ from oncemq.engine.events import (
     KeysExpired,
     LeasesExpired,
     MembersLeft,
+    PatternUnsubscribed,
     Released,
     SessionEnded,
     StagesExpired,
     SubscriptionExpired,
     Trimmed,
+    Unsubscribed,
 )
 from oncemq.protocol import commands
 from oncemq.protocol.limits import KEY_BYTES_MAX, NAME_BYTES_MAX, Limits
@@ -48,6 +50,9 @@ def make_everything_due(world: World) -> None:
             world.do(put(f"brief {number}", due_ms=2_000))
         world.do(commands.Stage(long(number, KEY_BYTES_MAX), "old 1", "w", 0, commands.Envelope(1, 10, 0)))
     for number in range(8):
+        for topic in (f"idle {number}", long(number, NAME_BYTES_MAX - 2) + ".*"):
+            world.do(commands.Subscribe(topic, long(number), idle_ms=1_000))
+            world.do(commands.Open(topic, long(number)))
         _make_tasks_due(world, f"work {number}")
         _fill(world, f"full {number}", long(number))
 
@@ -93,7 +98,7 @@ def test_each_tick_fits_its_reserved_space() -> None:
     assert max(sizes) > TICK_BYTES_MAX / 2, "the room is not kept in vain"
     kinds = {type(event) for event in seen}
     assert {Released, Expired, SubscriptionExpired, LeasesExpired, MembersLeft} <= kinds
-    assert {SessionEnded, StagesExpired, KeysExpired, Trimmed} <= kinds
+    assert {SessionEnded, StagesExpired, KeysExpired, Trimmed, Unsubscribed, PatternUnsubscribed} <= kinds
     check(world)
 
 
