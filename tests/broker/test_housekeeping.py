@@ -16,6 +16,7 @@ from oncemq.journal.memory import MemoryJournal
 from oncemq.journal.worker import InlineWorker
 from oncemq.protocol import commands, replies
 from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import Limits
 from tests.broker.rig import Owner, Rig, code, expect, offsets
 from tests.engine.world import image_of
@@ -71,6 +72,27 @@ def test_copy_forward_moves_live_batches_and_releases_their_extents() -> None:
     assert rig.broker.counters["records_moved"] > 0
     assert len(_extents(rig) & old) < len(old) // 2
     assert offsets(rig.ask(slow.get())) == list(range(40))
+
+
+def test_a_get_of_a_request_that_takes_many_rounds_returns_messages_that_are_moved_meanwhile() -> None:
+    rig = _rig()
+    quick, slow = _put_on_two_topics(rig, 400)
+    rig.ask(quick.ack(360))
+    request = rig.post([slow.get(), *[commands.Health()] * 1_000], peer=b"long")
+    answered: dict[int, tuple[list[replies.Reply], list[list[Frame]]]] = {}
+    for _ in range(200):
+        command, payload = rig.put_command(bytes(1_000), topic="quick")
+        rig.post([command], [payload])
+        rig.post([commands.Health()] * 1_000, peer=b"busy")
+        rig.rounds(1, forward_ms=1)
+        answered |= rig.answers()
+    assert rig.broker.counters["records_moved"] > 0
+    assert min(_extents(rig)) > 1
+    [got, *rest], [payloads, *_] = answered[request]
+    assert offsets(got) == list(range(40))
+    assert len(payloads) == 40
+    # What comes after the turn is not decided: the client sends it again.
+    assert code(rest[-1]) == "OVERLOADED"
 
 
 def _settle_a_little(rig: Rig) -> None:

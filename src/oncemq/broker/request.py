@@ -29,7 +29,6 @@ class Request:
         "_fetches",
         "commands",
         "encoded_bytes",
-        "fetch_batches",
         "fetch_bytes",
         "payloads",
         "peer",
@@ -48,17 +47,20 @@ class Request:
         self.replies: list[Reply | msgspec.Raw] = []
         #: Index of each reply whose batches are read after the sync, with the decision that found them.
         self._fetches: list[tuple[int, Decision]] = []
-        #: Number and bytes of all batches that the replies return.
-        self.fetch_batches = 0
+        #: Bytes of all batches that the replies return.
         self.fetch_bytes = 0
         #: Bytes of all other replies.
         self.encoded_bytes = 0
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether batches are read for it after the sync of this round."""
+        return bool(self._fetches)
 
     def answer(self, decision: Decision) -> None:
         """Add the reply to the next command."""
         if decision.slices:
             self._fetches.append((len(self.replies), decision))
-            self.fetch_batches += len(decision.slices)
             self.fetch_bytes += sum(entry.size for entry in decision.slices)
             self.replies.append(decision.reply)
         else:

@@ -50,7 +50,7 @@ from oncemq.journal.contract import WriteSlot
 from oncemq.protocol.batch import batch_problem, checksum
 from oncemq.protocol.commands import Command, Envelope, Get, GetAny, Health, Leave, Read, Take, payloads_of
 from oncemq.protocol.frames import Frame
-from oncemq.protocol.limits import GET_BATCHES_MAX, WAIT_MS_MAX
+from oncemq.protocol.limits import WAIT_MS_MAX
 from oncemq.protocol.replies import Done, HealthReply, NotNow, Refusal, TakeReply
 
 log = logging.getLogger("oncemq.broker")
@@ -60,6 +60,7 @@ _RETURNS_MESSAGES = Get | GetAny | Take | Read
 _REPLY_FULL = Decision(
     NotNow("OVERLOADED", "this request already returns as much as one reply may hold; send the other commands again")
 )
+_TURN_OVER = NotNow("OVERLOADED", "the messages before it took the rest of this turn; send it again")
 _TOO_MANY_WAIT = Decision(NotNow("OVERLOADED", f"{WAITING_PER_PEER_MAX} requests of this connection wait already"))
 #: Events that no waiting request can be waiting for.
 _WAKES_NOBODY = frozenset((Acked, Delayed, Expired, Extended, Joined, Leased, OwnerClosed, Staged, Trimmed))
@@ -92,11 +93,11 @@ class Round:
 
     def advance(self, request: Request) -> bool:
         """Decide the commands that are left. Return True if the request is finished or waits for messages, and False
-        if the round is full or the turn of the peer is over before the request is finished."""
+        if it continues in the next round."""
         commands = request.commands
         for index in range(len(request.replies), len(commands)):
             if self.budget.is_turn_over:
-                return False
+                return self._interrupt(request)
             command = commands[index]
             if self._is_reply_full(request, command):
                 request.answer(_REPLY_FULL)
@@ -104,7 +105,7 @@ class Round:
             decision = self._step(command, request.payloads[index])
             if decision is None:
                 self.full = True
-                return False
+                return self._interrupt(request)
             self._counters["commands"] += 1
             self.budget.spend(units_of(self._engine.state, command, decision))
             if isinstance(command, Leave) and isinstance(decision.reply, Done):
@@ -115,15 +116,20 @@ class Round:
         self.finished.append(request)
         return True
 
+    def _interrupt(self, request: Request) -> bool:
+        """Return False: the request continues in the next round. One that has found messages is finished instead:
+        before its next turn they could be moved or deleted."""
+        if not request.has_messages:
+            return False
+        request.refuse_rest(_TURN_OVER)
+        self.finished.append(request)
+        return True
+
     def _is_reply_full(self, request: Request, command: Command) -> bool:
         """Return whether the replies to earlier commands leave no space for the reply to this one."""
         bytes_max = self._engine.limits.get_bytes_max
-        if request.encoded_bytes > bytes_max:
-            return True
-        if isinstance(command, _RETURNS_MESSAGES):
-            is_full = request.fetch_batches > GET_BATCHES_MAX
-            return is_full or request.fetch_bytes + request.encoded_bytes > bytes_max
-        return False
+        fetch_bytes = request.fetch_bytes if isinstance(command, _RETURNS_MESSAGES) else 0
+        return request.encoded_bytes + fetch_bytes > bytes_max
 
     def _wait(self, request: Request, decision: Decision, wait_ms: int) -> bool:
         if not self._waiting.can_wait(request.peer):
