@@ -12,13 +12,17 @@ from oncemq.client.core.commands.inflight import INFLIGHT_BYTES_MAX
 from oncemq.config.gateways import HttpOptions
 from oncemq.config.settings import ServeSettings
 from oncemq.engine.decide.decision import Decision
+from oncemq.engine.events import AckedMany
 from oncemq.engine.state.batch_index import Slice
 from oncemq.protocol.commands import (
     START_EARLIEST,
     Command,
     CreateTopic,
     Envelope,
+    GetAny,
     Hello,
+    Open,
+    Patterns,
     Put,
     Read,
     RegistryList,
@@ -29,7 +33,16 @@ from oncemq.protocol.commands import (
 )
 from oncemq.protocol.frames import decode_response
 from oncemq.protocol.limits import GET_BATCHES_MAX, Limits
-from oncemq.protocol.replies import GetReply, NotNow, PutReply, RegistryListReply, SubscribeReply, TopicsReply
+from oncemq.protocol.replies import (
+    GetReply,
+    NotNow,
+    OpenReply,
+    PatternsReply,
+    PutReply,
+    RegistryListReply,
+    SubscribeReply,
+    TopicsReply,
+)
 from tests.broker.rig import FakeClock, Rig, code, expect
 
 TOPICS = 1_000
@@ -473,6 +486,20 @@ def test_commands_of_the_largest_size_are_no_overdraft() -> None:
         (Read("topic.00000", 0, 1), Decision(page, slices=fetched)),
     ):
         assert work.units_of(state, command, decision) <= work.OVERDRAFT_UNITS_MIN
+
+
+def test_commands_on_patterns_count_by_their_topics() -> None:
+    rig = _with_topics()
+    rig.do(Subscribe("#", "everything"))
+    opened = expect(OpenReply, rig.do(Open("#", "everything")))
+    state = rig.broker.engine.state
+    pairs = tuple((topic_id, 0) for topic_id in state.topics_by_id)
+    patterns = expect(PatternsReply, rig.ask(Patterns()))
+    assert work.units_of(state, Patterns(), Decision(patterns)) > TOPICS // 100
+    rising = AckedMany(tuple((topic_id, "everything", 1) for topic_id in state.topics_by_id))
+    for acks, positions, event in ((pairs, (), None), ((), pairs, None), (pairs, (), rising)):
+        get = GetAny("#", "everything", opened.epoch, positions, 1_000, acks=acks)
+        assert work.units_of(state, get, Decision(rig.ask(get), event)) > TOPICS // (100 if event is None else 4)
 
 
 @pytest.mark.parametrize("in_flight_bytes", [INFLIGHT_BYTES_MAX, HttpOptions().buffer_bytes_max])

@@ -11,7 +11,7 @@ from typing import Any
 
 from oncemq.broker.clock import Clock
 from oncemq.engine.decide.decision import Decision
-from oncemq.engine.events import Event, PatternSought, PatternSubscribed, PatternUnsubscribed
+from oncemq.engine.events import AckedMany, Event, PatternSought, PatternSubscribed, PatternUnsubscribed
 from oncemq.engine.state.state import State
 from oncemq.protocol import commands, replies
 from oncemq.protocol.patterns import is_pattern
@@ -24,13 +24,13 @@ ROUND_UNITS_MAX = 1_000
 ROUND_MS_MAX = 20
 #: A command of more units than this overdraws its turn by far. A list, a get, or a put of the largest size is below it.
 OVERDRAFT_UNITS_MIN = 1_000
-#: The clock is read after this many units.
-_CLOCK_EVERY_UNITS = 10
+#: The clock is read after this many units: reading it costs a few percent of a small command.
+_CLOCK_EVERY_UNITS = 4
 
 #: Parts of each kind that are as much work as a unit.
 _ENTRIES_PER_UNIT = 3
 _TOPICS_PER_UNIT = 4
-#: Topics that are only compared with a pattern.
+#: Topics that are only compared with a pattern or a position.
 _COMPARISONS_PER_UNIT = 32
 _SLICES_PER_UNIT = 8
 _PATTERNS_PER_UNIT = 16
@@ -109,13 +109,19 @@ def units_of(state: State, command: commands.Command, decision: Decision) -> int
             units += cost(state, operation)
         # A new topic is compared with all patterns.
         return units + len(state.patterns) // _PATTERNS_PER_UNIT if getattr(decision.event, "topic_name", "") else units
+    units = 1
+    if isinstance(command, commands.GetAny):
+        units += (len(command.acks) + len(command.positions)) // _COMPARISONS_PER_UNIT
+        units += len(decision.event.acks) // _ENTRIES_PER_UNIT if isinstance(decision.event, AckedMany) else 0
+    elif isinstance(command, commands.Extend):
+        units += len(command.tokens) // _ENTRIES_PER_UNIT
     if decision.slices:
         fetch_bytes = sum(entry.size for entry in decision.slices)
-        return 1 + len(decision.slices) // _SLICES_PER_UNIT + fetch_bytes // _FETCH_BYTES_PER_UNIT
-    if isinstance(command, commands.Extend):
-        return 1 + len(command.tokens) // _ENTRIES_PER_UNIT
+        return units + len(decision.slices) // _SLICES_PER_UNIT + fetch_bytes // _FETCH_BYTES_PER_UNIT
+    if isinstance(decision.reply, replies.PatternsReply):
+        units += sum(info.topics for info in decision.reply.patterns) // _COMPARISONS_PER_UNIT
     entries = _ENTRIES.get(type(decision.reply))
-    return 1 + len(entries(decision.reply)) // _ENTRIES_PER_UNIT if entries is not None else 1
+    return units + len(entries(decision.reply)) // _ENTRIES_PER_UNIT if entries is not None else units
 
 
 _ENTRIES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
